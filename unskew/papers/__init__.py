@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from unskew.errors import ConfigError
 from unskew.experiment import config
-from unskew.papers.result import Result, keep
+from unskew.papers.result import Result
+from unskew.papers.result import keep as keep_result
 from unskew.papers.toolkit import FOLDER, SCALES, ReproductionRequest
 from unskew.references import makes
 from unskew.registry import Registry
@@ -72,6 +73,15 @@ def reproduce(
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     return make(ReproductionRequest(name, scale, folder, data_dir, callback, changes or {}))
+
+
+def keep(result: Result, root: Path) -> Path:
+    """Keep a result in `root/NAME/SCALE`, and write the page over all that are kept, `root/README.md`, anew."""
+    from unskew.papers import overview  # a command, too: python -m unskew.papers.overview
+
+    folder = keep_result(result, root)
+    overview.write(root)
+    return folder
 
 
 __all__ = ["REPRODUCTIONS", "TABLE", "Entry", "ReproductionRequest", "Result", "keep", "reproduce"]

@@ -293,7 +293,7 @@ SHOWN = ("rounds", "megabytes", "subframes", "hz_s", "joules.transmit", "joules.
 
 
 def _accuracy_rows(history: History, record: traffic.RecordedRun, paper: Mapping[str, float], where: str) -> list[Row]:
-    metrics = ("global.accuracy", "global.accuracy.best", "bytes.total")
+    metrics = ("global.accuracy", "global.accuracy.mean_last_fifth", "global.accuracy.best", "bytes.total")
     published = {(m, "global.accuracy"): percent / 100 for m, percent in paper.items()}
     rows = [replace(r, setting=where) for r in rows_of(history, metrics, published)]
     preset = PRESETS["p001"]

@@ -123,6 +123,9 @@ def accuracy_rows(runs: Survivors, method: str, where: str, paper: float | None 
         if values is not None:
             beside = share(paper) if kind == kind_printed else None
             rows.append(over_seeds(method, where, f"{name} ({kind})", values, beside))
+            steadier = final(runs.history, method, f"{name}.mean_last_fifth")
+            if steadier is not None:
+                rows.append(over_seeds(method, where, f"{name}.mean_last_fifth ({kind})", steadier))
     best = bests(runs.history, method, kind_printed)
     return [*rows, over_seeds(method, where, f"{ACCURACY[kind_printed]}.best ({kind_printed})", best)]
 

@@ -265,7 +265,16 @@ def _suite(request: ReproductionRequest) -> Result:
     history = draft.run(compared, "")
     h = history.headline
     own, served, adapted = h.own, f"{SERVED}.{h.name}.mean", f"{ADAPTED}.{h.name}.mean"
-    metrics = (h.shared, own, h.worst, served, adapted, gap_name(SERVED, h.name), gap_name(ADAPTED, h.name))
+    metrics = (
+        h.shared,
+        f"{h.shared}.mean_last_fifth",
+        own,
+        h.worst,
+        served,
+        adapted,
+        gap_name(SERVED, h.name),
+        gap_name(ADAPTED, h.name),
+    )
     draft.rows += rows_of(history, (*metrics, "bytes.total"))
     rand = _agreement_of_groups(history)
     draft.rows += [over_seeds(m, draft.rows[0].setting, "adjusted Rand", values) for m, values in rand.items()]

@@ -68,6 +68,10 @@ class Interrupted(RunError):
     """The user asked the run to stop; it can resume from a checkpoint."""
 
 
+class EnvironmentChanged(RunError):
+    """The run was started with other versions, on another device or by another executor: its bits may differ."""
+
+
 @dataclass(frozen=True, eq=False)
 class RunResult:
     """A finished run.
@@ -136,7 +140,7 @@ def resume(
 
     Raises:
         ConfigError: If the folder names such code and `allow_code` is not given.
-        RunError: If the folder is not a run or was changed, or the environment has changed.
+        RunError: If the folder is not a run or was changed, or (EnvironmentChanged) the environment has changed.
     """
     card = read_json(folder / "run.json")
     with locked(folder):
@@ -152,7 +156,7 @@ def resume(
         setup = backend.prepare(experiment)
         changed = run_setup.differences(card.get("environment", {}), run_setup.environment(setup))
         if changed and not force:
-            raise RunError(
+            raise EnvironmentChanged(
                 f"{folder} was started in another environment ({'; '.join(changed)}), so results may differ; "
                 "use --force to resume all the same"
             )

@@ -1,0 +1,204 @@
+"""The page over all kept results: paper by paper, table by table, each claim with our number, verdict, reason and cost.
+
+It is made from what `unskew reproduce NAME --keep` wrote, `NAME/SCALE/result.json` below a folder, and from
+`reasons.toml` beside them: reasons for claims that do not hold, by reproduction and by the claim's text, in which `*`
+stands for anything.  The first pattern that fits a claim counts.  A reason that begins with "Proven" names the run
+that shows it.
+
+    python -m unskew.papers.overview [FOLDER]
+"""
+
+import json
+import math
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from scipy import special
+
+from unskew.errors import RunError
+from unskew.files import write_atomically
+from unskew.run.progress import duration
+
+BEGIN, END = "<!-- made by unskew.papers.overview -->\n", "<!-- end -->\n"
+REASONS = "reasons.toml"
+VERDICTS = {True: "holds", False: "does not hold", "undecided": "undecided"}
+UNKNOWN = "not known yet"
+MOST_SEEDS = 1000
+_INTERVAL = re.compile(
+    r"(?P<mean>[+-][\d.]+) .*95 % interval \[(?P<low>[+-][\d.]+), (?P<high>[+-][\d.]+)\].* over (?P<n>\d+) seeds"
+)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A kept result: its reproduction and scale, its folder, its claims as (text, verdict, ours, reason), seconds."""
+
+    name: str
+    scale: str
+    title: str
+    folder: Path
+    claims: tuple[tuple[str, str, str, str], ...]
+    seconds: float
+
+    def count(self, verdict: str) -> int:
+        """The number of claims with this verdict."""
+        return sum(claim[1] == verdict for claim in self.claims)
+
+
+def kept(root: Path) -> tuple[Kept, ...]:
+    """All kept results below a folder, by paper in the order of the papers, then by reproduction.
+
+    Raises:
+        RunError: If a result or the file of reasons cannot be read, or a reason fits no claim that does not hold.
+    """
+    from unskew.papers import TABLE
+
+    reasons, results = _reasons(root / REASONS), []
+    used: set[tuple[str, str]] = set()
+    for path in sorted(root.glob("*/*/*/result.json")):
+        try:
+            result = json.loads(path.read_text("utf-8"))
+            name, rows = result["name"], result["claims"]
+            claims = tuple(_claim(row, name, reasons, used) for row in rows)
+            title = TABLE[name].about if name in TABLE else ""
+            results.append(Kept(name, result["scale"], title, path.parent, claims, float(result["seconds"])))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} is no kept result: {type(error).__name__}: {error}; keep it again") from None
+    for name, patterns in reasons.items():
+        for pattern in patterns:
+            if (name, pattern) not in used:
+                raise RunError(
+                    f"{root / REASONS}: {name} has no claim that does not hold and fits {pattern!r}; remove it"
+                )
+    order = list(dict.fromkeys(name.partition("/")[0] for name in TABLE))
+    return tuple(sorted(results, key=lambda r: (_place(order, r.name.partition("/")[0]), r.name, r.scale)))
+
+
+def _place(order: Sequence[str], paper: str) -> int:
+    return order.index(paper) if paper in order else len(order)
+
+
+def _reasons(path: Path) -> dict[str, dict[str, str]]:
+    if not path.exists():
+        return {}
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from None
+    return {name: {str(pattern): str(reason) for pattern, reason in of.items()} for name, of in table.items()}
+
+
+def _claim(
+    row: Mapping[str, Any], name: str, reasons: Mapping[str, Mapping[str, str]], used: set[tuple[str, str]]
+) -> tuple[str, str, str, str]:
+    verdict, text, ours = VERDICTS[row["holds"]], row["text"], row["evidence"]
+    if text.startswith("as published") and ": " in ours:  # the evidence of these says why
+        ours, _, reason = ours.partition(": ")
+        reason = "" if verdict == "holds" else f"differs from the paper's: {reason}"
+    else:
+        reason = "" if verdict == "holds" else seeds_needed(ours) if verdict == "undecided" else UNKNOWN
+    if verdict == "does not hold":
+        for pattern, given in reasons.get(name, {}).items():
+            if fnmatchcase(text, pattern):
+                used.add((name, pattern))
+                reason = given
+                break
+    return text, verdict, ours, reason
+
+
+def seeds_needed(evidence: str) -> str:
+    """The number of seeds that would decide a difference of this mean and spread, in words; empty if it has none.
+
+    With mean m, half width h and n seeds the standard deviation is h sqrt(n) / t_n; the smallest k is sought for which
+    t_k s / sqrt(k) < |m|.
+
+    >>> seeds_needed("+0.35 points, 95 % interval [-0.10, +0.80] over 3 seeds")
+    '3 seeds; a difference of this size would take 4'
+    """
+    match = _INTERVAL.search(evidence)
+    if match is None:
+        return ""
+    mean, low, high, n = (float(match[part]) for part in ("mean", "low", "high", "n"))
+    s = (high - low) / 2 * math.sqrt(n) / float(special.stdtrit(n - 1, 0.975))
+    for k in range(int(n) + 1, MOST_SEEDS + 1):
+        if float(special.stdtrit(k - 1, 0.975)) * s / math.sqrt(k) < abs(mean):
+            return f"{n:.0f} seeds; a difference of this size would take {k}"
+    return f"{n:.0f} seeds; a difference of this size would take over {MOST_SEEDS}"
+
+
+def page(root: Path) -> str:
+    """The made part of the page, in Markdown.
+
+    Raises:
+        RunError: As `kept` does.
+    """
+    return "\n".join(_lines(kept(root), root))
+
+
+def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
+    total: Counter[str] = Counter()
+    for result in results:
+        total.update(claim[1] for claim in result.claims)
+    failed = [claim for result in results for claim in result.claims if claim[1] == "does not hold"]
+    explained = sum(claim[3] != UNKNOWN for claim in failed)
+    proven = sum(claim[3].startswith("Proven") for claim in failed)
+    yield (
+        f"Of {total.total()} claims **{total['holds']} hold, {total['does not hold']} do not, {total['undecided']} are "
+        f"undecided**.  Of those that do not hold, a reason is named for {explained}, and proven by a run that differs "
+        f"in that alone for {proven}.  All of it took {duration(sum(r.seconds for r in results))}.\n"
+    )
+    yield "| reproduction | scale | claims | hold | do not | undecided | cost |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
+    for r in results:
+        counts = (len(r.claims), *(r.count(v) for v in VERDICTS.values()))
+        yield f"| [{r.name}](#{_anchor(r)}) | {r.scale} | {' | '.join(map(str, counts))} | {duration(r.seconds)} |"
+    paper = ""
+    for r in results:
+        if r.name.partition("/")[0] != paper:
+            paper = r.name.partition("/")[0]
+            yield f"\n## {paper}"
+        yield f"\n### {_heading(r)}\n"
+        numbers = (r.folder / "README.md").relative_to(root).as_posix()
+        yield f"{r.title[:1].upper()}{r.title[1:]}: [numbers, settings and seeds]({numbers}); {duration(r.seconds)}.\n"
+        yield "| claim | ours | verdict | reason |"
+        yield "|---|---|---|---|"
+        for text, verdict, ours, reason in r.claims:
+            yield f"| {_cell(text)} | {_cell(ours)} | {verdict} | {_cell(reason)} |"
+    yield ""
+
+
+def _heading(r: Kept) -> str:
+    return f"{r.name}, {r.scale}"
+
+
+def _anchor(r: Kept) -> str:
+    """The heading's anchor, as GitHub and MkDocs both make it."""
+    return re.sub(r"[^\w\- ]", "", _heading(r)).replace(" ", "-").lower()
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def written(text: str, root: Path) -> str:
+    """The page with today's made part."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{page(root)}\n{END}{rest.partition(END)[2]}"
+
+
+def write(root: Path) -> Path:
+    """Write the page into README.md of the folder, keeping what stands around the made part; return its path."""
+    path = root / "README.md"
+    write_atomically(path, written(path.read_text("utf-8") if path.exists() else "# Results that are kept\n\n", root))
+    return path
+
+
+if __name__ == "__main__":
+    print(write(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/results")))
