@@ -17,8 +17,8 @@ from unskew.advice import Advice, of_experiment
 from unskew.advice.check import gain
 from unskew.advice.measure import proposals
 from unskew.advice.page import write_advice
-from unskew.advice.race import ALONE, FEDAVG, POOLED
-from unskew.advice.training import Clock, Scores, Training, difference, sites_of
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, _Race, choose, groups_of
+from unskew.advice.training import Clock, Limits, Scores, Training, difference, sites_of, together
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -46,7 +46,7 @@ def described(data: object, rounds: int = 2, **settings: Any) -> tuple[Experimen
 
 def advice(data: object, rounds: int = 2, seeds: int = 2, **limits: Any) -> Advice:
     experiment, inputs = described(data, rounds)
-    return of_experiment(experiment, math.inf, inputs=inputs, most_seeds=seeds, **limits)
+    return of_experiment(experiment, math.inf, inputs=inputs, most_seeds=seeds, most_folds=1, **limits)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def _with_test_labels_turned(experiment: Experiment, inputs: InMemoryInputs) -> 
 def test_corrupting_the_test_labels_changes_no_choice_and_every_result() -> None:
     experiment, inputs = described(made(sites=3, opposite=(2,)))
     corrupted = _with_test_labels_turned(experiment, inputs)
-    a, b = (of_experiment(experiment, math.inf, inputs=i, most_seeds=1) for i in (inputs, corrupted))
+    a, b = (of_experiment(experiment, math.inf, inputs=i, most_seeds=1, most_folds=1) for i in (inputs, corrupted))
     assert a.measured.numbers == b.measured.numbers
     assert a.measured.proposals == b.measured.proposals
     assert a.race.rates == b.race.rates
@@ -85,26 +85,55 @@ def test_corrupting_the_test_labels_changes_no_choice_and_every_result() -> None
         assert all(ours[c] == pytest.approx(1 - theirs[c]) for c in ours)
 
 
-def test_no_row_is_in_two_parts_and_the_last_training_has_fitting_and_validation_rows() -> None:
+def test_every_training_row_decides_in_one_fold_and_is_trained_on_in_the_others() -> None:
     sites = sites_of(*described(made()))
     parts = sites.fed.clients
+    assert len(sites.folds) == 4
     for c in range(4):
-        fit, val, test = (set(part[c].tolist()) for part in (parts.train, parts.val, parts.test))
-        assert fit
-        assert val
+        train, test = set(parts.train[c].tolist()), set(parts.test[c].tolist())
         assert test
-        assert not fit & val
-        assert not (fit | val) & test
-        assert set(sites.fitting.clients.train[c].tolist()) == fit
-        assert set(sites.final.clients.train[c].tolist()) == fit | val
-    assert not sites.fitting.clients.test.sizes.any()
+        assert not train & test
+        decides = [set(fold.clients.val[c].tolist()) for fold in sites.folds]
+        assert sorted(itertools.chain(*decides)) == sorted(train)
+        for fold, val in zip(sites.folds, decides, strict=True):
+            assert set(fold.clients.train[c].tolist()) == train - val
+            assert len(fold.clients.test[c]) == 0
 
 
-def test_pooled_data_do_not_train_on_validation_rows() -> None:
+def test_a_site_of_one_row_trains_on_it_in_every_fold() -> None:
+    x, y = made()["site A"]
+    data = {**made(), "lone": (x[:1], y[:1])}
+    sites = sites_of(*described(data, test_fraction=0.3))
+    lone = sites.names.index("lone")
+    assert [len(fold.clients.train[lone]) for fold in sites.folds] == [1] * 4
+    assert [len(fold.clients.val[lone]) for fold in sites.folds] == [0] * 4
+
+
+def test_pooled_data_do_not_train_on_the_rows_that_decide() -> None:
     sites = sites_of(*described(made()))
-    method = config.method("centralised", {})
-    training = Training(method, sites, 1, 0, sites.fitting)
-    assert int(training.sim.population.histograms.sum()) == int(sites.fed.clients.train.sizes.sum())
+    training = Training(config.method("centralised", {}), sites, 1, 0, sites.folds[1])
+    assert int(training.sim.population.histograms.sum()) == int(sites.folds[1].clients.train.sizes.sum())
+
+
+def test_the_folds_of_a_site_are_scored_as_one() -> None:
+    """Rows (1, 0) in one fold and (1) in the other: two of three; a site that one fold lacks has the other's rows."""
+    both = together([_scores([1, 0], [1]), Scores({0: 1.0}, {0: np.array([1.0])})])
+    assert both.values == {0: pytest.approx(2 / 3), 1: 1.0}
+    assert [len(both.each[c]) for c in (0, 1)] == [3, 1]
+
+
+def test_what_is_no_mean_over_rows_is_averaged_over_the_folds_that_have_it() -> None:
+    assert together([Scores({0: 0.5}, {}), Scores({0: 0.7, 1: 0.9}, {})]).values == {0: pytest.approx(0.6), 1: 0.9}
+
+
+def test_two_folds_train_twice_and_all_their_rows_decide() -> None:
+    experiment, inputs = described(made(sites=3), rounds=1)
+    of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=2)
+    assert of.race.folds == 2
+    fedavg = of.race.bounds[FEDAVG]
+    assert len(fedavg.trainings) == 2
+    decided = sum(len(fold.clients.val[0]) for fold in of.sites.folds[:2])
+    assert len(fedavg.last.each[0]) == decided
 
 
 def test_final_seeds_are_new_and_those_of_the_recommended_file_are_new_again(simple: Advice) -> None:
@@ -180,6 +209,37 @@ def test_hidden_groups_are_found_and_named() -> None:
     assert of.verdict != "alone"
 
 
+def _entry(label: str, order: float, *rows: list[float]) -> Entry:
+    return Entry(config.method("fedavg", {}, label), order, scores={1: _scores(*rows)})
+
+
+def test_of_methods_within_a_standard_error_the_simplest_is_chosen(simple: Advice) -> None:
+    """Best 8 of 10, next 7, better in one row, worse in two: gap .1, error sqrt((.3 - .01) / 9) = .18; third gap .6."""
+    best = _entry("best", 2, [1.0] * 8 + [0.0] * 2)
+    near = _entry("near", 0, [1.0] * 6 + [0.0] * 3 + [1.0])
+    far = _entry("far", 0, [1.0] * 2 + [0.0] * 8)
+    chosen, close = choose([far, best, near], simple.sites)
+    assert chosen is near
+    assert close == ("best",)
+
+
+def test_groups_that_ifca_found_are_given_to_a_method_that_needs_no_luck(simple: Advice) -> None:
+    sites = simple.sites
+    here = _Race(sites, 1, 1, 1, Limits(), Clock(math.inf), lambda text: None)
+    ifca = Entry(config.method("ifca", {"clusters": 2}, "IFCA"), 3)
+    assert here.train(ifca, 1, 1, 1.0)
+    groups = groups_of(ifca.trainings[0], ifca)
+    here.entries = [ifca]
+    here.given_groups()
+    if len(groups) == 1:
+        assert here.entries == [ifca]
+        return
+    twin = here.entries[1]
+    assert set(twin.groups) == set(groups)
+    assert twin.method.name == "grouped"
+    assert ifca.out == f"its groups are those of {twin.method.label}"
+
+
 # ---------------------------------------------------------------- limits and the budget
 def test_one_round_is_one_round() -> None:
     of = advice(made(sites=3), rounds=3, seeds=1, max_rounds=1)
@@ -221,7 +281,7 @@ def test_the_budget_cuts_the_race_short_and_an_answer_comes_all_the_same(monkeyp
     ticks = itertools.count(0.0, 0.35)
     monkeypatch.setattr(Clock, "spent", property(lambda self: next(ticks)))
     experiment, inputs = described(made())
-    of = of_experiment(experiment, 0.2, inputs=inputs)
+    of = of_experiment(experiment, 0.2, inputs=inputs, most_folds=1)
     assert not of.race.in_time
     assert any(e.out.startswith("no time") for e in of.race.entries)
     assert 1 <= len(of.check.seeds) < 10
@@ -231,7 +291,7 @@ def test_the_budget_cuts_the_race_short_and_an_answer_comes_all_the_same(monkeyp
 def test_a_method_that_diverges_leaves_the_race_and_the_others_go_on() -> None:
     methods = {"FedAvg": us.FedAvg(local=LOCAL), "wild": us.FedProx(mu=0.3, local=dataclasses.replace(LOCAL, lr=1e38))}
     experiment, inputs = api.described(methods, {"rounds": 2}, data=made(), model="logistic")
-    of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1)
+    of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
     (wild,) = [e for e in of.race.entries if e.method.label == "wild"]
     assert wild.out
     assert of.race.chosen is not None

@@ -20,7 +20,7 @@ from unskew.advice.answer import Advice
 from unskew.advice.check import MOST_SEEDS, check, newcomers
 from unskew.advice.measure import measure
 from unskew.advice.page import write_advice
-from unskew.advice.race import BOUNDS_UNTIL, local_of, race
+from unskew.advice.race import BOUNDS_UNTIL, MOST_FOLDS, local_of, race
 from unskew.advice.training import Clock, Limits, sites_of
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import Split
@@ -106,8 +106,11 @@ def of_experiment(
     *,
     inputs: InMemoryInputs = InMemoryInputs(),
     most_seeds: int = MOST_SEEDS,
+    most_folds: int = MOST_FOLDS,
 ) -> Advice:
-    """The advice for an experiment; `note` is told how far it is, and `most_seeds` limits the final seeds.
+    """The advice for an experiment; `note` is told how far it is.
+
+    Without a limit of time there are as many folds and final seeds as there may be.
 
     Raises:
         ConfigError, DataError: As in `advise`.
@@ -124,7 +127,7 @@ def of_experiment(
     sites = sites_of(experiment, inputs)
     say(f"{experiment.name}: {sites.fed.num_clients} sites of {sites.setup.dataset.name}; measuring how they differ")
     measured = measure(sites, local_of(sites), lambda: clock.over(BOUNDS_UNTIL / 2))
-    raced = race(sites, measured, limits, clock, say)
+    raced = race(sites, measured, limits, clock, say, most_folds)
     say("the choice is made" if raced.chosen is None else f"chosen: {raced.chosen.method.label}; now test rows")
     checked = check(sites, raced, limits, clock, say, most_seeds)
     came = newcomers(sites, raced, checked, limits, clock, say)

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Literal
 
 from unskew.advice.check import Check, Newcomer
 from unskew.advice.measure import Groups, Measured, inside_and_across
-from unskew.advice.race import ALONE, FEDAVG, POOLED, Race
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Race, listed
 from unskew.advice.training import Limits, Sites
 from unskew.data.split import FromManifest, Natural
 from unskew.experiment import config
@@ -68,11 +67,15 @@ class Advice:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the sites should federate."""
+        """Whether the sites should federate.
+
+        Training alone is advised only if FedAvg, which no race has chosen, is not worth it either.
+        """
         gain = self.gain
         if gain is None:
             return "alone" if ALONE in self.check.results else "undecided"
-        if gain.high is not None and gain.high < self.margin:
+        measured = [gain, *(g for label, g in self.check.gains.items() if label == FEDAVG)]
+        if all(g.high is not None and g.high < self.margin for g in measured):
             return "alone"
         return "join" if gain.low is not None and gain.low > 0 else "undecided"
 
@@ -158,8 +161,8 @@ class Advice:
         text = f"{self.headline} Mean over sites on test rows: {levels}."
         pooled = self.check.over_pooled
         if pooled is not None:
-            verdict = {"gains": "more than", "loses": "less than", "open": "not told apart from"}[pooled.verdict]
-            text += f" {self.check.chosen} reaches {verdict} pooled data ({bracket(pooled, m)})."
+            verdict = {"gains": "is above", "loses": "is below", "open": "cannot be told apart from"}[pooled.verdict]
+            text += f" With {self.check.chosen} the mean {verdict} that of pooled data ({bracket(pooled, m)})."
         return text
 
     def _for_whom(self) -> str:
@@ -174,7 +177,7 @@ class Advice:
             shown = [f"{names[c]} ({bracket(self.by_site[c], m)})" for c in some]
             if verdict == "gains" and len(some) > MOST_NAMED:
                 shown = [*shown[:MOST_NAMED], f"{len(some) - MOST_NAMED} more"]
-            parts.append(f"{_listed(shown)} {verb}{'s' * (len(some) == 1)}" if some else f"no site is shown to {verb}")
+            parts.append(f"{listed(shown)} {verb}{'s' * (len(some) == 1)}" if some else f"no site is shown to {verb}")
         still = sum(g.verdict == "open" for g in self.by_site.values())
         rest = f"; for {still} of {len(self.by_site)} it is open" if still else ""
         text = f"With {self.check.chosen}, {'; '.join(parts)}{rest}."
@@ -186,10 +189,10 @@ class Advice:
             text = "With nobody."
         elif self.groups:
             together = [g for g in self.groups if len(g) > 1]
-            shown = [f"{i}: {_listed([names[c] for c in g])}" for i, g in enumerate(together, 1)]
+            shown = [f"{i}: {listed([names[c] for c in g])}" for i, g in enumerate(together, 1)]
             text = f"In {len(together)} group{'s' * (len(together) != 1)}: {'; '.join(shown)}." if together else ""
             if self.apart:
-                text += f" {_listed(self.apart)} by {'itself' if len(self.apart) == 1 else 'themselves'}"
+                text += f" {listed(self.apart)} by {'itself' if len(self.apart) == 1 else 'themselves'}"
                 text += ": what it learns disagrees with the others; look at its data." if len(self.apart) == 1 else "."
         elif self.family == "own models":
             text = "All together, each site with a model of its own."
@@ -224,7 +227,7 @@ class Advice:
         text += f" {tried} methods were tried on validation rows"
         if race.close:
             verb = "does" if len(race.close) == 1 else "do"
-            text += f"; {_listed(race.close)} {verb} as well there, within a standard error"
+            text += f"; {listed(race.close)} {verb} as well there, within a standard error"
         return f"{text}."
 
     def _cost(self) -> str:
@@ -362,10 +365,6 @@ def _longer(method: Method, factor: float) -> Method:
     unit = "local_steps" if "local_steps" in local else "local_epochs"
     local[unit] = math.ceil(factor * local.get(unit, 1))
     return config.method(method.name, {**method.options, "local": local}, method.label)
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else "none"
 
 
 def _amount(value: float) -> str:

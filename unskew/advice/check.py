@@ -17,12 +17,11 @@ import numpy as np
 from scipy import special
 
 from unskew.advice.measure import Groups
-from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, Impossible, Race
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, Impossible, Race, groups_of
 from unskew.advice.training import Clock, Floats, Limits, Scores, Sites, Training, pooled_variance
 from unskew.data.federated import FederatedData
 from unskew.experiment import config
 from unskew.experiment.config import Method
-from unskew.info import ClientGroups, parts
 from unskew.pricing import radio
 from unskew.pricing.traffic import training as traffic_of
 from unskew.protocol import ClientId
@@ -34,7 +33,7 @@ from unskew.tasks.measure import Measure
 from unskew.world import wireless
 from unskew.world.wireless import Radio
 
-CHECK_UNTIL = 0.88
+CHECK_UNTIL = 0.92
 """Share of the budget after which no further seed is begun; newcomers have the rest."""
 
 MOST_SEEDS = 10
@@ -134,7 +133,7 @@ def check(
             rounds = race.alone_rounds if label in (ALONE, POOLED) else race.rounds
             cap = None if label in (ALONE, POOLED) else limits.megabytes
             try:
-                training = Training(entry.method, sites, rounds, seed, sites.final, cap)
+                training = Training(entry.method, sites, rounds, seed, sites.fed, cap)
                 if not training.go_on(rounds, lambda: bool(seeds) and clock.over(1.0)):
                     break
                 of_seed[label] = training.scores(sites.fed.clients.test)
@@ -162,7 +161,7 @@ def check(
     pooled = None
     if name is not None and POOLED in done:
         pooled, _ = gain(done[name], done[POOLED], sites.measure)
-    groups = () if chosen is None or kept is None else _groups(kept, chosen)
+    groups = () if chosen is None or kept is None else groups_of(kept, chosen)
     cost = None if kept is None else _cost(kept, sites)
     return Check(tuple(seeds), done, gains, by_site, pooled, groups, cost, tuple(remarks), name)
 
@@ -213,18 +212,7 @@ def _gain(of_seeds: Sequence[float], variance: float | None, share: bool) -> Gai
     return Gain(mean, low, high, "seeds" if over_seeds > over_rows else "test examples")
 
 
-# ---------------------------------------------------------------- groups and cost
-def _groups(training: Training, chosen: Entry) -> Groups:
-    """The groups of the last round: those it was given, or those it reports."""
-    if chosen.groups:
-        return chosen.groups
-    reports = getattr(training.sim.algorithm, "info", None)
-    for part in () if reports is None else parts(reports(training.state)):
-        if isinstance(part, ClientGroups):
-            return tuple(tuple(g) for g in part.groups if g)
-    return ()
-
-
+# ---------------------------------------------------------------- cost
 def _cost(training: Training, sites: Sites) -> Cost:
     channel = sites.experiment.world.channel
     own = isinstance(channel, Radio)
@@ -257,7 +245,7 @@ def newcomers(
     found: list[Newcomer] = []
     for fold in folds:
         began = clock.spent
-        if began + longest > clock.seconds or (chosen.training is not None and clock.over(1.0)):
+        if began + longest > clock.seconds:
             break
         try:
             found += _left_out(sites, chosen.method, race.rounds, seed, fold, limits, clock, checked)
@@ -279,7 +267,7 @@ def _left_out(
     checked: Check,
 ) -> list[Newcomer]:
     stay = [c for c in range(sites.fed.num_clients) if c not in fold]
-    without = replace(_part(sites.final, stay), unseen=_part(sites.final, fold))
+    without = replace(_part(sites.fed, stay), unseen=_part(sites.fed, fold))
     per_round = sites.experiment.clients_per_round
     fewer = replace(sites.experiment, clients_per_round=None if per_round is None else min(per_round, len(stay)))
     training = Training(

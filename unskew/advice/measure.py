@@ -38,8 +38,8 @@ class Measured:
     """How much the sites disagree.
 
     Attributes:
-        numbers: Sizes, labels and columns, each beside what chance would give; fitting rows only.
-        sizes: Fitting rows of each site.
+        numbers: Sizes, labels and columns, each beside what chance would give; training rows only.
+        sizes: Training rows of each site.
         cosines: Cosines of the sites' directions, (sites, sites); None if they were not compared, `why` says why.
         proposals: Divisions into groups that the directions suggest.
     """
@@ -67,7 +67,7 @@ def measure(sites: Sites, local: dict[str, Any], over: Callable[[], bool] = lamb
 
 
 def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
-    """The numbers of `us.describe`, of fitting rows."""
+    """The numbers of `us.describe`, of training rows."""
     data, train = sites.setup.dataset, sites.fed.clients.train
     arrays: dict[str, Any] = {
         "x_train": as_tensor(data.x_train)[train.values].numpy(),
@@ -86,7 +86,7 @@ def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
 def _cosines(sites: Sites, local: dict[str, Any], over: Callable[[], bool]) -> Floats | None:
     everyone = replace(sites.experiment, fraction=None, clients_per_round=None)
     method = config.method("hcct", {"groups": 1, "warmup": "global", "local": local}, "directions")
-    training = Training(method, replace(sites, experiment=everyone), ROUNDS, everyone.seeds[0], sites.fitting)
+    training = Training(method, replace(sites, experiment=everyone), ROUNDS, everyone.seeds[0], sites.folds[0])
     by_round: list[Floats] = []
     while training.at < ROUNDS and training.go_on(training.at + 1, over):
         state = training.state

@@ -52,7 +52,7 @@ def write_advice(advice: Advice, folder: Path) -> Files:
         folder.mkdir(parents=True, exist_ok=True)
         manifest = (folder / SITES).resolve() if drawn else None
         if manifest is not None:
-            write_atomically(manifest, json.dumps(to_manifest(advice.sites.final)))
+            write_atomically(manifest, json.dumps(to_manifest(advice.sites.fed)))
         if asked.task.data == RUN_DATA:
             save(dataset, folder / DATA_FILE)
         text = to_toml(advice.experiment(manifest))
@@ -107,7 +107,7 @@ def _worth(advice: Advice) -> Section | None:
     chart = Chart(
         "Gain over training alone, mean over sites",
         "Marker: mean; bar: 95 % interval. A bar clear of zero is a difference.",
-        _gains_chart("worth", rows, f"{m.label} minus training alone{unit}", m.scale, _alt(rows, advice)),
+        _gains_chart("worth", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice)),
     )
     entries = []
     for label, scores in advice.check.results.items():
@@ -158,7 +158,7 @@ def _for_whom(advice: Advice) -> Section | None:
     percent = "%" if m.percent else ""
     head = (
         ("Site", ""),
-        ("Rows", "to fit"),
+        ("Rows", "to train on"),
         ("Rows", "tested"),
         ("Alone", percent),
         ("With the others", percent),
@@ -168,9 +168,9 @@ def _for_whom(advice: Advice) -> Section | None:
     charts: tuple[Chart, ...] = ()
     if len(rows) <= MOST_DRAWN:
         unit = f", {m.points}" if m.points else ""
-        axis = f"{m.label} with {advice.check.chosen} minus alone{unit}"
-        svg = _gains_chart("sites", rows, axis, m.scale, _alt(rows, advice))
-        charts = (Chart("Gain of each site", "Sorted by gain; bar: 95 % interval.", svg),)
+        svg = _gains_chart("sites", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice))
+        caption = f"With {advice.check.chosen} against training alone; bar: 95 % interval."
+        charts = (Chart("Gain of each site", caption, svg),)
     table = Table(f"Each site alone and with {advice.check.chosen}", head, tuple(entries), text=frozenset((6,)))
     return Section("For whom?", "", charts, (table,))
 
@@ -203,9 +203,12 @@ def _race(advice: Advice) -> Section:
 
     head = (("Method", ""), *((f"Round {t}", "%" if m.percent else "") for t in rounds), ("", ""))
     rates = ", ".join(f"{label} {factor:.2g}" for label, factor in race.rates.items())
+    left_out = "A fold" if race.folds == 1 else f"Each of {race.folds} folds"
     note = (
-        "The better half goes on for twice as long. Chosen is the simplest method within a standard error of the best. "
-        f"Factor on the experiment's local rate: {rates}; other methods take FedAvg's."
+        f"{left_out} of the training rows was left out of training to decide. The better half goes on for twice as "
+        "long. Chosen is the simplest method within a standard error of the best. "
+        f"Factor on the experiment's local rate: {rates}; methods with one model take FedAvg's, others that of sites "
+        "alone."
     )
     caption = f"{m.label.capitalize()} on validation rows, mean over sites"
     table = Table(caption, head, tuple(map(row, race.entries)), note, text=frozenset((len(rounds) + 1,)))
@@ -251,7 +254,8 @@ def _gains_chart(name: str, rows: Sequence[tuple[str, Gain]], axis: str, scale: 
                 axes.plot([scale * gain.low, scale * gain.high], [i, i], color=look.colour, linewidth=2.2)
             axes.plot([scale * gain.mean], [i], **{**figures.drawn(look), "markersize": 8})
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        figures.name_ticks(axes.yaxis, range(len(rows)), lambda k: rows[k][0])
+        names = [label if len(label) <= 28 else f"{label[:27]}…" for label, _ in rows]
+        axes.set_yticks(range(len(rows)), names, fontsize=9)
         axes.set_xlabel(axis)
         return figures.markup(figure, name, alt)
 

@@ -11,18 +11,29 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unskew.advice.measure import Groups, Measured
-from unskew.advice.training import Clock, Limits, Scores, Sites, Training, difference
+from unskew.advice.training import Clock, Limits, Scores, Sites, Training, difference, together
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Method
+from unskew.info import ClientGroups, parts
 
 RATES = (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0))
 """Factors on the experiment's local rate that are tried, its own first."""
 
-WORK = 26
-"""Trainings of one method that an advice comes to: rates 5, race 6, three seeds of four methods 12, newcomers 3."""
+OF_A_FOLD, OF_THE_END = 17, 15
+"""Trainings of one method that a fold comes to, rates 5 and race 12; and three seeds of four methods, and newcomers."""
 
-BOUNDS_UNTIL, RACE_UNTIL = 0.3, 0.55
+MOST_FOLDS = 4
+MOST_HELD = 50_000_000
+"""Numbers in models of one method and all sites up to which more than one fold is in memory."""
+
+SPARED = 4
+"""Rounds before which no method is dropped."""
+
+FOLD_SEEDS = 10_000
+"""Distance of the seeds of two folds: a method that depends on a lucky start is found out."""
+
+BOUNDS_UNTIL, RACE_UNTIL = 0.4, 0.75
 """Shares of the budget after which bounds and race are cut short."""
 
 ALONE, FEDAVG, POOLED = "each site alone", "FedAvg", "pooled data"
@@ -43,11 +54,16 @@ class Entry:
     """
 
     method: Method
-    order: int
+    order: float
     groups: Groups = ()
     scores: dict[int, Scores] = field(default_factory=dict)
     out: str = ""
-    training: Training | None = None
+    trainings: list[Training] = field(default_factory=list)
+
+    @property
+    def at(self) -> int:
+        """Rounds that all its trainings have done."""
+        return min((t.at for t in self.trainings), default=0)
 
     @property
     def last(self) -> Scores:
@@ -62,6 +78,7 @@ class Race:
     Attributes:
         rounds: Rounds of a federation; `planned` are those of the experiment within the limits.
         alone_rounds: Rounds' worth of training of each site alone.
+        folds: Folds whose rows decided.
         bounds: Sites alone, FedAvg and pooled data, by label; those that could not be trained are left out.
         rates: Factor on the local rate of each bound.
         entries: All methods, the best first.
@@ -73,6 +90,7 @@ class Race:
     rounds: int
     planned: int
     alone_rounds: int
+    folds: int
     bounds: dict[str, Entry]
     rates: dict[str, float]
     entries: tuple[Entry, ...]
@@ -86,32 +104,46 @@ def local_of(sites: Sites) -> dict[str, Any]:
     return from_python.local_of(sites.experiment.methods)
 
 
-def race(sites: Sites, measured: Measured, limits: Limits, clock: Clock, say: Callable[[str], None]) -> Race:
-    """Train bounds and methods on fitting rows, and choose by validation rows."""
+def race(
+    sites: Sites,
+    measured: Measured,
+    limits: Limits,
+    clock: Clock,
+    say: Callable[[str], None],
+    most_folds: int = MOST_FOLDS,
+) -> Race:
+    """Train bounds and methods on all folds but one, and choose by the rows of that one."""
     local = local_of(sites)
-    rounds = affordable(sites, local, clock)
+    rounds, folds = affordable(sites, local, clock, most_folds)
     most = sites.experiment.rounds if limits.rounds is None else min(sites.experiment.rounds, limits.rounds)
-    here = _Race(sites, min(rounds, most), rounds, limits, clock, say)
+    here = _Race(sites, min(rounds, most), rounds, folds, limits, clock, say)
     bounds, rates = here.bounds(local)
-    federated = _rated(local, rates.get(FEDAVG, 1.0))
-    entries = here.halving(candidates(sites, federated, measured.proposals, limits, rounds), bounds.get(FEDAVG))
+    one, own = (_rated(local, rates.get(label, 1.0)) for label in (FEDAVG, ALONE))
+    here.halving(candidates(sites, one, own, measured.proposals, limits, rounds), bounds.get(FEDAVG))
+    here.other_rates(local)
+    here.given_groups()
+    entries = here.ranked()
     chosen, close = choose([e for e in entries if not e.out], sites)
-    return Race(
-        here.rounds, most, rounds, bounds, rates, entries, chosen, close, in_time=not here.cut
-    )  # fmt: skip
+    return Race(here.rounds, most, rounds, folds, bounds, rates, entries, chosen, close, in_time=not here.cut)
 
 
-def affordable(sites: Sites, local: dict[str, Any], clock: Clock) -> int:
-    """The rounds that the budget has time for, at most the experiment's."""
+def affordable(sites: Sites, local: dict[str, Any], clock: Clock, most_folds: int) -> tuple[int, int]:
+    """The rounds that the budget has time for, at most the experiment's, and the folds."""
     rounds = sites.experiment.rounds
+    most = min(most_folds, len(sites.folds))
+    if sites.setup.parameters * sites.fed.num_clients > MOST_HELD:
+        most = 1
     if math.isinf(clock.seconds):
-        return rounds
-    probe = Training(config.method("fedavg", {"local": local}), sites, 3, sites.experiment.seeds[0], sites.fitting)
+        return rounds, most
+    probe = Training(config.method("fedavg", {"local": local}), sites, 3, sites.experiment.seeds[0], sites.folds[0])
     probe.go_on(1)
     first = probe.seconds
     probe.go_on(3)
-    each = max((probe.seconds - first) / 2, 1e-4)
-    return max(min(rounds, int((clock.seconds - clock.spent) / (WORK * each))), min(rounds, 2))
+    trainings = (clock.seconds - clock.spent) / (rounds * max((probe.seconds - first) / 2, 1e-4))
+    folds = min(int((trainings - OF_THE_END) / OF_A_FOLD), most)
+    if folds >= 1:
+        return rounds, folds
+    return max(int(rounds * trainings / (OF_A_FOLD + OF_THE_END)), min(rounds, 2)), 1
 
 
 def _rated(local: dict[str, Any], factor: float) -> dict[str, Any]:
@@ -123,42 +155,58 @@ def _method(name: str, label: str, local: dict[str, Any], **options: Any) -> Met
 
 
 def candidates(
-    sites: Sites, local: dict[str, Any], proposals: Sequence[Groups], limits: Limits, alone_rounds: int
+    sites: Sites,
+    local: dict[str, Any],
+    own: dict[str, Any],
+    proposals: Sequence[Groups],
+    limits: Limits,
+    alone_rounds: int,
 ) -> list[Entry]:
-    """The methods that race: the experiment's own, and ours for skew, groups, liars, and limits."""
+    """The methods that race: the experiment's own, and ours for skew, groups, liars, and limits.
+
+    Methods with one model take the settings `local`, those with several, or with long local training, `own`: where
+    sites contradict each other, the rate that is best for one model of all is too low for those who agree.
+    """
     n = sites.fed.num_clients
     entries = [Entry(_method("fedavg", FEDAVG, local), 0)]
     if limits.tight:
         often = {**local, "local_epochs": 4 * local.get("local_epochs", 1)}
         entries += [
-            Entry(_method("oneshot", "OneShot", local, rounds_worth=alone_rounds), 0),
-            Entry(_method("oneshot", "OneShot, a quarter", local, rounds_worth=max(alone_rounds // 4, 1)), 0),
+            Entry(_method("oneshot", "OneShot", own, rounds_worth=alone_rounds), 0),
+            Entry(_method("oneshot", "OneShot, a quarter", own, rounds_worth=max(alone_rounds // 4, 1)), 0),
         ]
         if "local_steps" not in local:
             entries.append(Entry(_method("fedavg", "FedAvg, 4 times the epochs", often), 0))
     if limits.megabytes is not None:
+        bits = {"bits": 4}
         entries += [
-            Entry(_method("fedavg+quantise", "FedAvg in 4 bits", local, quantise={"bits": 4}), 1),
+            Entry(_method("fedavg+quantise", "FedAvg in 4 bits", local, quantise=bits), 1),
             Entry(_method("stc", "STC", local), 1),
+            Entry(
+                _method("oneshot+quantise", "OneShot in 4 bits", own, rounds_worth=alone_rounds, quantise={"bits": 4}),
+                1,
+            ),
         ]
     entries += [
         Entry(_method("fedprox", "FedProx", local, mu=0.1), 1),
         Entry(_method("scaffold", "SCAFFOLD", local), 1),
         Entry(_method("fedavgm", "FedAvgM", local, beta=0.5), 1),
-        Entry(_method("ditto", "Ditto", local), 2),
+        Entry(_method("ditto", "Ditto", own), 2),
     ]
     layout = sites.setup.task.layout
     if not set(layout.trainable) <= set(layout.head):  # otherwise nothing would travel
-        entries.append(Entry(_method("fedper", "FedPer", local), 2))
+        entries.append(Entry(_method("fedper", "FedPer", own), 2))
     if sites.setup.task.batch_norm:
-        entries.append(Entry(_method("fedbn", "FedBN", local), 2))
+        entries.append(Entry(_method("fedbn", "FedBN", own), 2))
     if n >= 5:
         entries.append(Entry(_method("fedavg+median", "median", local), 2))
     for groups in proposals:
         label = _name_of(groups, sites.names)
-        entries.append(Entry(_method("grouped", label, local, groups=[list(g) for g in groups]), 2, groups))
+        entries.append(
+            Entry(_method("grouped", label, own, groups=[list(g) for g in groups]), 1.5 + len(groups) / 4, groups)
+        )
     if n >= 4:
-        entries.append(Entry(_method("ifca", "IFCA, 2 groups", local, clusters=2), 2))
+        entries.append(Entry(_method("ifca", "IFCA, 2 groups", own, clusters=2), 3))
     ours = {_apart_from_rate(e.method) for e in entries}
     labels = {e.method.label for e in entries} | {ALONE, POOLED}
     for m in sites.experiment.methods:
@@ -175,14 +223,23 @@ def _apart_from_rate(method: Method) -> str:
 
 
 def _name_of(groups: Groups, names: Sequence[str]) -> str:
-    """A label for groups: the sites that train by themselves, or the sizes of the groups."""
+    """A label for groups: who trains together, or who does not, whichever is said more shortly; or their sizes."""
     apart = [names[g[0]] for g in groups if len(g) == 1]
-    together = sorted((len(g) for g in groups if len(g) > 1), reverse=True)
-    if len(together) == 1 and apart:
-        text = f"all but {' and '.join(apart)}"
-    else:
-        text = f"groups of {', '.join(str(len(g)) for g in sorted(groups, key=len, reverse=True))}"
-    return text if len(text) <= config.LONGEST_LABEL else f"groups: {len(groups)}"
+    together = [g for g in groups if len(g) > 1]
+    text = f"groups of {', '.join(str(len(g)) for g in sorted(groups, key=len, reverse=True))}"
+    if len(together) == 1:
+        inside = [names[c] for c in together[0]]
+        text = f"all but {listed(apart)}" if len(apart) < len(inside) else f"only {listed(inside)}"
+    return text if len(text) <= config.LONGEST_LABEL - len(", rate 0.00001") else f"{len(groups)} groups"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Names as a sentence lists them.
+
+    >>> listed(["A", "B", "C"])
+    'A, B and C'
+    """
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else "none"
 
 
 @dataclass(eq=False)
@@ -192,30 +249,33 @@ class _Race:
     sites: Sites
     rounds: int
     alone_rounds: int
+    folds: int
     limits: Limits
     clock: Clock
     say: Callable[[str], None]
     cut: bool = False
+    entries: list[Entry] = field(default_factory=list)
 
     def train(self, entry: Entry, until: int, rounds: int, share: float, limited: bool = True) -> bool:
         """Train an entry up to a round and score it; false if it is out."""
         sites = self.sites
         try:
-            if entry.training is None:
-                cap = self.limits.megabytes if limited else None
-                entry.training = Training(
-                    entry.method, sites, rounds, sites.experiment.seeds[0], sites.fitting, cap
-                )  # fmt: skip
-            if not entry.training.go_on(until, lambda: self.clock.over(share)):
-                self.cut, entry.out = True, f"no time after round {entry.training.at}"
-            elif not entry.training.within:
-                entry.out = f"a round sends {entry.training.sent / 1e6:.3g} MB, more than is allowed"
+            if not entry.trainings:
+                cap, seed = self.limits.megabytes if limited else None, sites.experiment.seeds[0]
+                entry.trainings = [
+                    Training(entry.method, sites, rounds, seed + k * FOLD_SEEDS, sites.folds[k], cap)
+                    for k in range(self.folds)
+                ]
+            if not all(t.go_on(until, lambda: self.clock.over(share)) for t in entry.trainings):
+                self.cut, entry.out = True, f"no time after round {entry.at}"
+            elif not all(t.within for t in entry.trainings):
+                entry.out = f"a round sends {entry.trainings[0].sent / 1e6:.3g} MB, more than is allowed"
             else:
-                entry.scores[entry.training.at] = entry.training.scores(sites.fed.clients.val)
+                entry.scores[entry.at] = together([t.scores(t.fed.clients.val) for t in entry.trainings])
         except Impossible as error:
             entry.out = str(error).removeprefix(f"{entry.method.label}: ")
         if entry.out:
-            entry.training = None
+            entry.trainings = []
         return not entry.out
 
     def bounds(self, local: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, float]]:
@@ -225,7 +285,7 @@ class _Race:
         parts = ((ALONE, "independent", False), (FEDAVG, "fedavg", True), (POOLED, "centralised", False))
         for label, name, limited in parts:
             rounds = self.rounds if limited else self.alone_rounds
-            factors = RATES if "lr" in local and rounds >= 3 else RATES[:1]
+            factors = RATES if "lr" in local else RATES[:1]
             third = math.ceil(rounds / 3)
             tried = {f: Entry(_method(name, label, _rated(local, f)), 0) for f in factors}
             running = {f: e for f, e in tried.items() if self.train(e, third, rounds, BOUNDS_UNTIL, limited)}
@@ -242,11 +302,12 @@ class _Race:
                 self.say(f"{label}: {said} on validation rows, local rate times {rate:.2g}")
         return bounds, rates
 
-    def halving(self, entries: list[Entry], fedavg: Entry | None) -> tuple[Entry, ...]:
+    def halving(self, entries: list[Entry], fedavg: Entry | None) -> None:
         """Successive halving; FedAvg is a bound and was trained already."""
         if fedavg is not None:
             entries = [fedavg if e.method.label == FEDAVG else e for e in entries]
-        running, until = list(entries), max(math.ceil(self.rounds / 4), 1)
+        self.entries = entries
+        running, until = list(entries), min(max(math.ceil(self.rounds / 4), SPARED), self.rounds)
         while True:
             at_end = until >= self.rounds
             rest = [e for e in running if e is not fedavg]
@@ -261,16 +322,59 @@ class _Race:
                 break
             keep = max(math.ceil(len(running) / 2), 2)
             for e in running[keep:]:
-                e.out, e.training = f"behind after round {until}", None
+                e.out, e.trainings = f"behind after round {until}", []
             running, until = running[:keep], min(2 * until, self.rounds)
-        ended = [e for e in entries if e.scores]
-        return tuple(sorted(ended, key=lambda e: (bool(e.out), -max(e.scores), -self.merit(e)))) + tuple(
-            e for e in entries if not e.scores
-        )
+
+    def other_rates(self, local: dict[str, Any]) -> None:
+        """Train the two best to the end at the other rates, too."""
+        if "lr" not in local:
+            return
+        finalists = sorted((e for e in self.entries if e.scores and not e.out), key=lambda e: -self.merit(e))[:2]
+        for best in finalists:
+            theirs = best.method.options.get("local", {})
+            for rate in (_rated(local, factor)["lr"] for factor in RATES):
+                if "lr" not in theirs or rate == theirs["lr"] or best.method.label == FEDAVG:
+                    continue  # FedAvg's rates were tried as a bound's
+                label = f"{best.method.label[: config.LONGEST_LABEL - 15]}, rate {rate:g}"
+                options = {**best.method.options, "local": {**theirs, "lr": rate}}
+                entry = Entry(config.method(best.method.name, options, label), best.order + 0.5, best.groups)
+                self.entries.append(entry)
+                self.train(entry, self.rounds, self.rounds, RACE_UNTIL)
+
+    def given_groups(self) -> None:
+        """Give the groups that IFCA found to FedAvg in groups: from another start IFCA may find none."""
+        for found in [e for e in self.entries if e.method.name == "ifca" and e.scores and not e.out]:
+            groups = tuple(sorted(groups_of(found.trainings[0], found)))
+            same = [e for e in self.entries if e.groups and set(e.groups) == set(groups) and not e.out]
+            if len(groups) > 1 and not same:
+                label = f"{_name_of(groups, self.sites.names)}, as IFCA"
+                options = {"local": found.method.options["local"], "groups": [list(g) for g in groups]}
+                same = [Entry(config.method("grouped", options, label), 1.5 + len(groups) / 4, groups)]
+                self.entries += same
+                self.train(same[0], self.rounds, self.rounds, RACE_UNTIL)
+            if any(e.scores and not e.out for e in same):
+                found.out = f"its groups are those of {same[0].method.label}"
+
+    def ranked(self) -> tuple[Entry, ...]:
+        """All entries: those that reached the end, then those that came furthest, the best first."""
+        scored = [e for e in self.entries if e.scores]
+        scored.sort(key=lambda e: (bool(e.out), -max(e.scores) if e.out else 0, -self.merit(e)))
+        return (*scored, *(e for e in self.entries if not e.scores))
 
     def merit(self, entry: Entry) -> float:
         """Its last mean on validation rows, higher is better."""
         return entry.last.mean if self.sites.measure.higher else -entry.last.mean
+
+
+def groups_of(training: Training, entry: Entry) -> Groups:
+    """The groups of the last round: those that the method was given, or those that it reports."""
+    if entry.groups:
+        return entry.groups
+    reports = getattr(training.sim.algorithm, "info", None)
+    for part in () if reports is None else parts(reports(training.state)):
+        if isinstance(part, ClientGroups):
+            return tuple(tuple(g) for g in part.groups if g)
+    return ()
 
 
 def _best_rate(running: dict[float, Entry], sites: Sites) -> float:

@@ -1,7 +1,8 @@
 """Methods in training on the sites that are advised, and how their models do there.
 
-A site's rows are divided once, under the experiment's first seed, and the division stays: fitting rows, validation
-rows, which alone decide choices, and test rows, which nothing reads before all choices are made.
+A site's rows are divided once, under the experiment's first seed, and the division stays: test rows, which nothing
+reads before all choices are made, and folds of the others.  A choice trains on all folds but one and is judged by the
+rows of that one, for as many folds as there is time for (cross-validation).
 """
 
 import math
@@ -14,11 +15,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from unskew.data.federated import ClientIndices, FederatedData
+from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
 from unskew.data.ragged import Ragged
 from unskew.errors import ConfigError, DataError, DivergedError
 from unskew.experiment.config import Experiment, Method
+from unskew.keys import Key
 from unskew.ledger import Transfer
 from unskew.local.executor import EvalJob
 from unskew.protocol import ClientId
@@ -32,7 +35,7 @@ from unskew.tasks.measure import Measure
 Floats = npt.NDArray[np.float64]
 
 VALIDATION = 0.25
-"""Share of a site's training rows that decide choices, where the experiment does not say."""
+"""Share of a site's rows in a fold, where the experiment does not say."""
 
 
 class Clock:
@@ -81,7 +84,7 @@ class Sites:
     Attributes:
         experiment: What they would run; it says model, rounds and local training.
         setup: Task, network and data.
-        fed: Division into sites, and of each site's rows.
+        fed: Division into sites, and of each site's rows into training and test rows.
     """
 
     experiment: Experiment
@@ -99,24 +102,21 @@ class Sites:
         return self.setup.task.headline
 
     @cached_property
-    def fitting(self) -> FederatedData:
-        """Sites with their fitting rows only: nothing of the others can be trained on."""
-        parts = self.fed.clients
-        return _with(self.fed, ClientIndices(parts.train, _none(parts.val), _none(parts.test)))
+    def folds(self) -> tuple[FederatedData, ...]:
+        """The sites without test rows, and with a fold of their rows for validation: a division for each fold.
 
-    @cached_property
-    def final(self) -> FederatedData:
-        """Sites that train on fitting and validation rows, as they would after the advice."""
-        parts = self.fed.clients
-        both = Ragged.of([np_sorted(a, b) for a, b in zip(parts.train, parts.val, strict=True)])
-        return _with(self.fed, ClientIndices(both, _none(parts.val), parts.test))
-
-
-def np_sorted(a: Any, b: Any) -> Any:
-    """Rows of two parts as one, ascending."""
-    import torch
-
-    return torch.cat([a, b]).sort().values
+        A site of one row has it for training in all of them.
+        """
+        count = max(round(1 / self.experiment.val_fraction), 2)
+        key = Key(self.experiment.seeds[0]) / "advice" / "folds"
+        parts: list[list[ClientIndex]] = [[] for _ in range(count)]
+        for client, rows in enumerate(self.fed.clients.train):
+            drawn = (key / client).numpy().permutation(len(rows))
+            for fold, chosen in zip(parts, np.array_split(drawn, count), strict=True):
+                val = np.zeros(len(rows), bool)
+                val[chosen[: len(rows) - 1]] = True
+                fold.append(ClientIndex(rows[~torch.from_numpy(val)], rows[torch.from_numpy(val)], rows[:0]))
+        return tuple(_with(self.fed, ClientIndices.of(fold)) for fold in parts)
 
 
 def _none(part: Ragged) -> Ragged:
@@ -134,8 +134,8 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) 
         ConfigError, DataError: If the experiment is impossible, there are fewer than two sites, or no site has rows to
             choose by, or to test on.
     """
-    if experiment.val_fraction == 0.0:
-        experiment = replace(experiment, val_fraction=VALIDATION)
+    share = experiment.val_fraction or VALIDATION
+    experiment = replace(experiment, val_fraction=0.0)
     setup = run_setup.prepare(experiment, inputs)
     if setup.executor_kind.processes:  # several methods are in training at a time, and workers serve one
         experiment = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"))
@@ -144,13 +144,11 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) 
     fed = run_setup.divide(experiment, setup.dataset, experiment.seeds[0])
     if fed.num_clients < 2:
         raise ConfigError(f"advice needs two sites at least, got {fed.num_clients}")
-    for part, rows, setting in (
-        ("validation", fed.clients.val, "val_fraction"),
-        ("test", fed.clients.test, "test_fraction"),
-    ):
-        if not rows.sizes.any():
-            raise DataError(f"no site has {part} rows; raise {setting}, or give the sites more rows")
-    return Sites(experiment, setup, fed)
+    if not fed.clients.test.sizes.any():
+        raise DataError("no site has test rows; raise test_fraction, or give the sites more rows")
+    if fed.clients.train.sizes.max() < 2:
+        raise DataError("no site has two rows to train on, one of which could decide; give the sites more rows")
+    return Sites(replace(experiment, val_fraction=share), setup, fed)
 
 
 # ---------------------------------------------------------------- scores
@@ -170,6 +168,19 @@ class Scores:
     def mean(self) -> float:
         """The mean over sites."""
         return statistics.fmean(self.values.values()) if self.values else math.nan
+
+
+def together(folds: Sequence[Scores]) -> Scores:
+    """The scores of several folds as one: rows side by side, or the mean of what is no mean over rows."""
+    clients = sorted({c for scores in folds for c in scores.values})
+    each = {
+        c: np.concatenate([s.each[c] for s in folds if c in s.each]) for c in clients if any(c in s.each for s in folds)
+    }
+    values = {
+        c: float(each[c].mean()) if c in each else statistics.fmean(s.values[c] for s in folds if c in s.values)
+        for c in clients
+    }
+    return Scores(values, each)
 
 
 def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
@@ -209,7 +220,7 @@ class Training:
         sites: The sites.
         rounds: Rounds it may take.
         seed: Seed of everything that is drawn.
-        fed: Division it trains on, `Sites.fitting` or `Sites.final`.
+        fed: Division it trains on, one of `Sites.folds`, or `Sites.fed`; nothing trains on its validation rows.
         megabytes: What it may send, 10^6 bytes; None is no limit.
         at: Rounds done.
         sent: Bytes sent so far.
@@ -233,10 +244,13 @@ class Training:
 
     def __post_init__(self) -> None:
         sites = self.sites
-        run_setup.check_method(sites.experiment, self.method, sites.setup, {self.seed: self.fed})
+        parts = self.fed.clients
+        # Pooled data would have the validation rows among them.
+        fed = _with(self.fed, ClientIndices(parts.train, _none(parts.val), parts.test))
+        run_setup.check_method(sites.experiment, self.method, sites.setup, {self.seed: fed})
         self.sim: Simulator[Any]
-        self.sim, train = run_setup.simulator(sites.experiment, self.method, sites.setup, self.fed, self.seed)
-        self.pooled = train is not self.fed
+        self.sim, train = run_setup.simulator(sites.experiment, self.method, sites.setup, fed, self.seed)
+        self.pooled = train is not fed
         self.state: Any = self.sim.start()
 
     @property

@@ -17,7 +17,7 @@ from unskew.references import makes
 from unskew.registry import Registry
 from unskew.run.callbacks import Callback
 
-PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr", "natural")
+PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr", "natural", "advise")
 
 
 class Entry(NamedTuple):

@@ -1,0 +1,257 @@
+"""Advice on made situations, of which the right kind of answer is known (`unskew.advice`).
+
+Notation   W    ten by four, standard normal: the class of x is argmax(x W), for x standard normal
+           n    rows of a site, four tenths of them for testing
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew import api
+from unskew.advice import Advice, of_experiment
+from unskew.algorithms.fedavg import FedAvg
+from unskew.papers.claims import Claim
+from unskew.papers.result import Result, over_seeds
+from unskew.papers.toolkit import Draft, ReproductionRequest
+from unskew.protocol import SgdConfig
+
+Floats = npt.NDArray[np.float64]
+Site = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+Draw = np.random.Generator
+
+COLUMNS, CLASSES = 10, 4
+LOCAL = SgdConfig(lr=0.1, local_epochs=2, batch_size=16)
+RIGHT = 10
+"""Of twelve answers so many are to be right."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A situation.
+
+    Attributes:
+        name: What it is.
+        answer: The right kind of answer.
+        make: Draws its sites; the first argument is the teacher W.
+        right: Says whether an answer is of that kind.
+        limits: Limits of the federation.
+    """
+
+    name: str
+    answer: str
+    make: Callable[[Floats, Draw], list[Site]]
+    right: Callable[[Advice], bool]
+    limits: Mapping[str, Any]
+
+
+# ---------------------------------------------------------------- sites
+def site(w: Floats, draw: Draw, n: int) -> Site:
+    """Rows labelled by a teacher."""
+    x = draw.normal(size=(n, COLUMNS))
+    return x.astype(np.float32), (x @ w).argmax(1)
+
+
+def alike(sites: int, n: int) -> Callable[[Floats, Draw], list[Site]]:
+    """Sites with one teacher."""
+    return lambda w, draw: [site(w, draw, n) for _ in range(sites)]
+
+
+def own_mixtures(w: Floats, draw: Draw) -> list[Site]:
+    """Eight sites; classes overlap, and at each site another one is common: seven of ten rows."""
+    centres = draw.normal(size=(CLASSES, COLUMNS)) / 4
+    sites = []
+    for k in range(8):
+        shares = np.full(CLASSES, 0.1)
+        shares[k % CLASSES] = 0.7
+        y = draw.choice(CLASSES, size=100, p=shares)
+        sites.append(((centres[y] + draw.normal(size=(100, COLUMNS))).astype(np.float32), y))
+    return sites
+
+
+def three_domains(w: Floats, draw: Draw) -> list[Site]:
+    """Nine sites; instruments of three kinds mix the columns in three ways."""
+    mixing = [np.linalg.qr(draw.normal(size=(COLUMNS, COLUMNS)))[0] for _ in range(3)]
+    plain = [site(w, draw, 60) for _ in range(9)]
+    return [((x @ mixing[k // 3]).astype(np.float32), y) for k, (x, y) in enumerate(plain)]
+
+
+def opposite_halves(w: Floats, draw: Draw) -> list[Site]:
+    """Eight sites; every second one has the classes in the opposite order."""
+    plain = [site(w, draw, 80) for _ in range(8)]
+    return [(x, y if k % 2 == 0 else CLASSES - 1 - y) for k, (x, y) in enumerate(plain)]
+
+
+def one_turned(w: Floats, draw: Draw) -> list[Site]:
+    """Seven sites, and one with half of all rows whose labels are all wrong."""
+    x, y = site(w, draw, 420)
+    return [*alike(7, 60)(w, draw), (x, (y + 1) % CLASSES)]
+
+
+def one_random(w: Floats, draw: Draw) -> list[Site]:
+    """Seven sites, and one whose labels have nothing to do with its rows."""
+    x, y = site(w, draw, 60)
+    return [*alike(7, 60)(w, draw), (x, draw.permutation(y))]
+
+
+def one_large(w: Floats, draw: Draw) -> list[Site]:
+    """Eight small sites and one that is twenty times as large."""
+    return [*alike(8, 30)(w, draw), site(w, draw, 600)]
+
+
+def all_different(w: Floats, draw: Draw) -> list[Site]:
+    """Six large sites, each with a teacher of its own."""
+    return [site(draw.normal(size=w.shape), draw, 400) for _ in range(6)]
+
+
+def well_off(w: Floats, draw: Draw) -> list[Site]:
+    """Four sites, each with all the rows that it needs: two classes that lie far apart."""
+    sites = []
+    for _ in range(4):
+        y = draw.integers(0, 2, size=1200)
+        x = draw.normal(size=(1200, COLUMNS)) + np.where(y[:, None] == 1, 1.0, -1.0)
+        sites.append((x.astype(np.float32), y))
+    return sites
+
+
+# ---------------------------------------------------------------- the right kinds
+def joins(of: Advice) -> bool:
+    """Federate."""
+    return of.verdict == "join"
+
+
+def one_model(of: Advice) -> bool:
+    """Federate, with one model for all."""
+    return joins(of) and of.family == "one model"
+
+
+def no_single_model(of: Advice) -> bool:
+    """Models of one's own, groups, or training alone."""
+    return of.family != "one model"
+
+
+def groups_within(kinds: Sequence[int]) -> Callable[[Advice], bool]:
+    """Federate, and no group has sites of two kinds; or models of one's own."""
+
+    def right(of: Advice) -> bool:
+        pure = bool(of.groups) and all(len({kinds[c] for c in g}) == 1 for g in of.groups)
+        return joins(of) and (pure or of.family == "own models")
+
+    return right
+
+
+def groups_are(kinds: Sequence[int]) -> Callable[[Advice], bool]:
+    """Federate, in exactly these groups."""
+    wanted = {frozenset(c for c, k in enumerate(kinds) if k == kind) for kind in kinds}
+    return lambda of: joins(of) and {frozenset(g) for g in of.groups} == wanted
+
+
+def keeps_off(site: int) -> Callable[[Advice], bool]:
+    """Federate, and no other site trains with this one; or a median, which one site cannot move far."""
+
+    def right(of: Advice) -> bool:
+        with_it = [g for g in of.groups if site in g]
+        return joins(of) and ("+median" in of.method.name or with_it == [(site,)])
+
+    return right
+
+
+def others_join(site: int) -> Callable[[Advice], bool]:
+    """Federate, and this site is not said to gain."""
+    return lambda of: joins(of) and of.by_site[site].verdict != "gains"
+
+
+def trains_alone(of: Advice) -> bool:
+    """Do not federate."""
+    return of.verdict == "alone"
+
+
+def within(rounds: int | None = None, megabytes: float | None = None) -> Callable[[Advice], bool]:
+    """Federate, within limits."""
+
+    def right(of: Advice) -> bool:
+        cost = of.check.cost
+        kept = cost is not None and (rounds is None or cost.rounds <= rounds)
+        return joins(of) and kept and cost is not None and (megabytes is None or cost.megabytes <= megabytes)
+
+    return right
+
+
+FEW_MB = 0.015
+"""About two rounds of FedAvg with eight sites."""
+
+SITUATIONS = (
+    Situation("alike sites", "join, one model", alike(8, 60), one_model, {}),
+    Situation("classes in other shares", "no single model", own_mixtures, no_single_model, {}),
+    Situation(
+        "three kinds of instruments", "groups of one kind, or own models", three_domains,
+        groups_within([k // 3 for k in range(9)]), {},
+    ),
+    Situation("two hidden groups", "exactly these groups", opposite_halves, groups_are([k % 2 for k in range(8)]), {}),
+    Situation("one site's labels all wrong", "join without it", one_turned, keeps_off(7), {}),
+    Situation("one site's labels random", "join, and it does not gain", one_random, others_join(7), {}),
+    Situation("tiny sites", "join, one model", alike(20, 20), one_model, {}),
+    Situation("one large site", "join", one_large, joins, {}),
+    Situation("every site its own task", "train alone", all_different, trains_alone, {}),
+    Situation("every site has enough", "train alone", well_off, trains_alone, {}),
+    Situation("one round only", "join, in one round", alike(20, 30), within(rounds=1), {"max_rounds": 1}),
+    Situation(
+        "few bytes", f"join, within {1000 * FEW_MB:g} kB", alike(8, 60), within(megabytes=FEW_MB),
+        {"max_megabytes": FEW_MB},
+    ),
+)  # fmt: skip
+
+
+def ask(situation: Situation, seed: int, rounds: int, final_seeds: int, folds: int) -> Advice:
+    """The advice on a situation, drawn under a seed."""
+    draw = np.random.default_rng([seed, SITUATIONS.index(situation)])
+    w = draw.normal(size=(COLUMNS, CLASSES))
+    sites = {f"site {k}": rows for k, rows in enumerate(situation.make(w, draw))}
+    settings = {"rounds": rounds, "test_fraction": 0.4, "seeds": [seed]}
+    experiment, inputs = api.described(
+        FedAvg(local=LOCAL), settings, data=sites, test=site(w, draw, 20), model="logistic"
+    )
+    return of_experiment(
+        experiment, float("inf"), inputs=inputs, most_seeds=final_seeds, most_folds=folds, **situation.limits
+    )
+
+
+def situations(request: ReproductionRequest) -> Result:
+    """Twelve made situations."""
+    draft = Draft.of(request)
+    seeds: list[int] = draft["seeds"]
+    right: dict[str, list[bool]] = {}
+    began = time.monotonic()
+    for situation in SITUATIONS:
+        answers = [ask(situation, seed, *(draft[key] for key in ("rounds", "final_seeds", "folds"))) for seed in seeds]
+        right[situation.name] = [situation.right(of) for of in answers]
+        request.callback.note(f"{situation.name}: {sum(right[situation.name])} of {len(seeds)} right")
+        kinds = ", ".join(f"{of.verdict} ({of.family})" for of in answers)
+        draft.rows.append(
+            over_seeds(
+                situation.name, "made sites", "accuracy of the answer", [float(r) for r in right[situation.name]]
+            )
+        )
+        draft.claims.append(
+            Claim(
+                f"{situation.name}: {situation.answer}",
+                sum(right[situation.name]) > len(seeds) / 2,
+                f"{sum(right[situation.name])} of {len(seeds)} seeds right; {kinds}",
+            )
+        )
+    by_seed = [sum(right[s.name][i] for s in SITUATIONS) for i in range(len(seeds))]
+    draft.claims.insert(
+        0,
+        Claim(
+            f"at least {RIGHT} of {len(SITUATIONS)} answers are of the right kind, under every seed",
+            min(by_seed) >= RIGHT,
+            f"{', '.join(map(str, by_seed))} of {len(SITUATIONS)} under seeds {', '.join(map(str, seeds))}",
+        ),
+    )
+    draft.seeds |= set(seeds)
+    draft.seconds = time.monotonic() - began
+    return draft.result(n=len(seeds))
