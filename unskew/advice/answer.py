@@ -202,13 +202,13 @@ class Advice:
             return f"{text} {self.measured.why[:1].upper()}{self.measured.why[1:]}." if self.measured.why else text
         inside, across = inside_and_across(cosines, self.groups or (tuple(range(len(names))),))
         if self.groups and inside is not None and across is not None:
-            text += f" Training takes directions with cosine {inside:.2f} within groups, {across:.2f} across."
+            text += f" Training takes directions with cosine {_cosine(inside)} within groups, {_cosine(across)} across."
         elif inside is not None:
             mean = (cosines.sum(1) - 1) / max(len(names) - 1, 1)
             least = int(mean.argmin())
             text += (
-                f" Two sites' training takes directions with cosine {inside:.2f} on average; {names[least]} agrees "
-                f"least with the others ({mean[least]:.2f}).".replace("-0.00", "0.00")
+                f" Two sites' training takes directions with cosine {_cosine(inside)} on average; {names[least]} "
+                f"agrees least with the others ({_cosine(float(mean[least]))})."
             )
         return text
 
@@ -365,6 +365,11 @@ def _longer(method: Method, factor: float) -> Method:
     unit = "local_steps" if "local_steps" in local else "local_epochs"
     local[unit] = math.ceil(factor * local.get(unit, 1))
     return config.method(method.name, {**method.options, "local": local}, method.label)
+
+
+def _cosine(value: float) -> str:
+    text = f"{value:.2f}"
+    return "0.00" if float(text) == 0 else text.replace("-", "−")
 
 
 def _amount(value: float) -> str:
