@@ -67,7 +67,7 @@ def _with_test_labels_turned(experiment: Experiment, inputs: InMemoryInputs) -> 
 
 
 def test_corrupting_the_test_labels_changes_no_choice_and_every_result() -> None:
-    experiment, inputs = described(made(sites=3, opposite=(2,)))
+    experiment, inputs = described(made(sites=3, opposite=(2,)), rounds=1)
     corrupted = _with_test_labels_turned(experiment, inputs)
     a, b = (of_experiment(experiment, math.inf, inputs=i, most_seeds=1, most_folds=1) for i in (inputs, corrupted))
     assert a.measured.numbers == b.measured.numbers

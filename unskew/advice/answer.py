@@ -73,7 +73,7 @@ class Advice:
         """
         gain = self.gain
         if gain is None:
-            return "alone" if ALONE in self.check.results else "undecided"
+            return "alone" if self.race.in_time and ALONE in self.check.results else "undecided"
         measured = [gain, *(g for label, g in self.check.gains.items() if label == FEDAVG)]
         if all(g.high is not None and g.high < self.margin for g in measured):
             return "alone"
@@ -129,6 +129,8 @@ class Advice:
         """The answer in a sentence."""
         m, gain = self.sites.measure, self.gain
         if gain is None:
+            if self.verdict == "undecided":
+                return "Undecided: nothing could be compared with training alone; give it more time."
             why = "no method could be trained within the limits" if self.limits.tight else "no method could be trained"
             return f"Train alone: {why}."
         label = self.check.chosen

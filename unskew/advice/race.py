@@ -288,12 +288,15 @@ class _Race:
             factors = RATES if "lr" in local else RATES[:1]
             third = math.ceil(rounds / 3)
             tried = {f: Entry(_method(name, label, _rated(local, f)), 0) for f in factors}
-            running = {f: e for f, e in tried.items() if self.train(e, third, rounds, BOUNDS_UNTIL, limited)}
+            # Without the first two there is no answer: at the experiment's own rate they are trained in any case.
+            always = math.inf if label != POOLED else BOUNDS_UNTIL
+            share = {f: always if f == 1.0 else BOUNDS_UNTIL for f in factors}
+            running = {f: e for f, e in tried.items() if self.train(e, third, rounds, share[f], limited)}
             if not running:
                 self.say(f"{label}: {tried[1.0].out}")
                 continue
             rate = _best_rate(running, self.sites)
-            if not self.train(running[rate], rounds, rounds, max(BOUNDS_UNTIL, 0.4), limited):
+            if not self.train(running[rate], rounds, rounds, always, limited):
                 self.say(f"{label}: {running[rate].out}")
             rates[label] = rate
             if running[rate].scores:

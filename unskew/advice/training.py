@@ -135,7 +135,7 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) 
             choose by, or to test on.
     """
     share = experiment.val_fraction or VALIDATION
-    experiment = replace(experiment, val_fraction=0.0)
+    experiment = replace(experiment, val_fraction=0.0, until=None)  # of the seeds only the first is used
     setup = run_setup.prepare(experiment, inputs)
     if setup.executor_kind.processes:  # several methods are in training at a time, and workers serve one
         experiment = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"))

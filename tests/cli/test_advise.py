@@ -1,0 +1,36 @@
+"""`unskew advise`: answers on the terminal, JSON, page and experiment."""
+
+import json
+from pathlib import Path
+
+from unskew.experiment import config
+
+from .conftest import Unskew
+
+
+def test_answers_are_printed_and_the_page_and_experiment_written(unskew: Unskew, here: Path) -> None:
+    done = unskew("advise", "tiny.toml", "--minutes", "0.003", "--out", "advice")
+    assert done.code == 0, done.err
+    for question in ("Is it worth it?", "For whom?", "With what?", "What does it cost?", "How sure?"):
+        assert question in done.out
+    assert "page: advice/advice.html" in done.err
+    assert "recommended: unskew run advice/advised.toml" in done.err
+    assert "4 sites of digits; measuring how they differ" in done.err
+    assert "should they train together?" in (here / "advice" / "advice.html").read_text("utf-8")
+    assert config.load(here / "advice" / "advised.toml").methods
+
+
+def test_json_leaves_nothing_else_on_stdout(unskew: Unskew) -> None:
+    done = unskew("advise", "tiny.toml", "--minutes", "0.003", "--out", "advice", "--json", "--quiet")
+    answer = json.loads(done.out)
+    assert answer["verdict"] in ("join", "alone", "undecided")
+    assert set(answer["sites"]) == {f"client {k}" for k in range(4)}
+    assert answer["rounds"] == 2
+    assert "measuring" not in done.err
+
+
+def test_an_impossible_limit_is_refused_before_any_work(unskew: Unskew, here: Path) -> None:
+    done = unskew("advise", "tiny.toml", "--max-megabytes", "0", "--out", "advice")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "ConfigError: max_megabytes must be above zero, got 0\n"
+    assert not (here / "advice").exists()
