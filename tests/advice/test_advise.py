@@ -343,6 +343,14 @@ def test_every_question_has_an_answer_and_every_site_its_name(simple: Advice) ->
     assert set(simple.to_json()["sites"]) == {"site A", "site B", "site C", "site D"}
 
 
+def test_sites_that_come_later_are_the_newcomers_and_take_no_part() -> None:
+    experiment, inputs = described(made(sites=3), rounds=1, unseen={"clients": ["site B"]})
+    of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
+    assert [(n.name, n.alone, n.joined) for n in of.newcomers] == [("site B", None, None)]
+    assert {of.sites.names[c] for c in of.by_site} == {"site A", "site C"}
+    assert "site B, that comes later," in dict(of.sentences())["A newcomer?"]
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_and_a_file_that_a_run_takes_are_written(simple: Advice, tmp_path: Path) -> None:
     files = write_advice(simple, tmp_path)

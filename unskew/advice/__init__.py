@@ -118,7 +118,7 @@ def of_experiment(
     for name, value in (("minutes", minutes), ("max_rounds", max_rounds), ("max_megabytes", max_megabytes)):
         if value is not None and (not value > 0 or (name == "max_rounds" and value != int(value))):
             raise ConfigError(f"{name} must be above zero, got {value:g}")
-    clock, limits = Clock(60 * minutes), Limits(max_rounds, max_megabytes)
+    clock, limits = Clock(60 * minutes), Limits(max_rounds, max_megabytes or experiment.stop.megabytes)
 
     def say(text: str) -> None:
         of = "" if math.isinf(clock.seconds) else f" of {duration(clock.seconds)}"

@@ -256,7 +256,12 @@ class Advice:
             f"; alone they have {m.with_unit(statistics.fmean(known))}" if len(known) == len(self.newcomers) else ""
         )
         k = len(self.newcomers)
-        who = f"{self.newcomers[0].name}, left out of training," if k == 1 else f"{k} sites, left out of training,"
+        how = (
+            "left out of training"
+            if self.sites.fed.unseen is None
+            else ("that comes later" if k == 1 else "that come later")
+        )
+        who = f"{self.newcomers[0].name}, {how}," if k == 1 else f"{k} sites, {how},"
         return (
             f"{who} would be served {m.with_unit(served)}, and have {m.with_unit(adapted)} after training that "
             f"model on rows of {'its' if k == 1 else 'their'} own{beside}. One seed."

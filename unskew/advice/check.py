@@ -97,6 +97,7 @@ class Check:
         cost: What the chosen method costs; None if nothing was trained.
         remarks: Sentences on what could not be trained.
         chosen: Label of the chosen method.
+        training: Its training under the first seed.
     """
 
     seeds: tuple[int, ...]
@@ -108,6 +109,7 @@ class Check:
     cost: Cost | None
     remarks: tuple[str, ...]
     chosen: str | None
+    training: Training | None
 
 
 def check(
@@ -163,7 +165,7 @@ def check(
         pooled, _ = gain(done[name], done[POOLED], sites.measure)
     groups = () if chosen is None or kept is None else groups_of(kept, chosen)
     cost = None if kept is None else _cost(kept, sites)
-    return Check(tuple(seeds), done, gains, by_site, pooled, groups, cost, tuple(remarks), name)
+    return Check(tuple(seeds), done, gains, by_site, pooled, groups, cost, tuple(remarks), name, kept)
 
 
 # ---------------------------------------------------------------- gains
@@ -236,9 +238,17 @@ def _cost(training: Training, sites: Sites) -> Cost:
 def newcomers(
     sites: Sites, race: Race, checked: Check, limits: Limits, clock: Clock, say: Callable[[str], None]
 ) -> tuple[Newcomer, ...]:
-    """Sites left out of training, one by one or a quarter at a time, as far as there is time."""
+    """Sites set aside to come later; or else sites left out, one by one or a quarter at a time, while time lasts."""
     chosen, n = race.chosen, sites.fed.num_clients
-    if chosen is None or checked.chosen is None or n < 3:
+    if chosen is None or checked.chosen is None or checked.training is None:
+        return ()
+    if (later := sites.fed.unseen) is not None:
+        names = later.client_names or tuple(f"newcomer {k}" for k in range(later.num_clients))
+        return tuple(
+            Newcomer(names[k], served, adapted, None, None)
+            for k, (served, adapted) in _scored(checked.training, sites.fed).items()
+        )
+    if n < 3:
         return ()
     folds = [[c] for c in range(n)] if n <= MOST_LEFT_OUT else [list(range(k, n, 4)) for k in range(4)]
     seed, longest = checked.seeds[0], 0.0
@@ -275,26 +285,31 @@ def _left_out(
     )
     if not training.go_on(rounds, lambda: clock.over(1.0)):
         return []
-    epochs = sites.experiment.unseen.adapt_epochs
-    came = newcomers_of(training.sim, sites.setup.task, without, seed, epochs)
-    assert came is not None
-    of = came.scores(training.state, training.at)
-    by_part = {
-        part: dict(zip(scores.clients.tolist(), scores.values[:, 0].tolist(), strict=True))
-        for part, scores in of.items()
-    }
     results = checked.results
     return [
         Newcomer(
-            sites.names[c],
-            by_part[SERVED][len(stay) + i],
-            by_part[ADAPTED][len(stay) + i],
-            results[ALONE][0].values.get(c) if ALONE in results else None,
-            results[checked.chosen or ""][0].values.get(c),
+            sites.names[fold[k]],
+            served,
+            adapted,
+            results[ALONE][0].values.get(fold[k]) if ALONE in results else None,
+            results[checked.chosen or ""][0].values.get(fold[k]),
         )
-        for i, c in enumerate(fold)
-        if len(stay) + i in by_part[SERVED] and len(stay) + i in by_part[ADAPTED]
+        for k, (served, adapted) in _scored(training, without).items()
     ]
+
+
+def _scored(training: Training, fed: FederatedData) -> dict[int, tuple[float, float]]:
+    """The headline of newcomers as they are served and after adapting, by their place among those of `fed`."""
+    task, epochs = training.sites.setup.task, training.sites.experiment.unseen.adapt_epochs
+    came = newcomers_of(training.sim, task, fed, training.seed, epochs)
+    assert came is not None
+    by_part = came.scores(training.state, training.at)
+    served, adapted = (
+        dict(zip(scores.clients.tolist(), scores.values[:, 0].tolist(), strict=True))
+        for scores in (by_part[part] for part in (SERVED, ADAPTED))
+    )
+    both = (c for c in served if c in adapted and not math.isnan(served[c] + adapted[c]))
+    return {c - fed.num_clients: (served[c], adapted[c]) for c in both}
 
 
 def _part(fed: FederatedData, clients: Sequence[int]) -> FederatedData:

@@ -228,7 +228,7 @@ def _newcomers(advice: Advice) -> Section | None:
         TableRow(n.name, (show(n.alone), show(n.served), show(n.adapted), show(n.joined))) for n in advice.newcomers
     )
     head = (("Site", ""), *((t, percent) for t in ("Alone", "As served", "After adapting", "As a member")))
-    note = "Each was left out of training, and came when it had ended. One seed: no intervals."
+    note = "They take no part in training, and come when it has ended. One seed: no intervals."
     return Section("A newcomer?", "", (), (Table("Sites that come later", head, entries, note),))
 
 
