@@ -1,6 +1,7 @@
-"""`unskew reproduce`: runs a published experiment and sets its numbers beside ours."""
+"""`unskew reproduce`: runs a published experiment and sets its numbers beside ours, or decides a campaign of claims."""
 
 import json
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -10,17 +11,30 @@ import typer
 from rich.console import Console
 
 from unskew.cli.options import AsJson, DataDir, Quiet
+from unskew.errors import ConfigError
+
+SHIPPED = "papers"
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument()],
+    name: Annotated[str | None, typer.Argument()] = None,
     scale: Annotated[str, typer.Option(help="small fits two cores; paper is the published size.")] = "small",
     data_dir: DataDir = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the runs behind the numbers; one that was stopped goes on. [runs/NAME-DATE]"),
+        typer.Option(
+            help="Folder for the runs behind the numbers; one that was stopped goes on. "
+            "[runs/NAME-DATE; of a campaign runs/campaign-NAME]"
+        ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Copy the result to docs/results/.")] = False,
+    campaign: Annotated[
+        str | None,
+        typer.Option("--campaign", metavar="FILE", help="Decide the claims of this file; papers is the one we ship."),
+    ] = None,
+    cores: Annotated[int, typer.Option(min=1, help="Of a campaign: processes that train.")] = 1,
+    nice: Annotated[int, typer.Option(min=0, max=19, help="Of a campaign: its priority; 19 is the lowest.")] = 10,
+    status: Annotated[bool, typer.Option("--status", help="Of a campaign: say where it stands, run nothing.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -31,14 +45,24 @@ def reproduce(
     A claim holds, does not hold, or is undecided: it is decided by paired
     differences over seeds with a 95 % interval.
 
+    A campaign is a list of claims in a TOML file, in order of importance: each
+    gets seeds until it is decided, and no arm runs twice.  It can be stopped
+    and killed anywhere; the same command goes on.
+
     [dim]unskew reproduce noniid/digits[/]
+    [dim]unskew reproduce --campaign papers --data-dir DIR[/]
     """
+    if (name is None) == (campaign is None):
+        raise ConfigError("give the name of a reproduction, or a file of claims with --campaign")
+    if campaign is not None:
+        _campaign(campaign, out, data_dir, cores, nice, status, keep, quiet, as_json)
+        return
     from unskew import papers
     from unskew.run.progress import watching
 
-    folder = out or Path("runs") / f"{name.replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = out or Path("runs") / f"{str(name).replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as callback:
-        result = papers.reproduce(name, scale, folder, data_dir, callback)
+        result = papers.reproduce(str(name), scale, folder, data_dir, callback)
     if as_json:
         print(json.dumps(result.to_json()))
     else:
@@ -46,4 +70,39 @@ def reproduce(
         for claim in result.claims:
             print(f"[{claim.verdict}] {claim.text}: {claim.evidence}")
     if keep:
+        print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)
+
+
+def _campaign(
+    file: str,
+    out: Path | None,
+    data_dir: Path | None,
+    cores: int,
+    nice: int,
+    status: bool,
+    keep: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    from unskew import papers
+    from unskew.cli.options import find_own_code
+    from unskew.papers import campaign, campaign_run
+    from unskew.run.progress import watching
+
+    find_own_code()
+    path = campaign.SHIPPED if file == SHIPPED else Path(file)
+    folder = out or Path("runs") / f"campaign-{SHIPPED if file == SHIPPED else path.stem}"
+    claims = campaign.load(path, data_dir, cores)
+    work = campaign_run.Work(folder)
+    if not status:
+        if hasattr(os, "nice"):
+            os.nice(max(0, nice - os.nice(0)))
+        with watching(quiet) as callback:
+            page = campaign_run.run(claims, folder, callback, data_dir, lambda text: print(text, flush=True))
+        print(f"status: {page}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(campaign_run.to_json(claims, work)))
+    elif status:
+        print(campaign_run.markdown(claims, work), end="")
+    for result in campaign_run.results(claims, work) if keep else ():
         print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)

@@ -1,0 +1,297 @@
+"""Campaigns: claims as data, decided one after another, no arm twice, stopped and killed anywhere."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unskew
+from unskew.errors import ConfigError, DataError
+from unskew.papers import campaign, campaign_run, toolkit
+from unskew.papers.campaign import Campaign, Planned
+from unskew.papers.campaign_run import Work
+from unskew.run import decide
+from unskew.run.callbacks import NoCallback, Progress
+
+TWO = """
+title = "Two tiny claims"
+rule = { until = 0.5, most = 6 }
+
+[experiments.tiny]
+rounds = 2
+evaluate = ["global"]
+task = { data = "digits", model = "mlp", model_options = { hidden = [16] } }
+split = { name = "iid", num_clients = 4 }
+local = { lr = 0.3, batch_size = 64 }
+methods = { fedavg = {}, same = { name = "fedprox", mu = 0.0 }, slow = { name = "fedavg", local = { lr = 1e-6 } } }
+
+[[claims]]
+text = "a term of no weight changes nothing"
+experiment = "tiny"
+above = "same"
+below = "fedavg"
+within = 0.1
+rule = { least = 2 }
+
+[[claims]]
+text = "a millionth of the learning rate is better"
+experiment = "tiny"
+above = "slow"
+below = "fedavg"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _digits(_digits_are_read_once: None) -> None:
+    """Arms are many runs on the same digits."""
+
+
+def loaded(folder: Path, text: str = TWO, cores: int = 1) -> Campaign:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "two.toml").write_text(text, "utf-8")
+    return campaign.load(folder / "two.toml", cores=cores)
+
+
+class Count(NoCallback):
+    """Counts rounds, and breaks off after so many as `kill -9` would: nothing more is written."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.rounds, self.most = 0, most
+
+    def progress(self, progress: Progress) -> None:
+        self.rounds += 1
+        if self.rounds == self.most:
+            raise Killed
+
+
+class Killed(BaseException):
+    """Stands for kill -9."""
+
+
+def silent(text: str) -> None:
+    pass
+
+
+def differences(folder: Path) -> list[Any]:
+    state = json.loads((folder / "status.json").read_text("utf-8"))
+    return [(c["verdict"], len(c["last_round"]), c["last_round"], c["last_fifth"]) for c in state["claims"]]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, _digits_are_read_once: None) -> tuple[Campaign, Path, int]:
+    place = tmp_path_factory.mktemp("done")
+    two, count = loaded(place), Count()
+    campaign_run.run(two, place / "out", count, say=silent)
+    return two, place / "out", count.rounds
+
+
+# ---------------------------------------------------------------- running
+def test_claims_are_decided_and_an_arm_that_two_share_runs_once(done: tuple[Campaign, Path, int]) -> None:
+    """Claim 1 is decided at the second seed; claim 2 goes on to its fifth or sixth, with FedAvg's first two at hand."""
+    _, folder, rounds = done
+    (same, seeds, zero, _), (verdict, needed, slow, _) = differences(folder)
+    assert (same, seeds, zero) == ("holds", 2, [0.0, 0.0])
+    assert verdict == "does not hold"
+    assert needed in (5, 6)
+    assert decide.is_decided(slow, 0.5)
+    assert rounds == 2 * (2 + 2 * needed)  # two rounds of: `same` under two seeds, FedAvg and `slow` under all
+    arms = [p for p in (folder / "arms").glob("*/seed-*") if (p / "summary.json").exists()]
+    assert len(arms) == 2 + 2 * needed
+
+
+def test_what_is_done_is_not_run_again(done: tuple[Campaign, Path, int]) -> None:
+    two, folder, _ = done
+    before, count = (folder / "STATUS.md").read_text("utf-8"), Count()
+    lines: list[str] = []
+    campaign_run.run(two, folder, count, say=lines.append)
+    assert count.rounds == 0
+    assert (folder / "STATUS.md").read_text("utf-8") == before
+    assert lines[0] == "1/2: [holds] a term of no weight changes nothing: +0.00 [+0.00, +0.00]"
+
+
+def test_the_status_page_has_verdicts_and_costs(done: tuple[Campaign, Path, int]) -> None:
+    _, folder, _ = done
+    page = (folder / "STATUS.md").read_text("utf-8")
+    assert page.startswith("# Two tiny claims\n\n2 of 2 claims are done, 2 decided; ")
+    assert (
+        "| 1 | a term of no weight changes nothing | holds: the interval lies within 0.1 of zero | 2 | +0.00 [" in page
+    )
+    assert "| 2 | a millionth of the learning rate is better | does not hold: the interval excludes 0 | " in page
+    assert "to come: 0 s." in page
+
+
+def test_what_is_to_come_is_estimated_from_arms_of_its_size(tmp_path: Path) -> None:
+    two = loaded(tmp_path)
+    work = Work(tmp_path / "out")
+    assert "to come: not known yet." in campaign_run.markdown(two, work)
+    first = two.claims[0]
+    assert isinstance(first, Planned)
+    work.run(first.below, 0, NoCallback())
+    state = campaign_run.to_json(two, work)
+    cost = state["spent_s"]
+    assert cost > 0.0
+    # At least 5 seeds of `slow` and FedAvg, and 2 of `same`, but for the one that is done; at most 6 of each.
+    assert state["least_s"] == pytest.approx((5 + 5 + 2 - 1) * cost)
+    assert state["most_s"] == pytest.approx((3 * 6 - 1) * cost)
+
+
+@pytest.mark.parametrize("after", [3, 8])
+def test_a_campaign_killed_anywhere_goes_on_to_the_same_numbers(
+    done: tuple[Campaign, Path, int], tmp_path: Path, after: int
+) -> None:
+    """Killed in the middle of an arm, and between two of them."""
+    two, count = loaded(tmp_path), Count(after)
+    with pytest.raises(Killed):
+        campaign_run.run(two, tmp_path / "out", count, say=silent)
+    again = Count()
+    campaign_run.run(two, tmp_path / "out", again, say=silent)
+    assert differences(tmp_path / "out") == differences(done[1])
+    assert done[2] <= count.rounds + again.rounds <= done[2] + 2
+
+
+def test_an_arm_begun_in_another_environment_begins_anew(done: tuple[Campaign, Path, int], tmp_path: Path) -> None:
+    two = loaded(tmp_path)
+    with pytest.raises(Killed):
+        campaign_run.run(two, tmp_path / "out", Count(1), say=silent)
+    (card,) = (tmp_path / "out" / "arms").glob("*/seed-0/run.json")
+    content = json.loads(card.read_text("utf-8"))
+    content["environment"]["cpu"] = "another"
+    card.write_text(json.dumps(content), "utf-8")
+    campaign_run.run(two, tmp_path / "out", NoCallback(), say=silent)
+    assert differences(tmp_path / "out") == differences(done[1])
+
+
+def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> None:
+    text = TWO.replace("lr = 1e-6", "lr = 1e30").replace(
+        'same = { name = "fedprox", mu = 0.0 }', 'same = { name = "fedavg" , local = { lr = 1e30 } }'
+    )
+    two = loaded(tmp_path, text)
+    campaign_run.run(two, tmp_path / "out", NoCallback(), say=silent)
+    assert [row[0] for row in differences(tmp_path / "out")] == ["diverged", "diverged"]
+    page = (tmp_path / "out" / "STATUS.md").read_text("utf-8")
+    assert re.search(r"diverged: slow, seed 0: .* learning rate 1e\+30", page)
+    count = Count()
+    campaign_run.run(two, tmp_path / "out", count, say=silent)
+    assert count.rounds == 0
+
+
+def test_a_whole_reproduction_is_a_claim_too_and_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'title = "x"\n[[claims]]\nreproduce = "feddif/table3-formula"\nhours = 0.5\n'
+    mixed = loaded(
+        tmp_path, TWO.replace("[[claims]]", '[[claims]]\nreproduce = "feddif/table3-formula"\n[[claims]]', 1)
+    )
+    assert [c["least_s"] for c in campaign_run.to_json(mixed, Work(tmp_path / "out"))["claims"]] == [None] * 3
+    one = loaded(tmp_path, text)
+    assert campaign_run.to_json(one, Work(tmp_path / "out"))["most_s"] == 1800.0
+    lines: list[str] = []
+    campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
+    assert lines == ["1/1: feddif/table3-formula (small): 2 hold, 0 do not, 0 are undecided"]
+    monkeypatch.setattr("unskew.papers.reproduce", None)
+    campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
+    assert "1 of 1 claims are done" in (tmp_path / "out" / "STATUS.md").read_text("utf-8")
+
+
+def test_results_are_kept_as_pages_with_both_headlines(done: tuple[Campaign, Path, int]) -> None:
+    (result,) = campaign_run.results(done[0], Work(done[1]))
+    assert result.name == "campaign/two"
+    assert [c.holds for c in result.claims] == [True, False]
+    assert {(r.method, r.metric) for r in result.rows} == {
+        (m, f"global.accuracy{e}") for m in ("same", "fedavg", "slow") for e in ("", ".mean_last_fifth")
+    }
+    assert result.claims[1].evidence.endswith(f"over {len(result.seeds)} seeds; the interval excludes 0")
+
+
+@pytest.mark.slow
+def test_a_campaign_killed_for_good_goes_on_by_the_same_command(
+    done: tuple[Campaign, Path, int], tmp_path: Path
+) -> None:
+    """kill -9 of the command itself, as soon as its third arm has begun."""
+    loaded(tmp_path)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "unskew", "reproduce", "--campaign", "two.toml", "--out", str(out), "--quiet"]
+    env = {**os.environ, "PYTHONPATH": str(Path(unskew.__file__).parent.parent)}
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while len(list(out.glob("arms/*/seed-*/run.json"))) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert "open" in (out / "STATUS.md").read_text("utf-8")
+    again = subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
+    assert "[does not hold] a millionth of the learning rate is better" in again.stdout
+    assert differences(out) == differences(done[1])
+
+
+def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits = toolkit.sources.load("digits", None)
+    monkeypatch.setattr(toolkit.sources, "load", lambda source, data_dir: digits)
+    shipped = campaign.load(campaign.SHIPPED, tmp_path)
+    with pytest.raises(DataError, match="needs all of cifar10, 50,000 training and 10,000 test examples, got 1,4"):
+        campaign_run.run(shipped, tmp_path / "out", NoCallback(), tmp_path, silent)
+    assert not list((tmp_path / "out").glob("arms/*"))
+
+
+# ---------------------------------------------------------------- addresses
+def test_an_arm_s_address_is_what_it_runs_and_nothing_else(tmp_path: Path) -> None:
+    def addresses(text: str = TWO, cores: int = 1) -> tuple[str, ...]:
+        return tuple(a.address for c in loaded(tmp_path, text, cores).claims if isinstance(c, Planned) for a in c.arms)
+
+    same, fedavg, slow, again = addresses()
+    assert fedavg == again
+    assert len({same, fedavg, slow}) == 3
+    assert addresses(cores=2) == (same, fedavg, slow, again)
+    renamed = (
+        TWO.replace("slow", "slower").replace("[experiments.tiny]", "[experiments.small]").replace('"tiny"', '"small"')
+    )
+    assert addresses(renamed) == (same, fedavg, slow, again)
+    assert not set(addresses(TWO.replace("rounds = 2", "rounds = 3"))) & {same, fedavg, slow}
+
+
+# ---------------------------------------------------------------- the file
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (
+            'above = "slow"',
+            'above = "slwo"',
+            "claims.1.above: experiments.tiny has no method 'slwo'; did you mean slow?",
+        ),
+        ('experiment = "tiny"', 'experiment = "tyni"', "there is no \\[experiments.tyni\\]"),
+        ('above = "slow"', 'above = "fedavg"', "claims.1 compares fedavg with itself"),
+        ("most = 6", "most = 4", "claims.1.rule: most must be at least 5"),
+        ("most = 6", "mots = 6", "unknown key claims.0.rule.mots"),
+        ("within = 0.1", "within = 0.0", "claims.0.within must be > 0"),
+        ("rounds = 2", "rounds = 2\nseeds = [0]", "experiments.tiny.seeds is the campaign's to say"),
+        ("rounds = 2", 'paper = "fedww"', "experiments.tiny.paper: there is no fedww.toml"),
+        ("rounds = 2", 'paper = "feddw"\nground = "mnits"', "feddw.toml has no 'mnits', but mnist, cifar10"),
+        ("rounds = 2", "rounds = 0", "experiments.tiny: rounds must be >= 1, got 0"),
+        ("[[claims]]", '[[claims]]\nreproduce = "feddw/nu"\n[[claims]]', "claims.0.reproduce: unknown reproduction"),
+    ],
+)
+def test_a_bad_campaign_is_refused_in_one_sentence_before_anything_runs(
+    tmp_path: Path, old: str, new: str, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        loaded(tmp_path, TWO.replace(old, new, 1) if old != 'above = "slow"' else TWO.replace(old, new))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_shipped_campaign_reads_and_has_the_headline_claims_at_their_size() -> None:
+    shipped = campaign.load(campaign.SHIPPED, Path("/nowhere"))
+    planned = [c for c in shipped.claims if isinstance(c, Planned)]
+    fedavg = next(c.below for c in planned if c.claim.below == "fedavg")
+    assert fedavg.experiment.rounds == 50
+    assert fedavg.experiment.methods[0].algorithm.local.local_epochs == 5
+    assert {a.label for c in planned for a in c.arms} >= {"fedavg", "feddw", "feddw mu=0", "feddw mu=1", "feddw code"}
+    wholes = {c.reproduce for c in shipped.claims if not isinstance(c, Planned)}
+    assert wholes >= {"hcct/table2", "hcct/alpha", "hcct/table4", "feddif/accuracy", "feddistr/tradeoff"}
