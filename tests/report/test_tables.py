@@ -213,6 +213,8 @@ def test_the_words_say_which_differences_stand_when_corrected_for_their_number()
     crowded = record(accuracies(FedAvg=[[0.5]] * 3, A=a, B=b, **{f"C{i}": none for i in range(4)}))
     assert standing(paired(crowded)) == (6, ("A",))
     assert "Corrected for 6 comparisons (Holm), A still differs." in found(crowded)
+    alone = record(accuracies(FedAvg=[[0.5]] * 3, A=a, C=none))
+    assert "Corrected for 2 comparisons (Holm), A still differs." in found(alone)
     only = record(accuracies(FedAvg=[[0.5]] * 3, B=b, **{f"C{i}": none for i in range(5)}))
     assert "Corrected for 6 comparisons (Holm), none of them does." in found(only)
 

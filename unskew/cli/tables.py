@@ -29,9 +29,10 @@ def results(summary: dict[str, Any]) -> Table:
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
     measure = described(summary.get("headline"))
     metric, last = steadier(summary["rows"], measure.shared) or ("", "last fifth")
+    short = last.replace("fifth", "1/5")
     columns = [
         (measure.label, measure.shared),
-        (last.replace("fifth", "1/5"), metric),
+        (short, metric),
         ("best*", f"{measure.shared}.best"),
         ("own data", measure.own),
         ("worst 1/10", measure.worst),
@@ -44,7 +45,7 @@ def results(summary: dict[str, Any]) -> Table:
     seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
     table = Table(
         title=f"{escape(summary['run'])}: {unit}mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}",
-        caption=f"{measure.label}: last round, global test set; {last}: mean of these evaluations; "
+        caption=f"{measure.label}: last round, global test set; {short}: mean of the {last} of evaluations; "
         "*best round on the test set, optimistic; own data: each client's model on its own test data"
         + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
         box=SIMPLE,

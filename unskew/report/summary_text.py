@@ -111,12 +111,13 @@ def _corrected(rows: Sequence[Difference]) -> str:
     by_itself = {d.method for d in rows if d.verdict in ("higher", "lower")}
     if count < 2 or not by_itself:
         return ""
-    which = (
-        "all of them still differ"
-        if by_itself == set(names)
-        else f"{_list(names)} still differ{'s' * (len(names) == 1)}"
-    )
-    return f"Corrected for {count} comparisons (Holm), {which if names else 'none of them does'}. "
+    if not names:
+        which = "none of them does"
+    elif len(names) > 1 and by_itself == set(names):
+        which = "all of them still differ"
+    else:
+        which = f"{_list(names)} still differ{'s' * (len(names) == 1)}"
+    return f"Corrected for {count} comparisons (Holm), {which}. "
 
 
 def _steadier(record: Record, rows: Sequence[Difference], base: str) -> str:
