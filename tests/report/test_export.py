@@ -146,6 +146,8 @@ def test_csv_is_unrounded_and_says_what_a_number_is_compared_with() -> None:
     assert (rows["Local"]["bound"], rows["FedAvg"]["bound"]) == ("lower", "")
     assert rows["FedAvg"]["seconds"] == rows["FedAvg"]["mb_up"] == ""
     assert rows["FedAvg"]["setting"] == "dirichlet(alpha=0.1), 4 clients"
+    assert rows["SCAFFOLD"]["difference_tail"] == rows["SCAFFOLD"]["difference"]  # one evaluation is the last fifth
+    assert rows["SCAFFOLD"]["difference_tail_low_95"] == rows["SCAFFOLD"]["difference_low_95"]
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -27,6 +27,7 @@ from unskew.report.tables import (
     last_words,
     leader,
     paired,
+    paired_tails,
     reference,
     with_spread,
 )
@@ -143,15 +144,18 @@ def _note(record: Record) -> str:
 def _csv(record: Record) -> str:
     """The table as CSV, unrounded: accuracies are fractions, an empty field was not measured."""
     base, differences = reference(record), {d.method: d for d in paired(record)}
+    tails = {d.method: d for d in paired_tails(record)}
     file = io.StringIO()
-    rows = [_csv_row(record, row, base, differences.get(row.method)) for row in headline(record)]
+    rows = [_csv_row(record, row, base, differences.get(row.method), tails.get(row.method)) for row in headline(record)]
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
 
 
-def _csv_row(record: Record, row: Headline, base: str | None, difference: Difference | None) -> dict[str, object]:
+def _csv_row(
+    record: Record, row: Headline, base: str | None, difference: Difference | None, tail: Difference | None
+) -> dict[str, object]:
     return {
         "run": record.name,
         "method": row.method,
@@ -166,6 +170,9 @@ def _csv_row(record: Record, row: Headline, base: str | None, difference: Differ
         "difference": difference.mean if difference else None,
         "difference_low_95": difference.low if difference else None,
         "difference_high_95": difference.high if difference else None,
+        "difference_tail": tail.mean if tail else None,
+        "difference_tail_low_95": tail.low if tail else None,
+        "difference_tail_high_95": tail.high if tail else None,
         **_both(f"personal_{row.measure.name}", row.personal),
         **_both("worst_decile", row.worst),
         "spread_over_clients": row.across.mean if row.across else None,
