@@ -5,7 +5,8 @@ import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ import torch
 
 import unskew as us
 from unskew import api
-from unskew.advice import Advice, of_experiment
-from unskew.advice.check import gain
+from unskew.advice import Advice, of_experiment, page
+from unskew.advice.check import Check, gain
 from unskew.advice.measure import proposals
 from unskew.advice.page import write_advice
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, _Race, choose, groups_of
@@ -22,6 +23,7 @@ from unskew.advice.training import Clock, Limits, Scores, Training, difference, 
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
+from unskew.report.worth import Gain
 from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.measure import ACCURACY, Measure
 
@@ -182,6 +184,14 @@ def test_the_wider_of_two_intervals_is_taken() -> None:
     assert equal.over == "test examples"
 
 
+def test_of_a_measure_without_rows_the_mean_gain_has_an_interval_over_sites() -> None:
+    """Gains .1, .2, .3 of three sites under one seed: Student's interval .2 ∓ 4.30 * .1 / sqrt(3); no site has one."""
+    ours, theirs = Scores({0: 0.6, 1: 0.7, 2: 0.8}, {}), Scores({0: 0.5, 1: 0.5, 2: 0.5}, {})
+    whole, of_sites = gain([ours], [theirs], Measure("auroc", "AUROC", percent=False))
+    assert whole.low == pytest.approx(0.2 - 4.30265 * 0.1 / math.sqrt(3), abs=1e-4)
+    assert all(g.low is None for g in of_sites.values())
+
+
 # ---------------------------------------------------------------- groups
 def test_two_groups_of_opposite_directions_are_proposed() -> None:
     side = np.array([1, -1, 1, -1, 1])
@@ -285,7 +295,7 @@ def test_the_budget_cuts_the_race_short_and_an_answer_comes_all_the_same(monkeyp
     assert not of.race.in_time
     assert any(e.out.startswith("no time") for e in of.race.entries)
     assert 1 <= len(of.check.seeds) < 10
-    assert "cut the race of methods short" in dict(of.sentences())["How sure?"]
+    assert "The budget cut the race of methods short" in dict(of.sentences())["How sure?"]
 
 
 def test_a_method_that_diverges_leaves_the_race_and_the_others_go_on() -> None:
@@ -348,7 +358,32 @@ def test_sites_that_come_later_are_the_newcomers_and_take_no_part() -> None:
     of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
     assert [(n.name, n.alone, n.joined) for n in of.newcomers] == [("site B", None, None)]
     assert {of.sites.names[c] for c in of.by_site} == {"site A", "site C"}
-    assert "site B, that comes later," in dict(of.sentences())["A newcomer?"]
+    assert "site B, which comes later," in dict(of.sentences())["A newcomer?"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_of_many_sites_the_page_has_those_that_gain_and_lose_most(
+    simple: Advice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(page, "MOST_LISTED", 2)
+    section = page._for_whom(simple)
+    assert section is not None
+    (table,) = section.tables
+    order = sorted(simple.by_site, key=lambda c: -simple.by_site[c].mean)
+    assert [e.name for e in table.entries] == [simple.sites.names[c] for c in (order[0], order[-1])]
+    assert table.note == "Those that gain most and those that lose most; 2 between them are in --json."
+
+
+def test_a_sentence_names_eight_sites_and_counts_the_others(simple: Advice) -> None:
+    worse = {c: Gain(-0.1 - c / 100, -0.2, -0.05, "seeds") for c in range(11)}
+    named = SimpleNamespace(names=tuple(f"site {c}" for c in range(11)), measure=simple.sites.measure)
+    text = dataclasses.replace(simple, sites=cast(Any, named), check=_with_gains(simple, worse))._for_whom()
+    assert "no site is shown to gain; site 10 (" in text
+    assert "site 3 (−13.00 [−20.00, −5.00]) and 3 more lose" in text
+
+
+def _with_gains(of: Advice, gains: dict[int, Gain]) -> Check:
+    return dataclasses.replace(of.check, by_site={of.check.chosen or "": gains})
 
 
 @pytest.mark.usefixtures("undrawn")

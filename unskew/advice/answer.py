@@ -140,7 +140,7 @@ class Advice:
             return f"Federate, with {label}: {sure}."
         if self.verdict == "alone":
             return f"Train alone: federation is not worth it here. Its best, {label}, brings {sure}."
-        return f"Undecided: {label} brings {sure}, which may be nothing."
+        return f"Undecided: {label} brings {sure}, and whether that is a gain cannot be said."
 
     def sentences(self) -> tuple[tuple[str, str], ...]:
         """Question and answer, in the order in which one asks."""
@@ -177,7 +177,7 @@ class Advice:
                 (c for c, g in self.by_site.items() if g.verdict == verdict), key=lambda c: -abs(self.by_site[c].mean)
             )
             shown = [f"{names[c]} ({bracket(self.by_site[c], m)})" for c in some]
-            if verdict == "gains" and len(some) > MOST_NAMED:
+            if len(some) > MOST_NAMED:
                 shown = [*shown[:MOST_NAMED], f"{len(some) - MOST_NAMED} more"]
             parts.append(f"{listed(shown)} {verb}{'s' * (len(some) == 1)}" if some else f"no site is shown to {verb}")
         still = sum(g.verdict == "open" for g in self.by_site.values())
@@ -259,7 +259,7 @@ class Advice:
         how = (
             "left out of training"
             if self.sites.fed.unseen is None
-            else ("that comes later" if k == 1 else "that come later")
+            else ("which comes later" if k == 1 else "which come later")
         )
         who = f"{self.newcomers[0].name}, {how}," if k == 1 else f"{k} sites, {how},"
         return (
@@ -276,12 +276,12 @@ class Advice:
         )
         named = len(self.by_site)
         if named > 1:
-            text += f" Of {named} sites about {0.05 * named:.1g} would be named by chance."
+            text += f" Of {named} sites about {0.05 * named:.2g} would be named by chance."
         race = self.race
         if race.rounds < race.planned:
             text += f" The budget had time for {race.rounds} of {race.planned} rounds."
         if not race.in_time:
-            text += " It cut the race of methods short."
+            text += " The budget cut the race of methods short."
         return " ".join([text, *self.check.remarks])
 
     def _surer(self) -> str:

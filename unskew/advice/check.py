@@ -4,7 +4,9 @@ A gain is a site's result minus its result alone, above zero where it is better 
 Student's over seeds, which covers initial models, cohorts and batches; and the normal one over the site's test rows of
 their differences, averaged over seeds, which covers who happened to be tested.  For shares of rows the second is the
 adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics
-in Medicine 24, 2005: half an observation more in each of the four cells, so that few rows never look certain.
+in Medicine 24, 2005: half an observation more in each of the four cells, so that few rows never look certain.  Of a
+measure that is no mean over rows, as AUROC, the second interval of the mean gain is Student's over sites, and a site
+has only that over seeds.
 """
 
 import math
@@ -186,8 +188,15 @@ def gain(these: Sequence[Scores], those: Sequence[Scores], measure: Measure) -> 
     }
     whole = [statistics.fmean(of_seed) for of_seed in zip(*means.values(), strict=True)]
     known = list(rows.values())
-    variance = pooled_variance(known) * sum(1 / len(r) for r in known) / len(known) ** 2 if known else None
-    return _gain(whole, variance if len(known) == len(both) else None, measure.percent), of_sites
+    if len(known) == len(both):
+        variance = pooled_variance(known) * sum(1 / len(r) for r in known) / len(known) ** 2
+        return _gain(whole, variance, measure.percent), of_sites
+    ends = interval([statistics.fmean(of_seeds) for of_seeds in means.values()])
+    return _gain(whole, None if ends is None else ((ends[1] - ends[0]) / 2 / _z()) ** 2, measure.percent), of_sites
+
+
+def _z() -> float:
+    return float(special.ndtri((1 + CONFIDENCE) / 2))
 
 
 def _variance(rows: Floats, measure: Measure) -> float | None:
@@ -206,7 +215,7 @@ def _gain(of_seeds: Sequence[float], variance: float | None, share: bool) -> Gai
     mean = statistics.fmean(of_seeds)
     ends = interval(of_seeds)
     over_seeds = 0.0 if ends is None else (ends[1] - ends[0]) / 2
-    over_rows = 0.0 if variance is None else float(special.ndtri((1 + CONFIDENCE) / 2)) * math.sqrt(variance)
+    over_rows = 0.0 if variance is None else _z() * math.sqrt(variance)
     if ends is None and variance is None:
         return Gain(mean, None, None, "")
     half = max(over_seeds, over_rows)

@@ -29,6 +29,9 @@ from unskew.version import __version__
 MOST_DRAWN = 40
 """Sites up to which each has a mark in figures."""
 
+MOST_LISTED = 100
+"""Sites up to which each has a row in the table."""
+
 PAGE, EXPERIMENT, SITES = "advice.html", "advised.toml", "sites.json"
 
 
@@ -138,6 +141,11 @@ def _for_whom(advice: Advice) -> Section | None:
     if not advice.by_site:
         return None
     order = sorted(advice.by_site, key=lambda c: -advice.by_site[c].mean)
+    left = len(order) - MOST_LISTED
+    note = ""
+    if left > 0:
+        order = [*order[: MOST_LISTED // 2], *order[-MOST_LISTED // 2 :]]
+        note = f"Those that gain most and those that lose most; {left:,} between them are in --json."
     rows = [(names[c], advice.by_site[c]) for c in order]
     alone, joined = advice.check.results[ALONE], advice.check.results[advice.check.chosen or ""]
     test = advice.sites.fed.clients.test
@@ -171,7 +179,7 @@ def _for_whom(advice: Advice) -> Section | None:
         svg = _gains_chart("sites", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice))
         caption = f"With {advice.check.chosen} against training alone; bar: 95 % interval."
         charts = (Chart("Gain of each site", caption, svg),)
-    table = Table(f"Each site alone and with {advice.check.chosen}", head, tuple(entries), text=frozenset((6,)))
+    table = Table(f"Each site alone and with {advice.check.chosen}", head, tuple(entries), note, frozenset((6,)))
     return Section("For whom?", "", charts, (table,))
 
 

@@ -20,9 +20,6 @@ from unskew.info import ClientGroups, parts
 RATES = (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0))
 """Factors on the experiment's local rate that are tried, its own first."""
 
-OF_A_FOLD, OF_THE_END = 17, 15
-"""Trainings of one method that a fold comes to, rates 5 and race 12; and three seeds of four methods, and newcomers."""
-
 MOST_FOLDS = 4
 MOST_HELD = 50_000_000
 """Numbers in models of one method and all sites up to which more than one fold is in memory."""
@@ -139,11 +136,26 @@ def affordable(sites: Sites, local: dict[str, Any], clock: Clock, most_folds: in
     probe.go_on(1)
     first = probe.seconds
     probe.go_on(3)
-    trainings = (clock.seconds - clock.spent) / (rounds * max((probe.seconds - first) / 2, 1e-4))
-    folds = min(int((trainings - OF_THE_END) / OF_A_FOLD), most)
+    each = rounds * max((probe.seconds - first) / 2, 1e-4)
+    trainings = (clock.seconds - clock.spent) / each
+    n = sites.fed.num_clients
+    of_a_fold, of_the_end = work(n / sites.experiment.cohort(n))
+    folds = min(int((trainings - of_the_end) / of_a_fold), most)
     if folds >= 1:
         return rounds, folds
-    return max(int(rounds * trainings / (OF_A_FOLD + OF_THE_END)), min(rounds, 2)), 1
+    return max(int(rounds * trainings / (of_a_fold + of_the_end)), min(rounds, 2)), 1
+
+
+def work(everyone: float) -> tuple[float, float]:
+    """What a fold comes to, and what comes after the race, in trainings with FedAvg.
+
+    A fold: rates of FedAvg, sites alone and pooled data, 5/3 each, and a race of 12.  The end: three seeds of the same
+    and of the chosen method, and newcomers.  Alone and pooled, `everyone` trains in a round: so many cohorts.
+
+    >>> work(1.0)
+    (17.0, 15.0)
+    """
+    return 5 / 3 * (1 + 2 * everyone) + 12, 3 * (2 + 2 * everyone) + 3
 
 
 def _rated(local: dict[str, Any], factor: float) -> dict[str, Any]:
