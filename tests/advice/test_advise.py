@@ -417,3 +417,15 @@ def test_torch_is_left_as_it_was() -> None:
     before = torch.get_num_threads()
     us.advise(made(sites=2), model="logistic", rounds=1, minutes=0.01, progress=False)
     assert torch.get_num_threads() == before
+
+
+def test_a_site_that_trains_by_itself_is_not_said_to_be_open(simple: Advice) -> None:
+    groups = ((0, 1), (2,), (3,))
+    of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, groups=groups, by_site=_all_open(simple)))
+    assert of.by_themselves == {2, 3}
+    text = dict(of.sentences())["For whom?"]
+    assert text.endswith("for 2 of 4 it is open; site C and site D train by themselves.")
+
+
+def _all_open(of: Advice) -> dict[str, dict[int, Gain]]:
+    return {of.check.chosen or "": {c: Gain(0.0, -0.1, 0.1, "seeds") for c in range(4)}}

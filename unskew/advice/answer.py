@@ -119,6 +119,11 @@ class Advice:
         """Each site's gain with the chosen method."""
         return dict(self.check.by_site.get(self.check.chosen or "", {}))
 
+    @property
+    def by_themselves(self) -> frozenset[ClientId]:
+        """Sites that the chosen method lets train by themselves."""
+        return frozenset(g[0] for g in self.check.groups if len(g) == 1)
+
     def sites_that(self, verdict: str) -> tuple[str, ...]:
         """The names of the sites that gain, lose, or for which it is open."""
         return tuple(self.sites.names[c] for c, g in self.by_site.items() if g.verdict == verdict)
@@ -180,8 +185,12 @@ class Advice:
             if len(some) > MOST_NAMED:
                 shown = [*shown[:MOST_NAMED], f"{len(some) - MOST_NAMED} more"]
             parts.append(f"{listed(shown)} {verb}{'s' * (len(some) == 1)}" if some else f"no site is shown to {verb}")
-        still = sum(g.verdict == "open" for g in self.by_site.values())
+        still = sum(g.verdict == "open" and c not in self.by_themselves for c, g in self.by_site.items())
         rest = f"; for {still} of {len(self.by_site)} it is open" if still else ""
+        if self.by_themselves:
+            lone = [names[c] for c in sorted(self.by_themselves)]
+            verb = "trains by itself" if len(lone) == 1 else "train by themselves"
+            rest += f"; {listed(lone)} {verb}" if len(lone) <= MOST_NAMED else f"; {len(lone)} sites {verb}"
         text = f"With {self.check.chosen}, {'; '.join(parts)}{rest}."
         return text[:1].upper() + text[1:]
 
@@ -192,7 +201,8 @@ class Advice:
         elif self.groups:
             together = [g for g in self.groups if len(g) > 1]
             shown = [f"{i}: {listed([names[c] for c in g])}" for i, g in enumerate(together, 1)]
-            text = f"In {len(together)} group{'s' * (len(together) != 1)}: {'; '.join(shown)}." if together else ""
+            in_groups = f"In {len(together)} group{'s' * (len(together) != 1)}: {'; '.join(shown)}"
+            text = f"{in_groups.removesuffix('.')}." if together else ""
             if self.apart:
                 text += f" {listed(self.apart)} by {'itself' if len(self.apart) == 1 else 'themselves'}"
                 text += ": what it learns disagrees with the others; look at its data." if len(self.apart) == 1 else "."

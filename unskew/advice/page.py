@@ -158,7 +158,7 @@ def _for_whom(advice: Advice) -> Section | None:
                 m.show(float(np.mean([s.values[c] for s in alone]))),
                 m.show(float(np.mean([s.values[c] for s in joined]))),
                 bracket(advice.by_site[c], m),
-                _reading(advice.by_site[c]),
+                "by itself" if c in advice.by_themselves else _reading(advice.by_site[c]),
             ),
         )
         for c in order

@@ -33,6 +33,9 @@ FOLD_SEEDS = 10_000
 BOUNDS_UNTIL, RACE_UNTIL = 0.4, 0.75
 """Shares of the budget after which bounds and race are cut short."""
 
+AT_RATE = " at rate 0.000316"
+"""As long as what follows a label may be."""
+
 ALONE, FEDAVG, POOLED = "each site alone", "FedAvg", "pooled data"
 
 Impossible = (ConfigError, DataError, DivergedError, ProtocolError, QuorumError)
@@ -238,11 +241,11 @@ def _name_of(groups: Groups, names: Sequence[str]) -> str:
     """A label for groups: who trains together, or who does not, whichever is said more shortly; or their sizes."""
     apart = [names[g[0]] for g in groups if len(g) == 1]
     together = [g for g in groups if len(g) > 1]
-    text = f"groups of {', '.join(str(len(g)) for g in sorted(groups, key=len, reverse=True))}"
+    text = f"groups of {listed([str(len(g)) for g in sorted(groups, key=len, reverse=True)])}"
     if len(together) == 1:
         inside = [names[c] for c in together[0]]
         text = f"all but {listed(apart)}" if len(apart) < len(inside) else f"only {listed(inside)}"
-    return text if len(text) <= config.LONGEST_LABEL - len(", rate 0.00001") else f"{len(groups)} groups"
+    return text if len(text) <= config.LONGEST_LABEL - len(AT_RATE) else f"{len(groups)} groups"
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -350,7 +353,7 @@ class _Race:
             for rate in (_rated(local, factor)["lr"] for factor in RATES):
                 if "lr" not in theirs or rate == theirs["lr"] or best.method.label == FEDAVG:
                     continue  # FedAvg's rates were tried as a bound's
-                label = f"{best.method.label[: config.LONGEST_LABEL - 15]}, rate {rate:g}"
+                label = f"{best.method.label[: config.LONGEST_LABEL - len(AT_RATE)]} at rate {rate:g}"
                 options = {**best.method.options, "local": {**theirs, "lr": rate}}
                 entry = Entry(config.method(best.method.name, options, label), best.order + 0.5, best.groups)
                 self.entries.append(entry)
