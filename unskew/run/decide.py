@@ -1,7 +1,7 @@
 """Seeds until it is decided: an interval of paired differences that may be looked at after every seed.
 
 Student's interval is meant for a number of seeds that was fixed beforehand.  Whoever looks at it after each of 30 seeds
-and stops where it excludes zero calls two equal methods different in a quarter of all runs.  The interval here is a
+and stops where it excludes zero calls two equal methods different in 23 % of runs.  The interval here is a
 confidence sequence: with probability 1 - alpha it covers the true difference after *every* seed, so that a run may
 stop, go on or be stopped at any of them, for whatever reason.
 
