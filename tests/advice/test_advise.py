@@ -3,7 +3,8 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +19,7 @@ from unskew.advice import Advice, of_experiment, page
 from unskew.advice.check import Check, gain
 from unskew.advice.measure import proposals
 from unskew.advice.page import write_advice
-from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, _Race, choose, groups_of
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, _best_rate, _Race, choose, groups_of
 from unskew.advice.training import Clock, Limits, Scores, Training, difference, sites_of, together
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
@@ -28,6 +29,7 @@ from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.measure import ACCURACY, Measure
 
 Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+RACE = sys.modules[Entry.__module__]  # `unskew.advice.race` is the function
 LOCAL = us.SgdConfig(lr=0.5, local_epochs=1, batch_size=16)
 
 
@@ -52,8 +54,16 @@ def advice(data: object, rounds: int = 2, seeds: int = 2, **limits: Any) -> Advi
 
 
 @pytest.fixture(scope="module")
-def simple() -> Advice:
-    return advice(made())
+def simple() -> Iterator[Advice]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RACE, "RATES", (1.0,))
+        yield advice(made())
+
+
+@pytest.fixture
+def one_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is tried at other local rates, which is two thirds of the work."""
+    monkeypatch.setattr(RACE, "RATES", (1.0,))
 
 
 # ---------------------------------------------------------------- what decides
@@ -128,6 +138,7 @@ def test_what_is_no_mean_over_rows_is_averaged_over_the_folds_that_have_it() -> 
     assert together([Scores({0: 0.5}, {}), Scores({0: 0.7, 1: 0.9}, {})]).values == {0: pytest.approx(0.6), 1: 0.9}
 
 
+@pytest.mark.usefixtures("one_rate")
 def test_two_folds_train_twice_and_all_their_rows_decide() -> None:
     experiment, inputs = described(made(sites=3), rounds=1)
     of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=2)
@@ -211,6 +222,7 @@ def test_two_sites_are_no_groups() -> None:
     assert proposals(np.eye(2)) == ()
 
 
+@pytest.mark.usefixtures("one_rate")
 def test_hidden_groups_are_found_and_named() -> None:
     of = advice(made(n=100, opposite=(1, 3)), rounds=4, seeds=1)
     assert of.family == "groups"
@@ -233,6 +245,17 @@ def test_of_methods_within_a_standard_error_the_simplest_is_chosen(simple: Advic
     assert close == ("best",)
 
 
+def test_another_rate_is_taken_only_if_it_is_better_by_a_standard_error(simple: Advice) -> None:
+    """Of ten rows the own rate has five.  Four more: gap .4, error sqrt((.4 - .16) / 9) = .16.  One more, two won and
+    one lost: gap .1, error sqrt((.3 - .01) / 9) = .18."""
+    own = _entry("own", 0, [1.0] * 5 + [0.0] * 5)
+    better = _entry("better", 0, [1.0] * 9 + [0.0])
+    near = _entry("near", 0, [0.0] + [1.0] * 6 + [0.0] * 3)
+    assert _best_rate({1.0: own, 3.0: better, 0.3: near}, simple.sites) == 3.0
+    assert _best_rate({1.0: own, 0.3: near}, simple.sites) == 1.0
+    assert _best_rate({3.0: better}, simple.sites) == 3.0  # where the own one diverged
+
+
 def test_groups_that_ifca_found_are_given_to_a_method_that_needs_no_luck(simple: Advice) -> None:
     sites = simple.sites
     here = _Race(sites, 1, 1, 1, Limits(), Clock(math.inf), lambda text: None)
@@ -251,6 +274,7 @@ def test_groups_that_ifca_found_are_given_to_a_method_that_needs_no_luck(simple:
 
 
 # ---------------------------------------------------------------- limits and the budget
+@pytest.mark.usefixtures("one_rate")
 def test_one_round_is_one_round() -> None:
     of = advice(made(sites=3), rounds=3, seeds=1, max_rounds=1)
     assert of.race.rounds == 1
@@ -262,6 +286,7 @@ def test_one_round_is_one_round() -> None:
     assert alone.options["local"]["local_epochs"] == 3
 
 
+@pytest.mark.usefixtures("one_rate")
 def test_no_method_sends_more_than_it_may(simple: Advice) -> None:
     assert simple.check.cost is not None
     cap = 0.8 * simple.check.cost.megabytes  # of two rounds
@@ -271,6 +296,7 @@ def test_no_method_sends_more_than_it_may(simple: Advice) -> None:
     assert of.experiment().stop.megabytes == cap
 
 
+@pytest.mark.usefixtures("one_rate")
 def test_where_no_round_fits_the_answer_is_to_train_alone() -> None:
     of = advice(made(sites=3), seeds=1, max_megabytes=1e-6)
     assert of.race.chosen is None
@@ -298,6 +324,7 @@ def test_the_budget_cuts_the_race_short_and_an_answer_comes_all_the_same(monkeyp
     assert "The budget cut the race of methods short" in dict(of.sentences())["How sure?"]
 
 
+@pytest.mark.usefixtures("one_rate")
 def test_a_method_that_diverges_leaves_the_race_and_the_others_go_on() -> None:
     methods = {"FedAvg": us.FedAvg(local=LOCAL), "wild": us.FedProx(mu=0.3, local=dataclasses.replace(LOCAL, lr=1e38))}
     experiment, inputs = api.described(methods, {"rounds": 2}, data=made(), model="logistic")
@@ -353,6 +380,7 @@ def test_every_question_has_an_answer_and_every_site_its_name(simple: Advice) ->
     assert set(simple.to_json()["sites"]) == {"site A", "site B", "site C", "site D"}
 
 
+@pytest.mark.usefixtures("one_rate")
 def test_sites_that_come_later_are_the_newcomers_and_take_no_part() -> None:
     experiment, inputs = described(made(sites=3), rounds=1, unseen={"clients": ["site B"]})
     of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
@@ -402,7 +430,7 @@ def test_the_page_and_a_file_that_a_run_takes_are_written(simple: Advice, tmp_pa
     assert (outcome.folder / "summary.json").exists()
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("undrawn", "one_rate")
 def test_groups_of_sites_that_were_drawn_stay_those_sites_in_the_file(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
@@ -413,6 +441,7 @@ def test_groups_of_sites_that_were_drawn_stay_those_sites_in_the_file(
     assert [t.tolist() for t in again.clients.test] == [t.tolist() for t in of.sites.fed.clients.test]
 
 
+@pytest.mark.usefixtures("one_rate")
 def test_torch_is_left_as_it_was() -> None:
     before = torch.get_num_threads()
     us.advise(made(sites=2), model="logistic", rounds=1, minutes=0.01, progress=False)

@@ -273,7 +273,7 @@ def _cosines_chart(cosines: Floats, names: Sequence[str]) -> Markup:
     n = len(names)
     cells = np.zeros((n, n, 4), np.uint8)
     cells[..., :3] = np.where((cosines >= 0)[..., None], (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00))
-    cells[..., 3] = np.round(255 * np.abs(np.clip(cosines, -1, 1)))
+    cells[..., 3] = np.round(180 * np.abs(np.clip(cosines, -1, 1)))  # so that numbers can be read on it
     with figures.style("cosines"):
         figure = Figure(figsize=(430 / 72, 430 / 72), layout="constrained")
         axes = figure.add_subplot()
