@@ -202,6 +202,24 @@ class GroupMerge:
 
 
 @dataclass(frozen=True)
+class TriedAlpha:
+    """Result of a pilot of HCCT with one alpha.
+
+    Attributes:
+        alpha: Cost of a small group, in examples.
+        groups: Number of groups at the end.
+        accuracy: Share of the held-out training examples that the clients' models are right on; None without classes,
+            or if nobody has held out any.
+        loss: Mean loss on them.
+    """
+
+    alpha: float
+    groups: int
+    accuracy: float | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
 class Placement:
     """A newcomer, a member of the group it joined (None if it stays alone), and the benefit of joining."""
 
@@ -231,6 +249,8 @@ class JudgedGroups(ClientGroups):
         compared: Clients in the rows and columns of `similarity`.
         similarity: Cosine of every two updates, None where one has no direction; empty with many clients.
         utility: Utility of each client, (9) of the paper.
+        alpha: Alpha that a pilot chose; None where it is a setting.
+        tried: Results of that pilot.
     """
 
     type: ClassVar[str] = "unskew.judged-groups"
@@ -243,6 +263,8 @@ class JudgedGroups(ClientGroups):
     compared: tuple[Client, ...] = ()
     similarity: tuple[tuple[float | None, ...], ...] = ()
     utility: OfEachClient = ()
+    alpha: float | None = None
+    tried: tuple[TriedAlpha, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -402,6 +402,8 @@ class Sgd:
             from 0.  Two with the same draw and the same numbers of batches see the same batches, augmentation and
             dropout.
         examples: Examples to train on; None is the client's own training data.
+        rows: Positions, among the client's own training data, of the examples of an epoch, int64 (m,), m >= 1; None is
+            all of them.
         may_diverge: True to answer None, instead of ending the run, if a loss or parameter becomes NaN or infinite.
     """
 
@@ -411,6 +413,7 @@ class Sgd:
     aux: Aux = field(default_factory=dict)
     draw: int | str | None = None
     examples: Examples | None = None
+    rows: Tensor | None = None
     may_diverge: bool = False
 
     def key(self, me: "Me", index: int) -> Key:

@@ -21,6 +21,7 @@ from unskew.algorithms.hcct import (
     Arrivals,
     HCCTReply,
     HCCTState,
+    Pilot,
     published_score,
     telling,
 )
@@ -175,7 +176,7 @@ def test_published_heads_are_averaged_and_only_used_as_own(classes: Any, equal: 
     for c in range(4):
         own = ours.own(c)
         assert torch.equal(own["fc.weight"], plain.params[-1]["fc.weight"])
-        assert torch.equal(own["head.weight"], ours.sim.memory.get(c)["head.weight"])
+        assert torch.equal(own["head.weight"], ours.sim.memory.get(c).own["head.weight"])
         assert not torch.equal(own["head.weight"], plain.params[-1]["head.weight"])
 
 
@@ -439,6 +440,7 @@ TWO = Layout(("body.weight", "body.bias", "head.weight"), ("bn.running_mean", "b
 
 def evidence(algorithm: HCCT, moves: Sequence[Params], steps: Sequence[int] | None = None) -> tuple[HCCTState, Tensor]:
     """State and Gram matrix after one round from zero, with these displacements turned round."""
+    algorithm = dataclasses.replace(algorithm, alpha=100.0)
     zero = {n: torch.zeros_like(t) for n, t in moves[0].items()}
     fed = federation(len(moves), 1, TWO)
     replies = {c: HCCTReply({n: -t for n, t in m.items()}, 10, steps[c] if steps else 1) for c, m in enumerate(moves)}
@@ -690,6 +692,7 @@ def test_options_can_be_written_in_a_file() -> None:
     assert made.alpha == (1.0, 2.5)
     assert made.arrivals == Arrivals(2, 3, 1, 1)
     assert schema.build(HCCT, {"alpha": "size"}, "methods.0").alpha == "size"
+    assert schema.build(HCCT, {"pilot": {"shares": [0, 1], "rounds": 3}}, "methods.0").pilot == Pilot((0.0, 1.0), 3)
     with pytest.raises(ConfigError, match="alpha"):
         schema.build(HCCT, {"alpha": -1}, "methods.0")
 
@@ -699,7 +702,7 @@ def test_presets_name_every_difference_and_what_is_given_wins() -> None:
         return {f.name for f in dataclasses.fields(a) if f.compare and getattr(a, f.name) != getattr(b, f.name)}
 
     assert HCCT() == HCCT()
-    assert HCCT().alpha == 100.0
+    assert HCCT().alpha == "auto"
     assert differences(HCCT(preset="paper"), HCCT()) == {"local"}
     assert differences(HCCT(preset="code"), HCCT()) == set(PRESETS["code"])
     own = SgdConfig(lr=0.2)

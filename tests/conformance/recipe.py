@@ -18,7 +18,7 @@ from unskew import wire
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import ModelMessage
 from unskew.algorithms.feddif import Drift
-from unskew.algorithms.hcct import Arrivals
+from unskew.algorithms.hcct import Arrivals, Pilot
 from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.sequential import Sequential
@@ -95,6 +95,7 @@ APART = ("feddistr", "fedpft")
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in TABLE if name not in APART},
+    **{name: (name, {"pilot": Pilot((0.0, 0.5), rounds=2, hold_out=3)}) for name in ("hcct", "hcct_e", "hcct_p")},
     "fedavg, own head": ("fedavg", {"personal": ("head",)}),
     "fedavg, own norm": ("fedavg", {"personal": ("norm",)}),
     "fedavg, uniform": ("fedavg", {"weighting": "uniform"}),

@@ -15,6 +15,11 @@ HCCT-E     Only the most informative layer counts in g: the one with the largest
            the square of the clients' mean, K being the Gram matrix of only that layer,
            score = mean_coordinates Var_i(g) / mean_coordinates Mean_i(g)^2 = N tr K / (1^T K 1) - 1    (in place of 19)
 HCCT-P     `personal` tensors, the head, stay with each client: they are not sent, not averaged and not compared.
+Alpha      "auto" is chosen in a pilot within round 1, and anew when other clients are present: each of some shares of
+           the clients' mean number of examples is tried for a few rounds of the above, from where the groups stand,
+           on four fifths of every client's training examples; the one whose models then do best on the fifth that was
+           held out is taken, or share 0, which is training alone, if it does not gain a standard error on that.
+           Shares with the same groups so far have the same models, trained once.  What it sends is in the ledger.
 Newcomers  A client that is in no group trains, in the round it comes, from the mean of all present models, alone; its
            gradient places it in the next round in the group with the largest benefit, if that is positive (15), (16).
 State      One model per group, and between rounds the Gram matrix: gradients are discarded when a round is over.
@@ -22,18 +27,19 @@ Absent     A client that was not asked, or was lost, goes where the larger part 
 group trains on without it.
 Alone      A client whose training diverged reports it: it is not averaged, and is alone in the next partition.  So is
            one whose update is zero, but that counts in its group's mean, as in FedAvg.
-Departures Algorithm 1 uses g^t before there is any: g^(t-1) decides.  Its gradient is one of parameters; the released
-           code compares whole state dictionaries, where BatchNorm's statistics and counters drown everything else
-           (`include_buffers`), and its averages start from the first model of all and skip statistics, so that every
-           group has the first client's, in its model and in the gradient that members are compared with
-           (`group_buffers`).  HCCT-E's layer is chosen in round 1, whose gradients are taken at w^0 anyway, with no
-           pass of its own.  An optimiser other than plain SGD turns (5) into a direction that is not a sum of
-           gradients; cosines are taken of it all the same.
+Departures Algorithm 1 uses g^t before there is any: g^(t-1) decides.  Alpha is a hyperparameter there.  Its gradient is
+           one of parameters; the released code compares whole state dictionaries, where BatchNorm's statistics and
+           counters drown everything else (`include_buffers`), and its averages start from the first model of all and
+           skip statistics, so that every group has the first client's, in its model and in the gradient that members
+           are compared with (`group_buffers`).  HCCT-E's layer is chosen in round 1, whose gradients are taken at w^0
+           anyway, with no pass of its own.  An optimiser other than plain SGD turns (5) into a direction that is not a
+           sum of gradients; cosines are taken of it all the same.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -42,9 +48,10 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, Weighting, average, only, without
 from unskew.algorithms.presets import presets, variant
-from unskew.errors import ConfigError
-from unskew.info import Apart, GroupMerge, JudgedGroups, Placement, Refused
+from unskew.errors import ConfigError, WireError
+from unskew.info import Apart, GroupMerge, JudgedGroups, Placement, Refused, TriedAlpha
 from unskew.protocol import (
+    Batch,
     ClientId,
     Exponential,
     Federation,
@@ -57,15 +64,19 @@ from unskew.protocol import (
     SgdConfig,
     Step,
     ask,
+    fold,
     step,
 )
-from unskew.reduction import weighted_mean
+from unskew.reduction import Each, weighted_mean
 from unskew.server import cluster
 from unskew.server.cluster import Alpha, Merge, Placed, Products
 from unskew.tree import Params
 
 SHOWN = 100
 """Largest number of clients for which a round's info has all cosines, and the merges beyond the partition."""
+
+MIDDLE = 0.25
+"""Alpha of a fixed number of groups, or where a pilot cannot tell, as a share of the clients' mean examples."""
 
 Groups = tuple[tuple[ClientId, ...], ...]
 
@@ -89,7 +100,62 @@ class Arrivals:
         return tuple(clients[min(times * self.leaving, came - 1) : came])
 
 
+@dataclass(frozen=True)
+class Pilot:
+    """Settings of the pilot that chooses alpha.
+
+    Attributes:
+        shares: Alphas to try, as shares of the clients' mean number of training examples.
+        rounds: Number of rounds that each is tried for; groups first form in the second.
+        hold_out: One of so many training examples is held out.
+    """
+
+    shares: tuple[Annotated[float, Ge(0.0)], ...] = (0.0, 0.1, 0.25, 0.5, 1.0)
+    rounds: Annotated[int, Ge(2)] = 5
+    hold_out: Annotated[int, Ge(3)] = 5
+
+    def __post_init__(self) -> None:
+        if not self.shares or tuple(sorted(set(self.shares))) != self.shares:
+            raise ConfigError(f"pilot.shares must be different numbers in ascending order, got {list(self.shares)}")
+
+    def is_held_out(self, n: int) -> Tensor:
+        """Mark the examples held out of `n`, (n,) bool."""
+        return torch.arange(1, n + 1) % self.hold_out == 0
+
+
 # ---------------------------------------------------------------- messages and state
+@dataclass(frozen=True)
+class TrialMessage:
+    """A group's model in the pilot.
+
+    Attributes:
+        params: The model.
+        source: Number of the trial whose own tensors a client goes on from; 0 are those of the run.
+        trial: Number of the trial that they are kept for.
+    """
+
+    params: Params
+    source: int
+    trial: int
+
+
+@dataclass(frozen=True)
+class ScoreReply:
+    """A client's held-out examples, those its model was right on, None without classes, and the sum of their losses."""
+
+    held_out: Each[int]
+    right: Each[int | None]
+    loss: Each[float]
+
+
+@dataclass(frozen=True)
+class HCCTMemory:
+    """A client's own tensors: of the run, and of each trial of a pilot."""
+
+    own: Params | None
+    trials: dict[int, Params]
+
+
 @dataclass(frozen=True)
 class HCCTReply:
     """A client's model after local training, the examples it was trained on, and the number of mini-batch steps.
@@ -163,6 +229,9 @@ class HCCTState:
         layer: Layer that HCCT-E chose.
         clients: Number of all clients.
         info: Record of the last round.
+        share: Alpha that a pilot chose, as a share of the clients' mean number of training examples.
+        piloted: Clients present at that pilot.
+        tried: Results of that pilot.
     """
 
     groups: Groups
@@ -174,6 +243,9 @@ class HCCTState:
     layer: str | None
     clients: int
     info: HCCTInfo
+    share: float | None = None
+    piloted: tuple[ClientId, ...] = ()
+    tried: tuple[TriedAlpha, ...] = ()
 
 
 # ---------------------------------------------------------------- presets
@@ -204,7 +276,9 @@ class HCCT:
     Attributes:
         local: The clients' optimisation.
         alpha: Cost of a small group, in examples: two clients of D examples whose gradients have cosine c merge from
-            alpha = D (2 - sqrt(2 + 2 c)) on.  One for all, one for each client, or "size" for alpha_i = D_i.
+            alpha = D (2 - sqrt(2 + 2 c)) on.  One for all, one for each client, "size" for alpha_i = D_i, or "auto",
+            chosen by a pilot; with a fixed number of `groups` "auto" is a quarter of the clients' mean D.
+        pilot: Settings of that pilot.
         groups: Fixed number of groups to merge to; None lets the benefits decide.
         warmup: Groups of round 1: "singletons" (the paper) or one "global" group (the code).
         recluster_every: Number of rounds between two partitions, the first in round 2.
@@ -234,7 +308,8 @@ class HCCT:
     """
 
     local: SgdConfig = SgdConfig()
-    alpha: Alpha = 100.0
+    alpha: Alpha | Literal["auto"] = "auto"
+    pilot: Pilot = Pilot()
     groups: Annotated[int, Ge(1)] | None = None
     warmup: Literal["singletons", "global"] = "singletons"
     recluster_every: Annotated[int, Ge(1)] = 1
@@ -254,7 +329,8 @@ class HCCT:
     preset: Preset | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        cluster.check_alpha(self.alpha)
+        if self.alpha != "auto":
+            cluster.check_alpha(self.alpha)
         if self.groups is not None and self.groups < 1:
             raise ConfigError(f"groups must be >= 1, got {self.groups}")
         if self.leave_one_out and self.copies:
@@ -274,7 +350,8 @@ class HCCT:
         n = len(fed.clients)
         if self.groups is not None and self.groups > n:
             raise ConfigError(f"groups must be at most the number of clients, {n}, got {self.groups}")
-        cluster.alphas(self.alpha, [1] * n)
+        if isinstance(self.alpha, tuple):
+            cluster.alphas(self.alpha, [1] * n)
         if self.arrivals is not None and self.arrivals.start > n:
             raise ConfigError(f"arrivals.start must be at most the number of clients, {n}, got {self.arrivals.start}")
         shared = params if self.averaged_heads else without(params, fed.layout.select(self.personal))
@@ -291,13 +368,29 @@ class HCCT:
     def round(self, state: HCCTState, fed: Federation) -> Plan[HCCTState]:
         """Regroup by the last round's gradients, train every group's model, average within groups."""
         present = self.present(fed)
+        if self.pilots and present != state.piloted:
+            state = yield from self.choose_alpha(state, fed, present)
         groups, info = self.regroup(state, fed.round, present)
+        return (yield from self.train_groups(state, groups, info, fed, present))
+
+    def train_groups(
+        self,
+        state: HCCTState,
+        groups: Groups,
+        info: HCCTInfo,
+        fed: Federation,
+        present: tuple[ClientId, ...],
+        trial: tuple[int, int] | None = None,
+    ) -> Plan[HCCTState]:
+        """Train every group's model and average within groups; in a pilot `trial` is its number, and its source's."""
         models = self.carried(state, groups, fed.layout)
         group_of = {c: k for k, members in enumerate(groups) for c in members}
-        to_group = [ModelMessage(model) for model in models]
-        to_newcomer = ModelMessage(state.initial or state.mean)
+        pack = ModelMessage if trial is None else partial(TrialMessage, source=trial[0], trial=trial[1])
+        to_group = [pack(model) for model in models]
+        to_newcomer = pack(state.initial or state.mean)
         to = {c: to_group[group_of[c]] if c in group_of else to_newcomer for c in self.cohort(fed, present)}
-        replies = yield from ask(self.train, to)
+        work: Any = self.train if trial is None else self.try_out
+        replies = yield from ask(work, to)
         unusable = {c: why for c, r in replies.items() if (why := _unusable(r, to[c].params))}
         heard = {c: r for c, r in replies.items() if c not in unusable}
         layer, gram, copied = self.compare(state, fed.layout, heard, {c: to[c].params for c in heard})
@@ -322,7 +415,63 @@ class HCCT:
             new,
         )
         mean = self.mean_model(after, means, n, state.mean)
-        return HCCTState(after, means, mean, state.initial, n, evidence, layer, state.clients, info)
+        return replace(state, groups=after, models=means, mean=mean, n=n, evidence=evidence, layer=layer, info=info)
+
+    # ------------------------------------------------------------------ alpha
+    @property
+    def pilots(self) -> bool:
+        """True if a pilot chooses alpha."""
+        return self.alpha == "auto" and self.groups is None
+
+    def choose_alpha(self, state: HCCTState, fed: Federation, present: tuple[ClientId, ...]) -> Plan[HCCTState]:
+        """Try each share for a few rounds, and take the one whose models do best on held-out training examples."""
+        trials = {0: state}
+        last = dict.fromkeys(self.pilot.shares, 0)  # the trial that a share has come to
+        number = 0
+        for again in range(1, self.pilot.rounds + 1):
+            branches: dict[tuple[int, Groups], list[float]] = {}
+            for s, source in last.items():
+                at = again if state.evidence is None else again + 1
+                groups, _ = self.regroup(replace(trials[source], share=s), at, present)
+                branches.setdefault((source, groups), []).append(s)
+            trained: dict[int, HCCTState] = {}
+            for (source, groups), shares in sorted(branches.items(), key=lambda branch: branch[0][0]):
+                number += 1
+                trained[number] = yield from self.train_groups(
+                    trials[source], groups, HCCTInfo(), fed, present, (source, number)
+                )
+                last |= dict.fromkeys(shares, number)
+            trials = trained
+        scores: dict[int, dict[ClientId, ScoreReply]] = {}
+        for trial, after in trials.items():
+            to = {c: TrialMessage(self.model_of(after, c), trial, trial) for c in self.cohort(fed, present)}
+            scores[trial] = yield from ask(self.evaluate_trial, to)
+        mean = self.mean_size(trials[number].n)
+        tried = tuple(TriedAlpha(s * mean, len(trials[t].groups), *_means(scores[t])) for s, t in last.items())
+        chosen = best_trial([scores[t] for t in last.values()])
+        share = None if chosen is None else self.pilot.shares[chosen]
+        return replace(state, share=share, piloted=present, tried=tried)
+
+    def cost(self, state: HCCTState, clients: Sequence[ClientId]) -> Alpha:
+        """Return alpha of (9) for some clients."""
+        if isinstance(self.alpha, tuple):
+            return tuple(self.alpha[c] for c in clients)
+        if self.alpha != "auto":
+            return self.alpha
+        return self.by_share(state)
+
+    def by_share(self, state: HCCTState) -> float:
+        """Return the alpha that a pilot chose, in examples."""
+        return (MIDDLE if state.share is None else state.share) * self.mean_size(state.n)
+
+    def mean_size(self, n: Mapping[int, int]) -> float:
+        """Return the mean number of examples of the clients that have replied, 0 if none has."""
+        return sum(n.values()) / len(n) if n else 0.0
+
+    def model_of(self, state: HCCTState, client: ClientId) -> Params:
+        """Return a client's group's model, or the mean of all for a client in no group."""
+        at = next((k for k, members in enumerate(state.groups) if client in members), None)
+        return state.mean if at is None else state.models[at]
 
     def present(self, fed: Federation) -> tuple[ClientId, ...]:
         """Return the clients present in this round."""
@@ -347,7 +496,7 @@ class HCCT:
         rows = [i for i, c in enumerate(basis.clients) if c in known]
         clients = [basis.clients[i] for i in rows]
         products, n = basis.products().rows(rows), [basis.n[i] for i in rows]
-        alpha = tuple(self.alpha[c] for c in clients) if isinstance(self.alpha, tuple) else self.alpha
+        alpha = self.cost(state, clients)
         due = round == 2 or (not self.one_shot and (round - 2) % self.recluster_every == 0)
         came = set(basis.new)
         new = [i for i, c in enumerate(clients) if c in came]
@@ -388,13 +537,15 @@ class HCCT:
             by_row += [[i] for i in waiting]
         fresh = [[clients[i] for i in g] for g in by_row]
         groups = _with_absent(before, sorted(fresh), state.n)
-        warnings = self.warnings(groups, len(clients)) if due else ()
+        warnings = self.warnings(groups, len(clients), state.tried) if due else ()
         return groups, HCCTInfo(basis, history, beyond, placed, alone, warnings)
 
-    def warnings(self, groups: Groups, compared: int) -> tuple[str, ...]:
-        """Return warnings about settings that the user may not have meant."""
+    def warnings(self, groups: Groups, compared: int, tried: tuple[TriedAlpha, ...]) -> tuple[str, ...]:
+        """Return warnings about settings that the user may not have meant, or a pilot that found no gain."""
         if self.groups is not None or compared < 2:
             return ()
+        if self.alpha == "auto":
+            return (_no_gain(tried),) if tried and all(len(g) == 1 for g in groups) else ()
         if len(groups) == 1:
             return ("all clients are in one group: HCCT is FedAvg in such a round; a smaller alpha would split it",)
         if all(len(g) == 1 for g in groups):
@@ -520,27 +671,66 @@ class HCCT:
 
     # ------------------------------------------------------------------ the clients
     @step
-    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[HCCTReply, Params | None]]:
+    def train(self, me: Me, msg: ModelMessage, memory: HCCTMemory | None) -> Step[tuple[HCCTReply, HCCTMemory | None]]:
         """Train the group's model, with this client's own tensors in their place."""
+        reply, own = yield from self.trained(me, msg.params, memory.own if memory else None, None)
+        return reply, None if own is None else HCCTMemory(own, {})
+
+    @step
+    def try_out(
+        self, me: Me, msg: TrialMessage, memory: HCCTMemory | None
+    ) -> Step[tuple[HCCTReply, HCCTMemory | None]]:
+        """Train as `train` does, without the examples that are held out and with the trial's own tensors."""
+        held_out = self.pilot.is_held_out(me.n)
+        reply, own = yield from self.trained(me, msg.params, _own(memory, msg.source), (~held_out).nonzero()[:, 0])
+        if own is None:
+            return reply, memory
+        known = memory or HCCTMemory(None, {})
+        # Trials end in the order of their numbers: what no other goes on from is not kept.
+        trials = {t: params for t, params in known.trials.items() if t >= msg.source}
+        return reply, HCCTMemory(known.own, {**trials, msg.trial: own})
+
+    def trained(
+        self, me: Me, params: Params, own: Params | None, rows: Tensor | None
+    ) -> Step[tuple[HCCTReply, Params | None]]:
+        """Train a model on the examples in `rows`; None is all of them."""
         personal = me.layout.select(self.personal)
-        start = msg.params if self.averaged_heads else self.plain.own(me, msg.params, memory)
-        done: Fitted | None = yield Sgd(start, self.local, may_diverge=True)
+        start = params if self.averaged_heads else self.plain.own(me, params, own)
+        done: Fitted | None = yield Sgd(start, self.local, rows=rows, may_diverge=True)
         if done is None:
-            return HCCTReply(msg.params, me.n, None), memory
+            return HCCTReply(params, me.n, None), own
         travels = done.params if self.averaged_heads else without(done.params, personal)
         return HCCTReply(travels, me.n, done.steps), only(done.params, personal)
+
+    @step
+    def evaluate_trial(
+        self, me: Me, msg: TrialMessage, memory: HCCTMemory | None
+    ) -> Step[tuple[ScoreReply, HCCTMemory | None]]:
+        """Evaluate a trial's model on the examples that are held out."""
+        params = yield from self.personalised(me, msg.params, _own(memory, msg.source))
+        tally = yield from fold(partial(_add_held_out, self.pilot.hold_out), params, (0, 0, 0, 0.0))
+        return ScoreReply(int(tally[1]), None if tally[2] is None else int(tally[2]), float(tally[3])), memory
+
+    def validate_reply(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
+        """Refuse an impossible score."""
+        if step == "evaluate_trial" and not 0 <= (reply.right or 0) <= reply.held_out < 1 << 53:
+            raise WireError(f"expected right answers on at most {reply.held_out} held-out examples, got {reply.right}")
 
     @property
     def personalises(self) -> bool:
         """True if some tensors stay with the clients."""
         return bool(self.personal)
 
-    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
+    def personalise(self, me: Me, params: Params, memory: HCCTMemory | None) -> Step[Params]:
         """Return the group's model with this client's own tensors in their place."""
+        return (yield from self.personalised(me, params, memory.own if memory else None))
+
+    def personalised(self, me: Me, params: Params, own: Params | None) -> Step[Params]:
+        """Return a model with `own` tensors in their place."""
         yield from ()
         if self.averaged_heads:
-            return {**params, **memory} if memory else params
-        return self.plain.own(me, params, memory)
+            return {**params, **own} if own else params
+        return self.plain.own(me, params, own)
 
     @property
     def plain(self) -> FedAvg:
@@ -552,8 +742,7 @@ class HCCT:
         if client is None:
             one = self.groups == 1 and self.warmup == "global" and self.arrivals is None
             return state.mean if one and (self.averaged_heads or not self.personal) else None
-        at = next((k for k, members in enumerate(state.groups) if client in members), None)
-        return state.mean if at is None else state.models[at]
+        return self.model_of(state, client)
 
     def newcomer_models(self, state: HCCTState) -> tuple[Params, ...]:
         """Return the models among which a client that comes after training chooses, the groups' and their mean."""
@@ -570,7 +759,7 @@ class HCCT:
         similarity: tuple[tuple[float | None, ...], ...] = ()
         if basis is not None:
             row = {c: i for i, c in enumerate(basis.clients)}
-            alpha = tuple(self.alpha[c] for c in basis.clients) if isinstance(self.alpha, tuple) else self.alpha
+            alpha = self.cost(state, basis.clients)
             # A client that does not move agrees with no other, and is in a larger group only until the next partition.
             moved = {c for c, i in row.items() if bool(basis.gram[i, i] > 0)}
             groups = [[row[c] for c in g if c in (moved if len(g) > 1 else row)] for g in state.groups]
@@ -594,6 +783,8 @@ class HCCT:
             similarity=similarity,
             utility=tuple(utility),
             warnings=tuple(last.warnings),
+            alpha=None if self.alpha != "auto" or basis is None else self.by_share(state),
+            tried=state.tried,
             ignored=tuple(Refused(c, "train", why) for c, why in refused.items()),
         )
 
@@ -602,6 +793,20 @@ _NOBODY_GAINS = (
     "no two clients gain from training together, so every client trains alone: raise alpha (two clients of D examples "
     "whose gradients have cosine c merge from alpha = D (2 - sqrt(2 + 2 c)) on)"
 )
+
+
+def _no_gain(tried: Sequence[TriedAlpha]) -> str:
+    """Say what a pilot found of training together, when every client trains alone."""
+    alone, *together = tried
+    if alone.accuracy is not None and together:
+        best: TriedAlpha = max(together, key=lambda t: t.accuracy or 0.0)
+        found = f"accuracy {alone.accuracy:.1%} alone and at most {best.accuracy or 0.0:.1%} in groups"
+    elif alone.loss is not None and together:
+        best = min(together, key=lambda t: math.inf if t.loss is None else t.loss)
+        found = f"a loss of {alone.loss:.4g} alone and at least {best.loss or math.nan:.4g} in groups"
+    else:
+        return "every client trains alone: no client has enough examples to hold some out in a pilot"
+    return f"nobody gains: the pilot has, on held-out training examples, {found} (alpha {best.alpha:.3g})"
 
 
 def telling(gram: Tensor) -> float:
@@ -629,6 +834,57 @@ def published_score(starts: Sequence[Params], ends: Sequence[Params], names: Seq
         mean = total / count
         score += (square / count - mean * mean) / mean if mean != 0.0 else 0.0
     return score
+
+
+def _own(memory: HCCTMemory | None, trial: int) -> Params | None:
+    """Return a client's own tensors of a trial; the run's, if it has not taken part in that."""
+    return None if memory is None else memory.trials.get(trial, memory.own)
+
+
+def _add_held_out(hold_out: int, tally: Any, batch: Batch) -> Any:
+    """Add a batch's held-out examples to (examples seen, held out, right, sum of losses)."""
+    seen, held_out, right, loss = tally
+    real = batch.mask > 0
+    chosen = real & ((seen + real.cumsum(0)) % hold_out == 0)
+    hit = _is_right(batch)
+    return (
+        seen + real.sum(),
+        held_out + chosen.sum(),
+        None if hit is None else right + (hit & chosen).sum(),
+        loss + torch.where(chosen, batch.loss.double(), 0.0).sum(),
+    )
+
+
+def _is_right(batch: Batch) -> Tensor | None:
+    """Mark the examples whose class was found, (batch,) bool; None if there are no classes."""
+    if batch.y.dim() != 1 or batch.y.is_floating_point() or batch.logits.dim() != 2:
+        return None
+    return (batch.logits.argmax(1) if batch.logits.shape[1] > 1 else (batch.logits[:, 0] > 0).long()) == batch.y
+
+
+def best_trial(scores: Sequence[Mapping[ClientId, ScoreReply]]) -> int | None:
+    """Return the position of the trial that does best on held-out examples, of equals the first.
+
+    It is the first of all if none gains more than a standard error on that: with d_i the difference of client i's right
+    answers, or of its losses without classes, |sum d_i| <= sqrt(sum d_i^2).  None if nothing was held out.
+    """
+    heard = [c for c in scores[0] if scores[0][c].held_out and all(c in of for of in scores)]
+    merits = [[-of[c].loss if (right := of[c].right) is None else float(right) for c in heard] for of in scores]
+    if not heard or not all(math.isfinite(m) for of in merits for m in of):
+        return None
+    sums = [sum(of) for of in merits]
+    best = sums.index(max(sums))
+    apart = [a - b for a, b in zip(merits[best], merits[0], strict=True)]
+    return best if sum(apart) > math.sqrt(sum(d * d for d in apart)) else 0
+
+
+def _means(replies: Mapping[ClientId, ScoreReply]) -> tuple[float | None, float | None]:
+    """Return accuracy, where there are classes, and mean loss on all clients' held-out examples."""
+    heard = list(replies.values())
+    count = sum(r.held_out for r in heard)
+    loss = _finite(sum(r.loss for r in heard) / count) if count else None
+    right = [r.right for r in heard if r.right is not None]
+    return (sum(right) / count if count and len(right) == len(heard) else None), loss
 
 
 def _unusable(reply: HCCTReply, start: Params) -> str | None:

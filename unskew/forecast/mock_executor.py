@@ -16,7 +16,7 @@ is mocked as well (mock_prior.py).
 import itertools
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -225,13 +225,14 @@ class DryRunExecutor:
     def _answer_sgd(self, me: Me, request: Sgd) -> Fitted:
         given = request.examples
         kind: JobKind = ("sgd" if given is None else "sgd given", request.config, request.terms)
-        n = me.n if given is None else len(given.rows)
+        rows = request.rows if given is None else given.rows
+        n = me.n if rows is None else len(rows)
         (self.requests.server_jobs if me.id == SERVER_ID else self.requests.jobs)[kind, n] += 1
         steps = steps_of_job(request.config, n, self._trainer.task.min_batch)
         lr = request.config.lr_at(me.round)
         if self._mock == "unchanged":
             return untrained(request, me.round, steps)
-        self.sample_jobs.setdefault(kind, request)
+        self.sample_jobs.setdefault(kind, replace(request, rows=None))
         return Fitted({n: self._perturbed(me, n, t) for n, t in request.start.items()}, steps, lr, 0.6931471805599453)
 
     def _perturbed(self, me: Me, name: str, t: Tensor) -> Tensor:

@@ -137,6 +137,8 @@ class LocalTrainer:
         y_train, augment, weights = self.device_data.y, self.device_data.augment, self.device_data.weights
         if job.examples is None:
             rows = self.device_data.train[me.id]
+            if job.rows is not None:
+                rows = rows[job.rows.to(self.device)]
         else:
             given = job.examples
             x_train, y_train, augment = given.x.to(self.device, self.dtype), given.y.to(self.device), given.augment

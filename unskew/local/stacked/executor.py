@@ -130,6 +130,7 @@ class Stacked:
             if (
                 isinstance(request, Sgd)
                 and request.examples is None
+                and request.rows is None
                 and (form := self._fitter.form_of(request))
                 and self._fitter.fitting(request.start)
             ):

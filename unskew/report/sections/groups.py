@@ -287,12 +287,13 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     for i, g in enumerate(histories[:MOST_SHOWN]):
         charts.append(_flow_chart(g, f"flow{i}"))
         if g.clients <= MOST_CLIENTS:
-            own = options.get(g.method, {})
+            own = {**options.get(g.method, {}), **({} if g.judged.alpha is None else {"alpha": g.judged.alpha})}
             charts.append(_tree_chart(g, own, f"tree{i}"))
             charts.append(_similarity_chart(g, f"similar{i}"))
             charts.append(_gain_chart(g, own, record.partitions[g.seed].sizes, base, f"gain{i}"))
     drawn = in_rows([c for c in charts if c is not None])
-    return Section("Groups", lead(histories, base), drawn, (_summary(histories, marks, base),))
+    pilots = [_pilot(g) for g in histories if g.judged.tried]
+    return Section("Groups", lead(histories, base), drawn, (_summary(histories, marks, base), *pilots))
 
 
 def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
@@ -382,6 +383,37 @@ def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look
 
 def _mean(spread: stats.Spread) -> str:
     return f"{spread.mean:.1f}" + ("" if spread.std is None else f" ± {spread.std:.1f}")
+
+
+def _pilot(g: GroupHistory) -> Table:
+    """What HCCT's pilot found of each alpha."""
+    by_class = all(t.accuracy is not None for t in g.judged.tried)
+    head = (
+        ("Alpha", "examples"), ("Groups", "at the pilot's end"),
+        ("Accuracy", "% of held-out examples") if by_class else ("Loss", "mean on held-out examples"), ("", ""),
+    )  # fmt: skip
+    rows = tuple(
+        TableRow(
+            f"{t.alpha:.4g}",
+            (
+                str(t.groups),
+                f"{100 * t.accuracy:.1f}" if by_class and t.accuracy is not None else _loss(t.loss),
+                "chosen" if t.alpha == g.judged.alpha else "",
+            ),
+        )
+        for t in g.judged.tried
+    )
+    return Table(
+        f"{g.method}: the alphas tried in a pilot under seed {g.seed}, on training examples that were held out",
+        head,
+        rows,
+        "A larger alpha makes larger groups; at 0 every client trains alone. Another than the first is chosen if its "
+        "gain on that is more than a standard error over clients.",
+    )
+
+
+def _loss(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
 
 
 def _gain_in_words(measure: Measure, base: str) -> str:
