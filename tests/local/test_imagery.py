@@ -16,6 +16,7 @@ from unskew.errors import DataError, ProtocolError
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.data import DeviceData
+from unskew.local.executor import StepJob
 from unskew.local.imagery import TaskImagery
 from unskew.local.sequential import server_device
 from unskew.local.stacked.executor import Stacked
@@ -169,6 +170,28 @@ def test_training_on_handed_examples_is_training_on_ones_own(network: str) -> No
         assert torch.equal(t, other.params[name])
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+def test_training_on_some_of_ones_rows_is_training_on_those_examples(stacked: bool) -> None:
+    population, trainer = clients()
+    me, rows = population.me(1, 1, Key(5)), torch.tensor([0, 3, 5, 6, 9])
+    some = dataclasses.replace(examples_of(trainer, 1), rows=rows)
+    handed = trainer.answer(me, 0, Sgd(population.initial, LOCAL, examples=some))
+    if stacked:
+        sim = Simulator(FedAvg(LOCAL), population, Stacked(trainer))
+        job = StepJob("train", lambda me, *_: _by_rows(me, rows), me, None, None)
+        ((_, done),) = sim.executor.complete({1: job})
+        own = done.value
+    else:
+        own = trainer.answer(me, 0, Sgd(population.initial, LOCAL, rows=rows))
+    assert own.examples == 2 * len(rows)
+    for name, t in handed.params.items():
+        assert torch.equal(t, own.params[name])
+
+
+def _by_rows(me: Me, rows: Tensor) -> Step[object]:
+    return (yield Sgd(me.initial, LOCAL, rows=rows))
+
+
 def test_rows_say_how_often_an_example_is_met_and_its_augmentation_is_its_own() -> None:
     population, trainer = clients()
     met: list[Tensor] = []
@@ -197,8 +220,6 @@ def test_stacked_clients_train_on_handed_examples_as_alone() -> None:
 
 
 def _handed(sim: Simulator[object], client: int, given: Examples) -> object:
-    from unskew.local.executor import StepJob
-
     def begin(me: Me, message: object, memory: object) -> Step[object]:
         fitted = yield Sgd(me.initial, LOCAL, examples=given)
         return fitted.params

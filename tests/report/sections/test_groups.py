@@ -343,6 +343,16 @@ def test_a_fixed_number_of_groups_is_told_as_the_reason_of_the_cut(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_the_alphas_of_a_pilot_and_the_chosen_one_are_a_table(tmp_path: Path) -> None:
+    tried = [{"alpha": 0.0, "groups": 4, "accuracy": 0.5, "loss": 1.0}, {"alpha": 5.0, "groups": 2, "accuracy": 0.75}]
+    rounds = [*HCCT[:2], {**ROUND_3, "alpha": 5.0, "tried": tried}]
+    record = read(make_run(tmp_path / "run", {"hcct": rounds}, ("independent", "hcct"), 'alpha = "auto"'))
+    section = groups.section(record, ["hcct"], {"hcct": figures.looks([False])[0]})
+    assert section is not None
+    table = section.tables[-1]
+    assert [(row.name, *row.cells) for row in table.rows] == [("0", "4", "50.0", ""), ("5", "2", "75.0", "chosen")]
+
+
 def test_without_training_alone_the_page_says_what_is_missing(tmp_path: Path) -> None:
     text = pages.said(write_report(make_run(tmp_path / "run", methods=("hcct", "flsc"))))
     assert "No method of this run trains every client alone, so the gain from joining is not known" in text
