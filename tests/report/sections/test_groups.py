@@ -350,7 +350,7 @@ def test_the_alphas_of_a_pilot_and_the_chosen_one_are_a_table(tmp_path: Path) ->
     section = groups.section(record, ["hcct"], {"hcct": figures.looks([False])[0]})
     assert section is not None
     table = section.tables[-1]
-    assert [(row.name, *row.cells) for row in table.rows] == [("0", "4", "50.0", ""), ("5", "2", "75.0", "chosen")]
+    assert [(row.name, *row.cells) for row in table.entries] == [("0", "4", "50.0", ""), ("5", "2", "75.0", "chosen")]
 
 
 def test_without_training_alone_the_page_says_what_is_missing(tmp_path: Path) -> None:
