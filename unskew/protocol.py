@@ -341,7 +341,9 @@ class Penalty(Protocol):
     """A term that a method adds to the task's loss: a hashable value, compared by equality.
 
     `params` holds every trainable parameter, including those that this optimisation does not change, and no buffers.
-    A class or function with the attribute `sees = "features"` is called with the batch as a third argument.
+    A class or function with the attribute `sees = "features"` is called with the batch as a third argument.  A penalty
+    may also have a method `gradient(params, aux)` that returns, by name, the gradient of its value where that is not
+    zero.  It is used instead of autograd where training is written out by hand, so the two must agree.
     """
 
     def __call__(self, params: Params, aux: Aux) -> Tensor:
@@ -368,6 +370,11 @@ Term = Penalty | FeaturePenalty
 def sees_features(term: Term) -> bool:
     """True if the term asks for the batch."""
     return getattr(term, "sees", "parameters") == "features"
+
+
+def has_gradient(term: Term) -> bool:
+    """True if the term writes its gradient out."""
+    return callable(getattr(term, "gradient", None))
 
 
 @dataclass(frozen=True, eq=False)

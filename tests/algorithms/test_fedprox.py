@@ -8,6 +8,7 @@ import torch
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedprox import FedProx, Proximal, SizeSampled
 from unskew.algorithms.parts import SizeReply
+from unskew.algorithms.scaffold import Correction
 from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import SgdConfig
 from unskew.world.outage import Outage
@@ -115,3 +116,13 @@ def test_counting_size_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="twice; leave weighting out"):
         FedProx(sampling="size", weighting="samples")
     assert FedProx(sampling="size", weighting="uniform") == FedProx(sampling="size")
+
+
+def test_the_gradients_that_terms_write_out_are_autograds_bit_by_bit() -> None:
+    g = torch.Generator().manual_seed(4)
+    params, other = ({"a": torch.randn(5, 3, generator=g), "b": torch.randn(3, generator=g)} for _ in range(2))
+    for term, aux in ((Proximal(0.37), {"anchor": other}), (Correction(), {"correction": other})):
+        leaves = {n: w.clone().requires_grad_() for n, w in params.items()}
+        term(leaves, aux).backward()  # type: ignore[no-untyped-call]
+        written_out = term.gradient(params, aux)
+        assert all(torch.equal(written_out[n], w.grad) for n, w in leaves.items())  # type: ignore[arg-type]

@@ -40,6 +40,10 @@ class Proximal:
         """A scalar."""
         return 0.5 * self.mu * torch.stack([(w - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()
 
+    def gradient(self, params: Params, aux: Aux) -> Params:
+        """mu (w - anchor)."""
+        return {n: (w - aux["anchor"][n]).mul_(self.mu) for n, w in params.items()}
+
 
 def FedProx(
     mu: Annotated[float, Ge(0.0)] = 0.1,

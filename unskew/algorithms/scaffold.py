@@ -104,6 +104,11 @@ class Correction:
         """A scalar."""
         return torch.stack([(params[n] * d).sum() for n, d in aux["correction"].items()]).sum()
 
+    def gradient(self, params: Params, aux: Aux) -> Params:
+        """c - c_i."""
+        correction: Params = aux["correction"]
+        return correction
+
 
 @dataclass(frozen=True)
 class SCAFFOLD:

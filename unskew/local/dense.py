@@ -140,11 +140,13 @@ def stepper(
     size = [w.numel() for w in weights]
     top = None if biases[-1] is None else biases[-1][:, None]
 
+    small = [False] * len(size)
+
     def step(x: Tensor, targets: Tensor) -> Tensor:
         nonlocal first
-        n = len(targets)
-        big = [fast and n * k >= ONEDNN_FROM for k in size]
-        a = x.reshape(n, -1)
+        n = targets.shape[0]
+        big = [n * k >= ONEDNN_FROM for k in size] if fast else small
+        a = x if x.dim() == 2 else x.reshape(n, -1)
         inputs = []
         for w, b, r, large in zip(weights, biases, relu, big, strict=True):  # (1)
             inputs.append(a)
@@ -156,37 +158,37 @@ def stepper(
             a = a @ w.t() if b is None else torch.addmm(b, a, w.t())
             if r:
                 a.relu_()
-        of_class = targets.t()
         logits = weights[-1] @ a.t() if top is None else torch.addmm(top, weights[-1], a.t())
-        g = torch.softmax(logits, 0).sub_(of_class).t()  # (2), but for the division
+        across = torch.softmax(logits, 0).sub_(targets.t())  # G^T of (2), but for the division
         if not plain:
-            g.div_(n)
+            across.div_(n)
         gradients: list[Tensor] = []
         for i in range(len(weights) - 1, -1, -1):
             w, b, a, d_b = weights[i], biases[i], inputs[i], d_biases[i]
             below = None
             if i:  # (4), before the weights move
+                g = across.t()
                 below = torch.ops.aten.threshold_backward(onednn(g, w.t()) if big[i] else g @ w, a, 0)
             if plain:  # (3), times -lr and with the division, added where it belongs
                 if big[i]:
-                    w.add_(onednn(g.t(), a.t()), alpha=-lr / n)
+                    w.add_(onednn(across, a.t()), alpha=-lr / n)
                 else:
-                    w.addmm_(g.t(), a, alpha=-lr / n)
+                    w.addmm_(across, a, alpha=-lr / n)
                 if b is not None and d_b is not None:
-                    b.sub_(g.sum(0), alpha=lr / n)
+                    b.sub_(across.sum(1), alpha=lr / n)
             elif straight:
-                gradients.append(onednn(g.t(), a.t()) if big[i] else g.t() @ a)
+                gradients.append(onednn(across, a.t()) if big[i] else across @ a)
                 if d_b is not None:
-                    gradients.append(g.sum(0))
+                    gradients.append(across.sum(1))
             else:
                 if big[i]:
-                    d_weights[i].copy_(onednn(g.t(), a.t()))
+                    d_weights[i].copy_(onednn(across, a.t()))
                 else:
-                    torch.mm(g.t(), a, out=d_weights[i])
+                    torch.mm(across, a, out=d_weights[i])
                 if d_b is not None:
-                    torch.sum(g, 0, out=d_b)
+                    torch.sum(across, 1, out=d_b)
             if below is not None:
-                g = below
+                across = below.t()
         if gradients:
             momentum_step(moved, gradients, velocities, first, lr, config.momentum)
             first = False

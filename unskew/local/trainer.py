@@ -26,7 +26,19 @@ from unskew.local.executor import Columns, joined
 from unskew.local.kernels import forward_block, tune, wants_channels_last
 from unskew.local.optim import one_pass, optimiser
 from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace
-from unskew.protocol import SERVER_ID, Batch, Fitted, Fold, Imagery, Me, Run, Sgd, refuse_request, sees_features
+from unskew.protocol import (
+    SERVER_ID,
+    Batch,
+    Fitted,
+    Fold,
+    Imagery,
+    Me,
+    Run,
+    Sgd,
+    has_gradient,
+    refuse_request,
+    sees_features,
+)
 from unskew.tasks.task import Task
 from unskew.tree import Params
 
@@ -219,6 +231,13 @@ class LocalTrainer:
                 if g is not None:  # a term of one layer costs nothing in the others
                     space.gradients[name].add_(g)
 
+        def add_written_out() -> None:
+            for name, g in terms[0].gradient(params, job.aux).items():
+                if name in space.gradients:
+                    space.gradients[name].add_(g)
+
+        # Autograd sums the values of several terms before it differentiates: other roundings.
+        written_out = len(terms) == 1 and has_gradient(terms[0])
         step = dense.stepper(
             self._layers,
             params,
@@ -227,7 +246,7 @@ class LocalTrainer:
             job.config,
             lr,
             lambda: update(space.vector, space.gradient),
-            add_terms if terms else None,
+            (add_written_out if written_out else add_terms) if terms else None,
         )
 
         return _Loop(lambda x, y, _: (step(x, y), y), dense.losses, lambda answer: dense.losses([answer]))

@@ -23,11 +23,14 @@ def feddif_fcn_linear(input_shape: tuple[int, ...], num_classes: int, *, head_bi
     return logistic(input_shape, num_classes, head_bias=head_bias)
 
 
-def one_logit(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool = True) -> Network:
+def one_logit(
+    input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool = True, start: int | None = None
+) -> Network:
     """Softmax regression whose two logits, of two classes, start opposite: one logit's logistic regression.
 
     Their difference starts as PyTorch's linear layer of one output does, uniform in +-1 / sqrt(inputs), and each takes
-    half of its steps: the model of FLamby's Fed-Heart-Disease.  For more classes it is `logistic`.
+    half of its steps: the model of FLamby's Fed-Heart-Disease.  For more classes it is `logistic`.  With `start` they
+    start as `torch.manual_seed(start)` and a linear layer of one output would have it, whatever the run's seed.
 
     >>> w = one_logit((13,), 2).head.weight
     >>> bool(torch.equal(w[0], -w[1]))
@@ -35,8 +38,13 @@ def one_logit(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool
     """
     network = logistic(input_shape, num_classes, head_bias=head_bias)
     if num_classes == 2:
-        start = nn.Linear(math.prod(input_shape), 1, bias=head_bias)
+        single = nn.Linear(math.prod(input_shape), 1, bias=head_bias)
+        if start is not None:  # as nn.Linear draws, weights before bias
+            generator = torch.Generator().manual_seed(start)
+            for tensor in single.parameters():
+                bound = 1.0 / math.sqrt(single.in_features)
+                nn.init.uniform_(tensor, -bound, bound, generator=generator)
         with torch.no_grad():
-            for name, whole in start.named_parameters():
+            for name, whole in single.named_parameters():
                 getattr(network.head, name).copy_(torch.cat([-whole / 2, whole / 2]))
     return network

@@ -22,7 +22,7 @@ from unskew.data.dataset import Dataset
 from unskew.errors import DataError
 from unskew.history import History
 from unskew.info import ClientGroups
-from unskew.papers.claims import Claim, decide, paired
+from unskew.papers.claims import Claim, decide, paired, same
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import (
     Draft,
@@ -136,7 +136,22 @@ def heart(request: ReproductionRequest) -> Result:
         if method not in protocol:
             draft.rows += site_rows(method, "beside it", ours[method], [])
     draft.claims += heart_claims(ours, theirs, protocol)
+    from_theirs = alone_from_their_starts(draft, base)
+    draft.rows += site_rows("alone, FLamby's five starts", "FLamby's protocol", from_theirs, theirs["alone"])
+    for k, name in enumerate(HOSPITALS):
+        text = f"{name} alone, from FLamby's own initial weights, is what FLamby's is"
+        draft.claims.append(same(text, paired(from_theirs[k], theirs["alone"][k]), 0.02))
     return draft.result(n=len(seeds))
+
+
+def alone_from_their_starts(draft: Draft, base: Mapping[str, Any]) -> list[list[float]]:
+    """Training alone from FLamby's initial weights, nothing else changed: for each hospital the value of each start."""
+    by_start = []
+    for start in SEEDS:
+        change = {"seeds": [start], "task": {"model_options": {"start": start}}}
+        history = draft.run(experiment(f"heart-start-{start}", base, draft["alone"], change), f"start-{start}")
+        by_start.append([values[0] for values in of_sites(history, "alone", [start], len(HOSPITALS))])
+    return [list(of_site) for of_site in zip(*by_start, strict=True)]
 
 
 def heart_claims(ours: Mapping[str, Sites], theirs: Mapping[str, Sites], protocol: Sequence[str]) -> list[Claim]:
