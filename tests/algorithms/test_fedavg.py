@@ -244,7 +244,7 @@ FLOATS = {
 
 # Of these a part never travels: the head's 5*3 + 3 floats, or normalisation's 10 parameters and 10 statistics.
 # Without the pilot that chooses alpha, whose cost is in test_hcct_pilot.py.
-PILOTED: dict[str, dict[str, Any]] = dict.fromkeys(("hcct", "hcct_e", "hcct_p"), {"alpha": 1.0})
+PILOTED = {name: {"alpha": 1.0} for name in ("hcct", "hcct_e", "hcct_p")}
 STAYS = {**dict.fromkeys(("fedper", "fedrep", "fedbabu", "hcct_p"), 18), "fedbn": 20}
 
 
