@@ -169,12 +169,13 @@ def test_jobs_become_smaller_towards_the_end() -> None:
     assert memory.clients_per_job(10 << 20) == 2  # room for 8 models and a megabyte, each client's share is four
 
 
+@pytest.mark.parametrize(("alpha", "trained"), [(92.0, 39), ("auto", 4 * 39)])  # the pilot trains three times more
 def test_a_method_that_lets_training_diverge_goes_on_everywhere(
-    crowd: Callable[[], tuple[Population, LocalTrainer]],
+    crowd: Callable[[], tuple[Population, LocalTrainer]], alpha: float | str, trained: int
 ) -> None:
     population, trainer = crowd()
     trainer.device_data.x[-3] = 1e38  # the last client's
-    hcct = make("hcct", local=SgdConfig(10.0, local_steps=3))
+    hcct = make("hcct", local=SgdConfig(10.0, local_steps=3), alpha=alpha)
     pool = Pool(lambda _: WorkerSetup(hcct, trainer, population.me), 2, 1 << 12)
     ends = []
     try:
@@ -182,7 +183,7 @@ def test_a_method_that_lets_training_diverge_goes_on_everywhere(
             sim = Simulator(hcct, population, executor)
             state, trace = sim.round(sim.start(), 1)
             assert state.evidence.unusable == {39: "its training diverged"}
-            assert (len(trace.failures), len(trace.losses)) == (0, 39)
+            assert (len(trace.failures), len(trace.losses)) == (0, trained)
             ends.append(state)
     finally:
         pool.close()
