@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.keys import Key
+from unskew.keys import Key, _seeded, numpy_each
 
 parts = st.lists(st.integers() | st.text(max_size=5), max_size=4).map(tuple)
 
@@ -99,3 +99,22 @@ def test_ambient_leaves_the_gpus_state_as_it_was_and_keys_it_when_asked() -> Non
     assert torch.equal(torch.cuda.get_rng_state(device), before)
     with Key(5).ambient(device):
         assert torch.equal(torch.rand(4, device=device), first)
+
+
+@given(st.lists(st.integers(0, 2**70), max_size=5), st.lists(st.text(max_size=3), max_size=3))
+def test_generators_of_many_keys_are_those_of_each(seeds: list[int], parts: list[str]) -> None:
+    keys = [Key(seed, (part,)) for seed in seeds for part in parts]
+    many = [(draw.permutation(9).tolist(), draw.random(), int(draw.integers(7))) for draw in numpy_each(keys)]
+    each = [(draw.permutation(9).tolist(), draw.random(), int(draw.integers(7))) for draw in map(Key.numpy, keys)]
+    assert many == each
+
+
+def test_generators_of_more_keys_than_are_seeded_at_once_are_those_of_each() -> None:
+    keys = [Key(1) / i for i in range(4097)]
+    assert [draw.random() for draw in numpy_each(keys)] == [key.numpy().random() for key in keys]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**32 - 1, 2**32, 2**63 - 1])
+def test_seeds_are_spread_as_numpys_seed_sequence_does(number: int) -> None:
+    seeded = _seeded(np.array([number], np.uint64))
+    assert seeded[0].tolist() == np.random.SeedSequence(number).generate_state(4, np.uint64).tolist()

@@ -38,7 +38,7 @@ from unskew.data.split import (
     record,
 )
 from unskew.errors import ConfigError, DataError
-from unskew.keys import Key
+from unskew.keys import Key, numpy_each
 
 Floats = npt.NDArray[np.float64]
 
@@ -98,8 +98,9 @@ def assign(
         )
     _check_partition(clients, n)
     if isinstance(split, ByGroup) and split.max_samples is not None:
+        draws = numpy_each(key / "kept" / i for i in range(len(clients)))
         return tuple(
-            np.sort((key / "kept" / i).numpy().permutation(held)[: split.max_samples]) for i, held in enumerate(clients)
+            np.sort(draw.permutation(held)[: split.max_samples]) for draw, held in zip(draws, clients, strict=True)
         )
     return clients
 

@@ -21,7 +21,7 @@ from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manife
 from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, Split, record
 from unskew.errors import ConfigError, DataError, did_you_mean
-from unskew.keys import Key
+from unskew.keys import Key, numpy_each
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +274,8 @@ def _cut(
     if own_test is not None:
         test = np.array([own_test[indices].sum() for indices in parts], np.int64)
     val = np.minimum((val_fraction * (sizes - test) + 0.5).astype(np.int64), sizes - test - 1)
-    drawn = np.concatenate([(key / i / "parts").numpy().permutation(indices) for i, indices in enumerate(parts)])
+    draws = numpy_each(key / i / "parts" for i in range(len(parts)))
+    drawn = np.concatenate([draw.permutation(indices) for draw, indices in zip(draws, parts, strict=True)])
     owner = np.repeat(np.arange(len(sizes)), sizes)
     if own_test is not None:  # in the order drawn, with those for testing before the client's others
         drawn = drawn[np.lexsort((np.arange(len(drawn)), ~own_test[drawn], owner))]
