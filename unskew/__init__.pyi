@@ -77,6 +77,7 @@ from .protocol import SgdConfig as SgdConfig
 from .run.models import load_model as load_model
 from .run.models import predict as predict
 from .run.models import save_model as save_model
+from .tuning import tune as tune
 from .version import __version__ as __version__
 from .world.outage import Outage as Outage
 from .wrappers.base import wrap as wrap

@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
@@ -66,6 +67,22 @@ ALIASES = {
     "gpu": "device",
     "num_workers": "workers",
 }
+
+
+@dataclass(frozen=True)
+class Search:
+    """Range in which `unskew tune` searches a hyperparameter, beside its type: `Annotated[float, Search(0.01, 10.0)]`.
+
+    Attributes:
+        low, high: Its ends.
+        log: Search evenly over the logarithm.
+        whole: Search whole numbers only.
+    """
+
+    low: float
+    high: float
+    log: bool = True
+    whole: bool = False
 
 
 def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:

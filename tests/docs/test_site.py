@@ -73,6 +73,7 @@ def test_the_tutorial_the_how_tos_and_the_glossary_are_named_by_hand_and_in_orde
         "guides/tables.md",
         "guides/advise.md",
         "guides/choose-a-method.md",
+        "guides/tune.md",
         "guides/write-a-method.md",
         "guides/tasks.md",
         "guides/extend.md",

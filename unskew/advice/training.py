@@ -127,12 +127,12 @@ def _with(fed: FederatedData, clients: ClientIndices) -> FederatedData:
     return replace(fed, clients=clients, sha256=clients.sha256)
 
 
-def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) -> Sites:
+def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), minimum: int = 2) -> Sites:
     """Read the data and divide them.
 
     Raises:
-        ConfigError, DataError: If the experiment is impossible, there are fewer than two sites, or no site has rows to
-            choose by, or to test on.
+        ConfigError, DataError: If the experiment is impossible, there are fewer than `minimum` sites, or none
+            has rows to choose by, or to test on.
     """
     share = experiment.val_fraction or VALIDATION
     experiment = replace(experiment, val_fraction=0.0, until=None)  # of the seeds only the first is used
@@ -142,7 +142,7 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs()) 
         executor, kind = run_setup.choose_executor(experiment.runtime, setup.device, setup.parameters, 0.0)
         setup = replace(setup, executor=executor, executor_kind=kind)
     fed = run_setup.divide(experiment, setup.dataset, experiment.seeds[0])
-    if fed.num_clients < 2:
+    if fed.num_clients < minimum:
         raise ConfigError(f"advice needs two sites at least, got {fed.num_clients}")
     if not fed.clients.test.sizes.any():
         raise DataError("no site has test rows; raise test_fraction, or give the sites more rows")

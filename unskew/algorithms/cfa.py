@@ -47,6 +47,7 @@ from unskew.protocol import (
     sgd,
     step,
 )
+from unskew.schema import Search
 from unskew.server.graphs import Graph, Links, Ring, links, mixed
 from unskew.tree import Params
 
@@ -71,7 +72,7 @@ class CFA:
     """
 
     graph: Graph = Ring()
-    epsilon: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.5
+    epsilon: Annotated[float, Interval(gt=0.0, le=1.0), Search(0.05, 1)] = 0.5
     epsilon_schedule: Schedule = Constant()
     local: SgdConfig = SgdConfig()
 

@@ -22,6 +22,7 @@ from annotated_types import Ge
 from unskew.algorithms.fedavg import Averaging, ModelMessage, ModelReply
 from unskew.algorithms.fedprox import Proximal
 from unskew.protocol import Fitted, Me, Sgd, SgdConfig, Step, step
+from unskew.schema import Search
 from unskew.tree import Params
 
 
@@ -36,7 +37,7 @@ class Ditto(Averaging):
         weighting, server: Settings of the global model's average, as in FedAvg.
     """
 
-    lam: Annotated[float, Ge(0.0)] = 1.0
+    lam: Annotated[float, Ge(0.0), Search(0.01, 10)] = 1.0
     personal_epochs: Annotated[int, Ge(1)] | None = None
 
     @step

@@ -55,6 +55,7 @@ from unskew.protocol import (
     step,
 )
 from unskew.reduction import SumOf
+from unskew.schema import Search
 from unskew.tree import Params, map_params, zeros_like
 
 
@@ -145,7 +146,7 @@ class FedDC:
         ConfigError: If eq. 3 does not hold for the local optimiser.
     """
 
-    alpha: Annotated[float, Ge(0.0)] = 0.01
+    alpha: Annotated[float, Ge(0.0), Search(0.001, 1)] = 0.01
     drift: bool = True
     variates: bool = True
     divisor: Literal["own", "code"] = "own"

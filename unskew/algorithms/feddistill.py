@@ -50,6 +50,7 @@ from unskew.protocol import (
     step,
 )
 from unskew.reduction import Each
+from unskew.schema import Search
 from unskew.tree import Params
 
 
@@ -130,7 +131,7 @@ class FedDistill:
         "classifier",
     )
 
-    lam: Annotated[float, Ge(0.0)] = 1.0
+    lam: Annotated[float, Ge(0.0), Search(0.01, 10)] = 1.0
     averaging: TeacherMean = "clients"
     local: SgdConfig = SgdConfig()
 
@@ -208,7 +209,7 @@ class FedDistillPlus:
         "classifier",
     )
 
-    lam: Annotated[float, Ge(0.0)] = 1.0
+    lam: Annotated[float, Ge(0.0), Search(0.01, 10)] = 1.0
     averaging: TeacherMean = "clients"
     compat: Literal["feddw"] | None = None
     local: SgdConfig = SgdConfig()

@@ -74,6 +74,7 @@ from unskew.protocol import (
     steps_of,
 )
 from unskew.reduction import Each, Reduced, Within
+from unskew.schema import Search
 from unskew.server import privacy
 from unskew.server.distance import project
 from unskew.server.optimise import Mean, ServerRule
@@ -326,7 +327,7 @@ class DW(Wrapper):
     Message: ClassVar[Any] = FedDWMessage
     Reply: ClassVar[Any] = FedDWReply
 
-    mu: Annotated[float, Ge(0.0)] = 0.1
+    mu: Annotated[float, Ge(0.0), Search(0.001, 10)] = 0.1
     mu_decay: MuDecay | None = None
     sl_history: Literal["current", "cumulative"] = "current"
     sl_momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
@@ -658,7 +659,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
 @presets(PRESETS)
 def FedDW(
     local: SgdConfig = SgdConfig(),
-    mu: Annotated[float, Ge(0.0)] = 0.1,
+    mu: Annotated[float, Ge(0.0), Search(0.001, 10)] = 0.1,
     mu_decay: MuDecay | None = None,
     sl_history: Literal["current", "cumulative"] = "current",
     sl_momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0,

@@ -42,6 +42,7 @@ from unskew.algorithms.parts import SizeReply, acknowledged, corrected, share, s
 from unskew.errors import ConfigError
 from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.reduction import SumOf
+from unskew.schema import Search
 from unskew.tree import Params, zeros_like
 
 
@@ -111,7 +112,7 @@ class FedDyn:
         ConfigError: If alpha is 0 where eq. 4 divides by it.
     """
 
-    alpha: Annotated[float, Ge(0.0)] = 0.01
+    alpha: Annotated[float, Ge(0.0), Search(0.001, 1)] = 0.01
     correction: bool = True
     scaled: bool = False
     local: SgdConfig = SgdConfig()

@@ -29,12 +29,13 @@ from annotated_types import Ge
 
 from unskew.algorithms.fedavg import FedAvg, Weighting
 from unskew.protocol import SgdConfig
+from unskew.schema import Search
 from unskew.server.optimise import Adagrad, Adam, Decay, Momentum, Rate, Yogi
 
 
 def FedAvgM(
-    beta: Decay = 0.9,
-    server_lr: Rate = 1.0,
+    beta: Annotated[Decay, Search(0.0, 0.99, log=False)] = 0.9,
+    server_lr: Annotated[Rate, Search(0.1, 2.0)] = 1.0,
     nesterov: bool = False,
     local: SgdConfig = SgdConfig(),
     weighting: Weighting = "samples",
@@ -51,7 +52,7 @@ def FedAvgM(
 
 
 def FedAdagrad(
-    server_lr: Rate = 0.1,
+    server_lr: Annotated[Rate, Search(0.001, 1.0)] = 0.1,
     beta1: Decay = 0.0,
     tau: Rate = 1e-3,
     v0: Annotated[float, Ge(0.0)] | None = None,
@@ -63,7 +64,7 @@ def FedAdagrad(
 
 
 def FedAdam(
-    server_lr: Rate = 0.03,
+    server_lr: Annotated[Rate, Search(0.001, 1.0)] = 0.03,
     beta1: Decay = 0.9,
     beta2: Decay = 0.99,
     tau: Rate = 1e-3,
@@ -76,7 +77,7 @@ def FedAdam(
 
 
 def FedYogi(
-    server_lr: Rate = 0.03,
+    server_lr: Annotated[Rate, Search(0.001, 1.0)] = 0.03,
     beta1: Decay = 0.9,
     beta2: Decay = 0.99,
     tau: Rate = 1e-3,

@@ -30,6 +30,7 @@ from torch import Tensor
 from unskew.algorithms.parts import TeacherMean, by_class, check_counts, classifier, masked_mean, mean_by_class
 from unskew.errors import WireError
 from unskew.protocol import Aux, Batch, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
+from unskew.schema import Search
 from unskew.tree import Params
 
 
@@ -86,7 +87,7 @@ class FedProto:
         "classifier",
     )
 
-    lam: Annotated[float, Ge(0.0)] = 1.0
+    lam: Annotated[float, Ge(0.0), Search(0.01, 10)] = 1.0
     averaging: TeacherMean = "examples"
     local: SgdConfig = SgdConfig()
 

@@ -24,6 +24,7 @@ from unskew.algorithms.fedavg import FedAvg, FedAvgState, ModelMessage, ModelRep
 from unskew.algorithms.parts import SizeReply
 from unskew.errors import ConfigError
 from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
+from unskew.schema import Search
 from unskew.server.optimise import Mean, ServerRule
 from unskew.tree import Params
 
@@ -46,7 +47,7 @@ class Proximal:
 
 
 def FedProx(
-    mu: Annotated[float, Ge(0.0)] = 0.1,
+    mu: Annotated[float, Ge(0.0), Search(0.001, 10)] = 0.1,
     local: SgdConfig = SgdConfig(),
     weighting: Weighting | None = None,
     personal: tuple[str, ...] = (),

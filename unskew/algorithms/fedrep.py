@@ -33,6 +33,7 @@ from unskew.algorithms.fedavg import (
 )
 from unskew.algorithms.parts import restricted, shares_something
 from unskew.protocol import ClientId, Federation, Layout, Me, SgdConfig, Step, sgd, step
+from unskew.schema import Search
 from unskew.tree import Params
 
 
@@ -52,7 +53,7 @@ class FedRep(Averaging):
         ConfigError: In `init`, if no tensor would be left to share.
     """
 
-    head_epochs: Annotated[int, Ge(0)] = 10
+    head_epochs: Annotated[int, Ge(0), Search(1, 20, whole=True)] = 10
     weighting: Weighting = field(default="uniform", kw_only=True)
     personal: tuple[str, ...] = ("head",)
     finetune_epochs: Annotated[int, Ge(0)] = 0

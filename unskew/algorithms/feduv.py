@@ -26,6 +26,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, Weighting
 from unskew.protocol import Aux, Batch, SgdConfig
+from unskew.schema import Search
 from unskew.server.optimise import Mean, ServerRule
 from unskew.tree import Params
 
@@ -78,8 +79,8 @@ class Uniformity:
 
 
 def FedUV(
-    lambda_v: Annotated[float, Ge(0.0)] | None = None,
-    lambda_u: Annotated[float, Ge(0.0)] = 0.5,
+    lambda_v: Annotated[float, Ge(0.0), Search(0.05, 20)] | None = None,
+    lambda_u: Annotated[float, Ge(0.0), Search(0.01, 5)] = 0.5,
     detach_median: bool = True,
     local: SgdConfig = SgdConfig(),
     weighting: Weighting = "samples",

@@ -33,6 +33,7 @@ from unskew.errors import ConfigError
 from unskew.info import ChosenGroups, Refused
 from unskew.protocol import ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.reduction import Each, MeanOf, weighted_mean
+from unskew.schema import Search
 from unskew.tree import Params
 
 Ids = tuple[int, ...]
@@ -96,7 +97,7 @@ class FLSC:
         ConfigError: If a client would be in more clusters than there are.
     """
 
-    clusters: Annotated[int, Ge(1)] = 4
+    clusters: Annotated[int, Ge(1), Search(2, 8, whole=True)] = 4
     memberships: Annotated[int, Ge(1)] = 2
     ids: Literal["current", "previous"] = "current"
     start: InitialModels = "distinct"

@@ -48,6 +48,7 @@ from unskew.protocol import (
     step,
 )
 from unskew.reduction import Each, Reduction, SumOf
+from unskew.schema import Search
 from unskew.tree import Params
 
 InitialModels = Literal["distinct", "identical"]
@@ -104,7 +105,7 @@ class IFCA:
         personal: Tensors that stay with each client, as in FedAvg; a client evaluates every cluster with its own.
     """
 
-    clusters: Annotated[int, Ge(1)] = 4
+    clusters: Annotated[int, Ge(1), Search(2, 8, whole=True)] = 4
     clustered: tuple[str, ...] = ("all",)
     averaging: Literal["model", "gradient"] = "model"
     start: InitialModels = "distinct"

@@ -43,6 +43,7 @@ from unskew.errors import ConfigError, WireError
 from unskew.info import Appeals, ChosenGroups, Refused
 from unskew.protocol import ClientId, Federation, Layout, Me, Model, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.reduction import ByClient, Each, MeanOf, SumOf
+from unskew.schema import Search
 from unskew.tree import Params, require_names
 
 
@@ -116,7 +117,7 @@ class MAXFL:
     rho: float | Literal["solo_loss"] = "solo_loss"
     solo_rounds: Annotated[int, Ge(1)] = 1
     warmup: Annotated[int, Ge(0)] = 5
-    server_lr: Annotated[float, Gt(0.0)] = 1.0
+    server_lr: Annotated[float, Gt(0.0), Search(0.1, 2)] = 1.0
     epsilon: Annotated[float, Gt(0.0)] = 0.01
     preferred: bool = False
     local: SgdConfig = SgdConfig()

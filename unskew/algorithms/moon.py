@@ -28,6 +28,7 @@ from torch.nn.functional import cosine_similarity
 from unskew.algorithms.fedavg import Averaging, ModelMessage, ModelReply
 from unskew.algorithms.parts import masked_mean
 from unskew.protocol import Aux, Batch, Me, Step, sgd, step
+from unskew.schema import Search
 from unskew.tree import Params
 
 
@@ -65,8 +66,8 @@ class MOON(Averaging):
         local, weighting, server: Settings as in FedAvg.
     """
 
-    mu: Annotated[float, Ge(0.0)] = 1.0
-    temperature: Annotated[float, Gt(0.0)] = 0.5
+    mu: Annotated[float, Ge(0.0), Search(0.01, 10)] = 1.0
+    temperature: Annotated[float, Gt(0.0), Search(0.1, 2)] = 0.5
     buffer: Annotated[int, Ge(1)] = 1
 
     @step

@@ -49,6 +49,7 @@ from unskew.protocol import (
     sgd,
     step,
 )
+from unskew.schema import Search
 from unskew.tree import Params
 
 
@@ -89,7 +90,7 @@ class PerFedAvg(Averaging):
         ConfigError: If `local` is not plain SGD.
     """
 
-    alpha: Annotated[float, Ge(0.0)] = 0.01
+    alpha: Annotated[float, Ge(0.0), Search(0.001, 0.3)] = 0.01
     order: Literal["first", "hessian_free", "exact"] = "first"
     delta: Annotated[float, Gt(0.0)] = 0.01
     adapt_steps: Annotated[int, Ge(0)] = 1

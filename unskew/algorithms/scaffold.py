@@ -51,6 +51,7 @@ from unskew.protocol import (
     step,
 )
 from unskew.reduction import SumOf
+from unskew.schema import Search
 from unskew.tree import Params, map_params, require_names, zeros_like
 
 
@@ -126,7 +127,7 @@ class SCAFFOLD:
     """
 
     option: Literal["I", "II"] = "II"
-    server_lr: Annotated[float, Gt(0.0)] = 1.0
+    server_lr: Annotated[float, Gt(0.0), Search(0.1, 2)] = 1.0
     local: SgdConfig = SgdConfig()
     weighting: Weighting = "uniform"
 

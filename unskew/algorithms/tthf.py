@@ -60,6 +60,7 @@ from unskew.protocol import (
     step,
 )
 from unskew.reduction import weighted_mean
+from unskew.schema import Search
 from unskew.server.graphs import Geometric, Graph, Links, Mixing, contraction, links, mixed, mixing_matrix
 from unskew.tree import Params
 
@@ -137,7 +138,7 @@ class TTHF:
 
     cluster_size: Annotated[int, Ge(1)] = 5
     d2d_every: Annotated[int, Ge(1)] | None = None
-    gamma: Annotated[int, Ge(0)] = 1
+    gamma: Annotated[int, Ge(0), Search(1, 10, whole=True)] = 1
     phi: Annotated[float, Gt(0.0)] | None = None
     d2d_before_global: bool = False
     graph: Graph = Geometric()

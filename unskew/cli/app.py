@@ -26,6 +26,7 @@ from unskew.cli.reproduce import reproduce
 from unskew.cli.run import resume, run
 from unskew.cli.show import compare, report, table
 from unskew.cli.sweep import sweep
+from unskew.cli.tune import tune
 from unskew.version import __version__
 
 # What an argument is stands in its command's text: click 8.5 drops the help that Typer 0.20 gives to arguments.
@@ -68,6 +69,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "sweep": sweep,
     "leave-one-out": leave_one_out,
     "advise": advise,
+    "tune": tune,
     "audit": audit,
     "doctor": doctor,
 }

@@ -244,12 +244,12 @@ def lines_chart(
             axes.plot(xs, means, "o", markersize=9, markerfacecolor="none", markeredgecolor=INK, markeredgewidth=0.9)
         if _spans(axes, [v for line in lines for v in line.curve.mean]) and scale == 1 and log:
             axes.set_yscale("log")
-            _plain_numbers(axes.yaxis)
+            plain_numbers(axes.yaxis)
             y = f"{y}, log scale"
         if len(lines) > 1 and _spans(axes, [line.curve.x[-1] for line in lines], 20):
             smallest = min((v for line in lines for v in line.curve.x if v > 0), default=1.0)
             axes.set_xscale("symlog", linthresh=smallest)
-            _plain_numbers(axes.xaxis)
+            plain_numbers(axes.xaxis)
             x = f"{x}, log scale"
         elif x.endswith("round"):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
@@ -260,7 +260,7 @@ def lines_chart(
         return markup(figure, name, alt)
 
 
-def _plain_numbers(axis: Axis) -> None:
+def plain_numbers(axis: Axis) -> None:
     """Write 0.01 rather than a power of ten: SVG text cannot show mathematics."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())

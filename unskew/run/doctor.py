@@ -50,6 +50,7 @@ EXTRAS = (
     Extra("flower", "the same experiment over a real network", ("flwr",)),
     Extra("diffusion", "Stable Diffusion as a prior", ("diffusers", "transformers")),
     Extra("dp", "privacy accounting", ("dp-accounting",)),
+    Extra("tune", "tuning of hyperparameters", ("optuna",)),
 )
 
 

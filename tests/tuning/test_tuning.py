@@ -1,0 +1,215 @@
+"""`us.tune` and `unskew tune`: equal budgets, validation rows only, a search that goes on, and what comes out."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unskew as us
+from unskew.advice.training import Training
+from unskew.errors import ConfigError, RunError
+from unskew.experiment import config
+from unskew.schema import Search
+from unskew.tuning.search import Budget, optuna_module
+from unskew.tuning.space import LR, present, ranges_of, with_values
+
+optuna = pytest.importorskip("optuna", reason="optuna is not installed (extra [tune])")
+
+
+def clients(seed: int = 0) -> dict[str, tuple[Any, Any]]:
+    rng = np.random.default_rng(seed)
+    return {
+        f"site {k}": ((x := rng.normal(size=(24, 4)).astype(np.float32)), (x[:, 0] + 0.3 * k > 0).astype(np.int64))
+        for k in range(3)
+    }
+
+
+def tune(out: Path, data: Any = None, **options: Any) -> Any:
+    asked: dict[str, Any] = {"trials": 3, "rounds": 2, "final_seeds": 2, "progress": False, **options}
+    return us.tune({"FedProx": us.FedProx(mu=0.1), "FedAvg": us.FedAvg()}, out=out, data=data or clients(), **asked)
+
+
+# ---------------------------------------------------------------- what is searched
+def test_ranges_stand_beside_hyperparameters_and_hold_the_present_value() -> None:
+    assert ranges_of(config.method("fedprox", {"mu": 20.0, "local": {"lr": 0.3}})) == {
+        LR: Search(0.01, 3.0),
+        "mu": Search(0.001, 20.0),
+    }
+    assert ranges_of(config.method("fedprox", {"mu": 0.0}))["mu"] == Search(0.001, 10.0)
+    assert set(ranges_of(config.method("fedadam", {}))) == {LR, "server_lr"}
+
+
+def test_values_are_put_where_they_belong_and_everything_else_stays() -> None:
+    method = config.method("fedprox", {"mu": 0.5, "local": {"lr": 0.2, "batch_size": 7}})
+    tuned = with_values(method, {LR: 0.4, "mu": 2.0})
+    assert (tuned.options["mu"], tuned.options["local"]["lr"], tuned.options["local"]["batch_size"]) == (2.0, 0.4, 7)
+    assert present(tuned, ranges_of(tuned)) == {LR: 0.4, "mu": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"trials": 3, "seconds": 1.0}, "not both"),
+        ({"trials": 0}, "trials must be above zero, got 0"),
+        ({"pruner": "best"}, 'pruner must be "median"'),
+    ],
+)
+def test_an_impossible_budget_is_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Budget(**options)
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(RunError, match=r"pip install 'unskew\[tune\]'"):
+        optuna_module()
+
+
+# ---------------------------------------------------------------- the search
+def test_each_method_has_the_same_budget_and_begins_with_its_present_settings(tmp_path: Path) -> None:
+    tuning = tune(tmp_path / "out", trials=4, pruner="none")
+    assert [len(s.trials) for s in tuning.searches] == [4, 4]
+    prox, avg = tuning.searches
+    assert prox.trials[0].values == {LR: 0.1, "mu": 0.1}
+    assert avg.trials[0].values == {LR: 0.1}
+    for s in tuning.searches:
+        scores = [t.score for t in s.trials]
+        assert s.trials[s.best].score == max(scores)
+        assert all(r.low <= t.values[n] <= r.high for t in s.trials for n, r in s.ranges.items())
+
+
+def test_test_rows_decide_nothing(tmp_path: Path) -> None:
+    """With other labels on the test rows the trials and choices are the same; only what is reported differs."""
+    data = clients()
+    x, y = (np.concatenate([part[i] for part in data.values()]) for i in (0, 1))
+    test = x[:30] + 0.1
+    outcomes = []
+    for labels in (np.zeros(30, np.int64), np.ones(30, np.int64)):
+        out = tmp_path / f"out{labels[0]}"
+        options = {"test": (test, labels), "split": us.IID(num_clients=3), "test_fraction": 0.2}
+        tuning = tune(out, (x, y), pruner="none", **options)
+        outcomes.append([[(t.values, t.score) for t in s.trials] for s in tuning.searches])
+    assert outcomes[0] == outcomes[1]
+
+
+def test_no_trial_reads_a_row_that_the_comparison_is_made_on(tmp_path: Path) -> None:
+    sites = tune(tmp_path / "out").sites
+    tested = set(sites.fed.clients.test.values.tolist())
+    assert tested
+    for fold in sites.folds:
+        assert not tested & {*fold.clients.train.values.tolist(), *fold.clients.val.values.tolist()}
+
+
+def test_a_search_that_stopped_goes_on_with_the_trials_of_one_that_did_not(tmp_path: Path) -> None:
+    whole = tune(tmp_path / "whole", trials=7, pruner="none")
+    tune(tmp_path / "parts", trials=3, pruner="none")
+    parts = tune(tmp_path / "parts", trials=7, pruner="none")
+    for a, b in zip(whole.searches, parts.searches, strict=True):
+        assert [(t.values, t.score) for t in a.trials] == [(t.values, t.score) for t in b.trials]
+
+
+def test_bad_trials_end_early_and_a_diverged_one_is_never_the_best(tmp_path: Path) -> None:
+    method = {"FedAvg": us.FedAvg(us.SgdConfig(lr=1e20))}
+    tuning = us.tune(method, out=tmp_path, data=clients(), trials=2, rounds=2, final_seeds=1, progress=False)
+    (s,) = tuning.searches
+    assert s.trials[0].state == "diverged"
+    assert s.best != 0
+
+
+def test_fresh_seeds_follow_those_of_the_search_and_the_file_has_fresher_ones(tmp_path: Path) -> None:
+    tuning = tune(tmp_path / "out", seeds=[3])
+    assert tuning.seeds == (4, 5)
+    written = config.load(tmp_path / "out" / "tuned.toml")
+    assert written.seeds == (6, 7, 8, 9, 10)
+    assert [m.label for m in written.methods] == ["FedProx", "FedAvg"]
+    for method, s in zip(written.methods, tuning.searches, strict=True):
+        assert present(method, s.ranges) == pytest.approx(dict(s.trials[s.best].values))
+    page = (tmp_path / "out" / "tuning.html").read_text()
+    assert "FedProx: mu" in page
+    assert json.loads((tmp_path / "out" / "tuning.json").read_text())["methods"]["FedProx"]["trials"] == 3
+
+
+def test_other_settings_do_not_go_on_from_these_trials(tmp_path: Path) -> None:
+    tune(tmp_path, trials=2)
+    again = tune(tmp_path, trials=2, rounds=3)
+    assert all(t.rounds == 3 for s in again.searches for t in s.trials if t.state == "complete")
+
+
+def test_settings_that_no_range_holds_are_tried_first_as_they_are(tmp_path: Path) -> None:
+    methods = {"Ditto": us.Ditto(lam=0.0)}
+    (s,) = us.tune(
+        methods, out=tmp_path, data=clients(), trials=2, rounds=1, final_seeds=1, pruner="none", progress=False
+    ).searches
+    assert s.trials[0].values == {LR: 0.1}
+    assert set(s.trials[1].values) == {LR, "lam"}
+
+
+def test_whole_numbers_are_searched_in_whole_numbers(tmp_path: Path) -> None:
+    (s,) = us.tune(
+        {"IFCA": us.IFCA()}, out=tmp_path, data=clients(), trials=3, rounds=1, final_seeds=1, progress=False
+    ).searches
+    assert {type(t.values["clusters"]) for t in s.trials} == {int}
+    assert {t.values["clusters"] for t in s.trials} <= set(range(2, 9))
+
+
+def test_hyperband_ends_trials_early_too(tmp_path: Path) -> None:
+    tuning = tune(tmp_path, trials=6, rounds=5, pruner="hyperband", final_seeds=1)
+    states = [t.state for s in tuning.searches for t in s.trials]
+    assert "pruned" in states
+    assert all(t.rounds == 5 for s in tuning.searches for t in s.trials if t.complete)
+
+
+def test_a_damaged_file_of_trials_is_refused_and_named(tmp_path: Path) -> None:
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials" / "FedProx.db").write_bytes(b"not SQLite" * 1000)
+    with pytest.raises(RunError, match=r"FedProx\.db is no file of trials .* delete it to begin anew"):
+        tune(tmp_path)
+
+
+@pytest.mark.parametrize("at", [0, 5])
+def test_a_trial_that_was_killed_is_made_again_and_none_is_lost(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def search(folder: str) -> Any:
+        methods, asked = {"FedProx": us.FedProx(mu=0.1)}, {"trials": 7, "rounds": 1, "final_seeds": 1}
+        (searched,) = us.tune(methods, out=tmp_path / folder, data=clients(), progress=False, **asked).searches
+        return [(t.values, t.score) for t in searched.trials]
+
+    numbers, go_on = itertools.count(), Training.go_on
+
+    def killed(self: Training, until: int) -> None:
+        if next(numbers) == at:
+            raise Killed
+        go_on(self, until)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "go_on", killed)
+        with pytest.raises(Killed):
+            search("killed")
+    assert search("killed") == search("whole")
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_after_kill_9(tmp_path: Path) -> None:
+    """The trial in progress is lost and made again; none that ended is."""
+    command = [sys.executable, "-m", "unskew", "tune", "digits", "--trials", "4", "--final-seeds", "1", "--out", "t"]
+    command += ["--set", "rounds=3", "--set", "seeds=[0]", "--quiet"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=os.environ)
+    until = time.monotonic() + 120
+    while len(list(tmp_path.glob("t/trials/*.db"))) < 3 and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert all(m["trials"] in (0, 4) for m in json.loads(done.stdout)["methods"].values())

@@ -1,0 +1,54 @@
+"""`unskew tune`: every method at its best, at equal budgets."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located
+
+
+def tune(
+    experiment: Annotated[str, typer.Argument()] = "digits",
+    settings: Settings = None,
+    trials: Annotated[int | None, typer.Option(help="Trials of each method; 20 if no time is given.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Time for each method's trials, s.")] = None,
+    pruner: Annotated[str, typer.Option(help="How bad trials end early: median, hyperband or none.")] = "median",
+    final_seeds: Annotated[int, typer.Option(help="Fresh seeds of the comparison with default settings.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Folder; with trials in it the search goes on.")] = None,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tune each method of an experiment at the same budget, on validation rows.
+
+    EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
+    Searched are the local learning rate and the ranges that stand beside a
+    method's hyperparameters.  The folder has the page, [bold]tuning.html[/], and the
+    tuned experiment, [bold]tuned.toml[/]; given again as --out it goes on.
+
+    [dim]unskew tune digits[/]
+    [dim]unskew tune my.toml --trials 50 --pruner hyperband --out tuned[/]
+    """
+    from typing import cast
+
+    from unskew.run.progress import watching
+    from unskew.tuning import of_experiment
+    from unskew.tuning.page import EXPERIMENT, PAGE, lead
+    from unskew.tuning.search import Budget, Pruner
+
+    budget = Budget(trials, seconds, cast(Pruner, pruner))
+    chosen = load_own(experiment, located(settings, data_dir))
+    folder = out or Path("runs") / f"{as_file(chosen.name)}-tuning-{datetime.now():%Y%m%d-%H%M%S}"
+    with watching(quiet) as callback:
+        tuning = of_experiment(chosen, folder, budget, final_seeds, callback.note)
+    if as_json:
+        print(json.dumps(tuning.to_json()))
+    else:
+        Console().print(lead(tuning), markup=False, highlight=False)
+    remarks = Console(stderr=True)
+    remarks.print(f"page: {folder / PAGE}", markup=False, highlight=False, soft_wrap=True)
+    remarks.print(f"tuned: unskew run {folder / EXPERIMENT}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,114 @@
+"""Tuning: every method gets the same budget over its own search space, judged on validation rows of the clients.
+
+space.py    what is searched: ranges that stand beside hyperparameters, and the local learning rate
+search.py   trials by Optuna, kept in SQLite files; a search that was killed goes on
+result.py   tuned against default settings on test rows, under fresh seeds; the experiment that follows
+page.py     the page
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unskew import api, schema
+from unskew.advice.training import sites_of
+from unskew.data.preprocess import Preprocess
+from unskew.data.split import Split
+from unskew.errors import ConfigError, RunError
+from unskew.experiment.config import Experiment, TaskConfig
+from unskew.run.folder import locked
+from unskew.run.progress import watching
+from unskew.run.setup import InMemoryInputs
+from unskew.tasks.kind import Loss
+from unskew.tuning.page import write_tuning
+from unskew.tuning.result import SEEDS, Tuning, compared
+from unskew.tuning.search import Budget, Pruner, search
+from unskew.tuning.space import ranges_of
+
+
+def tune(
+    methods: object,
+    *,
+    out: str | Path,
+    data: object = "digits",
+    model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
+    target: str | Sequence[str] | None = None,
+    client: str | None = None,
+    test: object = None,
+    preprocess: Preprocess | bool | None = None,
+    split: Split | None = None,
+    task: TaskConfig | str | None = None,
+    loss: str | Loss | None = None,
+    rounds: int = 20,
+    trials: int | None = None,
+    seconds: float | None = None,
+    pruner: Pruner = "median",
+    final_seeds: int = SEEDS,
+    progress: bool = True,
+    **settings: Any,
+) -> Tuning:
+    """Tune methods at equal budgets, on validation rows of the clients that train.
+
+    Test rows, and clients that are set aside to come later, are read by no choice: they stand in the comparison of
+    tuned and default settings that follows, under fresh seeds.
+
+    Args:
+        methods, data, model, target, client, test, preprocess, split, task, loss, rounds: As in `simulate`.
+        out: The folder; with the trials of a search that was interrupted it goes on from them.  It gets the page,
+            tuning.html, and the tuned experiment, tuned.toml.
+        trials, seconds: Budget of each method: a number of trials, 20 if neither is given, or a time.
+        pruner: Trials that go badly end early: by "median", "hyperband", or "none".
+        final_seeds: Number of fresh seeds of the comparison.
+        progress: Say on stderr how far it is.
+        settings: Further settings of the experiment, as clients_per_round or val_fraction.
+
+    Raises:
+        ConfigError, DataError: If the experiment or the budget is impossible.
+        RunError: If `out` cannot be written, or Optuna (extra unskew[tune]) is missing.
+    """
+    known = schema.parameters(Experiment)
+    if strangers := [name for name in settings if name not in known]:
+        raise schema.unknown(strangers[0], known, "", "tune")
+    with api.torch_left_alone(), watching(not progress) as watcher:
+        experiment, inputs = api.described(
+            methods, {"name": "tuning", "rounds": rounds, **settings}, data=data, model=model, target=target,
+            client=client, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
+        )  # fmt: skip
+        budget = Budget(trials, seconds, pruner)
+        return of_experiment(experiment, Path(out), budget, final_seeds, watcher.note, inputs=inputs)
+
+
+def of_experiment(
+    experiment: Experiment,
+    folder: Path,
+    budget: Budget,
+    final_seeds: int = SEEDS,
+    note: Callable[[str], None] = lambda text: None,
+    *,
+    inputs: InMemoryInputs = InMemoryInputs(),
+) -> Tuning:
+    """Tune the methods of an experiment, compare them with what they were, and write all to a folder.
+
+    Raises:
+        ConfigError, DataError, RunError: As in `tune`.
+    """
+    if final_seeds < 1:
+        raise ConfigError(f"final_seeds must be at least 1, got {final_seeds}")
+    chosen = [(m, ranges_of(m)) for m in experiment.methods]
+    if not any(ranges for _, ranges in chosen):
+        raise ConfigError("no method of the experiment has anything to tune, a learning rate or a range of its own")
+    sites = sites_of(experiment, inputs, minimum=1)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another folder") from error
+    with locked(folder):
+        results = tuple(search(sites, m, ranges, budget, folder, note) for m, ranges in chosen)
+        tuning = compared(sites, results, budget, final_seeds, note)
+        write_tuning(tuning, folder)
+    return tuning
+
+
+__all__ = ["Budget", "Tuning", "of_experiment", "tune"]
