@@ -1,4 +1,6 @@
-"""Values that no file can hold."""
+"""Values that no file can hold, and signatures that are read once."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -19,3 +21,24 @@ def test_an_array_where_a_setting_is_wanted_is_refused_in_a_line(setting: str) -
         schema.build(TaskConfig, {setting: frame}, "task")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 160
+
+
+@dataclass
+class Factory:
+    """Can be compared, and so not hashed."""
+
+    factor: int
+
+    def __call__(self, width: int = 1) -> int:
+        return self.factor * width
+
+
+def test_a_callable_value_without_a_hash_is_checked_like_any_other() -> None:
+    assert schema.build(Factory(3), {"width": 2}, "mine") == 6
+    with pytest.raises(ConfigError, match="mine.width must be an integer"):
+        schema.build(Factory(3), {"width": "2"}, "mine")
+
+
+def test_a_caller_may_change_what_it_is_told_of_a_signature() -> None:
+    schema.parameters(TaskConfig).clear()
+    assert "data" in schema.parameters(TaskConfig)

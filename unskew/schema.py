@@ -4,12 +4,13 @@ The declaration is the code itself: a dataclass or a function with annotated, bo
 the checking, strictly; this module turns its findings into one sentence each.
 """
 
+import functools
 import inspect
 import json
 import math
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -94,6 +95,17 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
         ConfigError: If a parameter has no readable annotation, or is `*args` or `**kwargs`, so that there is nothing to
             check it against.
     """
+    return dict((_parameters if _hashable(target) else _parameters.__wrapped__)(target, frozenset(skip)))
+
+
+def _hashable(target: object) -> bool:
+    """Return true unless this is somebody's callable value that can be compared but not hashed."""
+    return isinstance(target, Hashable)
+
+
+# A file has a dozen tables, and a run reads some again and again; Pydantic takes milliseconds to make a model of one.
+@functools.lru_cache(maxsize=512)
+def _parameters(target: Callable[..., Any], skip: frozenset[str]) -> dict[str, tuple[Any, Any]]:
     try:
         hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
         signature = inspect.signature(target)
@@ -111,6 +123,13 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
         if registry_of(hints[name]) or not any(_is_code(t) for t in _types(hints[name])):
             settings[name] = (hints[name], ... if p.default is p.empty else p.default)
     return settings
+
+
+@functools.lru_cache(maxsize=512)
+def _model(target: Callable[..., Any], skip: frozenset[str]) -> type[pydantic.BaseModel]:
+    config = pydantic.ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+    fields: dict[str, Any] = parameters(target, skip)
+    return pydantic.create_model("Options", __config__=config, **fields)
 
 
 def build(
@@ -157,10 +176,9 @@ def checked(
 ) -> dict[str, Any]:
     """Return the options as `target` takes them; missing ones keep their defaults.  Raises as `build` does."""
     with errors_at(place, where):
-        fields: dict[str, Any] = dict(parameters(target, skip))
+        fields = parameters(target, skip)
     plain = _prepared(fields, options, place, where, owner or place or _name(target), elsewhere or {})
-    config = pydantic.ConfigDict(extra="forbid", strict=True, protected_namespaces=())
-    model = pydantic.create_model("Options", __config__=config, **fields)
+    model = (_model if _hashable(target) else _model.__wrapped__)(target, frozenset(skip))
     try:
         # Through JSON, where strict mode takes a list for a tuple and a table for a dataclass, but never "3" for 3.
         values = model.model_validate_json(json.dumps(plain), strict=True)
