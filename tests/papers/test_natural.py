@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,32 @@ def test_heart_runs_by_flambys_protocol_on_its_patients(tmp_path: Path) -> None:
     patients = json.loads((tmp_path / "federated" / "partition.json").read_text())["seeds"]["0"]
     assert patients["stats"]["sizes"] == [199, 172, 30, 85]
     assert [len(c["test"]) for c in patients["clients"]] == [104, 89, 16, 45]
+
+
+# ---------------------------------------------------------------- suites
+def landmine(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"field": np.repeat(np.arange(29), 12), "y": rng.integers(0, 2, 348), "x": rng.normal(size=(348, 9))}
+
+
+def wisdm(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {
+        "user": np.repeat(np.arange(1, 37), 12),
+        "y": rng.integers(0, 6, 432),
+        "x": rng.normal(size=(432, 43)).astype(np.float32),
+        "activity": np.array([f"activity {i}" for i in range(6)]),
+        "feature": np.array([f"feature {i}" for i in range(43)]),
+    }
+
+
+@pytest.mark.parametrize(("make", "met_later"), [(landmine, 6), pytest.param(wisdm, 12, marks=pytest.mark.slow)])
+def test_a_suite_runs_as_it_is_described(
+    make: Callable[[np.random.Generator], dict[str, np.ndarray]], met_later: int, tmp_path: Path
+) -> None:
+    """Random rows in the layout of the file: it is the settings that are tried, one round long."""
+    np.savez(tmp_path / f"{make.__name__}.npz", **make(np.random.default_rng(0)))
+    quick = {"experiment": {"rounds": 1, "eval_every": 1, "seeds": [0, 1], "local": {"local_epochs": 1}}}
+    name = f"natural/{make.__name__}"
+    result = papers.reproduce(name, "small", tmp_path / "out", tmp_path, NoCallback(), quick)
+    assert {"alone", "FedAvg", "Ditto", "HCCT", "pooled"} <= {r.method for r in result.rows}
+    partition = json.loads((tmp_path / "out" / "partition.json").read_text())["seeds"]["0"]
+    assert len(partition["unseen"]["client_names"]) == met_later
