@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format docs wheel nightly bench-peers clean
+.PHONY: help demo test test-slow check format docs wheel nightly lock bench-peers clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -76,6 +76,13 @@ wheel: $(STAMP) ## Build the wheel and run an experiment from it, away from this
 	cd build/wheel && PYTHONPATH=site ../../$(BIN)/python -c "import unskew; assert 'wheel' in unskew.__file__, unskew.__file__"
 	cd build/wheel && PYTHONPATH=site ../../$(BIN)/python -m unskew run digits --set rounds=1 --set seeds=[0] --quiet --out run
 	test -s build/wheel/run/report.html
+
+# Every file by its hash, for those who install on a machine that is to be trusted.
+lock: $(STAMP) ## Write requirements.lock: what a deployment needs, with hashes
+	$(PIP) uv
+	$(BIN)/uv pip compile pyproject.toml --extra flower --extra dp -c constraints.txt --generate-hashes \
+	  --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --no-header --no-annotate --quiet \
+	  --output-file requirements.lock
 
 bench-peers: $(STAMP) ## Measure unskew beside Flower, pfl-research and FedJAX (gigabytes of downloads, over an hour)
 	$(BIN)/python bench/peers/run.py
