@@ -242,7 +242,7 @@ NAMES = {
         *("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_bound", "secure_sum"),
     },
     "sections": {"embeddings", "diffusion", "groups", "class_relations", "predictions", "privacy"},
-    "executors": {"sequential", "workers", "stacked"},
+    "executors": {"sequential", "workers", "stacked", "ray"},
     "trackers": {"tensorboard", "mlflow", "wandb"},
     "tasks": set(KINDS.ours),
     "channels": {"even", "radio"},

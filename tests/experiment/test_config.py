@@ -244,7 +244,7 @@ def test_contradictions_are_refused() -> None:
 def test_an_unknown_executor_is_refused_with_those_there_are() -> None:
     message = refusal("runtime.executor=gpu")
     assert message.startswith("runtime: unknown executor 'gpu' (there are: sequential, ")
-    assert message.endswith("sequential, workers, stacked; or give module:attribute)")
+    assert message.endswith("sequential, workers, stacked, ray; or give module:attribute)")
 
 
 def test_an_unknown_method_is_refused_with_those_there_are() -> None:

@@ -18,7 +18,7 @@ from unskew.experiment.config import Experiment, Method, fingerprint, load
 from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
-from unskew.local.workers.pool import Pool
+from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId
 from unskew.run import callbacks, loop
 from unskew.run import setup as run_setup
@@ -251,7 +251,7 @@ class OverNetwork:
             run_setup.check_method(experiment, method, setup, feds)
 
     def runtime(
-        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
+        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: JobPool | None
     ) -> tuple[Driver[Any], FederatedData]:
         """Run the plan here, and its steps on the clients."""
         seed, _ = run_setup.cells(experiment)[cell]

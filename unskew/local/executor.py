@@ -4,14 +4,15 @@ Every executor answers the same requests with the same values; `Sequential` is t
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from unskew import wire
 from unskew.errors import ProtocolError
-from unskew.protocol import ClientId, Fitted, Me, Sgd
+from unskew.protocol import ClientId, Fitted, Held, Me, Sgd
 from unskew.registry import Registry
 from unskew.tree import Params
 
@@ -24,6 +25,7 @@ class StepJob:
         step: Its name; "personalise" is the one that answers with a model instead of (reply, memory).
         begin: The bound method.
         me, message, memory: The arguments it is called with.
+        stored: Kept values that the message refers to and that lie with the executor, by their `Held`.
     """
 
     step: str
@@ -31,6 +33,7 @@ class StepJob:
     me: Me
     message: Any
     memory: Any
+    stored: Mapping[Held, "Stored"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,28 @@ class StepResult:
     value: Any
     losses: tuple[float, ...] = ()
     examples: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A value that a step kept and that lies with the executor, in the place of the value in a `Keep`.
+
+    Attributes:
+        nbytes, kind: Its size as encoded, bytes, and its kind in the ledger.
+        place: Where the executor finds it.
+        bring: Brings its bytes to this process.
+        value_type: The type to decode them as.
+    """
+
+    nbytes: int
+    kind: Literal["model", "control"]
+    place: Any
+    bring: Callable[[], bytes]
+    value_type: Any = None
+
+    def read(self) -> Any:
+        """Bring the value to this process."""
+        return wire.decode(self.bring(), self.value_type)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +137,25 @@ class CellParts:
 
 
 @dataclass(frozen=True, eq=False)
+class PoolParts:
+    """The parts that a run's worker processes are made from.
+
+    Attributes:
+        open_setup: Makes the setup of one method under one seed by its number; called inside the workers.
+        workers: Number of workers; None for one on each core.
+        model_bytes: Size of a model.
+        recipe: Builds `open_setup` where it cannot be handed over.
+        note: Called with a line worth showing.
+    """
+
+    open_setup: Any
+    workers: int | None
+    model_bytes: int
+    recipe: Any = None
+    note: Callable[[str], None] = lambda text: None
+
+
+@dataclass(frozen=True, eq=False)
 class ExecutorKind:
     """A kind of executor: everything that a run must know of it before one is made.
 
@@ -119,7 +163,7 @@ class ExecutorKind:
         name: Its name in `runtime.executor`.
         about: Description in one line.
         make: Makes one from `CellParts`; its other parameters are the settings in `runtime.executor_options`.
-        processes: True if clients train in the run's worker processes.
+        start: Starts the run's worker processes from `PoolParts`, if clients train in such; it then has the settings.
         together: True if several clients train at once in one process.
         cpu_only: True if it cannot use another device.
         window: `Executor.window` before there is an executor: from bytes of a model, workers, and type of device.
@@ -128,10 +172,15 @@ class ExecutorKind:
     name: str
     about: str
     make: Callable[..., Executor]
-    processes: bool = False
+    start: Callable[..., Any] | None = None
     together: bool = False
     cpu_only: bool = False
     window: Callable[[int, int, str], int] = lambda model_bytes, workers, device: 1
+
+    @property
+    def processes(self) -> bool:
+        """True if clients train in the run's worker processes."""
+        return self.start is not None
 
 
 AUTO = "auto"
@@ -144,6 +193,7 @@ EXECUTORS = Registry(
         "sequential": "unskew.local.sequential:SEQUENTIAL",
         "workers": "unskew.local.workers.executor:WORKERS",
         "stacked": "unskew.local.stacked.executor:STACKED",
+        "ray": "unskew.local.ray:RAY",
     },
     "an ExecutorKind",
     lambda target: isinstance(target, ExecutorKind),

@@ -30,7 +30,7 @@ from unskew.files import write_atomically
 from unskew.info import Info
 from unskew.ledger import totals
 from unskew.local.executor import EvalJob
-from unskew.local.workers.pool import Pool
+from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId
 from unskew.record import columns
 from unskew.record.logs import METRICS, WORK
@@ -365,7 +365,7 @@ class _Run:
                     break
         return found
 
-    def workers(self) -> Pool | None:
+    def workers(self) -> JobPool | None:
         try:
             return run_setup.pool(
                 self.experiment, self.setup, self.feds, self.folder / "config.toml", self.callback.note

@@ -27,9 +27,9 @@ from unskew.experiment.config import load as read
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.data import DeviceData
-from unskew.local.executor import AUTO, EXECUTORS, CellParts, ExecutorKind, by_rule
+from unskew.local.executor import AUTO, EXECUTORS, CellParts, ExecutorKind, PoolParts, by_rule
 from unskew.local.trainer import LocalTrainer, kernels
-from unskew.local.workers.pool import Pool
+from unskew.local.workers.pool import JobPool
 from unskew.local.workers.recipe import Open, Recipe, WorkerSetup
 from unskew.machine import cores, processor
 from unskew.protocol import SgdConfig
@@ -198,8 +198,10 @@ def choose_executor(
     if kind.cpu_only and device.type != "cpu":
         raise ConfigError(f"runtime.executor = {name!r} needs the CPU, got {device}; leave it at auto")
     place = "runtime.executor_options"
-    options = schema.checked(kind.make, runtime.executor_options, place, skip=("parts",), owner=name)
-    return name, dataclasses.replace(kind, make=partial(kind.make, **options))
+    configured = kind.start or kind.make
+    options = schema.checked(configured, runtime.executor_options, place, skip=("parts",), owner=name)
+    changed: dict[str, Any] = {"start" if kind.start else "make": partial(configured, **options)}
+    return name, dataclasses.replace(kind, **changed)
 
 
 def choose_device(name: str) -> torch.device:
@@ -332,7 +334,7 @@ def simulator(
     setup: Setup,
     fed: FederatedData,
     seed: int,
-    workers: tuple[Pool, int] | None = None,
+    workers: tuple[JobPool, int] | None = None,
 ) -> tuple[Simulator[Any], FederatedData]:
     """The simulator of one method and seed, and the clients it trains; `workers` is a pool and its cell's number."""
     trainer, population, train = clients(experiment, method, setup, fed, seed)
@@ -375,7 +377,7 @@ class Backend(Protocol):
         ...
 
     def runtime(
-        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
+        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: JobPool | None
     ) -> tuple[Driver[Any], FederatedData]:
         """The runtime that carries out a cell's plans, and the clients the method trains."""
         ...
@@ -402,7 +404,7 @@ class InProcess:
         check_method(experiment, method, setup, feds)
 
     def runtime(
-        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: Pool | None
+        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: JobPool | None
     ) -> tuple[Driver[Any], FederatedData]:
         """A simulator."""
         seed, _ = cells(experiment)[cell]
@@ -442,14 +444,17 @@ def pool(
     feds: Mapping[int, FederatedData],
     config: Path,
     note: Callable[[str], None],
-) -> Pool | None:
+) -> JobPool | None:
     """The run's worker processes, if its executor has any; to be made before anything runs in parallel."""
-    if not setup.executor_kind.processes:
+    start = setup.executor_kind.start
+    if start is None:
         return None
     model_bytes = sum(t.numel() * t.element_size() for t in setup.task.init(Key(0)).values())
     recipe = Recipe("unskew.run.setup:opener_of", (str(config),))
-    workers = experiment.runtime.workers or cores()
-    return Pool(opener(experiment, setup, feds), workers, model_bytes, recipe, note=note)
+    processes: JobPool = start(
+        PoolParts(opener(experiment, setup, feds), experiment.runtime.workers, model_bytes, recipe, note)
+    )
+    return processes
 
 
 def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:

@@ -17,12 +17,13 @@ from torch import Tensor
 from unskew import wire
 from unskew.errors import ProtocolError
 from unskew.keys import Key
-from unskew.local.executor import Executor, StepJob, StepResult, Trainer
-from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, map_held, map_keep, steps_of
+from unskew.local.executor import Executor, StepJob, StepResult, Stored, Trainer
+from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, held_in, map_held, map_keep, steps_of
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
-from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, LostReply, ServerModel, size_of
+from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, LostReply, ServerModel, Size, size_of
 from unskew.tree import Params
+from unskew.units import Bytes
 from unskew.world.channel import Channel
 from unskew.world.outage import Outage
 
@@ -147,7 +148,8 @@ class _InProcessRound:
         delivered = {
             i: self.deliver(exchange.step, m) for i, m in {id(m): m for m in exchange.messages.values()}.items()
         }
-        jobs = {c: self.job(exchange, c, delivered[id(m)]) for c, m in exchange.messages.items()}
+        stored = {i: self.stored(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
+        jobs = {c: self.job(exchange, c, delivered[id(m)], stored[id(m)]) for c, m in exchange.messages.items()}
         executor = self.clients.executor
         together = executor.window(self.clients.model_bytes) if exchange.folds else max(len(jobs), 1)
         for first in range(0, len(jobs), together):
@@ -160,18 +162,31 @@ class _InProcessRound:
                     yield order[0], waiting.pop(order.popleft())
 
     def deliver(self, step: str, message: Any) -> Any:
-        """The message as a client sees it, with held values in place of their references."""
+        """The message as a client sees it, with held values in place of their references.
+
+        The references of values that lie with the executor stay: it puts the values in their place.
+        """
         if self.clients.codec:
             message = wire.decode(wire.encode(message), self.clients.signatures[step].message)
-        return map_held(lambda h: self.value(h).value, message)
 
-    def job(self, exchange: Exchange, client: ClientId, message: Any) -> StepJob:
+        def value(held: Held) -> Any:
+            kept = self.value(held).value
+            return held if isinstance(kept, Stored) else kept
+
+        return map_held(value, message)
+
+    def stored(self, message: Any) -> dict[Held, Stored]:
+        """The values that a message refers to and that lie with the executor."""
+        values = {h: self.value(h).value for h in held_in(message)}
+        return {h: value for h, value in values.items() if isinstance(value, Stored)}
+
+    def job(self, exchange: Exchange, client: ClientId, message: Any, stored: Mapping[Held, Stored]) -> StepJob:
         """Prepare the client's step."""
         clients = self.clients
         # The step's name is not part of the address: methods that name their step differently still draw alike.
         key = clients.key / "round" / self.t / "client" / client / exchange.index
         me = clients.population.me(client, self.t, key)
-        return StepJob(exchange.step, clients.steps[exchange.step], me, message, clients.memory.get(client))
+        return StepJob(exchange.step, clients.steps[exchange.step], me, message, clients.memory.get(client), stored)
 
     def receive(self, exchange: Exchange, me: Me, result: StepResult) -> Answer:
         """Take a step's result apart: kept values stay on the client, the bytes of the rest are counted."""
@@ -183,7 +198,9 @@ class _InProcessRound:
 
         def keep(kept: Keep, path: str) -> Held:
             held = Held(me.id, f"{exchange.hop}{path}")
-            self.held[held] = HeldValue(kept.value, size_of(kept.value))
+            value = kept.value
+            size = Size(Bytes(value.nbytes), value.kind) if isinstance(value, Stored) else size_of(value)
+            self.held[held] = HeldValue(value, size)
             return held
 
         reply = map_keep(keep, reply)

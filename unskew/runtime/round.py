@@ -19,7 +19,7 @@ from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
-from unskew.local.executor import Executor, Trainer
+from unskew.local.executor import Executor, Stored, Trainer
 from unskew.local.sequential import server_device
 from unskew.protocol import (
     Algorithm,
@@ -124,7 +124,7 @@ class HeldValue:
     """A value that a client held, on its way to another client or the server.
 
     Attributes:
-        value: The value.
+        value: The value, or where it lies.
         size: Its size and kind.
         data: The bytes it came in; empty in one process.
     """
@@ -132,6 +132,10 @@ class HeldValue:
     value: Any
     size: Size
     data: bytes = b""
+
+    def read(self) -> Any:
+        """Return the value, brought here if it lies elsewhere."""
+        return self.value.read() if isinstance(self.value, Stored) else self.value
 
 
 @dataclass(frozen=True)
@@ -535,7 +539,7 @@ class _Round:
             if h in values:
                 self.charge(node(h.owner), SERVER, values[h].size)
         self.hop += 1
-        return [values[h].value if h in values else None for h in request.held]
+        return [values[h].read() if h in values else None for h in request.held]
 
     def fetch(self, held: Collection[Held], timeout_s: float | None) -> tuple[dict[Held, HeldValue], dict[Held, str]]:
         """Bring held values, from all owners at once: those that came, and the reasons why others did not.

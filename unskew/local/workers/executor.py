@@ -1,5 +1,6 @@
 """The executor that puts the steps of one exchange into a pool of workers."""
 
+import dataclasses
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +11,21 @@ import torch
 from torch import Tensor
 
 from unskew import wire
-from unskew.local.executor import CellParts, Columns, EvalJob, ExecutorKind, StepJob, StepResult, joined, room_for
+from unskew.local.executor import (
+    CellParts,
+    Columns,
+    EvalJob,
+    ExecutorKind,
+    PoolParts,
+    StepJob,
+    StepResult,
+    Stored,
+    joined,
+    room_for,
+)
 from unskew.local.trainer import LocalTrainer
-from unskew.local.workers.pool import Pool, ToWorker
+from unskew.local.workers.pool import JobPool, Pool, ToWorker
+from unskew.machine import cores
 from unskew.protocol import ClientId, Keep, map_held
 from unskew.tree import Params
 
@@ -22,7 +35,7 @@ class Workers:
 
     name = "workers"
 
-    def __init__(self, pool: Pool, cell: int, algorithm: Any) -> None:
+    def __init__(self, pool: JobPool, cell: int, algorithm: Any) -> None:
         self._pool, self._cell = pool, cell
         self._memory, self._held = wire.memory_type(algorithm), wire.held_type(algorithm)
         self._replies = {name: s.reply for name, s in wire.signatures(algorithm).items()}
@@ -51,6 +64,8 @@ class Workers:
                 "key": list(job.me.key.path),
                 "message": ToWorker(job.message, shared.get(id(job.message))),
                 "memory": ToWorker(job.memory),
+                "held": [[h.owner, h.key] for h in job.stored],
+                **{f"held{i}": ToWorker(value) for i, value in enumerate(job.stored.values())},
             }
             for c, job in sorted(jobs.items(), key=lambda item: -item[1].me.n)
         }
@@ -80,10 +95,15 @@ class Workers:
             return StepResult(_read(parts["reply"], Params | None), losses, examples)
         reply = _read(parts["reply"], self._replies[job.step])
         if answer["kept"]:
-            kept = {path: _read(parts[path], self._held) for path in answer["kept"]}
+            kept = {path: self._kept(parts[path]) for path in answer["kept"]}
             reply = map_held(lambda h: Keep(kept[h.key]) if h.key in kept else h, reply)
         memory = job.memory if answer["same"] else _read(parts["memory"], self._memory)
         return StepResult((reply, memory), losses, examples)
+
+    def _kept(self, part: Any) -> Any:
+        if isinstance(part, Stored):
+            return dataclasses.replace(part, value_type=self._held)
+        return _read(part, self._held)
 
     def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
         """Evaluate models in the workers; a large job is cut where `LocalTrainer` would cut it, so the bits stay."""
@@ -118,15 +138,20 @@ class Workers:
         return list(torch.split(job.rows.cpu(), size)) if n else [job.rows.cpu()]
 
 
-def _workers(parts: CellParts) -> Workers:
+def make_workers(parts: CellParts) -> Workers:
+    """Make the executor of one method under one seed."""
     return Workers(parts.pool, parts.cell, parts.algorithm)
+
+
+def _start(parts: PoolParts) -> Pool:
+    return Pool(parts.open_setup, parts.workers or cores(), parts.model_bytes, parts.recipe, note=parts.note)
 
 
 WORKERS = ExecutorKind(
     "workers",
     "clients spread over worker processes, one on each core",
-    _workers,
-    processes=True,
+    make_workers,
+    start=_start,
     cpu_only=True,
     window=lambda model_bytes, workers, device: room_for(model_bytes, 4 * workers),
 )
@@ -139,7 +164,7 @@ def _called(jobs: Mapping[ClientId, StepJob]) -> dict[ClientId, StepResult] | No
     """
     results = {}
     for c, job in jobs.items():
-        if inspect.isgeneratorfunction(job.begin):
+        if job.stored or inspect.isgeneratorfunction(job.begin):
             return None
         value = job.begin(job.me, job.message, job.memory)
         if isinstance(value, GeneratorType):  # of a function that hands on another's generator; nothing has run yet

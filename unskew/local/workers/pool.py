@@ -5,11 +5,11 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_all_start_methods
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -101,6 +101,28 @@ class _Worker:
         names = [name for job in list(self.jobs) for name in job.names]
         clients = all(isinstance(name, int) for name in names)
         return f"{'client ' if clients else ''}{', '.join(map(str, names))}" if names else "nothing"
+
+
+class JobPool(Protocol):
+    """The processes of a run, as the executor knows them: `Pool`, or `RayPool` on a cluster."""
+
+    @property
+    def workers(self) -> Sequence[Any]:
+        """The processes."""
+        ...
+
+    @property
+    def shared(self) -> SharedBuffer | None:
+        """Memory that all of them see, if there is any."""
+        ...
+
+    def run(self, requests: Mapping[Any, dict[str, Any]], where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Have requests answered; (name, answer) of each as they end."""
+        ...
+
+    def close(self) -> None:
+        """End all workers."""
+        ...
 
 
 class Pool:
@@ -259,7 +281,7 @@ class Pool:
     def _receive(self, worker: _Worker, job: Job, head: dict[str, Any]) -> list[dict[str, Any]]:
         inline = [worker.pipe.recv_bytes() for _ in range(head["inline"])]
         if "error" in head:
-            raise _exception(*head["error"])
+            raise exception(*head["error"])
         slot = worker.outbox[job.slot] if worker.outbox else None
         answers: list[dict[str, Any]] = head["answers"]
         for answer in answers:
@@ -321,7 +343,7 @@ def jobs_of(requests: Mapping[Any, dict[str, Any]], workers: int, most: int) -> 
         yield Job([request for _, request in several], [name for name, _ in several])
 
 
-def _exception(kind: str, text: str, trace: str) -> Exception:
+def exception(kind: str, text: str, trace: str) -> Exception:
     """Return a worker's failure as the exception it was; the trace of an unexpected one is added as a note."""
     error_type = getattr(errors, kind, None)
     assert isinstance(error_type, type)

@@ -44,6 +44,11 @@ class WorkerSetup:
         """Type of what a client remembers."""
         return wire.memory_type(self.algorithm)
 
+    @cached_property
+    def held(self) -> Any:
+        """Type of what a step keeps."""
+        return wire.held_type(self.algorithm)
+
 
 Open = Callable[[int], WorkerSetup]
 """Makes the setup of one method under one seed, by its number in the run."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.memory import JOBS_IN_FLIGHT, SharedBuffer, Slot
 from unskew.local.workers.recipe import Open, Recipe, WorkerSetup
-from unskew.protocol import Held, Keep, map_keep
+from unskew.protocol import Held, Keep, map_held, map_keep
 from unskew.tree import Params
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -69,20 +69,24 @@ def serve(open_setup: Open, pipe: Connection, slots: list[Slot], shared: SharedB
             for head in order["heads"]:
                 if setup is None or head["cell"] != opened:
                     opened, setup = head["cell"], open_setup(head["cell"])
-                answers.add(*_answer(setup, head, reader))
+                answers.add(*answer(setup, head, reader))
         except BaseException as error:
-            pipe.send_bytes(json.dumps({"error": _failure(error), "inline": 0}).encode())
+            pipe.send_bytes(json.dumps({"error": failure(error), "inline": 0}).encode())
             continue
         answers.send(pipe)
 
 
-def _answer(setup: WorkerSetup, head: dict[str, Any], reader: "_Reader") -> tuple[dict[str, Any], dict[str, Any]]:
+def answer(setup: WorkerSetup, head: dict[str, Any], reader: "Reader") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Answer one request: what is known of the answer, and its values by name."""
     if head["do"] == "evaluate":
         return {}, {"evaluated": _evaluate(setup, head, reader)}
     algorithm, name = setup.algorithm, head["step"]
     me = setup.me(head["client"], head["round"], Key(head["seed"], tuple(head["key"])))
     memory = reader.read(head["memory"], setup.memory)
     message = reader.read(head["message"], setup.messages[name])
+    if head["held"]:
+        places = {Held(owner, key): head[f"held{i}"] for i, (owner, key) in enumerate(head["held"])}
+        message = map_held(lambda h: reader.read(places[h], setup.held) if h in places else h, message)
     begin = algorithm.personalise if name == "personalise" else setup.steps[name]
     result = run_step(setup.trainer, StepJob(name, begin, me, message, memory))
     trained = {"losses": list(result.losses), "examples": result.examples}
@@ -105,7 +109,7 @@ def _answer(setup: WorkerSetup, head: dict[str, Any], reader: "_Reader") -> tupl
     )
 
 
-def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "_Reader") -> Columns:
+def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "Reader") -> Columns:
     params = reader.read(head["params"], Params)
     rows = reader.read(head["rows"], Tensor | list[int])
     if not isinstance(rows, Tensor):  # (piece, pieces): that piece of all rows, in whole chunks
@@ -116,6 +120,14 @@ def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "_Reader") -> Co
     if not len(rows):
         return torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=setup.trainer.dtype)
     return setup.trainer.evaluate(params, head["part"], rows)
+
+
+class Reader(Protocol):
+    """Reads the values of a job."""
+
+    def read(self, place: dict[str, Any], value_type: Any) -> Any:
+        """The value at a place that the job names."""
+        ...
 
 
 @dataclass(eq=False)
@@ -162,7 +174,7 @@ class _Answers:
             pipe.send_bytes(data)
 
 
-def _failure(error: BaseException) -> list[str]:
+def failure(error: BaseException) -> list[str]:
     """A failure on its way to the main process: kind, text and trace."""
     trace = "".join(traceback.format_exception(error))
     if (short := errors.shortage(error)) is not None:
