@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]
 STORE = 200 << 20
+machine_kind = ray_module.machine_kind
 
 
 def open_cell(index: int) -> WorkerSetup:
@@ -53,10 +54,27 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def pool(cluster: Any) -> Iterator[RayPool]:
-    pool = RayPool(PoolParts(open_cell, 2, 1 << 12))
-    yield pool
-    pool.close()
+def opened(cluster: Any) -> Iterator[list[RayPool]]:
+    """The pool that tests share while none needs the cores."""
+    pools: list[RayPool] = []
+    yield pools
+    for pool in pools:
+        pool.close()
+
+
+@pytest.fixture
+def pool(opened: list[RayPool]) -> RayPool:
+    if not opened:
+        opened.append(RayPool(PoolParts(open_cell, 2, 1 << 12)))
+    return opened[0]
+
+
+@pytest.fixture
+def free(cluster: Any, opened: list[RayPool]) -> Any:
+    """The cluster, both cores free."""
+    while opened:
+        opened.pop().close()
+    return cluster
 
 
 def on(pool: RayPool, case: str, network: str) -> Any:
@@ -107,7 +125,7 @@ def test_a_kept_model_hops_without_passing_the_driver(pool: RayPool, monkeypatch
     assert len(brought) == len([t for t in trace.transfers if t.dst == 0 and t.kind == "model"]) > 0
 
 
-def test_a_killed_actor_is_begun_again_and_the_bits_stay(cluster: Any) -> None:
+def test_a_killed_actor_is_begun_again_and_the_bits_stay(free: Any) -> None:
     import ray
 
     own = RayPool(PoolParts(open_cell, 1, 1 << 12))
@@ -125,9 +143,7 @@ def test_a_killed_actor_is_begun_again_and_the_bits_stay(cluster: Any) -> None:
         own.close()
 
 
-def test_a_node_of_another_kind_is_refused_unless_mixing_is_allowed(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_of_another_kind_is_refused_unless_mixing_is_allowed(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_module, "machine_kind", lambda: {**machine_kind(), "instructions": "AVX1024"})
     own = RayPool(PoolParts(open_cell, 1, 1 << 12))
     with pytest.raises(WorkerError, match=r"node .* is not like the one .*instructions .* here, AVX1024 there.*mixed"):
@@ -139,10 +155,7 @@ def test_a_node_of_another_kind_is_refused_unless_mixing_is_allowed(
         mixed.close()
 
 
-machine_kind = ray_module.machine_kind
-
-
-def test_a_node_lost_in_a_round_and_one_that_joins_change_no_bits(cluster: Any) -> None:
+def test_a_node_lost_in_a_round_and_one_that_joins_change_no_bits(free: Any) -> None:
     """Each node has one core, so one actor is on the node that goes; it begins again on the one that comes."""
     import ray
 
@@ -152,9 +165,9 @@ def test_a_node_lost_in_a_round_and_one_that_joins_change_no_bits(cluster: Any) 
 
     def lose(t: int) -> None:
         if not lost:
-            lost.append(cluster.list_all_nodes()[-1])
-            cluster.remove_node(lost[0], allow_graceful=False)
-            cluster.add_node(num_cpus=1, object_store_memory=STORE)
+            lost.append(free.list_all_nodes()[-1])
+            free.remove_node(lost[0], allow_graceful=False)
+            free.add_node(num_cpus=1, object_store_memory=STORE)
 
     try:
         check_bits(own, "relay", "perceptron", lose)

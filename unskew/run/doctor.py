@@ -49,6 +49,7 @@ EXTRAS = (
     Extra("track", "TensorBoard, MLflow, Weights & Biases", ("tensorboard", "mlflow", "wandb")),
     Extra("flower", "the same experiment over a real network", ("flwr",)),
     Extra("diffusion", "Stable Diffusion as a prior", ("diffusers", "transformers")),
+    Extra("ray", "training on more than one machine", ("ray",)),
     Extra("dp", "privacy accounting", ("dp-accounting",)),
     Extra("tune", "tuning of hyperparameters", ("optuna",)),
 )
