@@ -155,23 +155,29 @@ def test_a_node_of_another_kind_is_refused_unless_mixing_is_allowed(free: Any, m
         mixed.close()
 
 
-def test_a_node_lost_in_a_round_and_one_that_joins_change_no_bits(free: Any) -> None:
-    """Each node has one core, so one actor is on the node that goes; it begins again on the one that comes."""
+def test_a_node_lost_in_the_middle_of_a_round_and_one_that_joins_change_no_bits(
+    free: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node has one core, so one actor is on the node that goes, between two answers of the first exchange; it
+    begins again on the one that comes."""
     import ray
 
     own = RayPool(PoolParts(open_cell, 2, 1 << 12))
     ray.get([w.started for w in own.workers], timeout=60)
-    lost: list[Any] = []
+    lost: list[int] = []
+    answers = RayPool._answers
 
-    def lose(t: int) -> None:
+    def lose(self: RayPool, *given: Any) -> Iterator[Any]:
         if not lost:
-            lost.append(free.list_all_nodes()[-1])
-            free.remove_node(lost[0], allow_graceful=False)
+            lost.append(len(self.workers))
+            free.remove_node(free.list_all_nodes()[-1], allow_graceful=False)
             free.add_node(num_cpus=1, object_store_memory=STORE)
+        yield from answers(self, *given)
 
+    monkeypatch.setattr(RayPool, "_answers", lose)
     try:
-        check_bits(own, "relay", "perceptron", lose)
-        assert lost
+        check_bits(own, "relay", "perceptron")
+        assert lost == [2]
         ray.get([w.actor.pid.remote() for w in own.workers], timeout=60)
     finally:
         own.close()
