@@ -14,6 +14,7 @@ import unskew
 from unskew.errors import WorkerError
 from unskew.experiment.config import Experiment, to_toml
 from unskew.keys import Key
+from unskew.local.workers import executor as workers_executor
 from unskew.local.workers.pool import Pool
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
@@ -138,7 +139,7 @@ def test_a_run_whose_workers_cannot_be_forked_ends_with_the_same_bits(
     experiment: Experiment, results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are started afresh and build their cells from the run's own config.toml."""
-    monkeypatch.setattr(run_setup, "Pool", partial(Pool, fork=False))
+    monkeypatch.setattr(workers_executor, "Pool", partial(Pool, fork=False))
     monkeypatch.setenv("PYTHONPATH", str(Path(unskew.__file__).parents[1]))
     assert untimed(loop.start(experiment, tmp_path / "run")) == results
 
