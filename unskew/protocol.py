@@ -639,6 +639,8 @@ class Federation:
         run_on_server: Runs a step on the server's own device, which has the network and the prior but no data; no
             message is sent for it.
         secret: Root of draws that no one else may repeat; see `private`.
+        rounds_begun: Rounds of this run that were begun in a deployment, with this one and with those that a crash or
+            a divergence undid; 0 in a simulation, where a round that is run again is the same round.
     """
 
     clients: tuple[ClientId, ...]
@@ -650,6 +652,7 @@ class Federation:
     initialise: Callable[[Key], Params]
     run_on_server: Callable[[Callable[[Me], Step[Any]]], Any] = no_device
     secret: Key | None = field(default=None, repr=False)
+    rounds_begun: int = 0
 
     @property
     def private(self) -> Key:

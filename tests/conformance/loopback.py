@@ -154,6 +154,7 @@ class Deployed:
         self.folder, self.case, self.network, self.seed = folder, case, network, seed
         self.grid = Loopback({self.node(c): self.fresh(c) for c in self.population.clients})
         self.starts: list[tuple[int, int]] = []
+        self.begun = 0
         self.membership = self.greet_clients()
         self.options = {"clients_per_round": 1 if pooled else 4, "limits": Limits(deadline_s=5.0), **options}
         self.runtime = self.start_server()
@@ -184,6 +185,10 @@ class Deployed:
             self.starts.append((len(self.starts) + 1, first))
             return tuple(self.starts)
 
+        def count() -> int:
+            self.begun += 1
+            return self.begun
+
         p = self.population
         model = ServerModel(
             p.histograms.shape[1], p.layout, p.initial, p.initialise, measures=self.trainer.task.measures
@@ -195,6 +200,7 @@ class Deployed:
             self.membership,
             Sequential(self.trainer),
             begin=begin,
+            count=count,
             seed=self.seed,
             **self.options,
         )

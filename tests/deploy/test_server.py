@@ -140,6 +140,7 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
     deployment = read_json(tmp_path / "server" / "deployment.json")
     assert deployment["attempt"] == 2
     assert [len(starts) for starts in deployment["starts"].values()].count(2) <= 1
+    assert all(n >= experiment.rounds for n in deployment["begun"].values())
 
 
 def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Small, tmp_path: Path) -> None:
@@ -358,6 +359,8 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
     assert later.begin(0, 3) == ((1, 1), (2, 3))
     assert later.begin(1, 1) == ((2, 1),)
     assert later.begin(1, 4) == ((2, 1), (3, 4))  # a round that is run again is another server's to the clients
+    assert [later.count(0), later.count(0), later.count(1)] == [1, 2, 1]
+    assert DeploymentState.open(path, "a").count(0) == 3  # whatever became of those rounds
     with pytest.raises(RunError, match="another experiment"):
         DeploymentState.open(path, "b")
     path.write_text("{}")

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -574,6 +574,7 @@ def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
             there.membership,
             there.runtime.executor,
             begin=lambda t: (),
+            count=lambda: 1,
         )
 
 
@@ -712,6 +713,36 @@ def test_noise_in_a_deployment_is_from_a_secret_and_lets_nobody_be_refused(
         assert spent.releases == 2
         assert isinstance(spent.privacy.epsilon, float)
     assert not all(torch.equal(models[0][n], models[1][n]) for n in models[0])
+
+
+def test_a_sum_released_in_a_round_that_a_crash_undid_is_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round 2 is run, lost with its server before a checkpoint, and run again with other noise: three releases."""
+    case = "fedavg+central_dp"
+    monkeypatch.setitem(VARIANTS, case, (case, {"central_dp": CentralDP(clip=1.0)}))
+
+    def spent(there: Deployed, state: Any) -> tuple[int, float]:
+        (budget,) = (info for info in parts(there.algorithm.info(state)) if isinstance(info, PrivacyBudget))
+        return budget.releases, budget.privacy.epsilon
+
+    def rounds(folder: str) -> Iterator[tuple[int, float]]:
+        there = deployed(case, tmp_path / folder)
+        kept, _ = there.runtime.round(there.runtime.start(), 1)
+        yield spent(there, kept)
+        lost, _ = there.runtime.round(kept, 2)
+        yield spent(there, lost)
+        there.runtime = there.start_server()
+        again, _ = there.runtime.round(kept, 2)
+        yield spent(there, again)
+
+    numbers, epsilons = zip(*rounds("without limit"), strict=True)
+    assert numbers == (1, 2, 3)
+    assert epsilons == tuple(sorted(set(epsilons)))
+    # A budget with room for two has none for the round that is run again; what the lost one released stays counted.
+    limited = CentralDP(clip=1.0, max_epsilon=epsilons[1] + 1e-6)
+    monkeypatch.setitem(VARIANTS, case, (case, {"central_dp": limited}))
+    assert [n for n, _ in rounds("limited")] == [1, 2, 2]
 
 
 def is_float(leaf: Any) -> bool:

@@ -153,9 +153,10 @@ class DeploymentState:
         attempt: int,
         starts: dict[int, tuple[tuple[int, int], ...]],
         clients: dict[ClientId, DataIdentity],
+        begun: dict[int, int],
     ) -> None:
         self.path, self.config, self.run, self.attempt = path, config, run, attempt
-        self.starts, self.clients = starts, clients
+        self.starts, self.clients, self.begun = starts, clients, begun
 
     @classmethod
     def open(cls, path: Path, config: str) -> "DeploymentState":
@@ -165,12 +166,14 @@ class DeploymentState:
             RunError: If it cannot be read, or belongs to another experiment.
         """
         if not path.exists():
-            return cls(path, config, secrets.token_hex(8), 1, {}, {})
+            return cls(path, config, secrets.token_hex(8), 1, {}, {}, {})
         table = read_json(path)
         try:
             starts = {int(cell): tuple((int(a), int(t)) for a, t in rows) for cell, rows in table["starts"].items()}
             clients = {int(c): _identity(k) for c, k in table["clients"].items()}
-            deployment = cls(path, str(table["config"]), str(table["run"]), int(table["attempt"]) + 1, starts, clients)
+            begun = {int(cell): int(n) for cell, n in table["begun"].items()}
+            attempt = int(table["attempt"]) + 1
+            deployment = cls(path, str(table["config"]), str(table["run"]), attempt, starts, clients, begun)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise RunError(
                 f"{path} is not as a server writes it; restore it, clients remember by what it says"
@@ -191,6 +194,12 @@ class DeploymentState:
         self.save()
         return self.starts[cell]
 
+    def count(self, cell: int) -> int:
+        """Record that a round of a cell begins, before anything of it leaves; return how many have."""
+        self.begun[cell] = self.begun.get(cell, 0) + 1
+        self.save()
+        return self.begun[cell]
+
     def save(self) -> None:
         """Write it atomically."""
         table = {
@@ -198,6 +207,7 @@ class DeploymentState:
             "config": self.config,
             "attempt": self.attempt,
             "starts": {str(cell): [list(row) for row in rows] for cell, rows in self.starts.items()},
+            "begun": {str(cell): n for cell, n in self.begun.items()},
             "clients": {
                 str(c): {"data": k.data, "own": k.own, "examples": k.examples} for c, k in sorted(self.clients.items())
             },
@@ -270,6 +280,7 @@ class OverNetwork:
             self.membership,
             Sequential(trainer),
             begin=lambda first: self.deployment.begin(cell, first),
+            count=lambda: self.deployment.count(cell),
             cell=cell,
             seed=seed,
             clients_per_round=experiment.cohort(fed.num_clients),

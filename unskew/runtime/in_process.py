@@ -86,6 +86,7 @@ class InProcessClients:
     """
 
     remote = False
+    rounds_begun = 0
 
     def __init__(
         self, algorithm: Algorithm[Any], population: Population, executor: Executor, key: Key, codec: bool = False

@@ -124,6 +124,7 @@ class RemoteClients:
         executor: Evaluates the global model; trains nothing.
         begin: (first round) -> server processes that have worked on this cell, including this one:
             `RoundContext.starts`.  It is called again when a round is run again.
+        count: Counts a round that begins, for good, and returns how many have begun on this cell.
         cell: Index of seed and method, counted from 0.
         key: Root of all randomness.
         limits: Deadlines and bounds.
@@ -146,6 +147,7 @@ class RemoteClients:
         executor: Executor,
         *,
         begin: Callable[[int], tuple[tuple[int, int], ...]],
+        count: Callable[[], int],
         cell: int,
         key: Key,
         limits: Limits,
@@ -165,7 +167,8 @@ class RemoteClients:
         sizes = sizes_of(model.num_classes, model.layout, model.initial)
         self.validator = Validator(model.initial, limit, limits.max_norm, 0, sizes)
         self.validate_reply: ReplyCheck | None = getattr(algorithm, "validate_reply", None)
-        self.spool, self._begin = spool, begin
+        self.spool, self._begin, self._count = spool, begin, count
+        self.rounds_begun = 0
         self._begun: tuple[tuple[int, int], ...] = ()
         self.seed_index = seed_index
         self._counts: dict[ClientId, int] = {}
@@ -176,6 +179,7 @@ class RemoteClients:
     def begin(self, t: int) -> "_RemoteRound":
         """Open round `t`: clients that have come since the last one take part from now on."""
         self.membership.call()
+        self.rounds_begun = self._count()
         return _RemoteRound(self, t)
 
     def own_models(
@@ -533,6 +537,7 @@ class NetworkRuntime(Driver[S]):
         executor: Evaluates the global model; trains nothing.
         begin: (first round) -> server processes that have worked on this cell, including this one:
             `RoundContext.starts`.
+        count: Counts a round that begins, for good, and returns how many have begun on this cell.
         cell: Index of seed and method, counted from 0.
         seed: Root of all randomness.
         clients_per_round: Cohort size.
@@ -558,6 +563,7 @@ class NetworkRuntime(Driver[S]):
         executor: Executor,
         *,
         begin: Callable[[int], tuple[tuple[int, int], ...]],
+        count: Callable[[], int],
         cell: int = 0,
         seed: int = 0,
         clients_per_round: int | None = None,
@@ -574,6 +580,7 @@ class NetworkRuntime(Driver[S]):
             membership,
             executor,
             begin=begin,
+            count=count,
             cell=cell,
             key=Key(seed),
             limits=limits or Limits(),

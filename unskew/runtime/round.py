@@ -232,6 +232,7 @@ class Clients(Protocol):
         memory: The server's knowledge of what clients remember: in one process the memory itself.
         memory_type: Type of a client's entry in `memory`, for checkpoints.
         executor: Evaluates models on the server; in one process it does the clients' work, too.
+        rounds_begun: Rounds that were begun, those that were undone included; 0 where such a round is the same again.
     """
 
     ids: tuple[ClientId, ...]
@@ -239,6 +240,7 @@ class Clients(Protocol):
     memory: Memory
     memory_type: Any
     executor: Executor
+    rounds_begun: int
 
     def begin(self, t: int) -> ClientsInRound:
         """Open round `t`."""
@@ -376,6 +378,7 @@ class Driver(Generic[S]):
             run_on_server=server_device(m.server_trainer, self.key, t, m.num_classes, m.layout, m.initial),
             # A fresh one each time: a round run once more with the same noise would reveal how its two sums differ.
             secret=Key(secrets.randbits(256)) if self.clients.remote else None,
+            rounds_begun=self.clients.rounds_begun,
         )
 
     def own_models(self, state: S, clients: Sequence[ClientId], t: int) -> dict[ClientId, Params]:

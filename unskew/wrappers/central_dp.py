@@ -71,7 +71,7 @@ class CentralState(Generic[S]):
         of: The method's state.
         clip: The clipping norm, C.
         noise: Standard deviation of the last release's noise; 0 before it.
-        releases: Number of noised sums.
+        releases: Number of noised sums; in a deployment at most, since rounds that were undone count.
         cohort: Clients of the largest cohort, M.
         clients: Number of clients, N.
         stopped: True if the budget allows no further round.
@@ -100,7 +100,11 @@ class _Drawing(Federation):
 
 
 class _Budget(Exception):
-    """The budget allows no further release."""
+    """The budget allows no further release; `state` is what stays."""
+
+    def __init__(self, state: CentralState[Any]) -> None:
+        super().__init__()
+        self.state = state
 
 
 @dataclass(frozen=True)
@@ -255,13 +259,17 @@ class CentralDP(Wrapper):
                 raise ConfigError(f"CentralDP covers one sum in each round, and {name_of(of)} asks for a second one")
             ask = self.request(of, want, view, view.cohorts)
             cohort = max(state.cohort, len(ask.to))
-            spent = self.epsilon(state.releases + 1, len(fed.clients), cohort)
+            # A round that a crash or a divergence undid may have released a sum, with noise of its own.
+            releases = max(state.releases + 1, fed.rounds_begun)
+            spent = self.epsilon(releases, len(fed.clients), cohort)
             if self.max_epsilon is not None and spent > self.max_epsilon:
-                raise _Budget
+                # What rounds that were undone have released stays counted.
+                undone = 0 if state.stopped else fed.rounds_begun - 1
+                raise _Budget(replace(state, stopped=True, releases=max(state.releases, undone), cohort=cohort))
             model = sent_model(next(iter(ask.to.values())))
             assert model is not None
             z = self.sum_noise(len(ask.to))
-            after = replace(state, releases=state.releases + 1, cohort=cohort, noise=z * state.clip if z else 0.0)
+            after = replace(state, releases=releases, cohort=cohort, noise=z * state.clip if z else 0.0)
             count_noise = self.adaptive.noise_for(len(ask.to)) if self.adaptive and z else 0.0
             joint = NoisedSum(
                 ask.reduce, model, state.clip, after.noise, count_noise, len(ask.to), fed.private / "central dp"
@@ -280,8 +288,8 @@ class CentralDP(Wrapper):
 
         try:
             inner = yield from through(of.round(state.of, view), request, answer)
-        except _Budget:
-            return replace(state, stopped=True)
+        except _Budget as spent:
+            return spent.state
         return replace(after, of=inner)
 
     def sum_noise(self, cohort: int) -> float:
