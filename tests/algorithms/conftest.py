@@ -194,9 +194,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[
             fates[client] = fate(self, step, client)
             return fates[client]
 
-        def down(self: Any, exchange: Any, client: int, message: Any) -> Any:
+        def down(self: Any, exchange: Any, client: int, *parts: Any) -> Any:
             messages.append(exchange.messages[client])
-            return job(self, exchange, client, message)
+            return job(self, exchange, client, *parts)
 
         def up(self: Any, exchange: Any) -> Any:
             for client, answer in run(self, exchange):
