@@ -1,5 +1,6 @@
 """`us.tune` and `unskew tune`: equal budgets, validation rows only, a search that goes on, and what comes out."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -17,7 +18,10 @@ import unskew as us
 from unskew.advice.training import Training
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
+from unskew.report.worth import Gain
 from unskew.schema import Search
+from unskew.tuning.page import lead
+from unskew.tuning.result import Worth
 from unskew.tuning.search import Budget, optuna_module
 from unskew.tuning.space import LR, present, ranges_of, with_values
 
@@ -150,6 +154,30 @@ def test_settings_that_no_range_holds_are_tried_first_as_they_are(tmp_path: Path
     ).searches
     assert s.trials[0].values == {LR: 0.1}
     assert set(s.trials[1].values) == {LR, "lam"}
+
+
+def test_the_page_bears_a_first_trial_that_no_range_holds(tmp_path: Path) -> None:
+    tuning = us.tune(
+        {"Ditto": us.Ditto(lam=0.0)}, out=tmp_path, data=clients(), trials=5, rounds=1, final_seeds=1, pruner="none",
+        progress=False,
+    )  # fmt: skip
+    assert all(t.complete for t in tuning.searches[0].trials)
+    assert "as it was" in (tmp_path / "tuning.html").read_text()
+
+
+def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(tmp_path: Path) -> None:
+    tuning = tune(tmp_path, rounds=1)
+    gains = {"gains": Gain(0.1, 0.05, 0.15, "seeds"), "open": Gain(0.0, -0.1, 0.1, "seeds"), "lost": None}
+
+    def said(*names: str) -> str:
+        worth = {name: Worth(None, None, gains[name]) for name in names}
+        return lead(dataclasses.replace(tuning, worth=worth))
+
+    assert said("gains").startswith("Tuning is better for gains (")
+    assert "apart" not in said("gains")
+    assert said("open").startswith("Tuning cannot be told apart from default settings for open: ")
+    assert said("lost").startswith("Tuning cannot be compared for lost, which diverged: ")
+    assert said("gains", "open", "lost").count("; ") == 2
 
 
 def test_whole_numbers_are_searched_in_whole_numbers(tmp_path: Path) -> None:

@@ -72,7 +72,10 @@ def lead(tuning: Tuning) -> str:
     worse = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if g.verdict == "loses"]
     parts = [f"is better for {', '.join(better)}"] if better else []
     parts += [f"is worse for {', '.join(worse)}"] if worse else []
-    parts += ["cannot be told apart from default settings elsewhere" if parts else "cannot be told apart from defaults"]
+    alike = [label for label, g in gains.items() if g.verdict == "open"]
+    parts += [f"cannot be told apart from default settings for {', '.join(alike)}"] if alike else []
+    lost = [label for label, w in tuning.worth.items() if w.gain is None]
+    parts += [f"cannot be compared for {', '.join(lost)}, which diverged"] if lost else []
     seeds = f"{len(tuning.seeds)} fresh seeds"
     return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {seeds}, 95 % intervals."
 
@@ -142,12 +145,13 @@ def sensitivity(searched: Searched, m: Measure) -> str:
     """Return a sentence on how the score goes with each hyperparameter: rank correlations over complete trials."""
     from scipy import stats
 
-    complete = [t for t in searched.trials if t.state == "complete" and t.score is not None]
+    complete = [t for t in searched.trials if t.complete and t.score is not None]
     if len(complete) < 4:
         return f"{len(complete)} complete trials: too few to say what matters."
     parts = []
     for name in searched.ranges:
-        rho = float(stats.spearmanr([t.values[name] for t in complete], [t.score for t in complete]).statistic)
+        tried = [t for t in complete if name in t.values]  # all but the first, if no range holds its value
+        rho = float(stats.spearmanr([t.values[name] for t in tried], [t.score for t in tried]).statistic)
         parts.append(f"{name} {'–' if math.isnan(rho) else f'{rho:+.2f}'.replace('-', '−')}")
     spread = [t.score for t in complete if t.score is not None]
     ends = f"{m.show(min(spread))} to {m.show(max(spread))}{' %' if m.percent else ''}"

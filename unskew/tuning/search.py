@@ -188,7 +188,7 @@ def _study(
     # Other data, rounds, ranges or settings are another study.
     of = f"{method.options} {dict(ranges)} {fingerprint(sites.experiment)} {sites.setup.dataset.sha256} {budget.pruner}"
     pruners = {
-        "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=RANDOM, n_warmup_steps=1),
+        "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=RANDOM, n_warmup_steps=2),
         "hyperband": lambda: optuna.pruners.HyperbandPruner(1, LOOKS, 2),
         "none": optuna.pruners.NopPruner,
     }
@@ -231,11 +231,11 @@ def _train(optuna: Any, study: Any, trial: Any, method: Method, sites: Sites) ->
     score, at = math.nan, 0
     try:
         training = Training(method, sites, rounds, sites.experiment.seeds[0], fold, sites.experiment.stop.megabytes)
-        for look, until in enumerate(looks):
+        for look, until in enumerate(looks, 1):
             training.go_on(until)
             score, at = training.scores(fold.clients.val).mean, training.at
             trial.report(score, look)
-            if look + 1 < len(looks) and trial.should_prune():
+            if look < len(looks) and trial.should_prune():
                 state = "pruned"
                 break
     except DivergedError:
