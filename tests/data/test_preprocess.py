@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 import unskew as us
 from unskew.data import own
-from unskew.data.federated import federate, to_manifest
+from unskew.data.federated import FederatedData, federate, to_manifest
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import ColumnRule, Moments, Preprocess, agreed, fit
-from unskew.data.split import Natural
+from unskew.data.sources import save
+from unskew.data.split import IID, Natural
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 
@@ -163,6 +164,155 @@ def test_a_share_of_each_clients_rows_is_drawn_once() -> None:
     assert data.own_test is not None
     assert data.owners is not None
     assert data.owners[data.own_test].bincount().tolist() == [5, 5]
+
+
+def wild(table: polars.DataFrame, rows: polars.Expr) -> polars.DataFrame:
+    """The table with other ages and another word in these rows."""
+    return table.with_columns(
+        age=polars.when(rows).then(1e6).otherwise(polars.col("age")),
+        smokes=polars.when(rows).then(polars.lit("pipe")).otherwise(polars.col("smokes")),
+    )
+
+
+def four_sites() -> polars.DataFrame:
+    return frame().with_columns(site=polars.Series(["Basel", "Bern", "Chur", "Davos"] * 10))
+
+
+def by_feature(whole: FederatedData, part: FederatedData) -> dict[str, torch.Tensor]:
+    """Inputs of the training rows of a part's clients, by name."""
+    names = [feature for column in whole.dataset.inputs.columns for feature in column.features]
+    x = torch.as_tensor(whole.dataset.x_train)[part.clients.train.values]
+    return dict(zip(names, x.T, strict=True))
+
+
+@pytest.mark.parametrize("scale", ["agreed", "site"])
+@pytest.mark.parametrize("unseen", [("Davos",), 0.25])
+def test_no_number_of_those_who_train_depends_on_clients_that_come_later(scale: Any, unseen: Any) -> None:
+    """Whoever comes later: with other ages and a word of its own, the others' inputs stay the same to the bit.
+
+    The word "pipe" makes an input of its own, so that all seeds have one network; it stays 0, as for a word unknown.
+    """
+    table, columns = four_sites(), {"target": "sick", "client": "site", "test": 0.25}
+    data = own.dataset(table, **columns, preprocess=Preprocess(scale=scale))
+    fed = federate(data, Natural(), Key(5), unseen=unseen)
+    assert fed.unseen is not None
+    assert fed.unseen.client_names is not None
+    (later,) = fed.unseen.client_names
+    other = own.dataset(wild(table, polars.col("site") == later), **columns, preprocess=Preprocess(scale=scale))
+    again = federate(other, Natural(), Key(5), unseen=unseen)
+    mine, theirs = (by_feature(f, f) for f in (fed, again))
+    assert not theirs.pop("smokes=pipe").any()
+    gap = mine.pop("smokes missing")  # Davos alone has gaps among its words, and "pipe" in their place
+    assert not gap.any() or (theirs.pop("smokes missing") == gap).all()
+    assert {name: x.tolist() for name, x in mine.items()} == {
+        name: x.tolist() for name, x in theirs.items() if name in mine
+    }
+    assert again.unseen is not None
+    assert again.unseen.dataset is again.dataset
+    newcomer = by_feature(again, again.unseen)
+    assert not newcomer["smokes=pipe"].any()  # nothing was learnt for it
+    age = again.dataset.inputs.columns[0]
+    if scale == "agreed":
+        assert newcomer["age"].max() > 1e4
+        rows = [row for i, row in enumerate(table.iter_rows(named=True)) if row["site"] != later]
+        assert age.fill[0] < max(row["age"] for row in rows if row["age"] is not None)
+    else:
+        assert abs(float(newcomer["age"].mean())) < 1e-5  # by its own mean, as every site by its own
+
+
+def test_gaps_that_only_a_later_client_has_are_filled_and_have_no_input_of_their_own() -> None:
+    table = four_sites().with_columns(
+        age=polars.when(polars.col("site") == "Davos").then(None).otherwise(polars.col("age").fill_null(60.0))
+    )
+    data = own.dataset(table, target="sick", client="site", test=0.25, preprocess=Preprocess())
+    fed = federate(data, Natural(), Key(0), unseen=("Davos",))
+    age = fed.dataset.inputs.columns[0]
+    assert (age.features, age.gaps_unlearnt) == (("age", "age missing"), True)
+    assert fed.unseen is not None
+    newcomer = fed.dataset.x_train[fed.unseen.clients.train.values]
+    assert not newcomer[:, :2].any()  # the agreed mean, which became 0, and no mark
+    whole = federate(data, Natural(), Key(0))
+    assert whole.dataset is data
+
+
+def test_a_column_that_only_later_clients_have_is_refused() -> None:
+    table = four_sites().with_columns(
+        ca=polars.when(polars.col("site") == "Davos").then(1.0).otherwise(polars.lit(None))
+    )
+    data = own.dataset(table, target="sick", client="site", test=0.25, preprocess=Preprocess())
+    with pytest.raises(DataError, match="column 'ca' has no value in any training row"):
+        federate(data, Natural(), Key(0), unseen=("Davos",))
+
+
+def test_test_rows_that_a_seed_draws_have_no_say() -> None:
+    """Without sites in the data a split makes clients, whose test rows are drawn by the seed; they are left out."""
+    data = own.dataset(frame().drop("site", "part"), target="sick", preprocess=Preprocess())
+    fed = federate(data, IID(num_clients=4), Key(1))
+    assert data.raw is not None
+    rows = np.sort(fed.clients.train.values.numpy())
+    ages = data.raw.train["age"][rows]
+    assert fed.dataset.inputs.columns[0].mean == (pytest.approx(np.nanmean(ages)),)
+    assert fed.dataset.inputs.columns[0].sd == (pytest.approx(np.nanstd(ages, ddof=1)),)
+    assert fed.dataset.inputs != data.inputs
+
+
+def test_saved_data_are_fitted_anew_as_before(tmp_path: Path) -> None:
+    data = own.dataset(four_sites(), target="sick", client="site", test=0.25, preprocess=Preprocess(unseen="other"))
+    save(data, tmp_path / "data.npz")
+    loaded = us.load("run:data.npz", tmp_path)
+    assert (loaded.inputs, loaded.raw and loaded.raw.rules) == (data.inputs, Preprocess(unseen="other"))
+    one, two = (federate(d, Natural(), Key(5), unseen=0.25) for d in (data, loaded))
+    assert one.dataset.inputs == two.dataset.inputs != data.inputs
+    assert torch.equal(torch.as_tensor(one.dataset.x_train), torch.as_tensor(two.dataset.x_train))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("raw_train_0", np.zeros(3)),
+        ("raw_train_0", np.array([b"x"] * 40)),
+        ("raw_owners", np.full(40, 9)),
+        ("raw_owners", np.zeros(40)),
+        ("preprocess", np.array("{}{")),
+        ("raw_names", None),
+    ],
+)
+def test_saved_columns_that_are_broken_are_refused(key: str, value: Any, tmp_path: Path) -> None:
+    data = own.dataset(four_sites(), target="sick", client="site", test=0.25, preprocess=Preprocess())
+    save(data, tmp_path / "data.npz")
+    with np.load(tmp_path / "data.npz") as archive:
+        arrays: dict[str, Any] = dict(archive)
+    np.savez(tmp_path / "data.npz", **{k: v for k, v in {**arrays, key: value}.items() if v is not None})
+    with pytest.raises(DataError, match=r"data\.npz"):
+        us.load("run:data.npz", tmp_path)
+
+
+def test_a_run_is_the_same_whatever_rows_a_later_client_has(tmp_path: Path) -> None:
+    """And its model card has the numbers of those who trained."""
+
+    def run(table: polars.DataFrame, to: str) -> dict[str, torch.Tensor]:
+        us.simulate(
+            us.FedAvg(),
+            data=table,
+            target="sick",
+            client="site",
+            test="part",
+            preprocess=True,
+            unseen=["Davos"],
+            model="logistic",
+            rounds=1,
+            progress=False,
+            out=tmp_path / to,
+        )
+        model = us.load_model(tmp_path / to, "FedAvg")
+        assert model.unskew.inputs.columns[0].mean[0] < 100
+        return dict(model.state_dict())
+
+    table = four_sites().with_columns(part=polars.Series((["train"] * 4 + ["test"] * 4) * 5))
+    table = table.with_columns(age=polars.col("age").fill_null(60.0))
+    later = table.with_columns(age=polars.when(polars.col("site") == "Davos").then(1e6).otherwise(polars.col("age")))
+    one, two = run(table, "one"), run(later, "two")
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_the_manifest_has_the_numbers_and_what_had_to_be_sent() -> None:

@@ -68,7 +68,7 @@ def measure(sites: Sites, local: dict[str, Any], over: Callable[[], bool] = lamb
 
 def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
     """The numbers of `us.describe`, of training rows."""
-    data, train = sites.setup.dataset, sites.fed.clients.train
+    data, train = sites.fed.dataset, sites.fed.clients.train
     arrays: dict[str, Any] = {
         "x_train": as_tensor(data.x_train)[train.values].numpy(),
         "y_train": data.y_train[train.values].numpy(),

@@ -5,6 +5,7 @@ What is refused is named by its row in the arrays as they were given, before a t
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from unskew.data.dataset import ROWS, Dataset, check_plausible, check_range, check_values, checked
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
 from unskew.data.inputs import Column, Inputs, RawTable, prepared, raw_table, standardised
-from unskew.data.preprocess import Preprocess, fit
+from unskew.data.preprocess import Preprocess, RawRows, fit
 from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
@@ -91,8 +92,10 @@ def from_arrays(
     content = divided(name, content, test_key, fraction, own_test, targets)
     if not newcomers:
         _check_test_clients(name, content, client_names)
+    raw = None
     if tables is not None:
-        content, inputs = _preprocessed(rules or Preprocess("none"), content, tables, client_names)
+        raw = _raw_rows(rules or Preprocess("none"), content, tables, client_names)
+        content, inputs = _preprocessed(raw, content)
     tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None)
     features = names_of(name, "features", arrays)
     if inputs is None and features is not None and tensors[0].dim() == 2:
@@ -121,6 +124,7 @@ def from_arrays(
         own_test=None if theirs is None or newcomers else torch.arange(len(y)) >= len(content["y_train"]),
         never_train=tuple(client_names[i] for i in later) if client_names is not None else (),
         targets=targets,
+        raw=raw if raw is None or theirs is None else _with_test_rows(raw),
     )
 
 
@@ -168,25 +172,38 @@ def _as_tables(name: str, content: Arrays, features: tuple[str, ...] | None) -> 
     return {**content, **{f"x_{part}": np.arange(len(content[f"x_{part}"])) for part in parts}}, tables
 
 
-def _preprocessed(
+def _raw_rows(
     rules: Preprocess, content: Arrays, tables: Mapping[str, RawTable], clients: tuple[str, ...] | None
-) -> tuple[Arrays, Inputs]:
-    """The content with the network's inputs in place of the rows' numbers, and how they came about."""
+) -> RawRows:
+    """The columns of the content, which holds the rows' numbers in them."""
     train = {column: values[content["x_train"]] for column, values in tables["train"].items()}
     source = tables.get("test", tables["train"])
     test = {column: source[column][content["x_test"]] for column in train}
-    nobody = np.zeros(len(content["x_train"]), np.int64)
-    owners = content.get("client_train", nobody)
+    owners = content.get("client_train", np.zeros(len(content["x_train"]), np.int64))
+    theirs = content.get("client_test", np.zeros(len(content["x_test"]), np.int64))
     names = clients or tuple(map(str, range(int(owners.max()) + 1)))
-    inputs = fit(rules, train, owners, names if "client_train" in content else ("all",))
+    return RawRows(rules, train, test, owners, theirs, names if "client_train" in content else ("all",))
+
+
+def _with_test_rows(raw: RawRows) -> RawRows:
+    """The columns with the test rows behind the training rows, too."""
+    both = {column: np.concatenate([values, raw.test[column]]) for column, values in raw.train.items()}
+    return replace(raw, train=both, owners=np.concatenate([raw.owners, raw.test_owners]))
+
+
+def _preprocessed(raw: RawRows, content: Arrays) -> tuple[Arrays, Inputs]:
+    """The content with the network's inputs in place of the rows' numbers, and how they came about."""
+    inputs = fit(raw.rules, raw.train, raw.owners, raw.clients)
     if inputs.clients and "client_test" not in content:
         which = next(column.name for column in inputs.columns if column.by_client)
         raise ConfigError(
             f"preprocess scales or fills column {which!r} with each client's own numbers, and the test rows belong to "
             "no client; name the test rows' clients, or choose agreed numbers"
         )
-    theirs = content.get("client_test", np.zeros(len(content["x_test"]), np.int64))
-    x, x_test = prepared(inputs.columns, train, owners), prepared(inputs.columns, test, theirs)
+    x, x_test = (
+        prepared(inputs.columns, table, owners)
+        for table, owners in ((raw.train, raw.owners), (raw.test, raw.test_owners))
+    )
     return {**content, "x_train": x, "x_test": x_test}, inputs
 
 

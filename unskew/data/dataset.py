@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from unskew.data.images import ByteImages, as_tensor
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import Inputs, prepared
+from unskew.data.preprocess import RawRows
 from unskew.errors import DataError
 from unskew.tasks.targets import CLASS, Targets
 
@@ -51,6 +52,7 @@ class Dataset:
         targets: The form of the targets.
         outputs: Names of what the outputs of a network stand for: classes, labels, tokens, or the one number.
         groups: Group of each *training* example (N,), int64, where targets are no classes; None where they are.
+        raw: The columns before their preprocessing; None where there was none.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Dataset:
     targets: Targets = CLASS
     outputs: tuple[str, ...] = ()
     groups: Tensor | None = None
+    raw: RawRows | None = None
 
     @property
     def num_classes(self) -> int:
@@ -90,7 +93,8 @@ class Dataset:
     @property
     def nbytes(self) -> int:
         """Bytes of the examples in memory."""
-        return sum(t.nbytes for t in (self.x_train, self.y_train, self.x_test, self.y_test))
+        examples = sum(t.nbytes for t in (self.x_train, self.y_train, self.x_test, self.y_test))
+        return examples + (0 if self.raw is None else self.raw.nbytes)
 
 
 def checked(
@@ -111,6 +115,7 @@ def checked(
     own_test: Tensor | None = None,
     never_train: Sequence[str] = (),
     targets: Targets = CLASS,
+    raw: RawRows | None = None,
 ) -> Dataset:
     """A checked `Dataset`.
 
@@ -133,6 +138,7 @@ def checked(
         own_test: True for training examples that are their client's own test examples (N,); needs `owners`.
         never_train: Names of clients that come after training.
         targets: The form of the targets.
+        raw: The columns of `x_train` and `x_test` before their preprocessing, row by row.
 
     Raises:
         DataError: If shapes or lengths disagree, there is no example or no class, a value is NaN or infinite, or a
@@ -186,7 +192,31 @@ def checked(
         targets=targets,
         outputs=outputs,
         groups=groups,
+        raw=raw,
     )
+
+
+def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[np.int64]) -> Dataset:
+    """The data set with its columns prepared by numbers of these training examples alone.
+
+    Args:
+        dataset: Data whose columns were preprocessed (`Dataset.raw`); others come back as they are.
+        train: Numbers of the examples that train.
+        later: Those that clients which come after training have to adapt on.
+
+    Raises:
+        DataError: As in `unskew.data.preprocess.fit`.
+    """
+    raw = dataset.raw
+    if raw is None:
+        return dataset
+    inputs = raw.inputs(dataset.inputs, train, later)
+    if inputs == dataset.inputs:
+        return dataset
+    x = torch.from_numpy(prepared(inputs.columns, raw.train, raw.owners))
+    x_test = torch.from_numpy(prepared(inputs.columns, raw.test, raw.test_owners))
+    check_values(dataset.name, "x_train", x.numpy())
+    return replace(dataset, x_train=x, x_test=x_test, inputs=inputs)
 
 
 def _outputs(

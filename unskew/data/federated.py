@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unskew.data import preprocess, skew
 from unskew.data.assign import assign, check_manifest_fits
-from unskew.data.dataset import Dataset
+from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
 from unskew.data.ragged import Ragged
@@ -176,6 +176,9 @@ def federate(
     numbers, where clients have no names).  Clients that the data mark so (`Dataset.never_train`) are set aside in any
     case.  The clients that stay are numbered anew, in their order.
 
+    What clients agreed on about a table's columns (`unskew.data.preprocess`) is agreed anew by those that train, from
+    their rows for training and validation; the result's `dataset` has inputs that were prepared so.
+
     Raises:
         ConfigError: If a fraction is not in [0, 1), or a field of the split is out of range.
         DataError: If the data cannot be divided as asked, or come with their clients and another division is asked for;
@@ -184,9 +187,24 @@ def federate(
     fed = _federate(dataset, split, key, test_fraction, val_fraction)
     if isinstance(split, Natural) and dataset.never_train:
         fed = _without(fed, _named(fed, dataset.never_train))
-    if not unseen:
+    if unseen:
+        apart = _drawn(fed, unseen, key / "unseen") if isinstance(unseen, float) else _named(fed, unseen)
+        fed = _without(fed, apart)
+    return _refitted(fed)
+
+
+def _refitted(fed: FederatedData) -> FederatedData:
+    """The division with numbers of its own training rows in the preprocessing of a table's columns."""
+    if fed.dataset.raw is None:
         return fed
-    return _without(fed, _drawn(fed, unseen, key / "unseen") if isinstance(unseen, float) else _named(fed, unseen))
+
+    def rows(each: FederatedData | None) -> npt.NDArray[np.int64]:
+        parts = () if each is None else (each.clients.train.values, each.clients.val.values)
+        return np.sort(np.concatenate([np.empty(0, np.int64), *(part.numpy() for part in parts)]))
+
+    dataset = refitted(fed.dataset, rows(fed), rows(fed.unseen))
+    later = None if fed.unseen is None else replace(fed.unseen, dataset=dataset)
+    return replace(fed, dataset=dataset, unseen=later)
 
 
 def _without(fed: FederatedData, apart: npt.NDArray[np.int64]) -> FederatedData:

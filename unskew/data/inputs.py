@@ -34,6 +34,9 @@ class Column:
         gaps: Followed by a 0/1 column that says where a gap was.
         values: The words that have a column each, in order.
         other: A further column for words that are none of these; without it they are 0 in all.
+        unlearnt: Those of `values` that no client had in training.  They count as none of these: nothing was learnt for
+            their columns, which stay 0.
+        gaps_unlearnt: No client had a gap in training, so the 0/1 column of gaps stays 0.
     """
 
     name: str
@@ -44,6 +47,8 @@ class Column:
     gaps: bool = False
     values: tuple[str, ...] = ()
     other: bool = False
+    unlearnt: tuple[str, ...] = ()
+    gaps_unlearnt: bool = False
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -71,11 +76,12 @@ class Column:
             DataError: If there is a gap and gaps are refused, or a number is infinite.
         """
         missing = np.isnan(values) if self.kind == "number" else np.array([v is None for v in values], bool)
-        gaps = [missing[:, None]] if self.gaps else []
+        gaps = [missing[:, None] & (not self.gaps_unlearnt)] if self.gaps else []
         if self.kind == "category":
-            place = {value: i for i, value in enumerate(self.values)}
-            code = np.array([-1 if v is None else place.get(v, len(place) if self.other else -1) for v in values], int)
-            return np.concatenate([code[:, None] == np.arange(len(place) + self.other), *gaps], 1, dtype=np.float64)
+            place = {value: i for i, value in enumerate(self.values) if value not in self.unlearnt}
+            width = len(self.values)
+            code = np.array([-1 if v is None else place.get(v, width if self.other else -1) for v in values], int)
+            return np.concatenate([code[:, None] == np.arange(width + self.other), *gaps], 1, dtype=np.float64)
         bad = np.flatnonzero(np.isinf(values) | (missing & (not self.fill)))
         if len(bad):
             state = "has no value" if missing[bad[0]] else "is infinite"

@@ -8,7 +8,7 @@ variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -114,7 +114,55 @@ def agreed(parts: Sequence[Moments]) -> Moments:
     return Moments(n, mean, sum(part.m2 + part.n * (part.mean - mean) ** 2 for part in parts))
 
 
-def fit(rules: Preprocess, table: RawTable, owners: Ints, clients: Sequence[str]) -> Inputs:
+@dataclass(frozen=True, eq=False)
+class RawRows:
+    """The columns of a data set as they were before their preprocessing, which is fitted anew to the rows that train.
+
+    Attributes:
+        rules: What becomes of the columns.
+        train, test: Columns of the data set's training and test part, row by row.
+        owners, test_owners: Client of each row, a number of `clients`; all 0 where the data name no clients.
+        clients: Names of the clients.
+    """
+
+    rules: Preprocess
+    train: RawTable
+    test: RawTable
+    owners: Ints
+    test_owners: Ints
+    clients: tuple[str, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns in memory."""
+        return sum(values.nbytes for table in (self.train, self.test) for values in table.values())
+
+    def inputs(self, before: Inputs, train: Ints, later: Ints) -> Inputs:
+        """The way to a network's inputs with numbers of these rows alone, and as many inputs as `before`.
+
+        Args:
+            before: The way that was fitted to more rows.
+            train: Rows of clients that take part in training.  What is agreed is agreed by them.
+            later: Rows of clients that come afterwards, which scale their rows with numbers of their own where each
+                client does.
+
+        Raises:
+            DataError: As in `fit`.
+        """
+        rows = np.concatenate([train, later])
+        known = np.arange(len(rows)) < len(train)
+        table = {name: values[rows] for name, values in self.train.items()}
+        return fit(self.rules, table, self.owners[rows], self.clients, known, before.columns)
+
+
+def fit(
+    rules: Preprocess,
+    table: RawTable,
+    owners: Ints,
+    clients: Sequence[str],
+    known: npt.NDArray[np.bool_] | None = None,
+    before: Sequence[Column] = (),
+) -> Inputs:
     """The way from raw columns to a network's inputs, with all its numbers.
 
     Args:
@@ -122,6 +170,8 @@ def fit(rules: Preprocess, table: RawTable, owners: Ints, clients: Sequence[str]
         table: The training rows.
         owners: Client of each row, a number of `clients`.
         clients: Their names.
+        known: True for rows whose client takes part in what is agreed; by default all do.
+        before: The columns as fitted to more rows, whose inputs stay in number and order.
 
     Raises:
         ConfigError: If a rule is for a column that is not there, or cannot be followed.
@@ -134,18 +184,39 @@ def fit(rules: Preprocess, table: RawTable, owners: Ints, clients: Sequence[str]
                 f"(columns: {', '.join(table)})"
             )
     by_client = [np.flatnonzero(owners == client) for client in range(len(clients))]
-    columns = tuple(_column(rules, name, values, by_client, clients) for name, values in table.items())
+    told = np.ones(len(owners), bool) if known is None else known
+    columns = tuple(_column(rules, name, values, by_client, clients, told) for name, values in table.items())
+    if before:
+        columns = tuple(_as_wide(column, old) for column, old in zip(columns, before, strict=True))
     return Inputs("table", columns=columns, clients=tuple(clients) if any(c.by_client for c in columns) else ())
 
 
-def _column(rules: Preprocess, name: str, values: Array, by_client: Sequence[Ints], clients: Sequence[str]) -> Column:
+def _as_wide(column: Column, before: Column) -> Column:
+    """The column with the inputs that it had; those of words and gaps that are not among the training rows stay 0."""
+    return replace(
+        column,
+        values=before.values,
+        unlearnt=tuple(value for value in before.values if value not in column.values),
+        gaps=before.gaps,
+        gaps_unlearnt=before.gaps and not column.gaps,
+    )
+
+
+def _column(
+    rules: Preprocess,
+    name: str,
+    values: Array,
+    by_client: Sequence[Ints],
+    clients: Sequence[str],
+    known: npt.NDArray[np.bool_],
+) -> Column:
     words = values.dtype.kind == "O"
     kind = rules.columns.get(name, ColumnRule()).kind or ("category" if words else "number")
     if kind == "number" and words:
         one = next((value for value in values if value is not None), "")
         raise ConfigError(f"preprocess.columns.{name}.kind is number, and the column holds words, such as {one!r}")
     missing = np.array([v is None for v in values], bool) if words else np.isnan(values)
-    if missing.all() and rules.columns.get(name, ColumnRule()).gaps is None:
+    if missing[known].all() and rules.columns.get(name, ColumnRule()).gaps is None:
         raise DataError(f"column {name!r} has no value in any training row; leave it out")
     scale, instead = rules.of(name)
     if instead == "refuse" and missing.any():
@@ -154,15 +225,15 @@ def _column(rules: Preprocess, name: str, values: Array, by_client: Sequence[Int
             "takes its place with preprocess.missing"
         )
     agreed_on = rules.columns.get(name, ColumnRule())
-    gaps = rules.indicator and (bool(missing.any()) if agreed_on.gaps is None else agreed_on.gaps)
+    gaps = rules.indicator and (bool(missing[known].any()) if agreed_on.gaps is None else agreed_on.gaps)
     if kind == "category" and agreed_on.words is not None:
         return Column(name, "category", gaps=gaps, values=agreed_on.words, other=rules.unseen == "other")
     if kind == "category":
-        present = values[~missing]
-        known = sorted({word(v) for v in present.tolist()} if not words else set(present.tolist()), key=_natural)
-        _check_category(name, known, len(present))
-        return Column(name, "category", gaps=gaps, values=tuple(known), other=rules.unseen == "other")
-    return _number(name, values, by_client, clients, scale, instead, gaps, agreed_on)
+        present = values[~missing & known]
+        agreed_words = sorted({word(v) for v in present.tolist()} if not words else set(present.tolist()), key=_natural)
+        _check_category(name, agreed_words, len(present))
+        return Column(name, "category", gaps=gaps, values=tuple(agreed_words), other=rules.unseen == "other")
+    return _number(name, values, by_client, clients, scale, instead, gaps, agreed_on, known)
 
 
 def _number(
@@ -174,11 +245,12 @@ def _number(
     instead: Missing,
     gaps: bool,
     agreed_on: ColumnRule,
+    known: npt.NDArray[np.bool_],
 ) -> Column:
     if np.isinf(values).any():
         raise DataError(f"column {name!r} is infinite in row {int(np.isinf(values).argmax())}; correct it")
     own = [Moments.of(values[rows]) for rows in by_client]
-    together = agreed(own)
+    together = agreed([Moments.of(values[rows[known[rows]]]) for rows in by_client])
     mean = together.mean if agreed_on.mean is None else agreed_on.mean
     sd = together.sd if agreed_on.sd is None else agreed_on.sd
     centre, spread = {

@@ -56,7 +56,7 @@ from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs
 from unskew.data.natural import NATURAL, files_of
-from unskew.data.preprocess import Preprocess
+from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
@@ -587,10 +587,65 @@ def save(dataset: Dataset, path: Path) -> None:
         "own_test": dataset.own_test,
         "never_train": dataset.never_train or None,
         "inputs": json.dumps(asdict(dataset.inputs)),
+        **({} if dataset.raw is None else _columns_saved(dataset.raw)),
     }
     with path.open("wb") as file:
         arrays: dict[str, Any] = {key: np.asarray(value) for key, value in content.items() if value is not None}
         np.savez(file, **arrays)
+
+
+def _columns_saved(raw: RawRows) -> dict[str, Any]:
+    """Columns before their preprocessing, as arrays: numbers as they are, words with a mark where there is none."""
+    content: dict[str, Any] = {"preprocess": json.dumps(asdict(raw.rules)), "raw_names": list(raw.train)}
+    content |= {"raw_owners": raw.owners, "raw_test_owners": raw.test_owners, "raw_clients": raw.clients}
+    for part, table in (("train", raw.train), ("test", raw.test)):
+        for i, values in enumerate(table.values()):
+            words = values.dtype.kind == "O"
+            content[f"raw_{part}_{i}"] = (
+                np.array(["" if v is None else v for v in values], np.str_) if words else values
+            )
+            if words:
+                content[f"raw_{part}_{i}_gap"] = np.array([v is None for v in values], bool)
+    return content
+
+
+def _columns_of(arrays: _Arrays, rows: int, test_rows: int) -> RawRows | None:
+    """What `_columns_saved` wrote; None if there were no such columns.
+
+    Raises:
+        ValueError: If something is missing, or of another kind or length.
+    """
+    if "preprocess" not in arrays:
+        return None
+    names = [str(name) for name in arrays["raw_names"]]
+    clients = tuple(map(str, arrays["raw_clients"]))
+
+    def column(part: str, i: int, length: int) -> _Array:
+        values = arrays[f"raw_{part}_{i}"]
+        if values.shape != (length,) or values.dtype.kind not in "fU":
+            raise ValueError(f"raw_{part}_{i} is no column of {length} values")
+        if values.dtype.kind == "f":
+            return values.astype(np.float64)
+        gaps = arrays[f"raw_{part}_{i}_gap"].tolist()
+        return np.array([None if gap else str(v) for v, gap in zip(values, gaps, strict=True)], object)
+
+    def owners(key: str, length: int) -> npt.NDArray[np.int64]:
+        values = arrays[key].astype(np.int64, casting="safe")
+        if values.shape != (length,) or not ((values >= 0) & (values < len(clients))).all():
+            raise ValueError(f"{key} must have one of {len(clients)} clients for each of {length} rows")
+        return values
+
+    try:
+        return RawRows(
+            TypeAdapter(Preprocess).validate_json(str(arrays["preprocess"])),
+            {name: column("train", i, rows) for i, name in enumerate(names)},
+            {name: column("test", i, test_rows) for i, name in enumerate(names)},
+            owners("raw_owners", rows),
+            owners("raw_test_owners", test_rows),
+            clients,
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the columns are broken: {error}") from None
 
 
 def _raw(x: Tensor | ByteImages) -> Tensor:
@@ -609,6 +664,7 @@ def _saved(path: Path, targets: Targets) -> Dataset:
         if lacking:
             raise ValueError(f"it has no {', '.join(lacking)}")
         inputs = TypeAdapter(Inputs).validate_json(str(arrays["inputs"]))  # what it refuses is a ValueError
+        raw = _columns_of(arrays, len(arrays["x_train"]), len(arrays["x_test"]))
     tensors = {key: torch.from_numpy(arrays[key]) for key in (*LAYOUT, "table", "own_test") if key in arrays}
     x: dict[str, Tensor | ByteImages] = {key: tensors[key] for key in ("x_train", "x_test")}
     if "table" in tensors:
@@ -631,6 +687,7 @@ def _saved(path: Path, targets: Targets) -> Dataset:
         own_test=tensors.get("own_test"),
         never_train=tuple(map(str, arrays.get("never_train", ()))),
         targets=targets,
+        raw=raw,
     )
 
 

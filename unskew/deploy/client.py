@@ -95,7 +95,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         mine = fed.clients[config.client]
 
         def keep_model(params: Params) -> None:
-            task = models.task_card(experiment.task, setup.dataset, setup.task.layout)
+            task = models.task_card(experiment.task, fed.dataset, setup.task.layout)
             card = models.CellCard(method.label, seed, config.num_clients, fed.client_names)
             models.save(folder / "models", task, card, None, [{config.client: params}])
 

@@ -776,7 +776,7 @@ class _Cell:
     def save_models(self) -> None:
         """Save the global model and, unless clients are remote, their own models."""
         run, setup, fed = self.run, self.run.setup, self.run.feds[self.seed]
-        task = models.task_card(run.experiment.task, setup.dataset, setup.task.layout)
+        task = models.task_card(run.experiment.task, fed.dataset, setup.task.layout)
         card = models.CellCard(self.method.label, self.seed, fed.num_clients, fed.client_names)
         global_model = self.sim.algorithm.serve(self.state, None)
         with explained(run.folder / "models", run.folder):

@@ -281,7 +281,7 @@ def clients(
     A pooled bound trains one client that holds everything.
     """
     train = pooled(fed) if _is_pooled(method) else fed
-    device, dataset = setup.device, setup.dataset
+    device, dataset = setup.device, fed.dataset
     weights = class_weights(experiment.task, dataset, train)
     x, y = (dataset.x_train, dataset.y_train) if train is not fed else attack.poisoned(experiment.world.attack, fed)
     device_data = DeviceData(
