@@ -45,7 +45,7 @@ def reproduce(
     A claim holds, does not hold, or is undecided: it is decided by paired
     differences over seeds with a 95 % interval.
 
-    A campaign is a list of claims in a TOML file, in order of importance: each
+    A campaign is a list of claims in a TOML file, decided in that order: each
     gets seeds until it is decided, and no arm runs twice.  It can be stopped
     and killed anywhere; the same command goes on.
 

@@ -1,4 +1,4 @@
-"""A campaign: claims in order of importance, as data, decided one after another.
+"""A campaign: claims as data, decided one after another.
 
     title = "..."
     rule = { until = 0.5, most = 8 }           # seeds until a claim is decided, as in an experiment
