@@ -84,6 +84,7 @@ from .wrappers.base import wrap as wrap
 from .wrappers.central_dp import AdaptiveClip as AdaptiveClip
 from .wrappers.central_dp import CentralDP as CentralDP
 from .wrappers.clip_norm import ClipNorm as ClipNorm
+from .wrappers.dp_sgd import DPSGD as DPSGD
 from .wrappers.local_dp import LocalDP as LocalDP
 from .wrappers.quantise import Quantise as Quantise
 from .wrappers.robust import GeometricMedian as GeometricMedian

@@ -128,6 +128,19 @@ class PrivacyBudget(Info):
     budget: Finite | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExampleBudget(PrivacyBudget):
+    """Differential privacy of single examples: what has been spent up to a round.
+
+    Attributes:
+        spent: Epsilon that each client has spent; one that never trained is left out.
+    """
+
+    type: ClassVar[str] = "unskew.example-privacy"
+
+    spent: Mapping[Client, Finite]
+
+
 # ---------------------------------------------------------------- groups of clients
 @dataclass(frozen=True, kw_only=True)
 class ClientGroups(Info):
@@ -577,7 +590,7 @@ TYPES: dict[str, type[Info]] = {
     kind.type: kind
     for kind in (
         Info, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups, Passes, DiffusionRound, Exchanges, ClientWeights,
-        Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget, PredictedNumbers, RankedClasses,
+        Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget, ExampleBudget, PredictedNumbers, RankedClasses,
     )
 }  # fmt: skip
 """Types by their names in rows."""

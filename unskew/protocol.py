@@ -540,6 +540,23 @@ class Local(Protocol):
         """Compute the gradient of the mean task loss over all of the client's training data, in evaluation mode."""
         ...
 
+    def example_gradients(self, params: Params, names: Sequence[str], rows: Tensor, key: Key) -> tuple[Params, Tensor]:
+        """Compute the gradient of each example's task loss, in training mode.
+
+        Args:
+            params: A model.
+            names: Parameters to differentiate by.
+            rows: Positions among the client's training examples, int64 (m,), m >= 1.
+            key: Source of randomness of the augmentation; layers that draw use PyTorch's global generator.
+
+        Returns:
+            Gradients by parameter, (m, ...), and losses, (m,).
+
+        Raises:
+            ConfigError: If examples have no loss of their own, or the network's layers allow no such gradients.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Run:

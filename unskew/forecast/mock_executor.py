@@ -272,6 +272,10 @@ class _WatchedLocal:
         """The gradient, really computed."""
         return self._local.gradient(params)
 
+    def example_gradients(self, params: Params, names: Sequence[str], rows: Tensor, key: Key) -> tuple[Params, Tensor]:
+        """Gradients of single examples and their losses, really computed."""
+        return self._local.example_gradients(params, names, rows, key)
+
     def _note(self, asked: PriorRequest, n: int, same: Hashable) -> None:
         call: tuple[JobKind, int, Hashable] = (("prior", asked, None), n, same)
         self.asked.append(call)

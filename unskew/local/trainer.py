@@ -13,12 +13,12 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
+from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import one_hot
 
 from unskew.data.batches import Batches
 from unskew.data.images import ByteImages
-from unskew.errors import DataError, DivergedError, ProtocolError
+from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local import dense, imagery
 from unskew.local.data import DeviceData, batches_of
@@ -337,6 +337,11 @@ class LocalTrainer:
             )
         return out
 
+    @cached_property
+    def training_network(self) -> FeatureNetwork:
+        """The network by PyTorch's own layers in training mode, for gradients of single examples."""
+        return FeatureNetwork(self.task.module(), self.task.head).to(self.device, self.dtype).train()
+
     def fold(self, me: Me, job: Fold) -> Any:
         """One pass over a part of the client's data, in order."""
         rows = self.device_data.train[me.id] if job.part == "train" else self.device_data.val[me.id]
@@ -426,6 +431,32 @@ class _Local:
             for n, g in zip(names, gradients, strict=True):
                 total[n] += g
         return total
+
+    def example_gradients(self, params: Params, names: Sequence[str], rows: Tensor, key: Key) -> tuple[Params, Tensor]:
+        """Gradient of each example's task loss by parameter, (m, ...), and the losses, (m,), in training mode."""
+        trainer, data = self._trainer, self._trainer.device_data
+        if trainer.task.batchwise or data.weights is not None:
+            why = "examples are weighted by the others" if data.weights is not None else "the loss compares examples"
+            raise ConfigError(f"gradients of single examples need a loss of each, and here {why}")
+        trainer.check_complete(params)
+        x, y = data.x[self._rows[rows]], self.y[rows]
+        if data.augment is not None:
+            x = data.augment(x, key.generator(x.device))
+        network = trainer.training_network
+        fixed = {f"module.{k}": v for k, v in params.items() if k not in names}
+
+        def loss(leaves: Params, one: Tensor, label: Tensor) -> Tensor:
+            every = fixed | {f"module.{k}": v for k, v in leaves.items()}
+            _, logits = functional_call(network, every, (one[None],), strict=False)
+            return trainer._loss(logits, label[None]).sum()
+
+        try:
+            gradients, losses = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")(
+                {name: params[name] for name in names}, x, y
+            )
+        except RuntimeError as error:
+            raise ConfigError(f"torch.func takes no gradients of single examples in this network: {error}") from None
+        return gradients, losses
 
 
 def _slices(n: int, at_once: int = LocalTrainer.CHUNK) -> list[slice]:

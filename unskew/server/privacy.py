@@ -12,6 +12,11 @@ Cohorts    A server that adds noise of z times a bound C to the sum of a cohort'
            (Y.-X. Wang, B. Balle, S. Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical Moments
            Accountant", AISTATS 2019, theorem 27), towards everyone who does not know who was drawn.  Both bounds hold,
            with and without amplification, and the smaller is given.
+Examples   Noise of z times a bound C on the sum of a batch's clipped gradients is a Gaussian mechanism of multiplier z
+           for neighbours in which one example is replaced by one that adds nothing: the sum moves by up to C.  A batch
+           in which every example is by itself with probability q (Poisson) amplifies that (I. Mironov, K. Talwar,
+           L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019) (3).  The smaller of both
+           bounds is given.
 Departures What clients themselves upload with noise is not amplified: their server knows whom it asked.
 """
 
@@ -110,6 +115,32 @@ def cohort_epsilon(noise_multiplier: float, clients: int, cohort: int, releases:
     return min(plain, float(_rdp().compute_epsilon(ORDERS, [releases * r for r in one], delta)[0]))
 
 
+@functools.cache
+def sampled_epsilon(noise_multiplier: float, share: float, steps: int, delta: float) -> float:
+    """Compute the epsilon of noised sums over Poisson samples, if one example is replaced by one that adds nothing.
+
+    The equation is (3).
+
+    Args:
+        noise_multiplier: z, standard deviation of the noise over the bound of an example; 0 has no guarantee.
+        share: q, probability that an example is in a sample.
+        steps: T, number of sums, at least 0.
+        delta: Between 0 and 1.
+
+    Raises:
+        ConfigError: If the accountant is not installed.
+    """
+    if not steps:
+        return 0.0
+    if not noise_multiplier:
+        return math.inf
+    plain = epsilon(noise_multiplier, steps, delta)
+    if share >= 1.0:
+        return plain
+    one = _sampled_renyi(noise_multiplier, share)
+    return min(plain, float(_rdp().compute_epsilon(ORDERS, [steps * r for r in one], delta)[0]))
+
+
 ORDERS = (*range(2, 25), 28, 32, 40, 48, 64)
 """Orders of Renyi divergence: each gives a bound that holds.  Those above 64 take a second, and win below .5."""
 
@@ -120,6 +151,15 @@ def _renyi(noise_multiplier: float, clients: int, cohort: int) -> tuple[float, .
     accountant = _rdp().RdpAccountant(ORDERS, require().NeighboringRelation.REPLACE_ONE)
     accountant.compose(release(noise_multiplier, clients, cohort))
     return tuple(float(r) for r in accountant._rdp)  # composing it anew for every round would take a tenth of a second
+
+
+@functools.cache
+def _sampled_renyi(noise_multiplier: float, share: float) -> tuple[float, ...]:
+    """Compute the Renyi divergence of one noised sum over a Poisson sample by order."""
+    dp = require()
+    accountant = _rdp().RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_SPECIAL)
+    accountant.compose(dp.PoissonSampledDpEvent(share, dp.GaussianDpEvent(noise_multiplier)))
+    return tuple(float(r) for r in accountant._rdp)
 
 
 def _rdp() -> Any:

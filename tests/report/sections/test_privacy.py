@@ -8,7 +8,7 @@ import pytest
 import unskew as us
 from unskew.experiment import config
 from unskew.forecast.plan import plan
-from unskew.info import Privacy, PrivacyBudget
+from unskew.info import ExampleBudget, Privacy, PrivacyBudget
 from unskew.record.reader import info_of
 from unskew.report import read
 from unskew.report.figures import looks
@@ -19,6 +19,7 @@ METHODS = {
     "open": us.wrap(us.FedAvg(), us.CentralDP(noise_multiplier=0.0)),
     "central": us.wrap(us.FedAvg(), us.CentralDP(noise_multiplier=5.0, max_epsilon=50.0)),
     "local": us.wrap(us.FedAvg(), us.LocalDP(noise_multiplier=50.0)),
+    "examples": us.wrap(us.FedAvg(), us.DPSGD(noise_multiplier=5.0, share=0.5)),
 }
 
 
@@ -27,14 +28,24 @@ def test_a_run_reports_what_each_round_has_spent(tmp_path: Path) -> None:
     record = read(tmp_path / "run")
     spent = [i.info.privacy.epsilon for i in info_of(record, "central", PrivacyBudget)]
     assert spent == pytest.approx([cohort_epsilon(5.0, 4, 4, t, 1e-5) for t in (1, 2)], abs=1e-6)
-    section = privacy.draw(record, list(METHODS), dict(zip(METHODS, looks([False] * 3), strict=True)))
+    section = privacy.draw(record, list(METHODS), dict(zip(METHODS, looks([False] * 4), strict=True)))
     assert section is not None
     assert re.fullmatch(
-        r"open spent no privacy, as there is no noise; central spent ε = [\d.]+; local spent ε = [\d.]+\.", section.lead
+        r"open spent no privacy, as there is no noise; central spent ε = [\d.]+; local spent ε = [\d.]+; "
+        r"examples spent ε = [\d.]+\.",
+        section.lead,
     ), section.lead
-    (chart,), (table,) = section.charts, section.tables
-    assert [name for name, _ in chart.legend] == ["central", "local"]
-    assert [row.cells[:3] for row in table.entries] == [("1", "0", "–"), ("1", "5", "50"), ("1", "50", "–")]
+    (chart,), (table, clients) = section.charts, section.tables
+    assert [name for name, _ in chart.legend] == ["central", "local", "examples"]
+    assert [row.cells[:3] for row in table.entries] == [
+        ("1", "0", "–"),
+        ("1", "5", "50"),
+        ("1", "50", "–"),
+        ("1", "5", "–"),
+    ]
+    assert [(row.name, *row.cells) for row in clients.entries] == [
+        (str(c), clients.entries[0].cells[0]) for c in range(4)
+    ]
 
 
 def test_a_plan_says_what_a_run_will_spend() -> None:
@@ -58,3 +69,17 @@ def test_a_plan_says_what_a_run_will_spend() -> None:
 def test_a_guarantee_without_delta_is_none() -> None:
     with pytest.raises(ValueError, match="delta"):
         Privacy(1.0, "nothing", "nothing")
+
+
+def test_what_clients_have_spent_is_listed_the_largest_first_and_the_rest_is_summed_up() -> None:
+    """22 clients, client c spent c / 10: 2.1 first; of the 20 listed .2 is the least, and .1 the most of the others."""
+    info = ExampleBudget(
+        privacy=Privacy(2.1, "", "", delta=1e-5, covers="an example"),
+        clip=1.0,
+        noise=1.0,
+        releases=1,
+        spent={c: c / 10 for c in range(22)},
+    )
+    table = privacy.clients_table("examples", info)
+    assert [(row.name, *row.cells) for row in table.entries][::19] == [("21", "2.1"), ("2", "0.2")]
+    assert table.note.endswith("The 2 other clients spent at most 0.1.")

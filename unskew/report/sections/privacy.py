@@ -1,14 +1,17 @@
 """Differential privacy of models: epsilon spent by round, and what is guaranteed.
 
-`unskew.wrappers.central_dp` and `unskew.wrappers.local_dp` have the mechanisms.
+`unskew.wrappers.central_dp`, `unskew.wrappers.local_dp` and `unskew.wrappers.dp_sgd` have the mechanisms.
 """
 
 from collections.abc import Mapping, Sequence
 
-from unskew.info import PrivacyBudget
+from unskew.info import ExampleBudget, PrivacyBudget
 from unskew.record.reader import Record, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+
+LISTED = 20
+"""Clients whose spending is listed."""
 
 
 def draw(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
@@ -23,8 +26,12 @@ def draw(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Loo
         + (f"ε = {i.privacy.bound:.3g}" if isinstance(i.privacy.epsilon, float) else "no privacy, as there is no noise")
         for m, i in last.items()
     )
+    by_client = [clients_table(m, i) for m, i in last.items() if isinstance(i, ExampleBudget) and i.spent]
     return Section(
-        "Differential privacy", f"{lead}.", tuple(c for c in [_chart(spent, marks)] if c), (_table(last, marks),)
+        "Differential privacy",
+        f"{lead}.",
+        tuple(c for c in [_chart(spent, marks)] if c),
+        (_table(last, marks), *by_client),
     )
 
 
@@ -61,8 +68,9 @@ def _chart(
         "privacy-epsilon", lines, "round", "epsilon spent, no unit", 1.0, f"Epsilon spent: {ends}."
     )
     caption = (
-        "The upper bound on what all rounds so far tell about one client: no outcome is more than e to the power of "
-        "epsilon times as probable with its data as with any others, but for delta. Smaller is better. "
+        "The upper bound on what all rounds so far tell about one client, or one example where the table says so: no "
+        "outcome is more than e to the power of epsilon times as probable with its data as with any others, but for "
+        "delta. Smaller is better. "
         "Every round adds to it."
     )
     return Chart("Epsilon by round", caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
@@ -95,6 +103,20 @@ def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, figures.Look])
         "A simulation's noise follows from its seed: the guarantee is that of the same rounds with secret noise.",
         frozenset({4, 5, 6}),
     )  # fmt: skip
+
+
+def clients_table(method: str, info: ExampleBudget) -> Table:
+    """Epsilon by client, the largest first, of as many clients as can be read."""
+    most = sorted(info.spent.items(), key=lambda of: (-of[1], of[0]))
+    rest = (
+        "" if len(most) <= LISTED else f" The {len(most) - LISTED} other clients spent at most {most[LISTED][1]:.3g}."
+    )
+    return Table(
+        f"What each client has spent: {method}",
+        (("Client", ""), ("Spent", "ε")),
+        tuple(TableRow(str(c), (f"{epsilon:.3g}",)) for c, epsilon in most[:LISTED]),
+        f"For one example of the client. It follows from how often the client trained.{rest}",
+    )
 
 
 def _sentence(text: str) -> str:

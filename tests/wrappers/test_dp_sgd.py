@@ -1,0 +1,239 @@
+"""DP-SGD inside clients: its step by hand, its limits, its randomness, and what it is accounted for."""
+
+import dataclasses
+import math
+from typing import Any
+
+import dp_accounting
+import pytest
+import torch
+from dp_accounting import rdp
+from recipe import APART, LOCAL, SIZES, simulator, world
+from torch import Tensor, nn
+
+import unskew as us
+from unskew.algorithms import TABLE, resolve
+from unskew.algorithms.fedavg import FedAvg, ModelMessage
+from unskew.errors import ConfigError
+from unskew.info import ExampleBudget, whole
+from unskew.keys import Key
+from unskew.local.data import DeviceData
+from unskew.local.trainer import LocalTrainer
+from unskew.protocol import Layout, Me, Sgd, SgdConfig
+from unskew.server import privacy
+from unskew.tasks.task import make_task
+from unskew.tree import Params
+from unskew.wrappers.base import wrap
+from unskew.wrappers.dp_sgd import DPSGD, batch, clipped, train
+
+FEDAVG = FedAvg(local=LOCAL)
+FULL = SgdConfig(0.5, batch_size=None, local_epochs=3)
+
+
+def client(layout: Layout, n: int, secret: int = 1) -> Me:
+    return Me(0, n, torch.tensor([n, 0]), 1, Key(0), layout, {}, Key(secret), Key(secret))
+
+
+def linear(x: Tensor, y: Tensor) -> LocalTrainer:
+    """A network of one layer without bias, two classes."""
+    task = make_task(lambda: nn.Sequential(nn.Linear(x.shape[1], 2, bias=False)), 2)
+    return LocalTrainer(task, DeviceData(x, y, (torch.arange(len(x)),), (torch.arange(0),)))
+
+
+def trained(trainer: LocalTrainer, by: DPSGD, job: Sgd, secret: int = 1) -> Params:
+    me = client(trainer.task.layout, len(trainer.device_data.y), secret)
+    fitted = train(trainer.local(me, 0), by, me, job)
+    assert fitted is not None
+    return fitted.params
+
+
+def test_each_examples_gradient_is_clipped_before_they_are_added() -> None:
+    """One layer from zero: both probabilities .5, so the gradient is (p - onehot) x^T.
+
+    x_1 = (3, 4), class 0: rows (-1.5, -2) and (1.5, 2), norm 5 / sqrt(2) = 3.536; C = sqrt(2) scales it by .4 to
+    (-.6, -.8), (.6, .8).  x_2 = (.6, -.8), class 1: rows (.3, -.4), (-.3, .4), norm .707: as it is.
+    Sum (-.3, -1.2), (.3, 1.2); over n = 2 and by lr = .5: the weights become (.075, .3), (-.075, -.3).
+    """
+    trainer = linear(torch.tensor([[3.0, 4.0], [0.6, -0.8]]), torch.tensor([0, 1]))
+    job = Sgd({"0.weight": torch.zeros(2, 2)}, dataclasses.replace(FULL, local_epochs=1))
+    by = DPSGD(clip=math.sqrt(2.0), noise_multiplier=0.0, share=1.0)
+    torch.testing.assert_close(trained(trainer, by, job)["0.weight"], torch.tensor([[0.075, 0.3], [-0.075, -0.3]]))
+
+
+def test_a_clipped_sum_never_moves_further_than_the_norm_by_one_example() -> None:
+    g = {"w": torch.tensor([[30.0, 40.0], [0.3, 0.4], [math.inf, 0.0], [0.0, 0.0]])}
+    torch.testing.assert_close(clipped(g, 1.0), torch.tensor([0.9, 1.2]))
+    torch.testing.assert_close(clipped({"w": g["w"][:1]}, math.inf), torch.tensor([30.0, 40.0]))
+
+
+@pytest.mark.parametrize("case", ["fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedper", "fedavg, momentum"])
+def test_without_noise_and_clipping_full_batches_train_as_without_the_wrapper(case: str) -> None:
+    plain = simulator(case, "perceptron").algorithm
+    plain = dataclasses.replace(plain, local=dataclasses.replace(plain.local, batch_size=None, local_epochs=3))
+    models = []
+    for method in (plain, wrap(plain, DPSGD(clip=math.inf, noise_multiplier=0.0, share=1.0))):
+        sim = simulator(case, "perceptron", algorithm=method)
+        state = sim.start()
+        for t in (1, 2):
+            state, _ = sim.round(state, t)
+        models.append(sim.algorithm.serve(state, 0))
+    assert not torch.equal(models[0]["0.weight"], sim.population.initial["0.weight"])
+    for name, t in models[0].items():
+        torch.testing.assert_close(models[1][name], t, rtol=1e-4, atol=1e-6)
+
+
+def test_noise_has_its_standard_deviation_and_follows_from_the_clients_secret() -> None:
+    """Zero inputs have zero gradients: all that moves 40,000 weights is lr z C / (q n) = .5 * 3 * .5 / (1 * 2)."""
+    trainer = linear(torch.zeros(2, 20_000), torch.tensor([0, 1]))
+    job = Sgd({"0.weight": torch.zeros(2, 20_000)}, dataclasses.replace(FULL, local_epochs=1))
+    by = DPSGD(clip=0.5, noise_multiplier=3.0, share=1.0)
+    one, again, other = (trained(trainer, by, job, secret)["0.weight"].flatten() for secret in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert float(one.std()) == pytest.approx(0.375, abs=4 * 0.375 / math.sqrt(80_000))
+    assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 4 / math.sqrt(40_000)
+
+
+def test_every_example_is_in_a_batch_by_itself_with_the_declared_probability() -> None:
+    """40,000 examples, q = .3: 12,000 within four standard errors; neighbours are drawn independently."""
+    rows = batch(Key(1), 40_000, 0.3)
+    assert len(rows) == pytest.approx(12_000, abs=4 * math.sqrt(40_000 * 0.21))
+    drawn = torch.zeros(40_000)
+    drawn[rows] = 1.0
+    assert abs(float(torch.corrcoef(torch.stack([drawn[:-1], drawn[1:]]))[0, 1])) < 4 / math.sqrt(40_000)
+    assert torch.equal(batch(Key(1), 5, 1.0), torch.arange(5))
+    assert not torch.equal(rows, batch(Key(2), 40_000, 0.3))
+
+
+def test_a_training_that_draws_no_example_still_adds_noise() -> None:
+    trainer = linear(torch.ones(1, 2), torch.tensor([0]))
+    by = DPSGD(share=1e-9)
+    after = trained(trainer, by, Sgd({"0.weight": torch.zeros(2, 2)}, SgdConfig(0.1, local_steps=1)))["0.weight"]
+    assert bool((after != 0.0).all())
+
+
+def test_epsilon_is_what_dp_accounting_says_of_poisson_samples() -> None:
+    """q = .01, z = 1.1, 1,000 steps; the orders are dp-accounting's that lie among ours."""
+    accountant = rdp.RdpAccountant(privacy.ORDERS, dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    event = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.1))
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, 1000))
+    assert privacy.sampled_epsilon(1.1, 0.01, 1000, 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+    assert privacy.sampled_epsilon(1.1, 1.0, 10, 1e-5) == privacy.epsilon(1.1, 10, 1e-5)
+    assert privacy.sampled_epsilon(0.0, 0.1, 1, 1e-5) == math.inf
+    assert privacy.sampled_epsilon(0.0, 0.1, 0, 1e-5) == 0.0
+
+
+def test_steps_follow_from_epochs_and_share_and_not_from_a_clients_size() -> None:
+    by = DPSGD(share=0.1)
+    assert by.steps_in(SgdConfig(local_epochs=3)) == 30
+    assert DPSGD(share=0.3).steps_in(SgdConfig()) == 4
+    assert by.steps_in(SgdConfig(local_steps=7)) == 7
+
+
+def test_what_each_client_has_spent_is_reported_and_those_without_budget_are_asked_no_more() -> None:
+    """Two epochs at q = .5 are four steps a round; the budget is that of eight."""
+    budget = privacy.sampled_epsilon(2.0, 0.5, 8, 1e-5)
+    algorithm = wrap(FEDAVG, DPSGD(noise_multiplier=2.0, share=0.5, max_epsilon=budget))
+    sim = simulator("fedavg", "perceptron", algorithm=algorithm, clients_per_round=4)
+    state = sim.start()
+    asked = dict.fromkeys(range(len(SIZES)), 0)
+    while not state.stopped:
+        state, _ = sim.round(state, sum(asked.values()) + 1)
+        asked = {**asked, **state.asked}
+        info = whole(sim.algorithm.info(state), ExampleBudget)
+        for c, k in state.asked.items():
+            assert k <= 2
+            assert info.spent[c] == pytest.approx(privacy.sampled_epsilon(2.0, 0.5, 4 * k, 1e-5), abs=1e-6)
+        assert info.privacy.epsilon == max(info.spent.values())
+    assert info.warnings
+    (cost,) = algorithm.spending("train", ModelMessage({}))
+    assert (cost.multiplier, cost.mechanisms, cost.most) == (2.0, 4, 8)
+    assert algorithm.private
+    assert algorithm.uses_private_randomness
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_epsilon": 1.0, "noise_multiplier": 0.0}, "max_epsilon needs noise"),
+        ({"clip": math.inf}, "must be finite"),
+    ],
+)
+def test_settings_without_meaning_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DPSGD(**settings)
+
+
+def test_a_budget_below_one_training_is_refused() -> None:
+    with pytest.raises(ConfigError, match="does not allow one local training of 20 steps"):
+        wrap(FEDAVG, DPSGD(noise_multiplier=0.5, max_epsilon=0.1))
+
+
+def test_batchnorm_is_refused_even_where_it_stays_on_the_client() -> None:
+    for method in (FEDAVG, FedAvg(local=LOCAL, personal=("norm",))):
+        with pytest.raises(ConfigError, match="with BatchNorm examples change each other's"):
+            simulator("fedavg", "normalised", algorithm=wrap(method, DPSGD())).start()
+
+
+ACCOUNTED = {
+    "fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "feddyn", "feddc", "fedper", "fedbn",
+    "scaffold",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> None:
+    """Refused for what it sends, for a loop of its own, a second training, or terms that see batches."""
+    if name in APART:
+        with pytest.raises(ConfigError, match="DPSGD"):
+            wrap(resolve(name)(), DPSGD())
+        return
+    sim = simulator(name, "perceptron")
+    try:
+        algorithm = wrap(sim.algorithm, DPSGD(share=0.5))
+        wrapped = simulator(name, "perceptron", algorithm=algorithm)
+        state = wrapped.start()
+    except ConfigError as refused:
+        message = str(refused)
+        assert "DPSGD" in message
+        assert name not in ACCOUNTED
+        return
+    state, _ = wrapped.round(state, 1)
+    assert sum(state.asked.values()) >= 1
+
+
+def test_noise_before_or_around_it_and_what_sends_more_are_refused() -> None:
+    wrap(FEDAVG, us.ClipNorm(1.0), DPSGD(), us.TopK(0.1))
+    for order in (
+        (us.LocalDP(), DPSGD()),
+        (DPSGD(), us.LocalDP()),
+        (DPSGD(), us.CentralDP()),
+        (us.CentralDP(), DPSGD()),
+    ):
+        with pytest.raises(ConfigError, match="one guarantee"):
+            wrap(FEDAVG, *order)
+    for order in ((us.DW(), DPSGD()), (DPSGD(), us.DW())):
+        with pytest.raises(ConfigError, match="DPSGD"):
+            wrap(FEDAVG, *order)
+
+
+def test_a_client_that_trains_under_it_sees_neither_counts_of_classes_nor_losses() -> None:
+    _, trainer = world("perceptron")
+    sim = simulator("fedavg", "perceptron")
+    seen: list[Any] = []
+
+    by = DPSGD(share=1.0)
+    algorithm = wrap(FEDAVG, by)
+    me = dataclasses.replace(client(trainer.task.layout, SIZES[0]), histogram=torch.tensor([5, 4, 0]))
+
+    def begin(me: Me, msg: Any, memory: Any) -> Any:
+        seen.append(me.histogram.tolist())
+        fitted = yield Sgd(sim.population.initial, LOCAL)
+        seen.append(fitted.loss)
+        return None, None
+
+    work = by.work(algorithm.of, "train", begin, me, None, None)
+    request = next(work)
+    with pytest.raises(StopIteration):
+        work.send(trainer.answer(me, 0, request))
+    assert seen[0] == [0, 0, 0]
+    assert math.isnan(seen[1])

@@ -1,0 +1,405 @@
+"""DP-SGD inside a client: gradients are clipped example by example and get noise, so that single examples are covered.
+
+M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang, "Deep Learning with Differential
+Privacy", CCS 2016, Algorithm 1.
+
+Notation   n    the client's examples;  q  probability that an example is in a batch, the same in every step
+           C    clipping norm of an example's gradient;  z  noise multiplier
+           T    steps of a local training: its `local_steps`, or epochs / q, rounded up
+Step       B    every example by itself with probability q: Poisson sampling, drawn in secret                      (1)
+           g    (sum_{i in B} g_i min(1, C / |g_i|) + z C Normal(0, I)) / (q n)                                    (2)
+           The gradient of the method's terms, which know messages and parameters only, is added to g; the optimiser
+           then moves by that.
+Privacy    One example of a client is covered, towards everyone, if it is replaced by one that adds nothing: n, which
+           clients declare, stays the same.  Steps are Gaussian mechanisms of multiplier z on a Poisson sample,
+           composed by dp-accounting (`unskew.server.privacy`, eq. 3); (1) makes that assumption true of the run.
+           A personal model is not covered, nor are other clients' copies of the same example.
+Gradients  By torch.func, `vmap(grad)`, not by Opacus: its hooks rewrite the module, which executors here call
+           functionally, and its optimiser and loader would be a second loop beside `SgdConfig`'s.
+Departures A batch's size follows from q, so `batch_size` and `drop_last` are not heeded.  Noise in floating point,
+           whose low-order bits can leak.  A participant's own `max_epsilon` counts steps as if every example were in
+           each.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+import torch
+from annotated_types import Ge, Gt, Interval
+from torch import Tensor
+
+from unskew.errors import ConfigError, DivergedError, ProtocolError
+from unskew.info import ExampleBudget, Privacy, parts
+from unskew.keys import Key
+from unskew.local.optim import optimiser
+from unskew.protocol import (
+    Ask,
+    Federation,
+    Fitted,
+    Local,
+    Me,
+    Plan,
+    Run,
+    Sgd,
+    SgdConfig,
+    Spending,
+    Step,
+    drive,
+    sees_features,
+    steps_of,
+)
+from unskew.server import privacy
+from unskew.tasks.needs import needs_of
+from unskew.tree import Params
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, name_of, running, step_types, through
+from unskew.wrappers.local_dp import uncovered
+
+S = TypeVar("S")
+ROOM = 2**24
+"""Numbers of examples' gradients that are held at once."""
+
+
+@dataclass(frozen=True)
+class SampledState(Generic[S]):
+    """The method's state, the number of local trainings that each client was asked for, and True if none may follow."""
+
+    of: S
+    asked: Mapping[int, int]
+    stopped: bool
+
+
+class _Spent(Exception):
+    """No client that a plan asks has budget left."""
+
+
+@dataclass(frozen=True)
+class DPSGD(Wrapper):
+    """Differential privacy of single examples, by noise in a client's own training.
+
+    Attributes:
+        clip: Clipping norm of an example's gradient, C; inf does not clip.
+        noise_multiplier: Standard deviation of the noise on a sum of gradients over C, z; 0 adds none.
+        share: Probability that an example is in a batch, q; 1 takes all in every step.
+        delta: Probability that belongs to epsilon; below one over a client's number of examples.
+        max_epsilon: Budget of each client: it is asked no more when its next training would exceed it; None is no
+            limit.
+
+    Raises:
+        ConfigError: If there is a budget or an infinite norm that noise does not go with, or the accountant is missing.
+    """
+
+    State: ClassVar[Any] = SampledState
+    adds_nothing = True
+    one_by_one = True
+
+    clip: Annotated[float, Gt(0.0)] = 1.0
+    noise_multiplier: Annotated[float, Ge(0.0)] = 1.0
+    share: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.1
+    delta: Annotated[float, Interval(gt=0.0, lt=1.0)] = 1e-5
+    max_epsilon: Annotated[float, Gt(0.0)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_epsilon is not None and not self.noise_multiplier:
+            raise ConfigError("max_epsilon needs noise: set noise_multiplier > 0, or leave max_epsilon out")
+        if math.isinf(self.clip) and self.noise_multiplier:
+            raise ConfigError("noise is in proportion to clip, which must be finite then, got inf; set clip")
+        if self.noise_multiplier:
+            privacy.require()
+
+    def steps_in(self, config: SgdConfig) -> int:
+        """Compute the steps of a local training, T."""
+        return config.local_steps or math.ceil(round((config.epochs or 1) / self.share, 6))
+
+    def epsilon(self, steps: int) -> float:
+        """Compute the epsilon of a client's steps together; inf without noise."""
+        return privacy.sampled_epsilon(self.noise_multiplier, self.share, steps, self.delta)
+
+    def most(self, of: Any) -> int | None:
+        """Compute the number of local trainings that the budget allows a client; None is no limit."""
+        if self.max_epsilon is None:
+            return None
+        steps = self.steps_in(of.local)
+        low, high = 0, 1
+        while self.epsilon(high * steps) <= self.max_epsilon:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.epsilon(middle * steps) <= self.max_epsilon else (low, middle)
+        return low
+
+    # ------------------------------------------------------------------ what is refused
+    def check(self, of: Any) -> None:
+        """Refuse a method that sends or counts more than one local training makes.
+
+        Raises:
+            ConfigError: If so, if it has noise already, or if the budget does not allow one training.
+        """
+        name = name_of(of)
+        if not isinstance(getattr(of, "local", None), SgdConfig):
+            raise ConfigError(f"DPSGD adds noise to clients' local training, and {name} has no setting `local` for one")
+        if getattr(of, "private", False):
+            raise ConfigError(f"DPSGD states one guarantee, and {name} has noise of its own; leave one of them out")
+        if counted := [n for n in needs_of(of) if n == "groups"]:
+            raise ConfigError(f"DPSGD covers gradients only, and {name} also counts examples ({counted[0]})")
+        for step, begin in steps_of(of).items():
+            types = step_types(begin)
+            open_ = uncovered(types.reply, step) if types is not None else []
+            if open_:
+                raise ConfigError(
+                    f"DPSGD adds noise to the gradients that models are trained by, and {name} sends "
+                    f"{' and '.join(open_)} without it; take a method that sends models only, as fedavg"
+                )
+        if self.most(of) == 0:
+            raise ConfigError(
+                f"max_epsilon = {self.max_epsilon:g} does not allow one local training of {self.steps_in(of.local)} "
+                f"steps, which costs {self.epsilon(self.steps_in(of.local)):.4g}; raise it or noise_multiplier"
+            )
+
+    def check_around(self, of: Any, whole: Any) -> None:
+        """Refuse a wrapper around this one whose clients may send more, or that has noise of its own.
+
+        Raises:
+            ConfigError: If so.
+        """
+        if isinstance(whole, Wrapped) and not whole.by.adds_nothing:
+            raise ConfigError(f"DPSGD covers gradients only, and {type(whole.by).__name__} sends more; leave one out")
+        if isinstance(whole, Wrapped) and hasattr(whole.by, "planned") and not isinstance(whole.by, DPSGD):
+            raise ConfigError(
+                f"DPSGD states one guarantee, and {type(whole.by).__name__} around it another; leave one of them out"
+            )
+
+    def permit(self, of: Any, step: str, want: Any, before: int) -> Sgd:
+        """Check that a request of a client's step is the one training that is accounted for.
+
+        Raises:
+            ConfigError: If it is not.
+        """
+
+        def refuse(why: str) -> ConfigError:
+            return ConfigError(f"DPSGD covers one local training in a step, and step {step!r} of {name_of(of)} {why}")
+
+        if not isinstance(want, Sgd):
+            raise refuse(f"looks at the client's data by a loop of its own ({type(want).__name__})")
+        if before:
+            raise refuse("asks for a second one")
+        if want.examples is not None or want.rows is not None:
+            raise refuse("trains on chosen examples")
+        if any(sees_features(term) for term in want.terms):
+            raise refuse("has a term that looks at batches, whose gradient no bound holds for")
+        if self.steps_in(want.config) != self.steps_in(of.local):
+            raise refuse("trains longer or shorter than its setting `local` says")
+        return want
+
+    def init(self, of: Any, params: Params, fed: Federation) -> SampledState[Any]:
+        """Return the method's state before round 1, after one client's step was tried without data.
+
+        Raises:
+            ConfigError: If the network has statistics of batches, or the step asks for more than one training.
+        """
+        if fed.layout.buffers:
+            raise ConfigError(
+                f"DPSGD needs gradients of single examples, and this network has statistics of batches "
+                f"({fed.layout.buffers[0]}, ...): with BatchNorm examples change each other's; take a model without it"
+            )
+        state = of.init(params, fed)
+        plan = of.round(state, fed)
+        want = next(plan, None)
+        plan.close()
+        if isinstance(want, Ask) and want.to:
+            client, message = next(iter(want.to.items()))
+            key, histogram = fed.key / "dry run", torch.zeros(fed.num_classes, dtype=torch.int64)
+            me = Me(client, 1, histogram, 1, key, fed.layout, params, key, key)
+            asked = 0
+
+            def answer(request: Any) -> Fitted:
+                nonlocal asked
+                job = self.permit(of, want.step, request, asked)
+                asked += 1
+                return Fitted(job.start, self.steps_in(job.config), job.config.lr_at(1), math.nan)
+
+            drive(steps_of(of)[want.step](me, message, None), answer)
+        return SampledState(state, {}, False)
+
+    # ------------------------------------------------------------------ on a client
+    def work(
+        self, of: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
+    ) -> Step[tuple[Any, Any]]:
+        """Run the method's step with its training replaced; counts of classes and losses, without noise, are hidden."""
+        asked = 0
+
+        def request(want: Any) -> Run:
+            nonlocal asked
+            job = self.permit(of, name, want, asked)
+            asked += 1
+            return Run(train, (self, me, job))
+
+        def answer(want: Any, got: Fitted | None) -> Fitted | None:
+            return None if got is None else replace(got, loss=math.nan)
+
+        blind = replace(self.client(of, me), histogram=torch.zeros_like(me.histogram))
+        done: tuple[Any, Any] = yield from through(running(begin(blind, msg, memory)), request, answer)
+        return done
+
+    def spending(self, of: Any, step: str, msg: Any) -> tuple[Spending, ...]:
+        """Return the cost of a reply: one local training, each of its steps as if all examples were in it."""
+        types = step_types(steps_of(of)[step])
+        if types is None or not types.works or not self.noise_multiplier:
+            return ()
+        steps, most = self.steps_in(of.local), self.most(of)
+        return (Spending("gradients", self.noise_multiplier, steps, None if most is None else most * steps),)
+
+    # ------------------------------------------------------------------ on the server
+    def round(self, of: Any, state: SampledState[Any], fed: Federation) -> Plan[SampledState[Any]]:
+        """Run the method's round with the clients that have budget left."""
+        asked, most, steps = dict(state.asked), self.most(of), steps_of(of)
+
+        def request(want: Any) -> Any:
+            types: StepTypes | None = step_types(steps[want.step]) if isinstance(want, Ask) else None
+            if types is None or not types.works:
+                return want
+            to = {c: m for c, m in want.to.items() if most is None or asked.get(c, 0) < most}
+            if want.to and not to:
+                raise _Spent
+            for c in to:
+                asked[c] = asked.get(c, 0) + 1
+            return replace(want, to=to)
+
+        try:
+            inner = yield from through(of.round(state.of, fed), request, lambda want, got: got)
+        except _Spent:
+            return replace(state, stopped=True)
+        return SampledState(inner, asked, False)
+
+    def private(self, of: Any) -> bool:
+        """True: nothing else of a client's data may leave it."""
+        return True
+
+    def uses_private_randomness(self, of: Any) -> bool:
+        """True: clients draw batches and noise of their own."""
+        return True
+
+    def planned(self, of: Any, rounds: int, clients: int, cohort: int) -> str:
+        """Describe the privacy that a run will spend."""
+        most = self.most(of)
+        trainings = rounds if most is None else min(rounds, most)
+        spent = self.epsilon(trainings * self.steps_in(of.local))
+        if math.isinf(spent):
+            return "no differential privacy, as there is no noise"
+        return f"epsilon {spent:.4g} at delta {self.delta:g} for one example of a client that trains {trainings} times"
+
+    def info(self, of: Any, state: SampledState[Any]) -> tuple[object, ...]:
+        """Report the method's own info, and the privacy that each client has spent."""
+        own = parts(of.info(state.of)) if hasattr(of, "info") else ()
+        steps = self.steps_in(of.local)
+        most = max(state.asked.values(), default=0)
+        spent = self.epsilon(most * steps)
+        guarantee = Privacy(
+            epsilon="no guarantee, as there is no noise" if math.isinf(spent) else round(spent, 6),
+            server="each participant's number of examples, and its model, trained with noise in every step",
+            clients="the models",
+            delta=self.delta,
+            uploads=most,
+            covers="one example of a client, if it is replaced by one that adds nothing, towards everyone",
+        )
+        stopped = f"no client that was drawn has any of its privacy budget left, epsilon {self.max_epsilon}"
+        by_client = {} if math.isinf(spent) else {c: round(self.epsilon(k * steps), 6) for c, k in state.asked.items()}
+        return (
+            *own,
+            ExampleBudget(
+                privacy=guarantee,
+                clip=None if math.isinf(self.clip) else self.clip,
+                noise=self.noise_multiplier * self.clip if self.noise_multiplier else 0.0,
+                releases=most * steps,
+                budget=self.max_epsilon,
+                spent=dict(sorted(by_client.items())),
+                warnings=(stopped,) if state.stopped else (),
+            ),
+        )
+
+
+# ---------------------------------------------------------------- training
+def batch(key: Key, n: int, share: float) -> Tensor:
+    """Draw a Poisson sample (eq. 1): positions of examples, ascending, int64."""
+    chance = (key.bits(n) & (2**53 - 1)).double() / 2.0**53
+    return torch.nonzero(chance < share).flatten()
+
+
+def clipped(gradients: Params, clip: float) -> Tensor:
+    """Sum up examples' gradients, each clipped to an L2 norm; one that is not finite counts as zero.
+
+    Args:
+        gradients: Gradients by parameter, (m, ...), m examples.
+        clip: C.
+
+    Returns:
+        The sum as one vector.
+    """
+    rows = torch.cat([g.flatten(1) for g in gradients.values()], 1)
+    norms = torch.linalg.vector_norm(rows.double(), dim=1)
+    scale = torch.where(norms > clip, clip / norms, 1.0)
+    finite = norms.isfinite()
+    rows = torch.where(finite[:, None], rows, 0.0)
+    return torch.where(finite, scale, 0.0).to(rows) @ rows
+
+
+def train(local: Local, by: DPSGD, me: Me, job: Sgd) -> Fitted | None:
+    """Train a client's model by noised gradients (eq. 1, 2).
+
+    Raises:
+        DivergedError: If a parameter became NaN or infinite and may not; names client and round.
+        ProtocolError: If the model lacks a tensor.
+    """
+    config, n, lr = job.config, len(local.y), job.config.lr_at(me.round)
+    chosen = me.layout.select(config.trainable)
+    names = [name for name in me.layout.trainable if name in chosen]
+    if missing := [name for name in me.layout.trainable if name not in job.start]:
+        raise ProtocolError(f"a model lacks {missing[0]}; complete it with what the client keeps before it is trained")
+    device = local.y.device
+    params = {name: t.detach().to(device) for name, t in job.start.items()}
+    vector = torch.cat([params[name].flatten() for name in names])
+    views = torch.split(vector, [params[name].numel() for name in names])
+    params |= {name: view.view_as(params[name]) for name, view in zip(names, views, strict=True)}
+    update, key = optimiser(config, lr, vector), me.private / "dp sgd"
+    at_once = max(1, min(n, ROOM // max(vector.numel(), 1)))
+    steps, seen, losses = by.steps_in(config), 0, 0.0
+    for i in range(steps):
+        rows = batch(key / "batch" / i, n, by.share).to(device)
+        total = torch.zeros_like(vector)
+        loss = 0.0
+        for j, part in enumerate(torch.split(rows, at_once) if len(rows) else ()):
+            with (key / "draws" / i / j).ambient(device):
+                each, values = local.example_gradients(params, names, part, key / "augment" / i / j)
+            total += clipped(each, by.clip)
+            loss += float(values.sum())
+        if by.noise_multiplier:
+            noise = (key / "noise" / i).normal(vector.numel()).to(vector)
+            total.add_(noise, alpha=by.noise_multiplier * by.clip)
+        total /= by.share * n
+        if job.terms:
+            total += _of_terms(job, params, names)
+        with torch.no_grad():
+            update(vector, total)
+        seen, losses = seen + len(rows), losses + loss / max(len(rows), 1)
+    if not (math.isfinite(losses) and bool(torch.isfinite(vector).all())):
+        if job.may_diverge:
+            return None
+        raise DivergedError(
+            f"round {me.round}, client {me.id}: a loss or a parameter became NaN or infinite at learning rate {lr:g}; "
+            "lower lr or clip"
+        )
+    trained = {name: params[name].clone().to(t.device) for name, t in job.start.items()}
+    return Fitted(trained, steps, lr, losses / steps, seen)
+
+
+def _of_terms(job: Sgd, params: Params, names: list[str]) -> Tensor:
+    """Compute the gradient of the terms' sum, as one vector."""
+    leaves = {name: t.detach().clone().requires_grad_(name in names) for name, t in params.items()}
+    with torch.enable_grad():
+        terms: tuple[Any, ...] = job.terms
+        value = sum(term({name: leaves[name] for name in names}, job.aux) for term in terms)
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            return torch.zeros(())
+        found = torch.autograd.grad(value, [leaves[name] for name in names], materialize_grads=True)
+    return torch.cat([g.flatten() for g in found])
