@@ -238,7 +238,7 @@ NAMES = {
     "splits": set(SPLITS),
     "models": {*MODELS, "module.path:factory"},
     "wrappers": {
-        *("dw", "clip_norm", "top_k", "quantise", "central_dp", "local_dp"),
+        *("dw", "clip_norm", "top_k", "quantise", "central_dp", "dp_sgd", "local_dp"),
         *("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_bound", "secure_sum"),
     },
     "sections": {"embeddings", "diffusion", "groups", "class_relations", "predictions", "privacy"},
