@@ -63,6 +63,21 @@ def test_fields_of_mines_keep_their_two_groups(tmp_path: Path) -> None:
     fed = federate(load("landmine", tmp_path), Natural(), Key(0))
     assert fed.domains == [0] * 15 + [1] * 14
     assert [len(c.test) for c in fed.clients] == [2] * 29
+    half = load("landmine", tmp_path, {"test": 0.5})
+    assert [(len(c.train), len(c.test)) for c in federate(half, Natural(), Key(0)).clients] == [(5, 5)] * 29
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"test": 0.5}, r"heart comes with its test rows, so task\.data_options\.test has no say; leave it out"),
+        ({"test": 1.0}, r"task\.data_options\.test must be < 1"),
+        ({"tests": 0.5}, r"did you mean test\?"),
+    ],
+)
+def test_a_share_for_testing_is_refused_where_it_has_no_meaning(options: dict[str, float], wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        load("heart", options=options)
 
 
 def test_gaps_in_the_phones_data_are_filled_and_marked(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Reproductions on natural clients: FLamby's numbers, its model as two logits, and what the claims decide."""
 
+import gzip
 import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,15 +115,57 @@ def wisdm(rng: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize(("make", "met_later"), [(landmine, 6), pytest.param(wisdm, 12, marks=pytest.mark.slow)])
+def parkinsons(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {
+        "subject": np.repeat(np.arange(1, 43), 6),
+        "total": rng.normal(29, 10, 252).astype(np.float32),
+        "x": rng.normal(size=(252, 3)).astype(np.float32),
+        "feature": np.array(["age", "test_time", "Jitter"]),
+    }
+
+
+def shakespeare(rng: np.random.Generator) -> dict[str, object]:
+    """Six roles of 1,200 letters."""
+    texts = ["".join(rng.choice(list("abcde "), 1200)) for _ in range(6)]
+    return {"clients": [{"play": "A", "role": f"role {i}", "text": [text]} for i, text in enumerate(texts)]}
+
+
+def write(folder: Path, name: str, content: dict[str, Any]) -> None:
+    if name == "shakespeare":
+        (folder / f"{name}.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
+    else:
+        np.savez(folder / f"{name}.npz", **content)
+
+
+@pytest.mark.parametrize(
+    ("make", "met_later", "tested", "methods"),
+    [
+        (landmine, 6, 6, {"alone", "FedAvg", "Ditto", "HCCT", "pooled"}),
+        (parkinsons, 8, 1, {"alone", "FedAvg", "Ditto", "HCCT", "Cyclic", "pooled"}),
+        (shakespeare, 1, 3, {"alone", "FedAvg", "FedPer", "Ditto"}),
+        pytest.param(wisdm, 12, 2, {"alone", "FedAvg", "Ditto", "HCCT", "pooled"}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_suite_runs_as_it_is_described(
-    make: Callable[[np.random.Generator], dict[str, np.ndarray]], met_later: int, tmp_path: Path
+    make: Callable[[np.random.Generator], dict[str, Any]],
+    met_later: int,
+    tested: int,
+    methods: set[str],
+    tmp_path: Path,
 ) -> None:
     """Random rows in the layout of the file: it is the settings that are tried, one round long."""
-    np.savez(tmp_path / f"{make.__name__}.npz", **make(np.random.default_rng(0)))
-    quick = {"experiment": {"rounds": 1, "eval_every": 1, "seeds": [0, 1], "local": {"local_epochs": 1}}}
+    write(tmp_path, make.__name__, make(np.random.default_rng(0)))
+    quick: dict[str, Any] = {
+        "experiment": {"rounds": 1, "eval_every": 1, "seeds": [0, 1], "local": {"local_epochs": 1}}
+    }
+    if make is shakespeare:
+        quick["experiment"]["clients_per_round"] = 2
     name = f"natural/{make.__name__}"
     result = papers.reproduce(name, "small", tmp_path / "out", tmp_path, NoCallback(), quick)
-    assert {"alone", "FedAvg", "Ditto", "HCCT", "pooled"} <= {r.method for r in result.rows}
+    assert methods <= {r.method for r in result.rows}
+    assert {
+        f"{m} is worth it against training alone for clients that trained" for m in methods - {"alone", "pooled"}
+    } <= {c.text for c in result.claims}
     partition = json.loads((tmp_path / "out" / "partition.json").read_text())["seeds"]["0"]
     assert len(partition["unseen"]["client_names"]) == met_later
+    assert {len(c["test"]) for c in partition["clients"]} == {tested}

@@ -98,9 +98,13 @@ def test_a_disk_that_fills_leaves_the_kept_result_as_it_was(tmp_path: Path, monk
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
 
 
-def test_a_page_says_where_and_when_it_was_made_and_shows_every_verdict(tmp_path: Path) -> None:
+def test_a_page_says_where_and_when_it_was_made_and_shows_every_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cores are those that the process may use, not those of the machine."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(77)), raising=False)
     page = (keep(example(), tmp_path) / "README.md").read_text("utf-8")
-    for words in ("2026-01-01", "seeds 0, 1", "PyTorch", "cores", "; 2 s;", "scale small"):
+    for words in ("2026-01-01", "seeds 0, 1", "PyTorch", ", 77 cores", "; 2 s;", "scale small"):
         assert words in page
     for words in ("fedavg", "fedprox", "| p | holds |", "| q | does not hold |", "| r | undecided |", "(plot.svg)"):
         assert words in page

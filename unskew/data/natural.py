@@ -8,10 +8,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Interval
 
 from unskew.data.arrays import Arrays
 from unskew.data.preprocess import Preprocess
@@ -45,6 +46,17 @@ class NaturalSet:
     preprocess: Preprocess | None = None
     newcomers: bool = False
     targets: Targets = CLASS
+
+
+@dataclass(frozen=True)
+class NaturalOptions:
+    """The choice that a set without test rows of its own leaves.
+
+    Attributes:
+        test: Share of each client's rows that is set aside as its test rows; by default a fifth.
+    """
+
+    test: Annotated[float, Interval(gt=0.0, lt=1.0)] | None = None
 
 
 def files_of(name: str, root: Path) -> tuple[Path, ...]:

@@ -55,7 +55,7 @@ from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs
-from unskew.data.natural import NATURAL, files_of
+from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError
@@ -221,7 +221,9 @@ def load(
     if colon and kind == "images":
         images = schema.build(tables.ImageOptions, options or {}, "task.data_options", owner=source)
         return tables.read_images(Path(rest).expanduser(), images)
-    if options:
+    if source in NATURAL:
+        chosen = schema.build(NaturalOptions, options or {}, "task.data_options", owner=source)
+    elif options:
         raise ConfigError(f"task.data_options must be left out, {source} has none, got {', '.join(options)}")
     if colon and kind == "hub":
         return _hub(hub.parse(source))
@@ -239,7 +241,7 @@ def load(
     if source == "digits":
         return assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
     if source == "heart":
-        return _natural(source, Path(), preprocess, targets)
+        return _natural(source, Path(), preprocess, targets, chosen.test)
     folder = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
     if not folder:
         raise DataError(
@@ -248,7 +250,7 @@ def load(
         )
     root = Path(folder).expanduser()
     if source in NATURAL:
-        return _natural(source, root, preprocess, targets)
+        return _natural(source, root, preprocess, targets, chosen.test)
     return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)
 
 
@@ -264,7 +266,7 @@ def _made(source: str, options: Mapping[str, Any]) -> Dataset:
     return dataset
 
 
-def _natural(name: str, root: Path, preprocess: Preprocess | None, targets: Targets) -> Dataset:
+def _natural(name: str, root: Path, rules: Preprocess | None, targets: Targets, test: float | None) -> Dataset:
     """A data set with its own clients, whose columns are brought to one scale unless something else is asked for."""
     of, file = NATURAL[name], _file_of(name, root)
     if of.targets is not targets:
@@ -273,9 +275,18 @@ def _natural(name: str, root: Path, preprocess: Preprocess | None, targets: Targ
 
     def build() -> Dataset:
         arrays = of.arrays(_whole_file, file)
-        rules = preprocess or of.preprocess
-        key = Key(0) / name / "test"
-        return from_arrays(name, arrays, key, rules=rules, own_test=True, newcomers=of.newcomers, targets=targets)
+        if test is not None and "x_test" in arrays:
+            raise ConfigError(f"{name} comes with its test rows, so task.data_options.test has no say; leave it out")
+        return from_arrays(
+            name,
+            arrays,
+            Key(0) / name / "test",
+            test_fraction=test,
+            rules=rules or of.preprocess,
+            own_test=True,
+            newcomers=of.newcomers,
+            targets=targets,
+        )
 
     return _placed(file, build)
 

@@ -83,7 +83,8 @@ class TaskConfig:
         model: A name from `unskew list models`, or module:factory for a network of your own; by default mlp, for
             next_token char_lstm.
         model_options: The network's own settings.
-        data_options: Settings of data that a registered function makes; of a table its columns: target, client, test.
+        data_options: Settings of data that a registered function makes; of a table its columns: target, client, test;
+            of natural data without test rows of their own, test, the share of each client's rows.
         preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; none by default.
         head: Name of the layer that makes the logits, in a network of your own; by default its last linear layer.
         kind: What is learned: classification, binary, regression, survival, next_token, multi_label.

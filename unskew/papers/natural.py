@@ -271,6 +271,16 @@ def wisdm(request: ReproductionRequest) -> Result:
     return _suite(request)
 
 
+def parkinsons(request: ReproductionRequest) -> Result:
+    """Patients whose score is learned from their voice, a fifth of whom comes later."""
+    return _suite(request)
+
+
+def shakespeare(request: ReproductionRequest) -> Result:
+    """Roles of plays, a fifth of which comes later."""
+    return _suite(request)
+
+
 def _suite(request: ReproductionRequest) -> Result:
     """Every method for clients that trained and for newcomers, and its groups beside the known ones."""
     draft = Draft.of(request)

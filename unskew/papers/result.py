@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +17,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from unskew.files import write_atomically
+from unskew.machine import cores
 from unskew.papers.claims import Claim
 from unskew.report.stats import Curve, Spread
 from unskew.version import __version__
@@ -165,7 +165,7 @@ def _provenance(result: Result) -> str:
     seeds = ", ".join(map(str, result.seeds))
     return (
         f"Run on {result.date} with unskew {__version__}, PyTorch {torch.__version__}, "
-        f"Python {platform.python_version()}, {os.cpu_count()} cores ({platform.machine()}); "
+        f"Python {platform.python_version()}, {cores()} cores ({platform.machine()}); "
         f"seeds {seeds}; {result.seconds:.0f} s; scale {result.scale}."
     )
 

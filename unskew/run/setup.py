@@ -104,7 +104,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     if inputs.dataset is None and dataset.own_test is not None and experiment.test_fraction != Experiment.test_fraction:
         raise ConfigError(
             f"test_fraction = {experiment.test_fraction:g} has no say: {dataset.name} has test rows of each client's "
-            "own; leave it out (of a table, say task.data_options.test)"
+            "own; leave it out (of a table or natural data, say task.data_options.test)"
         )
     if experiment.task.augment != "none" and dataset.x_train.dim() != 4:
         raise ConfigError(
