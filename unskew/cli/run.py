@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -101,6 +101,7 @@ def resume(
 
 
 def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
+    from unskew.info import ClientGroups
     from unskew.report import read, summary_text, worth
     from unskew.report.tables import discrepancies
 
@@ -109,14 +110,17 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
     if as_json:
         print(results_json(outcome.summary))
     else:
-        from unskew.cli.members import should_join
+        joining: list[Any] = []
+        if record.reports(ClientGroups):
+            from unskew.cli.members import should_join
 
+            joining = should_join(record)
         console = Console()
         for damage in discrepancies(record):
             print(damage, file=sys.stderr)
         console.print(results(outcome.summary))
         # The methods that differ from the baseline, and the gains from groups.
-        for part in filter(None, (worth.words(record), summary_text.found(record), *should_join(record))):
+        for part in filter(None, (worth.words(record), summary_text.found(record), *joining)):
             console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
         for key, reason in (outcome.summary.get("stopped") or {}).items():
             console.print(f"{key} ended early: {reason}", highlight=False, markup=False, soft_wrap=True)

@@ -13,17 +13,20 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from markupsafe import Markup
 from scipy import special
 
 from unskew.record.logs import Bound
 from unskew.record.reader import Record
 from unskew.report import tables
-from unskew.report.figures import Look, swatch
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import CONFIDENCE, interval
 from unskew.tasks.measure import Measure
+
+if TYPE_CHECKING:
+    from unskew.report.figures import Look
 
 MOST_NAMED = 8
 """Clients up to which each is named in sentences, and has a column in the table."""
@@ -308,7 +311,7 @@ def _list(parts: Sequence[str]) -> str:
 
 
 # ---------------------------------------------------------------- table
-def table(record: Record, marks: dict[str, Look] | None = None) -> Table | None:
+def table(record: Record, marks: "dict[str, Look] | None" = None) -> Table | None:
     """“Should I join?” for every method; None where there is nothing to compare with."""
     of, m, base = worths(record), record.headline, alone(record)
     if not of or base is None:
@@ -320,6 +323,11 @@ def table(record: Record, marks: dict[str, Look] | None = None) -> Table | None:
         head += [(c.name, f"{c.examples} tested" if c.examples else "") for c in of[0].clients]
     else:
         head += [("Loses most", unit), ("Gains most", unit)]
+    swatches: dict[str, Markup] = {}
+    if marks is not None:  # a table for a terminal needs no Matplotlib
+        from unskew.report.figures import swatch
+
+        swatches = {w.method: swatch(marks[w.method]) for w in of}
     entries = []
     for w in of:
         low, high = (f(w.clients, key=lambda c: c.gain.mean) for f in (min, max))
@@ -329,8 +337,8 @@ def table(record: Record, marks: dict[str, Look] | None = None) -> Table | None:
             else [f"{c.name}: {bracket(c.gain, m)}" for c in (low, high)]
         )
         cells = (bracket(w.whole, m), f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), *of_clients)
-        mark = {} if marks is None else {"swatch": swatch(marks[w.method])}
-        entries.append(TableRow(w.method, cells, below="" if w.bound is None else tables.BOUNDS[w.bound], **mark))
+        below = "" if w.bound is None else tables.BOUNDS[w.bound]
+        entries.append(TableRow(w.method, cells, swatches.get(w.method, Markup()), below))
     results = _alone_in_words(record, base, m, of[0].clients if named else ())
     note = (
         f"{m.label[:1].upper()}{m.label[1:]} on the client’s own test data minus that under {base}"
@@ -351,7 +359,7 @@ def _alone_in_words(record: Record, base: str, m: Measure, clients: Sequence[Cli
     return " Alone they have " + ", ".join(f"{c.name} {m.with_unit(v)}" for c, v in pairs) + "."
 
 
-def section(record: Record, marks: dict[str, Look]) -> Section | None:
+def section(record: Record, marks: "dict[str, Look]") -> Section | None:
     """The section of a run that can tell."""
     of = table(record, marks)
     return None if of is None else Section("Should I join?", "", (), (of,))
