@@ -19,6 +19,7 @@ import reprlib
 import sys
 import types
 import typing
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -527,6 +528,17 @@ def signature(step: Callable[..., Any]) -> Signature:
         ProtocolError: If it is not `(self, me: Me, msg: M, memory: L | None) -> Step[tuple[R, L | None]]` (or L alone,
             where something is always remembered), or bytes could not be turned into one of these types, or in two ways.
     """
+    function = getattr(step, "__func__", step)
+    if function not in _SIGNATURES:
+        _SIGNATURES[function] = _signature(step)
+    return _SIGNATURES[function]
+
+
+# A client asks with every message; a step that is gone is forgotten.
+_SIGNATURES: "weakref.WeakKeyDictionary[Callable[..., Any], Signature]" = weakref.WeakKeyDictionary()
+
+
+def _signature(step: Callable[..., Any]) -> Signature:
     hints = typing.get_type_hints(step, include_extras=True)
     returns = hints.pop("return", None)
     parameters = list(hints.values())
