@@ -48,9 +48,12 @@ class Layer:
     relu: bool
 
 
-def kernel(task: Task) -> tuple[Layer, ...] | None:
-    """The network as a stack of linear layers; None if it is anything else, or its loss is."""
-    module = task.module()
+def kernel(task: Task, module: nn.Module | None = None) -> tuple[Layer, ...] | None:
+    """The network as a stack of linear layers; None if it is anything else, or its loss is.
+
+    `module` is the task's network as it was made, where there is one already.
+    """
+    module = task.module() if module is None else module
     if task.loss is not cross_entropy or type(module) is not Network or module.softmax:
         return None
     return _layers(module)

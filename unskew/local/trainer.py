@@ -89,13 +89,14 @@ class LocalTrainer:
     ):
         self.task, self.device_data, self.device, self.dtype = task, device_data, torch.device(device), dtype
         self._tuned = kernels == "auto" and self.device.type == "cpu"
-        self._layers = dense.kernel(task) if self._tuned and device_data.weights is None else None
-        self._channels_last = self._tuned and wants_channels_last(task.module())
+        plain = task.module()
+        self._layers = dense.kernel(task, plain) if self._tuned and device_data.weights is None else None
+        self._channels_last = self._tuned and wants_channels_last(plain)
         self._targets = one_hot(device_data.y, task.num_classes).to(dtype) if self._layers else None
         self._loss = task.loss
         self._names = frozenset((*task.layout.trainable, *task.layout.buffers))
         self._workspaces: dict[tuple[frozenset[str], bool], Workspace] = {}
-        self._reference = FeatureNetwork(task.module(), task.head).to(self.device, dtype).eval()
+        self._reference = FeatureNetwork(plain, task.head).to(self.device, dtype).eval()
         self._tuned_reference, self._block = self._reference, None
         if self._tuned:
             module = task.module()
