@@ -45,6 +45,15 @@ sys.path.insert(0, str(Path(__file__).parent / "conformance"))
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _digits_are_parsed_once() -> Iterator[None]:
+    """Nearly every run reads them; each is given arrays of its own."""
+    once = functools.cache(sources._digits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "_digits", lambda: {name: rows.copy() for name, rows in once().items()})
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _disks_are_not_waited_for() -> Iterator[None]:
     """No test pulls the plug, and a sync takes as long as a round; who counts or breaks syncs patches this again."""
     with pytest.MonkeyPatch.context() as patch:

@@ -106,7 +106,7 @@ def test_its_fixed_point_is_nearer_the_optimum(momentum: float, springs: Any, va
     """
     local = SgdConfig(lr=0.01, local_epochs=1, batch_size=1, momentum=momentum)
     world = springs(m=[0.0, 1.0], n=[1, 10])
-    nova, plain = (world.play(a, rounds=250) for a in (FedNova(local=local), FedAvg(local)))
+    nova, plain = (world.play(a, rounds=120) for a in (FedNova(local=local), FedAvg(local)))
     errors = [abs(value(play.params[-1]) - 10 / 11) for play in (nova, plain)]
     assert abs(value(nova.params[-1]) - value(nova.params[-2])) < 1e-5
     assert errors[1] > 0.07

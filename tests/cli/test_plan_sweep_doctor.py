@@ -57,13 +57,13 @@ def test_plan_as_json_is_only_json_and_foretells_the_run(unskew: Unskew, monkeyp
 
 
 def test_plan_says_the_least_and_the_most_that_a_run_until_it_is_decided_costs(unskew: Unskew) -> None:
-    """With a hundred seeds at most the least is a twentieth: no interval is finite before the fifth."""
-    rule = ("--set", "seeds={ until = 0.5, most = 100, least = 2 }")
+    """With twenty seeds at most the least is a quarter: no interval is finite before the fifth."""
+    rule = ("--set", "seeds={ until = 0.5, most = 20, least = 2 }")
     words = unskew("plan", "tiny.toml", *rule).out
-    assert re.search(r"whole run: .+ to about .+ \(5 to 100 seeds, until it is decided", words)
+    assert re.search(r"whole run: .+ to about .+ \(5 to 20 seeds, until it is decided", words)
     found = json.loads(unskew("plan", "tiny.toml", *rule, "--json").out)
-    assert (found["seeds"], found["least"]) == (100, 5)
-    assert found["least_seconds"] == pytest.approx(found["seconds"] / 20)
+    assert (found["seeds"], found["least"]) == (20, 5)
+    assert found["least_seconds"] == pytest.approx(found["seconds"] / 4)
 
 
 def test_plan_takes_settings_and_built_in_names(unskew: Unskew) -> None:

@@ -96,6 +96,7 @@ APART = ("feddistr", "fedpft")
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in TABLE if name not in APART},
     **{name: (name, {"pilot": Pilot((0.0, 0.5), rounds=2, hold_out=3)}) for name in ("hcct", "hcct_e", "hcct_p")},
+    "fedswap": ("fedswap", {"legs": 4}),
     "fedavg, own head": ("fedavg", {"personal": ("head",)}),
     "fedavg, own norm": ("fedavg", {"personal": ("norm",)}),
     "fedavg, uniform": ("fedavg", {"weighting": "uniform"}),
@@ -281,6 +282,7 @@ class Recorded:
         moments: Between the rounds, before the first one too.
         requests: The optimisations that clients asked for in the rounds: configuration and terms.
         initial: The initial parameters, encoded before the first round.
+        lengths: Of the run without models, lengths of all encoded messages by round; of the other, nothing.
         draws_alone: Nothing was drawn from PyTorch's global generator.
     """
 
@@ -288,6 +290,7 @@ class Recorded:
     moments: tuple[Moment, ...]
     requests: frozenset[Any]
     initial: bytes
+    lengths: tuple[set[int], ...]
     draws_alone: bool
 
     @property
@@ -309,12 +312,29 @@ class Watching(LocalTrainer):
         return super().answer(me, index, request)
 
 
+def weighed(sim: Simulator[Any], state: Any, t: int, lengths: list[set[int]]) -> tuple[Any, Trace]:
+    """A round in which the length of every message is that of its encoded bytes, added to `lengths`."""
+    lengths.append(set())
+
+    def encoded(value: Any) -> int:
+        lengths[-1].add(n := len(wire.encode(value)))
+        return n
+
+    nbytes = wire.nbytes
+    try:
+        wire.nbytes = encoded
+        return sim.round(state, t)
+    finally:
+        wire.nbytes = nbytes
+
+
 @functools.cache
 def recorded(case: str, network: str, *, seed: int = SEED, models: bool = True) -> Recorded:
     """A run of three rounds, made once for all tests that look at it; nobody may change what is in it.
 
     Args:
-        models: Every client's model is made after each round, which must not change the run.
+        models: Every client's model is made after each round, which must not change the run.  Where none is, messages
+            are encoded to be weighed, which must not change it either.
     """
     sim = simulator(case, network, seed=seed)
     watching = Watching(sim.clients.executor.trainer)
@@ -323,10 +343,11 @@ def recorded(case: str, network: str, *, seed: int = SEED, models: bool = True) 
     states, seen = [sim.start()], []
     traces: list[Trace | None] = [None]
     requests: set[Any] = set()
+    lengths: list[set[int]] = []
     for t in range(4):
         if t:
             watching.asked.clear()
-            state, trace = sim.round(states[-1], t)
+            state, trace = sim.round(states[-1], t) if models else weighed(sim, states[-1], t, lengths)
             states.append(state)
             traces.append(trace)
             requests |= watching.asked
@@ -339,4 +360,4 @@ def recorded(case: str, network: str, *, seed: int = SEED, models: bool = True) 
         for state, trace, (everything, own, served) in zip(states, traces, seen, strict=True)
     ]
     alone = torch.equal(torch.get_rng_state(), generator)
-    return Recorded(sim, tuple(moments), frozenset(requests), initial, alone)
+    return Recorded(sim, tuple(moments), frozenset(requests), initial, tuple(lengths), alone)

@@ -8,6 +8,7 @@ import unskew as us
 from unskew.report import read, tables
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("methods", "expected"),
     [

@@ -43,6 +43,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_clusters_that_are_drawn_are_those_that_embeddings_were_learned_for(ran: Path) -> None:
     record = read(ran)
     r = embeddings.one_round(record, "feddistr")
@@ -59,6 +60,7 @@ def test_the_clusters_that_are_drawn_are_those_that_embeddings_were_learned_for(
     assert "Latent clusters by client" in write_report(ran).read_text("utf-8")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_latents_are_not_drawn_without_the_data_or_of_another_prior(ran: Path, tmp_path: Path) -> None:
     record = read(ran)
     r = embeddings.one_round(record, "feddistr")

@@ -243,6 +243,7 @@ def test_a_page_without_soft_labels_is_what_it_was(tmp_path: Path, monkeypatch: 
     assert write_report(folder).read_bytes() == now
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("edit", "message"),
     [

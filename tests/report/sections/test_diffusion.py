@@ -507,6 +507,7 @@ def test_a_torn_last_line_is_left_out_and_told(tmp_path: Path) -> None:
     assert "goes from 0.707 to 0.000" in text, "round 1 alone"
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -566,6 +567,7 @@ def test_info_of_one_round_come_once_and_of_a_known_cell(tmp_path: Path) -> None
 
 
 # ---------------------------------------------------------------- a run that was run, and a browser
+@pytest.mark.usefixtures("undrawn")
 def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Path) -> None:
     simulate(
         {"FedAvg": FedAvg(), "FedDif": FedDif(epsilon=0.05, metric="tv", target="pooled")},

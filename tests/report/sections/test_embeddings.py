@@ -401,6 +401,7 @@ def test_the_data_of_a_deployed_run_is_not_looked_for(
     assert isinstance(made(folder), Chart)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("info", "options", "why"),
     [

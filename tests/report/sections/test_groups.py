@@ -431,6 +431,7 @@ def test_only_seeds_that_count_are_read_and_the_first_is_drawn(tmp_path: Path) -
     assert found.rand.seeds == 2
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
