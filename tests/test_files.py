@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from unskew.files import PRIVATE, write_atomically
+from unskew.lock import lock, lockable
 
 
 def test_a_file_is_written_whole_from_text_bytes_or_pieces(tmp_path: Path) -> None:
@@ -54,3 +55,37 @@ def test_a_private_file_is_private_from_the_start_even_under_a_loose_umask(tmp_p
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
     assert (tmp_path / "secret").read_bytes() == b"b"
     assert [p.name for p in tmp_path.iterdir()] == ["secret"]
+
+
+@pytest.mark.parametrize("mode", [0o666, PRIVATE])
+def test_a_link_in_a_folder_from_elsewhere_is_replaced_and_its_target_left_alone(tmp_path: Path, mode: int) -> None:
+    """`report.html.tmp -> ~/.bashrc`, or `report.html -> ~/.bashrc`, in a run's folder that somebody sent."""
+    target, folder = tmp_path / "bashrc", tmp_path / "run"
+    target.write_text("mine")
+    folder.mkdir()
+    for name in ("report.html", "report.html.tmp"):
+        (folder / name).symlink_to(target)
+    write_atomically(folder / "report.html", "theirs", mode)
+    assert target.read_text() == "mine"
+    assert (folder / "report.html").read_text() == "theirs"
+    assert not (folder / "report.html").is_symlink()
+    assert [p.name for p in folder.iterdir()] == ["report.html"]
+
+
+def test_a_file_to_lock_is_no_link_and_what_the_link_points_at_is_not_emptied(tmp_path: Path) -> None:
+    target = tmp_path / "bashrc"
+    target.write_text("mine")
+    (tmp_path / ".lock").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic link"):
+        lockable(tmp_path / ".lock")
+    assert target.read_text() == "mine"
+    with lockable(tmp_path / "own.lock") as file:
+        lock(file)
+        with lockable(tmp_path / "own.lock") as second, pytest.raises(BlockingIOError):
+            lock(second)
+
+
+def test_a_pipe_in_the_place_of_a_lock_does_not_keep_anyone_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(OSError, match="No such device"):
+        lockable(tmp_path / ".lock")

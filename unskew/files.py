@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 Content = bytes | str | Iterable[bytes | memoryview]
 """A file's content, whole or in pieces; text becomes UTF-8."""
@@ -25,8 +26,8 @@ def write_atomically(path: Path, content: Content, mode: int = 0o666) -> None:
     """
     temporary = path.with_name(f"{path.name}.tmp")
     try:
-        if mode == PRIVATE:
-            temporary.unlink(missing_ok=True)  # one left by a process that was killed keeps its own permissions
+        # One left by a process that was killed keeps its permissions; a link, in somebody's folder, leads elsewhere.
+        temporary.unlink(missing_ok=True)
         write_synced(temporary, content, mode)
         temporary.replace(path)
     except BaseException as error:  # a second Ctrl-C, too, leaves nothing half-written
@@ -39,13 +40,22 @@ def write_atomically(path: Path, content: Content, mode: int = 0o666) -> None:
 
 
 def write_synced(path: Path, content: Content, mode: int = 0o666) -> None:
-    """Write a file in place, and put it on the disk; a private one must not be there yet."""
+    """Write a file in place, and put it on the disk; it may be no link, and a private one must not be there yet."""
     pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     older = os.O_EXCL if mode == PRIVATE else os.O_TRUNC
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | older, mode), "wb") as f:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | older, mode), "wb") as f:
         f.writelines(pieces)
         f.flush()
         os.fsync(f.fileno())
+
+
+def appendable(path: Path) -> IO[bytes]:
+    """Open a file to append to it; it is made if it is missing, and may be no link: its folder may be somebody else's.
+
+    Raises:
+        OSError: If it cannot be opened, or is a link.
+    """
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
 
 
 def sync_folder(folder: Path) -> None:

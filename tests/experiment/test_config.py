@@ -521,6 +521,17 @@ def test_a_file_that_no_reader_can_take_is_refused(text: str, message: str, tmp_
         parsed(text.replace("a = ", "rounds="))
 
 
+@pytest.mark.parametrize("dot", [".", " . "])
+@pytest.mark.parametrize("around", ["{} = 1", "a = {{ {} = 1 }}", "[{}]"])
+def test_a_key_of_thousands_of_parts_is_refused_before_minutes_are_spent_on_it(
+    dot: str, around: str, tmp_path: Path
+) -> None:
+    """Python's reader takes time by the square of the parts: more than two minutes for 40 kB."""
+    (tmp_path / "x.toml").write_text(around.format(dot.join("a" * 20_000)))
+    with pytest.raises(ConfigError, match="is nested too deeply"):
+        config.load(tmp_path / "x.toml")
+
+
 def test_a_whole_number_for_a_fraction_is_the_same_experiment() -> None:
     assert config.fingerprint(parsed("methods.1.mu=1")) == config.fingerprint(parsed("methods.1.mu=1.0"))
 

@@ -201,3 +201,15 @@ def test_a_column_that_claims_more_than_it_has_is_refused_before_room_is_made_fo
         archive.writestr("train.npy", member.getvalue() + bytes(8))
     with pytest.raises(RunError, match=r"a\.npz: .* column train has not the \(1125899906842624,\) values"):
         columns.read(tmp_path / "a.npz", {"train": "i"})
+
+
+def test_a_column_of_which_a_small_file_would_make_gigabytes_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    """A megabyte of the archive stands for a gigabyte of zeros; the limits are lowered, so that the test makes 2 MB."""
+    columns.write(tmp_path / "bomb.npz", {"sizes": np.zeros(250_000, np.int64)})
+    assert (tmp_path / "bomb.npz").stat().st_size < 20_000
+    assert len(columns.read(tmp_path / "bomb.npz", {"sizes": "i"})["sizes"]) == 250_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "ROOM", 2**19)
+        patch.setattr(columns, "MOST_PACKED", 10)
+        with pytest.raises(RunError, match=r"sizes would unpack to 2,000,\d+ bytes"):
+            columns.read(tmp_path / "bomb.npz", {"sizes": "i"})

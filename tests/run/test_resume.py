@@ -546,6 +546,18 @@ def test_a_row_that_was_changed_dropped_or_swapped_is_refused_by_its_line(
         loop.resume(stopped)
 
 
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checksums/metrics.crc32"])
+def test_a_link_in_a_run_from_elsewhere_is_not_written_through(stopped: Path, tmp_path: Path, name: str) -> None:
+    """What it points at has the very content of the file it stands for, and more, which would be cut off."""
+    target, place = tmp_path / "bashrc", stopped / name
+    target.write_bytes(mine := place.read_bytes() + b"more\n")
+    place.unlink()
+    place.symlink_to(target)
+    with pytest.raises(RunError, match=r"symbolic links"):
+        loop.resume(stopped)
+    assert target.read_bytes() == mine
+
+
 def test_checksums_that_were_lost_are_made_again(stopped: Path, unstopped: dict[str, Any]) -> None:
     shutil.rmtree(stopped / "checksums")
     assert contents(loop.resume(stopped).folder) == unstopped

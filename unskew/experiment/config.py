@@ -22,6 +22,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -488,6 +489,10 @@ def load(path: Path, overrides: Sequence[str] = (), *, allow_code: bool = False)
     return experiment
 
 
+DEEPEST = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){100}""")
+"""A key of more than a hundred parts, which no experiment has."""
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a TOML file.
 
@@ -495,7 +500,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: If the file is missing or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if DEEPEST.search(text):  # tomllib takes time by the square of a key's parts: minutes for 40 kB
+            raise RecursionError
+        return tomllib.loads(text)
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}; write one as in the README, "

@@ -72,6 +72,10 @@ def write(path: Path, columns: Mapping[str, Array]) -> str:
     return digest.hexdigest()
 
 
+ROOM, MOST_PACKED = 2**26, 100
+"""Bytes that a column may unpack to, and how many more for each byte in the archive."""
+
+
 def read(path: Path, kinds: Mapping[str, str], optional: bool = False) -> dict[str, Array]:
     """Columns by name, checked for their kinds: NumPy's letters, such as "i" for integers, "f", "U" for text.
 
@@ -103,6 +107,9 @@ def read(path: Path, kinds: Mapping[str, str], optional: bool = False) -> dict[s
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> Array:
+    about = archive.getinfo(f"{name}.npy")
+    if about.file_size > ROOM + MOST_PACKED * about.compress_size:
+        raise ValueError(f"column {name} would unpack to {about.file_size:,} bytes from {about.compress_size:,}")
     with archive.open(f"{name}.npy") as member:
         if np.lib.format.read_magic(member) != (1, 0):
             raise ValueError(f"column {name} is of another version")

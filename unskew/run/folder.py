@@ -38,8 +38,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from unskew.errors import RunError
-from unskew.files import sync_folder, write_atomically
-from unskew.lock import lock
+from unskew.files import appendable, sync_folder, write_atomically
+from unskew.lock import lock, lockable
 from unskew.record.logs import lines, read_text, refusal
 from unskew.record.logs import rows as rows_of
 
@@ -100,7 +100,7 @@ _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 # A lock lives as long as any process holds the open file: forked workers must close it at once, or a run that was
 # killed could not be resumed before they have ended.
-_LOCKS: set[IO[str]] = set()
+_LOCKS: set[IO[bytes]] = set()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: [f.close() for f in _LOCKS])
 
@@ -113,7 +113,7 @@ def locked(folder: Path) -> Iterator[None]:
         RunError: If another process writes to it, or the file system has no locks.
     """
     with explained(folder / ".lock", folder):
-        f = (folder / ".lock").open("w")
+        f = lockable(folder / ".lock")
     with f:
         try:
             lock(f)
@@ -151,9 +151,14 @@ class _Log:
         if sums.exists() and sums.stat().st_size < 4 * rows:  # they are not synced: a power cut may have cost some
             sums.unlink()
         if not sums.exists() and rows:
-            with self.path.open("rb") as f:
-                sums.write_bytes(_row_sums(itertools.islice(f, rows)))
-        self.file, self.sums = self.path.open("ab"), sums.open("ab")
+            with self.path.open("rb") as f, appendable(sums) as of_rows:
+                of_rows.write(_row_sums(itertools.islice(f, rows)))
+        self.file = appendable(self.path)
+        try:
+            self.sums = appendable(sums)
+        except OSError:
+            self.file.close()
+            raise
         for file, size in ((self.file, mark.bytes), (self.sums, 4 * rows)):
             file.truncate(size)
             file.seek(size)  # appends anyway, but tells where it is

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew.errors import RunError, WireError
-from unskew.lock import lock
+from unskew.lock import lock, lockable
 from unskew.protocol import Spending
 from unskew.runtime.policy import Rules, append
 from unskew.server import privacy
@@ -101,9 +101,9 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             row = json.loads(line)
-            if not all(z > 0.0 and n > 0 for _, z, n in row["spending"]) or not row.keys() >= FIELDS:
+            if not all(math.inf > z > 0.0 and n > 0 for _, z, n in row["spending"]) or not row.keys() >= FIELDS:
                 raise ValueError
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise RunError(
                 f"line {number} of {path} is damaged; it records what this client has told about its data, restore it "
                 "from a copy"
@@ -122,7 +122,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Wait until no other client of this machine uses the record."""
     path.parent.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + LOCKED_WITHIN_S
-    with path.with_name(f"{path.name}.lock").open("w") as f:
+    with lockable(path.with_name(f"{path.name}.lock")) as f:
         while True:
             try:
                 lock(f)

@@ -37,7 +37,7 @@ from unskew.keys import Key
 from unskew.local.executor import StepJob
 from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
-from unskew.lock import lock
+from unskew.lock import lock, lockable
 from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
 from unskew.runtime.budget import Upload, charge
 from unskew.runtime.message import (
@@ -239,7 +239,7 @@ def _drop_old_answers(folder: Path, names: list[_AnswerId], now: _AnswerId, cont
 def _locked(runtime: ClientRuntime) -> Iterator[None]:
     """Make sure that no second process answers for this client at the same time."""
     runtime.state.mkdir(parents=True, exist_ok=True)
-    with (runtime.state / ".lock").open("w") as f:
+    with lockable(runtime.state / ".lock") as f:
         try:
             lock(f)
         except BlockingIOError:
