@@ -166,7 +166,9 @@ def test_a_damaged_record_is_refused_and_a_torn_last_line_had_not_left(tmp_path:
     path.write_bytes(whole + whole[:40])
     charge(path, dataclasses.replace(UPLOAD, request="second"), COST, Rules())
     assert len(path.read_bytes().splitlines()) == 2
-    for damaged in (b"{}\n" + whole, whole.replace(b"2.0", b"-2.0"), b"\xff\n" + whole):
+    endless = b"[" * 100_000 + b"\n"
+    noises = (whole.replace(b"2.0", z) for z in (b"-2.0", b"Infinity", b"NaN"))
+    for damaged in (b"{}\n" + whole, *noises, b"\xff\n" + whole, endless):
         path.write_bytes(damaged)
         with pytest.raises(RunError, match=r"line 1 of .*privacy\.jsonl is damaged"):
             charge(path, dataclasses.replace(UPLOAD, request="third"), COST, Rules())
