@@ -72,6 +72,34 @@ def test_iterations_near_the_published_ones_are_confirmed(values: tuple[float, .
     assert len(claims) == 3
 
 
+def costs(method: str, rounds: tuple[float, ...], iterations: tuple[float, ...], mb: float) -> list[result.Row]:
+    numbers = {"rounds": rounds, "iterations": iterations, "megabytes": (mb,) * len(rounds)}
+    rows = [result.over_seeds(method, "hard", f"to_target.{name}", v) for name, v in numbers.items()]
+    return [result.over_seeds(method, "hard", "global.accuracy", (0.5, 0.6, 0.7)), *rows]
+
+
+def test_feddif_can_spend_less_by_the_formula_and_more_in_bytes() -> None:
+    """FedAvg: T + I = 100, 110, 120; FedDif 50, 50, 60: 50 to 55 % saved.  In bytes it spends twice as much."""
+    rows = costs("fedavg", (50.0, 55.0, 60.0), (50.0, 55.0, 60.0), 10.0)
+    rows += costs("feddif eps1", (10.0, 10.0, 10.0), (40.0, 40.0, 50.0), 20.0)
+    rows += [result.over_seeds("feddif eps1", "hard", "to_target.subframes", (9.0, 9.0))]
+    formula, wire, subframes = feddif.cost_claims(rows, "hard")
+    assert formula.holds is True
+    assert formula.evidence.startswith("+51.5 % of fedavg's cost saved")
+    assert "-100.0 % of fedavg's cost saved" in wire.evidence
+    assert (subframes.holds, subframes.evidence) == (None, "it was reached in 2 of 3 seeds")
+    assert feddif.cost_claims([result.over_seeds("fedavg", "hard", "global.accuracy", (0.5, 0.6))], "hard") == []
+
+
+def test_methods_with_the_same_numbers_are_one() -> None:
+    rows = [r for m in ("feddif eps1", "feddif eps2") for r in costs(m, (1.0, 2.0, 3.0), (1.0, 2.0, 3.0), 5.0)]
+    assert feddif.same_runs(rows, "hard") == {"feddif eps1": "feddif eps1 = feddif eps2"}
+    assert set(feddif.same_runs([*rows, *costs("feddif eps3", (1.0, 2.0, 4.0), (1.0, 2.0, 3.0), 5.0)], "hard")) == {
+        "feddif eps1",
+        "feddif eps3",
+    }
+
+
 def test_a_split_has_every_label_once_and_no_client_far_above_the_mean() -> None:
     held = feddif.histograms(0.3, 100, 500, 100, 0)
     assert held.sum(0).tolist() == [500] * 100

@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
+import torch
 
+from unskew.algorithms.feddw import ClassRelation
 from unskew.errors import RunError
+from unskew.keys import Key
 from unskew.papers import ReproductionRequest, feddw, keep
 from unskew.papers.result import Result
 from unskew.papers.toolkit import Draft, experiment, merged, run
@@ -395,3 +398,43 @@ def test_every_network_of_table_1_learns_on_the_data_at_hand(data: str, rounds: 
     history = run(compared, tmp_path / "r", NoCallback())
     losses = [r["value"] for r in history.rows if r["name"] == "global.loss"]
     assert losses[-1] < losses[0]
+
+
+# ---------------------------------------------------------------- the term's gradient
+def test_the_terms_gradient_is_in_the_classifier_alone_and_grows_with_mu(tmp_path: Path) -> None:
+    result = feddw.gradient(
+        request("gradient", tmp_path, strengths=[0.1, 10.0], rounds_before=[1], experiment={"seeds": [0]})
+    )
+    ratios = {(r.method, r.metric.removeprefix("gradient_ratio.")): r.ours for r in result.rows}
+    assert {r.setting for r in result.rows} == {"round 2"}
+    assert len(ratios) == len(result.rows) == 2 * 3
+    for kind in ("step", "sum"):
+        assert 0.0 < ratios["feddw mu=0.1", f"classifier.{kind}"] < ratios["feddw mu=10", f"classifier.{kind}"]
+    assert {ratios[m, "other_layers.largest"] for m in ("feddw mu=0.1", "feddw mu=10")} == {0.0}
+    assert [c.holds for c in result.claims if c.text.endswith("outside the classifier")] == [True, True]
+    assert len(result.curves) == 4
+
+
+def test_over_one_step_the_gradient_s_ratio_is_that_of_the_sums_and_linear_in_mu() -> None:
+    """The term is mu times a function of the weight, so at one weight 3 mu has three times the gradient.
+
+    Two classes, W = I and SL = I: CR has the rows (1 - a, a) and (a, 1 - a), a = 1 / (1 + e) = .2689, and the mean of
+    the squared entries of CR - SL the gradient a / 2 (-1, 1) in its first row.  Through the softmax, whose Jacobian is
+    s (1, -1; -1, 1) with s = a (1 - a) = .1966, that is a s (-1, 1), and through W W^T twice that: entries of .1058.
+    Cross-entropy's is the mean over two examples of (p - y) x^T: entries of a / 2 = .1345.
+    """
+    key, x, y = Key(0), torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+
+    def one(mu: float) -> feddw.Ratio:
+        network = torch.nn.Sequential()
+        network.add_module("head", torch.nn.Linear(2, 2))
+        torch.nn.init.eye_(network.head.weight)
+        torch.nn.init.zeros_(network.head.bias)
+        local = {"lr": 0.1, "local_epochs": 1, "batch_size": 2}
+        return feddw.gradient_ratios(network, x, y, ClassRelation(mu, "head.weight"), torch.eye(2), local, key)[
+            "head.weight"
+        ]
+
+    assert one(1.0).step == pytest.approx(0.1058 / 0.1345, rel=1e-3)
+    assert one(1.0).sum == pytest.approx(one(1.0).step)
+    assert one(3.0).step == pytest.approx(3.0 * one(1.0).step)

@@ -11,18 +11,23 @@ The published accuracy is G for methods with one global model and PG for the oth
 """
 
 import itertools
+import json
 import math
 import re
+import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import safetensors.torch
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from unskew import models
+from unskew.algorithms.feddw import ClassRelation
 from unskew.bench.feddw import measure
 from unskew.data import sources
 from unskew.data.dataset import Dataset
@@ -46,6 +51,8 @@ from unskew.record import reader
 from unskew.report import svg_file
 from unskew.report.sections import class_relations as report
 from unskew.report.stats import curve
+from unskew.run.models import load_model
+from unskew.tree import Params
 
 Kind = Literal["G", "P", "PG"]
 ACCURACY: dict[Kind, str] = {
@@ -366,6 +373,144 @@ def _features(task: Mapping[str, Any], data: Dataset, file: Path) -> tuple[repor
     assert isinstance(head, nn.Linear)
     with torch.no_grad():
         return body(data.x_test[:SHOWN]).double().numpy(), head.weight.detach().double().numpy()
+
+
+# ---------------------------------------------------------------- the term's gradient
+def gradient(request: ReproductionRequest) -> Result:
+    """The term's gradient over cross-entropy's, by layer, while clients train in several rounds."""
+    draft = Draft.of(request)
+    ground = merged(draft.ground("cifar10"), draft["settings"]["pathological"])
+    strengths, bound = draft["strengths"], draft["bound"]
+    labels = {f"feddw mu={m:g}": m for m in strengths}
+    methods = {"methods": {label: {"name": "feddw", "mu": m} for label, m in labels.items()}}
+    data = sources.load(ground["task"]["data"], request.data_dir)
+    measured: dict[str, dict[int, list[Mapping[str, Ratio]]]] = {label: {} for label in labels}
+    for done in draft["rounds_before"]:
+        compared = experiment(
+            f"feddw-gradient-{done}", ground, methods, {"rounds": done, "eval_every": done}, methods=list(labels)
+        )
+        folder = f"after-{done}"
+        draft.run(compared, folder)
+        for label in labels:
+            measured[label][done + 1] = [
+                _gradients_of(request.folder / folder, label, labels[label], seed, data, ground["local"])
+                for seed in compared.seeds
+            ]
+            request.callback.note(f"{label}, round {done + 1}: measured")
+    for label, rounds in measured.items():
+        for at, seeds in rounds.items():
+            where = f"round {at}"
+            for kind in Ratio._fields:
+                values = [getattr(layers[CLASSIFIER], kind) for layers in seeds]
+                draft.rows.append(over_seeds(label, where, f"gradient_ratio.classifier.{kind}", values))
+            values = [max(r.step for name, r in layers.items() if name != CLASSIFIER) for layers in seeds]
+            draft.rows.append(over_seeds(label, where, "gradient_ratio.other_layers.largest", values))
+    draft.claims += _gradient_claims(measured, bound)
+    draft.curves = {
+        f"{label}, {RATIO_WORDS[kind]}": curve(
+            rounds,
+            [[math.log10(getattr(layers[CLASSIFIER], kind)) for layers in seeds] for seeds in rounds.values()],
+            len(next(iter(rounds.values()))),
+        )
+        for label, rounds in measured.items()
+        for kind in Ratio._fields
+    }
+    return draft.result(size=draft.size("cifar10"), **_work(ground))
+
+
+CLASSIFIER = "head.weight"
+
+
+class Ratio(NamedTuple):
+    """Norm of the term's gradient over that of cross-entropy's: the mean over steps, and of the sums over all steps."""
+
+    step: float
+    sum: float
+
+
+RATIO_WORDS = {"step": "step by step", "sum": "summed over a round's steps"}
+
+
+def _gradient_claims(measured: Mapping[str, Mapping[int, Sequence[Mapping[str, Ratio]]]], bound: float) -> list[Claim]:
+    """Claims that the term acts on the classifier alone, below the bound at the first strength and above it after."""
+    claims = []
+    for i, (label, rounds) in enumerate(measured.items()):
+        by_seed = list(zip(*rounds.values(), strict=True))
+        largest = max(r.step for seed in by_seed for layers in seed for n, r in layers.items() if n != CLASSIFIER)
+        text = f"{label}: the term has no gradient outside the classifier"
+        claims.append(Claim(text, largest == 0.0, f"the largest ratio is {largest:g}"))
+        for kind, words in RATIO_WORDS.items():
+            ratios = [[getattr(layers[CLASSIFIER], kind) for layers in seed] for seed in by_seed]
+            differences = [max(r) - bound if i else bound - max(r) for r in ratios]
+            side = "reaches more than" if i else "stays below"
+            text = f"{label}: in the classifier its gradient {side} {100 * bound:g} % of cross-entropy's, {words}"
+            claim = decide(text, differences, "percentage points", 100.0, "+.3f")
+            most = ", ".join(f"{100 * max(r):.3g}" for r in ratios)
+            claims.append(replace(claim, evidence=f"at most {most} % by seed: {claim.evidence}"))
+    return claims
+
+
+def _gradients_of(
+    folder: Path, label: str, strength: float, seed: int, data: Dataset, local: Mapping[str, Any]
+) -> Mapping[str, Ratio]:
+    """Ratios by parameter, the mean over clients, from the model and the soft labels that a run ended with."""
+    infos = {at: info for s, at, info in reader.info_of(reader.read(folder), label, ClassRelations) if s == seed}
+    soft_labels = torch.tensor(infos[max(infos)].sl)
+    clients = json.loads((folder / "partition.json").read_text())["seeds"][str(seed)]["clients"]
+    ratios = []
+    for i, client in enumerate(clients):
+        rows = torch.tensor(client["train"])
+        network = load_model(folder, label, seed=seed)
+        key = Key(seed) / "gradient" / i
+        x, y = data.x_train[rows], data.y_train[rows]
+        ratios.append(gradient_ratios(network, x, y, ClassRelation(strength, CLASSIFIER), soft_labels, local, key))
+    return {
+        name: Ratio(*(statistics.fmean(v) for v in zip(*(r[name] for r in ratios), strict=True))) for name in ratios[0]
+    }
+
+
+def gradient_ratios(
+    network: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    term: ClassRelation,
+    soft_labels: torch.Tensor,
+    local: Mapping[str, Any],
+    key: Key,
+) -> dict[str, Ratio]:
+    """The term's gradient over cross-entropy's, by parameter, while the network trains as a client of FedDW does.
+
+    Args:
+        network: Trained in place by Adam on the sum of both; its classifier's bias is left alone.
+        x, y: Inputs and labels of one client.
+        term, soft_labels: The term, and SL, (classes, classes).
+        local: Its `lr`, `local_epochs` and `batch_size`.
+        key: Key of the order of examples and of dropout.
+    """
+    named: Params = {name: p for name, p in network.named_parameters() if name != CLASSIFIER.replace("weight", "bias")}
+    optimizer = torch.optim.Adam(named.values(), lr=local["lr"])
+    steps: dict[str, list[float]] = {name: [] for name in named}
+    sums = {name: [torch.zeros_like(p), torch.zeros_like(p)] for name, p in named.items()}
+    network.train()
+    with key.ambient():
+        for _ in range(local["local_epochs"]):
+            for rows in torch.split(torch.randperm(len(y)), local["batch_size"]):
+                parameters = list(named.values())
+                plain = torch.autograd.grad(cross_entropy(network(x[rows]), y[rows]), parameters)
+                pull = torch.autograd.grad(
+                    term(named, {"soft_labels": soft_labels}), parameters, materialize_grads=True
+                )
+                for (name, p), g, added in zip(named.items(), plain, pull, strict=True):
+                    p.grad = g + added
+                    steps[name].append(_over(added, g))
+                    sums[name][0] += added
+                    sums[name][1] += g
+                optimizer.step()
+    return {name: Ratio(statistics.fmean(steps[name]), _over(*sums[name])) for name in named}
+
+
+def _over(term: torch.Tensor, plain: torch.Tensor) -> float:
+    return float(term.norm() / plain.norm().clamp(min=torch.finfo(plain.dtype).tiny))
 
 
 # ---------------------------------------------------------------- Table II
