@@ -1,4 +1,4 @@
-"""The benchmark of liars: its rows, and the figure that is drawn from them."""
+"""The benchmark of malicious clients: its rows, and the figure that is drawn from them."""
 
 import pytest
 

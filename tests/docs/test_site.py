@@ -80,7 +80,7 @@ def test_the_tutorial_the_how_tos_and_the_glossary_are_named_by_hand_and_in_orde
         "guides/settings.md",
         "guides/results.md",
         "guides/use-a-model.md",
-        "guides/liars.md",
+        "guides/malicious-clients.md",
         "guides/trust.md",
         "guides/cluster.md",
         "architecture.md",

@@ -1,4 +1,4 @@
-"""Robust means: each against its equation, by what no liar can do to it, and around the methods that ask for means."""
+"""Robust means: each against its equation, by what no attacker can do to it, and around methods that ask for means."""
 
 import math
 import tomllib
@@ -125,18 +125,18 @@ def test_a_centre_moves_with_its_clients(rule: Centre, rows: list[list[float]], 
     st.lists(st.integers(-20, 20), min_size=3, max_size=6),
     st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=2),
 )
-def test_a_minority_of_liars_cannot_leave_the_honest_range(rule: Centre, honest: list[int], lies: list[int]) -> None:
-    """Of 5 to 8 values 0.4 is at least 2 at each end, as many as there are liars."""
-    while len(honest) + len(lies) < 5:
+def test_a_minority_of_attackers_stays_in_the_honest_range(rule: Centre, honest: list[int], forged: list[int]) -> None:
+    """Of 5 to 8 values 0.4 is at least 2 at each end, as many as there are malicious clients."""
+    while len(honest) + len(forged) < 5:
         honest = [*honest, honest[0]]
-    assert min(honest) <= centre(rule, [[v] for v in (*honest, *lies)])[0] <= max(honest)
+    assert min(honest) <= centre(rule, [[v] for v in (*honest, *forged)])[0] <= max(honest)
 
 
 @pytest.mark.parametrize("rule", [Krum(1), MultiKrum(1), GeometricMedian()], ids=("krum", "multi", "geometric"))
 @given(st.lists(st.integers(-20, 20), min_size=6, max_size=8), st.integers(10**4, 10**9))
-def test_one_far_liar_among_seven_hardly_moves_a_centre(rule: Centre, honest: list[int], lie: int) -> None:
-    """RFA: with a share q < 1/2 of liars the median is within 2 (1 - q) / (1 - 2 q) times the honest radius; 2.4."""
-    assert abs(centre(rule, [[v] for v in (*honest, lie)])[0]) <= 2.4 * 40 + 1e-3
+def test_one_far_attacker_among_seven_hardly_moves_a_centre(rule: Centre, honest: list[int], forge: int) -> None:
+    """RFA: with a share q < 1/2 of attackers the median is within 2 (1 - q) / (1 - 2 q) honest radii; 2.4."""
+    assert abs(centre(rule, [[v] for v in (*honest, forge)])[0]) <= 2.4 * 40 + 1e-3
 
 
 def test_a_trimmed_mean_that_trims_nothing_is_the_unweighted_mean() -> None:

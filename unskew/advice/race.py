@@ -177,7 +177,7 @@ def candidates(
     limits: Limits,
     alone_rounds: int,
 ) -> list[Entry]:
-    """The methods that race: the experiment's own, and ours for skew, groups, liars, and limits.
+    """The methods that race: the experiment's own, and ours for skew, groups, malicious clients, and limits.
 
     Methods with one model take the settings `local`, those with several, or with long local training, `own`: where
     sites contradict each other, the rate that is best for one model of all is too low for those who agree.

@@ -248,7 +248,7 @@ WRAPPERS = Registry(
         "clip_norm": "what a client uploads is scaled down to a bound (McMahan et al. 2018)",
         "top_k": "the largest entries are uploaded, the rest is remembered for later (Stich et al. 2018)",
         "quantise": "each number is uploaded in a few bits, right on average (Alistarh et al. 2017)",
-        "median": "the server takes the median of each coordinate, against liars (Yin et al. 2018)",
+        "median": "the server takes the median of each coordinate, against malicious clients (Yin et al. 2018)",
         "trimmed_mean": "the server leaves out the largest and smallest of each coordinate (Yin et al. 2018)",
         "krum": "the server takes the update nearest to the others (Blanchard et al. 2017)",
         "multi_krum": "the server averages the updates nearest to the others (Blanchard et al. 2017)",

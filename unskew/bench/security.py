@@ -1,9 +1,9 @@
-"""Liars against robust means: accuracy by attack and by the share of clients that lie, and a figure of the latter.
+"""Robust means under attack: accuracy by attack and by the share of malicious clients, and a figure of the latter.
 
 Suites are data whose clients are really there, read from a data directory: `wisdm`, activities by the owner of a phone
 (36), and `mnist_writers`, digits by 20 of the people who wrote them.  Without the directory there is `digits`, divided
 among 20 clients.
-The measure is balanced accuracy on test rows of all clients, which no client trains on and no liar changes.
+The measure is balanced accuracy on test rows of all clients, which no client trains on and no malicious client changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from unskew.wrappers.robust import GeometricMedian, Median, MultiKrum, NormBound
 METRIC = "global.balanced_accuracy"
 FRACTIONS = (0.0, 0.1, 0.2, 0.3, 0.4)
 AT = 0.2
-"""Share of liars at which attacks are compared."""
+"""Share of malicious clients at which attacks are compared."""
 ATTACKS: Mapping[str, Attack] = {
     "sign_flip": SignFlip(AT, scale=3.0),
     "gaussian": Gaussian(AT),
@@ -77,13 +77,13 @@ def _suite(x: Any, y: Any, owner: Any, rounds: int) -> Suite:
 
 
 def methods(clients: int, fraction: float) -> dict[str, Any]:
-    """FedAvg with its mean and with each robust mean; rules that expect a number of liars are told the true one."""
-    plain, liars = FedAvg(local=LOCAL), int(fraction * clients + 0.5)
+    """FedAvg with its mean and with each robust mean; rules that expect a number of attackers get the true one."""
+    plain, malicious = FedAvg(local=LOCAL), int(fraction * clients + 0.5)
     return {
         "mean": plain,
         "median": wrap(plain, Median()),
-        "trimmed mean": wrap(plain, TrimmedMean(min((liars + 0.5) / clients, 0.49))),
-        "multi-Krum": wrap(plain, MultiKrum(min(liars, (clients - 3) // 2))),
+        "trimmed mean": wrap(plain, TrimmedMean(min((malicious + 0.5) / clients, 0.49))),
+        "multi-Krum": wrap(plain, MultiKrum(min(malicious, (clients - 3) // 2))),
         "geometric median": wrap(plain, GeometricMedian()),
         "norm bound": wrap(plain, NormBound()),
     }
@@ -95,12 +95,12 @@ def measure(
     quick: bool = False,
     say: Say = print,
 ) -> list[BenchRow]:
-    """Measure, as rows of the benchmark's JSON, balanced accuracy by suite, attack, share of liars and method.
+    """Measure, as rows of the benchmark's JSON, balanced accuracy by suite, attack, share of attackers and method.
 
     Args:
         data_dir: Directory with the folder `federated`; None takes digits.
         only: Attacks to measure; by default all.
-        quick: Two rounds, one share of liars.
+        quick: Two rounds, one share of malicious clients.
         say: Called with a line for each run.
 
     Raises:
@@ -139,7 +139,7 @@ def measure(
 
 
 def figure(rows: Sequence[BenchRow], suite: str) -> str:
-    """Draw accuracy against the share of liars that flip signs, as SVG."""
+    """Draw accuracy against the share of malicious clients that flip signs, as SVG."""
     points: dict[str, dict[float, float]] = {}
     for row in rows:
         name, attack, share = row["case"].split("/")
@@ -152,7 +152,7 @@ def figure(rows: Sequence[BenchRow], suite: str) -> str:
     ]
     text = f"Balanced accuracy on {suite} by the share of clients that send three times the opposite of their update."
     drawing = figures.lines_chart(
-        f"liars-{suite}", lines, "clients that lie, %", "balanced accuracy, %", 100.0, text, log=False
+        f"malicious clients-{suite}", lines, "malicious clients, %", "balanced accuracy, %", 100.0, text, log=False
     )
     legend = tuple((line.name, figures.swatch(line.look)) for line in lines)
-    return svg_file.document(Chart(f"Liars: {suite}", text, drawing, legend))
+    return svg_file.document(Chart(f"Malicious clients: {suite}", text, drawing, legend))

@@ -214,11 +214,11 @@ def security(
     ] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="An attack (ALIE); repeat for several.")] = None,
     figures: Annotated[Path | None, typer.Option("--figures", help="Folder for a figure of each suite.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Two rounds, one share of liars.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two rounds, one share of malicious clients.")] = False,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy of the mean and of robust means by attack and share of clients that lie.
+    """Accuracy of the mean and of robust means by attack and share of malicious clients.
 
     [dim]unskew bench security --quick --only ALIE[/]
     """
@@ -228,7 +228,7 @@ def security(
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
         for suite in dict.fromkeys(row["case"].split("/")[0] for row in rows):
-            (figures / f"liars-{suite}.svg").write_text(figure(rows, suite), "utf-8")
+            (figures / f"malicious clients-{suite}.svg").write_text(figure(rows, suite), "utf-8")
     _show(rows, out, as_json, "balanced accuracy, and how often a backdoor opens")
 
 

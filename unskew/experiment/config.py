@@ -237,7 +237,7 @@ class World:
     Attributes:
         outage: Probabilities that a round loses a client.
         channel: Quality of the links, for methods that probe them: a name from `unskew list channels`, its settings.
-        attack: Lies of some of the clients: a name from `unskew list attacks`, its settings.
+        attack: Attack by some of the clients: a name from `unskew list attacks`, its settings.
     """
 
     outage: Outage = Outage()
@@ -308,7 +308,7 @@ class Experiment:
         unseen: Clients that come after training, by which a method is judged for newcomers: a share of the clients, a
             list of names, or a table.
         stop: Early stopping.
-        world: Losses, channel, and clients that lie.
+        world: Losses, channel, and malicious clients.
         runtime: Executor, device, checkpoints.
         track: Trackers that also get the numbers, from `unskew list trackers`; none by default.
         track_options: Settings of trackers, by name.

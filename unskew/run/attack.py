@@ -1,6 +1,7 @@
-"""Liars in a run: the data they train on, and how often a backdoor opens.
+"""Malicious clients in a run: the data they train on, and how often a backdoor opens.
 
-Liars are left out of what is measured on clients; the global test set, and honest clients' parts, are never changed.
+Malicious clients are left out of what is measured on clients; the global test set, and honest clients' parts, are never
+changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,26 +24,26 @@ ATTACK_SUCCESS = "global.attack_success"
 
 
 def poisoned(attack: Attack, fed: FederatedData) -> tuple[Tensor | ByteImages, Tensor]:
-    """Training examples of the data set with those of liars changed; the data set's own if the attack changes none.
+    """Return training examples, those of malicious clients changed; the data set's own if the attack changes none.
 
     Raises:
-        ConfigError: If the examples have no classes to lie about.
+        ConfigError: If the targets of the examples are not classes.
     """
     dataset = fed.dataset
     key = Key(fed.seed)
-    liars = attack.liars(fed.num_clients, key) if attack.poisons else frozenset()
-    if not liars:
+    malicious = attack.malicious(fed.num_clients, key) if attack.poisons else frozenset()
+    if not malicious:
         return dataset.x_train, dataset.y_train
     if dataset.y_train.is_floating_point() or dataset.y_train.dim() != 1:
         raise ConfigError(
-            f"world.attack {attack.name!r} lies about classes, and the targets of {dataset.name} are none"
+            f"world.attack {attack.name!r} changes labels, and the targets of {dataset.name} are not classes"
         )
     target = getattr(attack, "target", 0)
     if target >= dataset.num_classes:
         raise ConfigError(f"world.attack.target must be one of {dataset.num_classes} classes, got {target}")
     x, y = as_tensor(dataset.x_train).clone(), dataset.y_train.clone()
     bounds = extremes(dataset.x_train)
-    for c in sorted(liars):
+    for c in sorted(malicious):
         rows = fed.clients.train[c]
         if len(rows):
             x[rows], y[rows] = attack.poison(x[rows], y[rows], dataset.num_classes, bounds, key / "poison" / c)
@@ -50,9 +51,9 @@ def poisoned(attack: Attack, fed: FederatedData) -> tuple[Tensor | ByteImages, T
 
 
 def honest(attack: Attack, clients: Sequence[ClientId], num_clients: int, seed: int) -> Sequence[ClientId]:
-    """Those of these clients that do not lie."""
-    liars = attack.liars(num_clients, Key(seed))
-    return [c for c in clients if c not in liars] if liars else clients
+    """Return those of these clients that do not attack."""
+    malicious = attack.malicious(num_clients, Key(seed))
+    return [c for c in clients if c not in malicious] if malicious else clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +80,9 @@ class Marked:
 
 
 def marked(attack: Attack, fed: FederatedData, make_trainer: Callable[[], LocalTrainer]) -> Marked | None:
-    """The examples that a backdoor is measured on; None if the attack has no mark, or nobody lies."""
+    """The examples that a backdoor is measured on; None if the attack has no mark, or all clients are honest."""
     dataset = fed.dataset
-    if not attack.liars(fed.num_clients, Key(fed.seed)):
+    if not attack.malicious(fed.num_clients, Key(fed.seed)):
         return None
     if type(attack).trigger is Attack.trigger:
         return None

@@ -41,7 +41,7 @@ from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import Task, check_network, make_task, parameter_count
 from unskew.tree import Params, is_record
-from unskew.wrappers.lying import with_liars
+from unskew.wrappers.malicious import with_attack
 
 THREADS_FROM = 5_000_000
 
@@ -308,14 +308,14 @@ def clients(
 
 
 def played(experiment: Experiment, method: Method, seed: int, num_clients: int, simulated: bool = True) -> Any:
-    """The method as the clients of a seed play it, with liars among them if the world has an attack.
+    """The method as the clients of a seed play it, with malicious clients among them if the world has an attack.
 
     Raises:
         ConfigError: If the attack cannot be made on this method, or not where a client sees its own reply only.
     """
     if _is_pooled(method):
         return method.algorithm
-    return with_liars(method.algorithm, experiment.world.attack, num_clients, Key(seed), simulated)
+    return with_attack(method.algorithm, experiment.world.attack, num_clients, Key(seed), simulated)
 
 
 def _drawn(setup: Setup, key: Key) -> Params:

@@ -211,7 +211,7 @@ class _InProcessRound:
         return Answer(reply, size, memory, me.n, result.examples, result.losses)
 
     def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
-        """Find none: nobody lies in this process, and divergence is the method's own."""
+        """Find none: no client is malicious here, and divergence is the method's own."""
         return {}
 
     def fetch(self, held: Sequence[Held], hop: int, timeout_s: float | None) -> Mapping[Held, HeldValue]:

@@ -1,8 +1,8 @@
-"""Attacks: clients that lie, in what they upload or in the data that they train on.
+"""Attacks: malicious clients, in what they upload or in the data that they train on.
 
-A share of the clients, drawn under the run's key and the same in all rounds and for all methods, lies in every round in
-which it takes part.  An attack is a frozen dataclass with the fields `name`, by which it is registered, and `fraction`;
-what it does not define is honest.  `wrappers/lying.py` puts it around a method.
+A share of the clients, drawn under the run's key and the same in all rounds and for all methods, attacks in every round
+in which it takes part.  An attack is a frozen dataclass with the fields `name`, by which it is registered, and
+`fraction`; what it does not define is honest.  `wrappers/malicious.py` puts it around a method.
 """
 
 import inspect
@@ -27,12 +27,12 @@ class Attack:
     """Base class of attacks, which does nothing.
 
     Attributes:
-        fraction: Share of the clients that lie.
+        fraction: Share of clients that are malicious.
         name: Name it is registered by.
-        uploads: True if liars change what they upload.
-        colludes: True if a lie is made from the replies of honest clients, which a simulation shows.
-        alone: False if a lie cannot be made from a liar's own update, as on a network.
-        poisons: True if liars change the data that they train on.
+        uploads: True if malicious clients change what they upload.
+        colludes: True if an update is forged from the replies of honest clients, which a simulation shows.
+        alone: False if an update cannot be forged from a malicious client's own update, as on a network.
+        poisons: True if malicious clients change the data that they train on.
     """
 
     uploads: ClassVar[bool] = False
@@ -42,18 +42,18 @@ class Attack:
     fraction: float
     name: str
 
-    def liars(self, clients: int, key: Key) -> frozenset[int]:
-        """Draw the clients that lie: `fraction` of them, rounded, under the run's key."""
+    def malicious(self, clients: int, key: Key) -> frozenset[int]:
+        """Draw the malicious clients: `fraction` of them, rounded, under the run's key."""
         count = math.floor(self.fraction * clients + 0.5)
         return frozenset((key / "liars").numpy().permutation(clients)[:count].tolist())
 
-    def lie(self, update: Params, honest: Sequence[Params], liars: int, key: Key) -> Params:
-        """Return the update that a liar sends.
+    def forge(self, update: Params, honest: Sequence[Params], malicious: int, key: Key) -> Params:
+        """Return the update that a malicious client sends.
 
         Args:
             update: Its honest update, the difference from the model that it was sent.
-            honest: The honest clients' updates of this round where `colludes`, else the liar's own alone.
-            liars: Number of liars among the replies.
+            honest: The honest clients' updates of this round where `colludes`, else the malicious client's own alone.
+            malicious: Number of malicious clients among the replies.
             key: Root of its draws.
         """
         return update
@@ -61,7 +61,7 @@ class Attack:
     def poison(
         self, x: Tensor, y: Tensor, classes: int, bounds: tuple[float, float], key: Key
     ) -> tuple[Tensor, Tensor]:
-        """Return the training examples of a liar; `bounds` are the smallest and largest input of all."""
+        """Return the training examples of a malicious client; `bounds` are the smallest and largest input of all."""
         return x, y
 
     def trigger(self, x: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, int] | None:
@@ -71,7 +71,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Honest(Attack):
-    """Nobody lies."""
+    """No attack: all clients are honest."""
 
     name: Literal["honest"] = "honest"
     fraction: Annotated[float, Interval(ge=0.0, le=0.0)] = 0.0
@@ -79,14 +79,14 @@ class Honest(Attack):
 
 @dataclass(frozen=True)
 class SignFlip(Attack):
-    """Liars send their update with the opposite sign.
+    """Malicious clients send their update with the opposite sign.
 
     L. Li, W. Xu, T. Chen, G. Giannakis, Q. Ling, "RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed
     Learning from Heterogeneous Datasets", AAAI 2019, section 5.
 
     Attributes:
-        fraction: Share of the clients that lie.
-        scale: Factor on the lie: u_k <- -scale u_k.
+        fraction: Share of clients that are malicious.
+        scale: Factor on the update: u_k <- -scale u_k.
     """
 
     uploads = True
@@ -94,18 +94,18 @@ class SignFlip(Attack):
     scale: Annotated[float, Gt(0.0)] = 1.0
     name: Literal["sign_flip"] = "sign_flip"
 
-    def lie(self, update: Params, honest: Sequence[Params], liars: int, key: Key) -> Params:
+    def forge(self, update: Params, honest: Sequence[Params], malicious: int, key: Key) -> Params:
         """Turn the update round."""
         return {n: t * -self.scale for n, t in update.items()}
 
 
 @dataclass(frozen=True)
 class Gaussian(Attack):
-    """Liars send normal noise (Blanchard et al. 2017, section 5.1).
+    """Malicious clients send normal noise (Blanchard et al. 2017, section 5.1).
 
     Attributes:
-        fraction: Share of the clients that lie.
-        scale: Root-mean-square norm of the noise, in multiples of the norm of the liar's honest update.
+        fraction: Share of clients that are malicious.
+        scale: Root-mean-square norm of the noise, in multiples of the norm of the malicious client's honest update.
     """
 
     uploads = True
@@ -113,7 +113,7 @@ class Gaussian(Attack):
     scale: Annotated[float, Gt(0.0)] = 10.0
     name: Literal["gaussian"] = "gaussian"
 
-    def lie(self, update: Params, honest: Sequence[Params], liars: int, key: Key) -> Params:
+    def forge(self, update: Params, honest: Sequence[Params], malicious: int, key: Key) -> Params:
         """Draw noise of that size."""
         count = max(sum(t.numel() for t in update.values()), 1)
         deviation = self.scale * math.sqrt(float(squared_norm(update)) / count) if update else 0.0
@@ -122,16 +122,17 @@ class Gaussian(Attack):
 
 @dataclass(frozen=True)
 class ALIE(Attack):
-    """Liars stay as close to the mean as honest clients do, all on one side: "a little is enough".
+    """Malicious clients stay as close to the mean as honest clients do, all on one side: "a little is enough".
 
     G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough: Circumventing Defenses for Distributed Learning", NeurIPS
-    2019, Algorithm 3.  Of M replies f are lies; mean and deviation of each coordinate are those of the honest replies,
-    where the paper estimates them from the liars' own data.
+    2019, Algorithm 3.  Of M replies f are forged; mean and deviation of each coordinate are those of the honest
+    replies,
+    where the paper estimates them from the malicious clients' own data.
 
         s = floor(M / 2 + 1) - f,   z = Phi^-1((M - f - s) / (M - f)),   u_k <- mean - z deviation
 
     Attributes:
-        fraction: Share of the clients that lie.
+        fraction: Share of clients that are malicious.
         z: Deviations from the mean; None takes the largest that a majority rule does not notice, as above.
     """
 
@@ -142,34 +143,34 @@ class ALIE(Attack):
     z: Annotated[float, Ge(0.0)] | None = None
     name: Literal["ALIE"] = "ALIE"
 
-    def lie(self, update: Params, honest: Sequence[Params], liars: int, key: Key) -> Params:
+    def forge(self, update: Params, honest: Sequence[Params], malicious: int, key: Key) -> Params:
         """Move each coordinate z deviations from the mean."""
-        z = self.deviations(len(honest) + liars, liars) if self.z is None else self.z
+        z = self.deviations(len(honest) + malicious, malicious) if self.z is None else self.z
         stacks = {n: torch.stack([u[n] for u in honest]) for n in update}
         return {n: t.mean(0) - z * t.std(0, correction=0) for n, t in stacks.items()}
 
     @staticmethod
-    def deviations(replies: int, liars: int) -> float:
-        """Compute z; 0 where the liars are the majority already.
+    def deviations(replies: int, malicious: int) -> float:
+        """Compute z; 0 where the malicious clients are the majority already.
 
         >>> round(ALIE.deviations(50, 24), 2)
         1.43
         """
-        honest = replies - liars
-        share = (honest - (replies // 2 + 1 - liars)) / honest if honest else 0.0
+        honest = replies - malicious
+        share = (honest - (replies // 2 + 1 - malicious)) / honest if honest else 0.0
         return statistics.NormalDist().inv_cdf(share) if 0.5 < share < 1.0 else 0.0
 
 
 @dataclass(frozen=True)
 class IPM(Attack):
-    """Liars send the honest clients' mean with the opposite sign: inner product manipulation.
+    """Malicious clients send the honest clients' mean with the opposite sign: inner product manipulation.
 
     C. Xie, O. Koyejo, I. Gupta, "Fall of Empires: Breaking Byzantine-Tolerant SGD by Inner Product Manipulation", UAI
-    2019, section 4: u_k <- -epsilon mean of the honest updates.  On a network, where a liar sees none of them, its own
-    update stands for their mean.
+    2019, section 4: u_k <- -epsilon mean of the honest updates.  On a network, where a malicious client sees none
+    of them, its own update stands for their mean.
 
     Attributes:
-        fraction: Share of the clients that lie.
+        fraction: Share of clients that are malicious.
         epsilon: Factor; a small one deceives medians and distances, a large one means.
     """
 
@@ -179,17 +180,17 @@ class IPM(Attack):
     epsilon: Annotated[float, Gt(0.0)] = 0.5
     name: Literal["IPM"] = "IPM"
 
-    def lie(self, update: Params, honest: Sequence[Params], liars: int, key: Key) -> Params:
+    def forge(self, update: Params, honest: Sequence[Params], malicious: int, key: Key) -> Params:
         """Turn the mean round."""
         return {n: torch.stack([u[n] for u in honest]).mean(0) * -self.epsilon for n in update}
 
 
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    """Liars train on wrong labels: class c becomes the last class minus c (Fang et al., USENIX Security 2020).
+    """Malicious clients train on wrong labels: c becomes the last class minus c (Fang et al., USENIX Security 2020).
 
     Attributes:
-        fraction: Share of the clients that lie.
+        fraction: Share of clients that are malicious.
     """
 
     poisons = True
@@ -205,7 +206,7 @@ class LabelFlip(Attack):
 
 @dataclass(frozen=True)
 class Backdoor(Attack):
-    """Liars teach the model to take marked inputs for one class, and boost their updates.
+    """Malicious clients teach the model to take marked inputs for one class, and boost their updates.
 
     The mark: T. Gu, B. Dolan-Gavitt, S. Garg, "BadNets", arXiv:1708.06733: a bright square in the last corner of an
     image, or the largest value in the last columns of a table.  The boost: E. Bagdasaryan, A. Veit, Y. Hua, D. Estrin,
@@ -215,9 +216,9 @@ class Backdoor(Attack):
     model takes for `target` when they are marked.
 
     Attributes:
-        fraction: Share of the clients that lie.
+        fraction: Share of clients that are malicious.
         target: Class that marked inputs are to be taken for.
-        share: Share of a liar's training examples that are marked, and labelled so.
+        share: Share of a malicious client's training examples that are marked, and labelled so.
         size: Side of the square, or number of columns.
         boost: Factor on the update.
     """
@@ -231,7 +232,7 @@ class Backdoor(Attack):
     boost: Annotated[float, Gt(0.0)] = 1.0
     name: Literal["backdoor"] = "backdoor"
 
-    def lie(self, update: Params, honest: Sequence[Params], liars: int, key: Key) -> Params:
+    def forge(self, update: Params, honest: Sequence[Params], malicious: int, key: Key) -> Params:
         """Boost the update."""
         return update if self.boost == 1.0 else {n: t * self.boost for n, t in update.items()}
 
@@ -275,12 +276,12 @@ ATTACKS = Registry(
     "a frozen dataclass derived from unskew.world.attack.Attack, with fields name and fraction",
     _is_attack,
     about={
-        "honest": "nobody lies",
-        "sign_flip": "liars send their updates with the opposite sign",
-        "gaussian": "liars send noise",
-        "ALIE": "liars stay within the deviations of honest clients, all on one side (Baruch et al. 2019)",
-        "IPM": "liars send the honest mean with the opposite sign (Xie et al. 2019)",
-        "label_flip": "liars train on wrong labels",
-        "backdoor": "liars teach that a mark means a class (Gu et al. 2017, Bagdasaryan et al. 2020)",
+        "honest": "no attack",
+        "sign_flip": "malicious clients send their updates with the opposite sign",
+        "gaussian": "malicious clients send noise",
+        "ALIE": "malicious clients stay within the deviations of honest clients, all on one side (Baruch et al. 2019)",
+        "IPM": "malicious clients send the honest mean with the opposite sign (Xie et al. 2019)",
+        "label_flip": "malicious clients train on wrong labels",
+        "backdoor": "malicious clients teach that a mark means a class (Gu et al. 2017, Bagdasaryan et al. 2020)",
     },
 )

@@ -142,7 +142,7 @@ class ReplyWrapper(Wrapper):
         if any(grouped(reduction) for reduction in want.reduce):
             raise ConfigError(
                 f"{who} stands in for a mean of all clients, and step {want.step!r} of {method} takes one for each "
-                "group: in a group liars may be the majority; leave it out"
+                "group: in a group malicious clients may be the majority; leave it out"
             )
 
     def fields(self, of: Any, name: str) -> tuple[Upload, ...]:

@@ -1,14 +1,15 @@
-"""Robust means: taken by the server in place of a mean, so that a minority of liars cannot move it far.
+"""Robust means: taken by the server in place of a mean, so that a minority of malicious clients cannot move it far.
 
     us.wrap(us.FedAvg(), us.TrimmedMean(0.2))
 
 Each is applied to the updates u_k of the M clients that replied, as differences from the model that each was sent, and
 to each upload of a reply by itself: SCAFFOLD's two vectors have a centre each.  All but `NormBound` are unweighted,
-because a liar chooses the number of examples that it claims.  Statistics of normalisation layers take part in means and
-medians by coordinate; where clients are compared by distance they follow those chosen by the parameters.
+because a malicious client chooses the number of examples that it claims.  Statistics of normalisation layers take part
+in means and medians by coordinate; where clients are compared by distance they follow those chosen by the parameters.
 
-Limits     Honest clients that differ are hard to tell from liars: under label skew every rule here leaves out some of
-           what few clients know.  None keeps a liar from small steps in a direction of its choice, round after round.
+Limits     Honest clients that differ are hard to tell from malicious ones: under label skew every rule here leaves out
+           some of what few clients know.  None keeps a malicious client from small steps in a direction of its choice,
+           round after round.
 """
 
 import statistics
@@ -70,11 +71,12 @@ class MultiKrum(Centre):
     """Mean of the updates that lie nearest to their nearest neighbours.
 
     P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries: Byzantine Tolerant
-    Gradient Descent", NeurIPS 2017, section 4 and section 6.  Of M clients, f of them liars, the score of client k is
+    Gradient Descent", NeurIPS 2017, section 4 and section 6.  Of M clients, f of them malicious, the score of client k
+    is
     s(k) = sum of |u_k - u_j|^2 over its M - f - 2 nearest others j, and the m clients of lowest score are averaged.
 
     Attributes:
-        f: Liars expected in a round; a round needs 2f + 3 replies.
+        f: Malicious clients expected in a round; a round needs 2f + 3 replies.
         m: Clients averaged; None takes M - f.
     """
 
@@ -85,7 +87,7 @@ class MultiKrum(Centre):
         """Return the method's state before round 1.
 
         Raises:
-            ConfigError: If the cohort is too small for `f` liars.
+            ConfigError: If the cohort is too small for `f` malicious clients.
         """
         if fed.clients_per_round < 2 * self.f + 3:
             raise ConfigError(
@@ -113,7 +115,7 @@ class MultiKrum(Centre):
         """Compute the score of each client, (clients,) float64."""
         rows = compared(stacks, judged)
         count = len(rows[0])
-        # Differences, not products: a liar's large numbers would leave no digits for the others' distances.
+        # Differences, not products: a malicious client's large numbers would leave no digits for the others' distances.
         apart = torch.stack(
             [sum(((t - t[k]).square().sum(1) for t in rows), start=torch.zeros(())) for k in range(count)]
         )
@@ -126,7 +128,7 @@ class Krum(MultiKrum):
     """The one update that lies nearest to its nearest neighbours: MultiKrum with m = 1 (Blanchard et al. 2017).
 
     Attributes:
-        f: Liars expected in a round; a round needs 2f + 3 replies.
+        f: Malicious clients expected in a round; a round needs 2f + 3 replies.
         m: Clients averaged: one.
     """
 
@@ -171,7 +173,7 @@ class GeometricMedian(Centre):
 # ---------------------------------------------------------------- by size
 @dataclass(frozen=True)
 class NormBound(ReplyWrapper):
-    """Updates scaled down to a norm by the server, which liars do not do themselves; the method's own mean follows.
+    """Updates scaled down to a norm by the server, since malicious clients do not; the method's own mean follows.
 
     Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan, "Can You Really Backdoor Federated Learning?", arXiv:1911.07963,
     2019, section 4.1: u_k <- u_k min(1, S / |u_k|).

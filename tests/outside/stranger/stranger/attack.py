@@ -14,11 +14,11 @@ from unskew.world.attack import Attack
 
 @dataclass(frozen=True)
 class Stubborn(Attack):
-    """Liars send no change."""
+    """Malicious clients send no change."""
 
     uploads = True
     fraction: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.5
     name: str = "stubborn"
 
-    def lie(self, update: Params, honest: Sequence[Params], liars: int, key: Key) -> Params:
+    def forge(self, update: Params, honest: Sequence[Params], malicious: int, key: Key) -> Params:
         return {n: torch.zeros_like(t) for n, t in update.items()}

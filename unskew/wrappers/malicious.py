@@ -1,8 +1,9 @@
-"""Liars around a method: clients that take part and do not do what it says.
+"""Malicious clients around a method: clients that take part and do not do what it says.
 
-A liar does the method's work and then sends something else in its place (`unskew.world.attack`), after everything that
-honest clients do to their uploads: it does not clip what it does not want clipped.  Honest clients' replies stay what
-they are, to the bit, and without liars there is no wrapper.
+A malicious client does the method's work and then sends something else in its place (`unskew.world.attack`), after
+everything that honest clients do to their uploads: it does not clip what it does not want clipped.  Honest clients'
+    replies stay what
+they are, to the bit, and without malicious clients there is no wrapper.
 """
 
 from collections.abc import Mapping
@@ -20,16 +21,16 @@ from unskew.wrappers.uploads import UploadWrapper
 
 
 @dataclass(frozen=True)
-class LyingClients(UploadWrapper):
-    """Liars that know nothing but their own update.
+class IndependentAttack(UploadWrapper):
+    """Malicious clients that know nothing but their own update.
 
     Attributes:
-        attack: Their lies.
-        liars: Clients that lie.
+        attack: What they do.
+        malicious: The malicious clients.
     """
 
     attack: Attack
-    liars: frozenset[ClientId]
+    malicious: frozenset[ClientId]
 
     def check(self, of: Any) -> None:
         """Refuse a method whose clients send neither models nor updates.
@@ -40,23 +41,23 @@ class LyingClients(UploadWrapper):
         _check(self.attack, of, super().check)
 
     def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Params, Params]:
-        """Lie, if this client is a liar."""
-        if me.id not in self.liars:
+        """Forge the update of a malicious client."""
+        if me.id not in self.malicious:
             return updates, {}
-        return self.attack.lie(updates, [updates], 1, me.key / "lie"), {}
+        return self.attack.forge(updates, [updates], 1, me.key / "lie"), {}
 
 
 @dataclass(frozen=True)
-class LyingReplies(ReplyWrapper):
-    """Liars that see what all honest clients send in a round: replies are changed where all of them have come.
+class ColludingAttack(ReplyWrapper):
+    """Malicious clients that see what all honest ones send in a round: replies are changed where all have come.
 
     Attributes:
-        attack: Their lies.
-        liars: Clients that lie.
+        attack: What they do.
+        malicious: The malicious clients.
     """
 
     attack: Attack
-    liars: frozenset[ClientId]
+    malicious: frozenset[ClientId]
 
     def check(self, of: Any) -> None:
         """Refuse a method whose uploads cannot be seen.
@@ -67,16 +68,16 @@ class LyingReplies(ReplyWrapper):
         _check(self.attack, of, super().check)
 
     def permit(self, of: Any, want: Any) -> None:
-        """Permit every request: who lies does not ask."""
+        """Permit every request: an attacker does not ask."""
 
     def change(
         self, updates: Mapping[ClientId, Params], judged: frozenset[str], fed: Federation
     ) -> Mapping[ClientId, Params]:
-        """Replace the liars' updates by lies."""
-        honest = [u for c, u in updates.items() if c not in self.liars]
+        """Replace the malicious clients' updates."""
+        honest = [u for c, u in updates.items() if c not in self.malicious]
         count = len(updates) - len(honest)
         return {
-            c: self.attack.lie(u, honest or [u], count, fed.key / "lie" / c) if c in self.liars else u
+            c: self.attack.forge(u, honest or [u], count, fed.key / "lie" / c) if c in self.malicious else u
             for c, u in updates.items()
         }
 
@@ -91,8 +92,8 @@ def _check(attack: Attack, of: Any, check: Any) -> None:
         ) from None
 
 
-def with_liars(algorithm: Any, attack: Attack, clients: int, key: Key, simulated: bool = True) -> Any:
-    """Put liars around a method; the method itself if nobody lies.
+def with_attack(algorithm: Any, attack: Attack, clients: int, key: Key, simulated: bool = True) -> Any:
+    """Put malicious clients around a method; the method itself if there are none.
 
     Args:
         algorithm: The method.
@@ -104,14 +105,14 @@ def with_liars(algorithm: Any, attack: Attack, clients: int, key: Key, simulated
     Raises:
         ConfigError: If the attack cannot be made on this method.
     """
-    liars = attack.liars(clients, key)
-    if not liars or not attack.uploads:
+    malicious = attack.malicious(clients, key)
+    if not malicious or not attack.uploads:
         return algorithm
     if attack.colludes and simulated:
-        return wrap(algorithm, LyingReplies(attack, liars))
+        return wrap(algorithm, ColludingAttack(attack, malicious))
     if not attack.alone:
         raise ConfigError(
             f"world.attack {attack.name!r} is made from the replies of honest clients, which a client on a network "
             "does not see; take sign_flip, gaussian, IPM, label_flip or backdoor, or a simulation"
         )
-    return wrap(algorithm, LyingClients(attack, liars))
+    return wrap(algorithm, IndependentAttack(attack, malicious))
