@@ -12,7 +12,7 @@ import unskew as us
 
 def network(input_shape: tuple[int, ...], num_classes: int, *, width: int = 8) -> nn.Module:
     """Two convolutions and a linear layer; `width` can be set from outside."""
-    channels, height, rows = input_shape
+    channels, height, columns = input_shape
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, padding=1),
         nn.GroupNorm(2, width),  # not BatchNorm, whose statistics are what clients disagree about
@@ -21,7 +21,7 @@ def network(input_shape: tuple[int, ...], num_classes: int, *, width: int = 8) -
         nn.Conv2d(width, 2 * width, 3, padding=1),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(2 * width * (height // 2) * (rows // 2), num_classes),
+        nn.Linear(2 * width * (height // 2) * (columns // 2), num_classes),
     )
 
 

@@ -33,11 +33,12 @@ own; it is kept with the run in info.jsonl.  Each section of the report draws on
 
 A method, a loss term or a wrapper that does not go with every task has a class attribute `needs`, of the words of
 `unskew.tasks.needs`: "classes" where it looks at labels, "classifier" where at a row of outputs or weights for each
-class, "groups" where it counts examples by class or group, "images".  What cannot be is refused before any work.
+class, "groups" where it counts examples by class or group, "images".  An impossible combination is refused before
+any work.
 
 Tensors in messages that are not models name their dimensions, `Float[Tensor, "classes features"]`: over a network
-these two must have the run's lengths, and any other name must have one length throughout a message.  Numbers may
-declare bounds, `Annotated[float, Interval(ge=0.0, le=1.0)]`: over a network a number outside them is refused.
+`classes` and `features` must be the run's, and every other name must have a single length within a message.  Numbers
+may declare bounds, `Annotated[float, Interval(ge=0.0, le=1.0)]`: over a network a number outside them is refused.
 A method whose replies can be of the right type and yet useless adds `def validate_reply(self, step: str, reply: Any,
 model: Params, layout: Layout) -> None`, which raises WireError for a reply that a plan could not use: over a network
 that client then counts as lost.
@@ -83,7 +84,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # ---------------------------------------------------------------- the model, as far as an algorithm may know it
 @dataclass(frozen=True)
 class Layout:
-    """Names of the model's tensors by role.  Both sides know it: the architecture is no secret.
+    """Names of the model's tensors by role.  Server and clients both know it.
 
     Attributes:
         trainable: Parameters, in module order.
@@ -210,7 +211,7 @@ class Constant:
     name: Literal["constant"] = "constant"
 
     def __call__(self, round: int) -> float:
-        """1."""
+        """Return 1: the learning rate does not change."""
         return 1.0
 
 
@@ -258,7 +259,7 @@ Schedule = Constant | Exponential | Cosine | Milestones
 
 @dataclass(frozen=True)
 class SgdConfig:
-    """One client's local optimisation.  The optimiser's state is fresh in every call: a velocity belongs to weights.
+    """One client's local optimisation.  The optimiser's state is fresh in every call: momentum belongs to one model.
 
     Attributes:
         lr: Learning rate of round 1.
@@ -347,7 +348,7 @@ class Penalty(Protocol):
     """
 
     def __call__(self, params: Params, aux: Aux) -> Tensor:
-        """A scalar."""
+        """Return the value of the term, a scalar."""
         ...
 
 

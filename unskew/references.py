@@ -41,8 +41,8 @@ def permit(reference: str, place: str, where: str, registered: Collection[str]) 
     module = reference.partition(":")[0]
     if module != reference and _importable(module) and reference not in registered and _package(reference) != OURS:
         raise ConfigError(
-            f"{place} names code, {reference}, and this may come from elsewhere, so nothing of it was imported; "
-            f"if you trust it, give --allow-code, or allow_code=True in Python{f' ({where})' if where else ''}"
+            f"{place} names code ({reference}) in a file that may not be yours, so it was not imported; "
+            f"if you trust it, pass --allow-code, or allow_code=True in Python{f' ({where})' if where else ''}"
         )
 
 

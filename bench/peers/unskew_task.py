@@ -16,7 +16,7 @@ from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool
 from unskew.local.workers.recipe import WorkerSetup
 from unskew.protocol import SgdConfig
-from unskew.run.folder import Logs
+from unskew.run.folder import RunLogs
 from unskew.runtime.in_process import Population, Simulator
 from unskew.tasks.task import make_task
 
@@ -40,7 +40,7 @@ def main(job: Job, journal: Journal) -> None:
     size = sum(t.numel() * t.element_size() for t in first.values())
     trained = 0
     with tempfile.TemporaryDirectory() as folder:
-        logs = Logs(Path(folder))
+        logs = RunLogs(Path(folder), {})
         pool = Pool(lambda _: WorkerSetup(algorithm, LocalTrainer(task, device_data), population.me), job.cores, size)
         try:
             # Every run draws anew, as those of the others do.

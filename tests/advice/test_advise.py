@@ -321,7 +321,7 @@ def test_the_budget_cuts_the_race_short_and_an_answer_comes_all_the_same(monkeyp
     assert not of.race.in_time
     assert any(e.out.startswith("no time") for e in of.race.entries)
     assert 1 <= len(of.check.seeds) < 10
-    assert "The budget cut the race of methods short" in dict(of.sentences())["How sure?"]
+    assert "The budget cut the race of methods short" in dict(of.sentences())["How certain is this?"]
 
 
 @pytest.mark.usefixtures("one_rate")
@@ -349,7 +349,7 @@ def test_impossible_limits_are_refused(limits: dict[str, Any], says: str) -> Non
 
 
 def test_a_single_site_is_refused() -> None:
-    with pytest.raises(ConfigError, match="advice needs two sites at least, got 1"):
+    with pytest.raises(ConfigError, match="advice needs at least two sites, got 1"):
         us.advise(made(sites=1), model="logistic", progress=False)
 
 
@@ -372,8 +372,8 @@ def test_an_experiment_s_file_says_everything(tmp_path: Path) -> None:
 def test_every_question_has_an_answer_and_every_site_its_name(simple: Advice) -> None:
     asked = [question for question, _ in simple.sentences()]
     assert asked == [
-        "Is it worth it?", "For whom?", "With whom?", "With what?", "What does it cost?", "A newcomer?", "How sure?",
-        "What would make it surer?",
+        "Is it worth it?", "Which sites benefit?", "Who should train with whom?", "Which method and settings?",
+        "What does it cost?", "What about a new site?", "How certain is this?", "What would make it more certain?",
     ]  # fmt: skip
     assert [n.name for n in simple.newcomers] == ["site A", "site B", "site C", "site D"]
     assert simple.by_site.keys() == {0, 1, 2, 3}
@@ -386,7 +386,7 @@ def test_sites_that_come_later_are_the_newcomers_and_take_no_part() -> None:
     of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
     assert [(n.name, n.alone, n.joined) for n in of.newcomers] == [("site B", None, None)]
     assert {of.sites.names[c] for c in of.by_site} == {"site A", "site C"}
-    assert "site B, which comes later," in dict(of.sentences())["A newcomer?"]
+    assert "site B, which comes later," in dict(of.sentences())["What about a new site?"]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -452,8 +452,8 @@ def test_a_site_that_trains_by_itself_is_not_said_to_be_open(simple: Advice) -> 
     groups = ((0, 1), (2,), (3,))
     of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, groups=groups, by_site=_all_open(simple)))
     assert of.by_themselves == {2, 3}
-    text = dict(of.sentences())["For whom?"]
-    assert text.endswith("for 2 of 4 it is open; site C and site D train by themselves.")
+    text = dict(of.sentences())["Which sites benefit?"]
+    assert text.endswith("for 2 of 4 sites the result is undecided; site C and site D train by themselves.")
 
 
 def _all_open(of: Advice) -> dict[str, dict[int, Gain]]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 import unskew
 
 FOLDER = Path(unskew.__file__).parents[1] / "bench" / "peers"
-OF_ITS_OWN = ("run", "job", "contenders", "watched")
+OF_ITS_OWN = ("run", "job", "contenders", "watched", "make_data", "network", "unskew_task", "judge")
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,22 @@ def peers() -> Iterator[ModuleType]:
 @pytest.fixture
 def job(peers: ModuleType) -> Any:
     return peers.Job("mlp", 100, 500, 10, 3, 50, 0.05, 4, 4, 4, "", "")
+
+
+def test_unskew_does_the_work_that_it_is_asked_for(peers: ModuleType, job: Any, tmp_path: Path) -> None:
+    """Its script is no part of the package, so nothing else would notice that it went out of date.
+
+    Two rounds of 2 clients with 20 examples in batches of 10: 8 steps.
+    """
+    importlib.import_module("make_data").make(tmp_path, clients=4, samples=20)
+    small = {"clients": 4, "samples": 20, "cohort": 2, "rounds": 2, "batch": 10, "cores": 1}
+    job = dataclasses.replace(job, **small, data=str(tmp_path), out=str(tmp_path / "journal.jsonl"))
+    before = torch.get_num_threads()
+    importlib.import_module("unskew_task").main(job, importlib.import_module("job").Journal(job.out))
+    torch.set_num_threads(before)
+    lines = [json.loads(line) for line in Path(job.out).read_text().splitlines()]
+    assert [line["what"] for line in lines] == ["loaded", "round", "round", "end"]
+    assert lines[-1]["steps"] == job.steps == 8
 
 
 def ended(peers: ModuleType, seconds: float, accuracy: float = 0.95, total: float = 10.0) -> Any:

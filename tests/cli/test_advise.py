@@ -11,7 +11,13 @@ from .conftest import Unskew
 def test_answers_are_printed_and_the_page_and_experiment_written(unskew: Unskew, here: Path) -> None:
     done = unskew("advise", "tiny.toml", "--minutes", "0.003", "--out", "advice")
     assert done.code == 0, done.err
-    for question in ("Is it worth it?", "For whom?", "With what?", "What does it cost?", "How sure?"):
+    for question in (
+        "Is it worth it?",
+        "Which sites benefit?",
+        "Which method and settings?",
+        "What does it cost?",
+        "How certain is this?",
+    ):
         assert question in done.out
     assert "page: advice/advice.html" in done.err
     assert "recommended: unskew run advice/advised.toml" in done.err

@@ -221,8 +221,8 @@ def test_a_damaged_checkpoint_is_refused_with_the_way_out(unskew: Unskew, here: 
 
 def test_what_is_no_run_is_not_resumed_and_not_written_to(unskew: Unskew, here: Path) -> None:
     (here / "other").mkdir()
-    refused(unskew("resume", "nowhere"), "RunError", "nowhere is no run folder")
-    refused(unskew("resume", "other"), "RunError", "other is no run folder")
+    refused(unskew("resume", "nowhere"), "RunError", "nowhere is not a run folder")
+    refused(unskew("resume", "other"), "RunError", "other is not a run folder")
     assert list((here / "other").iterdir()) == []
     untouched(here, "other")
 
@@ -231,7 +231,7 @@ def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) ->
     assert unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report").code == 0
     assert unskew("run", "tiny.toml", "--out", "b", "-q", "--no-report").code == 0
     refused(unskew("compare", "a"), "RunError", "at least two")
-    refused(unskew("compare", "a", "nowhere"), "RunError", "nowhere is no run folder: it has no run.json")
+    refused(unskew("compare", "a", "nowhere"), "RunError", "nowhere is not a run folder: it has no run.json")
     (here / "half").mkdir()
     (here / "half" / "run.json").write_text("{}")
     refused(unskew("compare", "a", "half"), "RunError", "the run in half is not done", "unskew resume half")

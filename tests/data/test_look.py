@@ -36,7 +36,10 @@ def test_sizes_count_as_so_many_equal_clients() -> None:
     """Shares .75 and .25: 1 / (.5625 + .0625) = 1.6."""
     sizes = number(seen(table()), "sizes")
     assert (sizes.value, sizes.chance) == (pytest.approx(1.6), 2)
-    assert sizes.meaning == "weighted by rows, 2 sites count as 1.6 equal ones; the largest, Basel, has 75% of the rows"
+    assert (
+        sizes.meaning
+        == "by number of rows, the 2 sites are equivalent to 1.6 of equal size; the largest, Basel, has 75% of the rows"
+    )
 
 
 def test_sites_without_a_class_in_common_differ_as_much_as_two_can() -> None:
@@ -120,10 +123,10 @@ def test_rows_that_stand_at_two_sites_or_in_both_parts_are_leaks() -> None:
     assert (
         seen(twice, test="part")
         .leaks[0]
-        .startswith("3 rows stand at several sites with the same inputs, such as row 0")
+        .startswith("3 rows occur at several sites with identical inputs, such as row 0")
     )
     again = polars.concat([frame, frame[:3].with_columns(part=polars.lit("test"))])
-    assert seen(again, test="part").leaks[0].startswith("3 of 103 test rows stand in training with the same inputs")
+    assert seen(again, test="part").leaks[0].startswith("3 of 103 test rows also occur in the training data")
 
 
 def test_ten_thousand_clients_with_a_row_each_are_looked_at_in_a_moment() -> None:

@@ -270,7 +270,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a regression": ((X, Y + 0.5), {}, r"the label of row 0 is 0\.5; labels are classes"),
     "a label missing": ((X, [None, *Y[1:].tolist()]), {}, "the label of row 0 is missing"),
     "words as inputs": ((X.astype(str), Y), {}, "x of data must hold numbers"),
-    "ragged inputs": (([[1], [1, 2]], [0, 1]), {}, "x of data is no array of numbers"),
+    "ragged inputs": (([[1], [1, 2]], [0, 1]), {}, "x of data is not an array of numbers"),
     "no clients": ({}, {}, "has no client"),
     "a client that is no pair": ({"a": X}, {}, r"client a must be a pair \(x, y\)"),
     "clients of two shapes": ({"a": (X, Y), "b": (X[:, :2], Y)}, {}, r"client b have shape \(2,\), those of client a"),

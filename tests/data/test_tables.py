@@ -152,7 +152,7 @@ def test_an_image_that_is_none_and_sizes_that_differ_are_named(tmp_path: Path) -
     with pytest.raises(DataError, match=r"z\.png is 9 x 9, .*0\.png is 4 x 6; give a size"):
         load(f"images:{tmp_path / 'a'}")
     (tmp_path / "a" / "Bern" / "benign" / "z.png").write_text("no image")
-    with pytest.raises(DataError, match=r"z\.png is no readable image"):
+    with pytest.raises(DataError, match=r"z\.png is not a readable image"):
         load(f"images:{tmp_path / 'a'}")
 
 

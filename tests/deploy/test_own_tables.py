@@ -136,5 +136,5 @@ def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=text):
             unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
     (tmp_path / "bern.json").write_text("{]")
-    with pytest.raises(ConfigError, match=r"bern\.json is no file of --sums"):
+    with pytest.raises(ConfigError, match=r"bern\.json was not written by --sums"):
         unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))

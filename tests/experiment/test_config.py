@@ -357,10 +357,10 @@ def test_a_file_is_read_with_overrides(tmp_path: Path) -> None:
         ("=3", "--set takes key.path=value, got '=3'"),
         ("a..b=3", "--set takes key.path=value, got 'a..b=3'"),
         ("rounds.x=3", "--set rounds.x: rounds is a value, not a table"),
-        ("methods.2.mu=1", "--set methods.2.mu: '2' is no entry of a list of 2; say which one, counting from 0"),
-        ("methods.mu=1", "--set methods.mu: 'mu' is no entry of a list of 2; say which one, counting from 0"),
-        ("methods.-1.mu=1", "--set methods.-1.mu: '-1' is no entry of a list of 2; say which one, counting from 0"),
-        ("methods.².mu=1", "--set methods.².mu: '²' is no entry of a list of 2; say which one, counting from 0"),
+        ("methods.2.mu=1", "--set methods.2.mu: '2' is not an entry of a list of 2; say which one, counting from 0"),
+        ("methods.mu=1", "--set methods.mu: 'mu' is not an entry of a list of 2; say which one, counting from 0"),
+        ("methods.-1.mu=1", "--set methods.-1.mu: '-1' is not an entry of a list of 2; say which one, counting from 0"),
+        ("methods.².mu=1", "--set methods.².mu: '²' is not an entry of a list of 2; say which one, counting from 0"),
     ],
 )
 def test_a_setting_that_leads_nowhere_is_refused(setting: str, message: str) -> None:

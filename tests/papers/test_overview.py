@@ -93,5 +93,5 @@ def test_the_seeds_that_would_decide_it_are_named(evidence: str, words: str) -> 
 def test_what_is_no_result_is_refused_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "small").mkdir(parents=True)
     (tmp_path / "a" / "b" / "small" / "result.json").write_text("{}", "utf-8")
-    with pytest.raises(RunError, match=r"a/b/small/result.json is no kept result: KeyError: 'name'; keep it again"):
+    with pytest.raises(RunError, match=r"a/b/small/result.json is not a kept result: KeyError: 'name'; keep it again"):
         overview.kept(tmp_path)

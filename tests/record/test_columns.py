@@ -124,7 +124,7 @@ def test_columns_that_no_run_writes_are_refused(changes: dict[str, Any], said: s
 def test_a_file_that_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / columns.FOLDER).mkdir()
     (tmp_path / columns.FOLDER / "a.npz").write_bytes(content)
-    with pytest.raises(RunError, match=r"a\.npz: it is no archive of columns"):
+    with pytest.raises(RunError, match=r"a\.npz: it is not an archive of columns"):
         list(columns.client_columns(tmp_path))
 
 

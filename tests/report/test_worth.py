@@ -98,8 +98,10 @@ BETTER = {s: (0.8, 0.7, 0.4 + s / 500) for s in range(4)}
 
 def test_the_words_name_who_gains_and_who_loses_and_the_small_site() -> None:
     text = worth.words(record({"alone": STEADY, "fed": BETTER}))
-    assert text.startswith("Federation is not shown to be worth it against training alone (alone)") or text.startswith(
-        "Federation is worth it against training alone (alone): clients are better off on average with fed"
+    assert text.startswith(
+        "Federation has not been shown to be worth it compared with local training (alone)"
+    ) or text.startswith(
+        "Federation is worth it compared with local training (alone): clients are better off on average with fed"
     )
     assert "Basel gains with fed (+9.85" in text
     assert "Genf (16 test examples) loses with fed (−9.70" in text

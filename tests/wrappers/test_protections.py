@@ -13,11 +13,11 @@ from unskew.wrappers.secure_sum import SecureSum
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "privacy.md"
 REASONS = {
-    "marks none": "no: clients send no model marked as one",
+    "marks none": "no: the server does not simply average uploads",
     "by itself": "no: single replies are compared",
     "collects": "no: single models are collected",
     "for each group": "no: a mean for each group",
-    "groups of replies": "no: groups, or sums that the server takes by a function",
+    "groups of replies": "no: the server needs more than one sum over all clients",
     "in no sum": "no: replies hold more than sums",
     "sends several or none": "no: clients are sent different models",
     "3 clients in a round": "no: one client",

@@ -54,7 +54,7 @@ class Advice:
     # ------------------------------------------------------------------ decisions
     @property
     def gain(self) -> Gain | None:
-        """The chosen method's gain over training alone, of the mean over sites."""
+        """The chosen method's gain over local training, of the mean over sites."""
         return self.check.gains.get(self.check.chosen or "")
 
     @property
@@ -135,29 +135,29 @@ class Advice:
         m, gain = self.sites.measure, self.gain
         if gain is None:
             if self.verdict == "undecided":
-                return "Undecided: nothing could be compared with training alone; give it more time."
+                return "Undecided: nothing could be compared with local training; give it more time."
             why = "no method could be trained within the limits" if self.limits.tight else "no method could be trained"
             return f"Train alone: {why}."
         label = self.check.chosen
         unit = f" {m.points}" if m.points else f" of {m.label}"
-        sure = f"{bracket(gain, m)}{unit} against training alone"
+        sure = f"{bracket(gain, m)}{unit} over local training"
         if self.verdict == "join":
             return f"Federate, with {label}: {sure}."
         if self.verdict == "alone":
-            return f"Train alone: federation is not worth it here. Its best, {label}, brings {sure}."
-        return f"Undecided: {label} brings {sure}, and whether that is a gain cannot be said."
+            return f"Train alone: federation is not worth it here. The best method, {label}, gains only {sure}."
+        return f"Undecided: {label} gains {sure}, which may be chance."
 
     def sentences(self) -> tuple[tuple[str, str], ...]:
         """Question and answer, in the order in which one asks."""
         asked = (
             ("Is it worth it?", self._worth()),
-            ("For whom?", self._for_whom()),
-            ("With whom?", self._with_whom()),
-            ("With what?", self._with_what()),
+            ("Which sites benefit?", self._for_whom()),
+            ("Who should train with whom?", self._with_whom()),
+            ("Which method and settings?", self._with_what()),
             ("What does it cost?", self._cost()),
-            ("A newcomer?", self._newcomer()),
-            ("How sure?", self._sure()),
-            ("What would make it surer?", self._surer()),
+            ("What about a new site?", self._newcomer()),
+            ("How certain is this?", self._sure()),
+            ("What would make it more certain?", self._surer()),
         )
         return tuple((question, answer) for question, answer in asked if answer)
 
@@ -186,7 +186,7 @@ class Advice:
                 shown = [*shown[:MOST_NAMED], f"{len(some) - MOST_NAMED} more"]
             parts.append(f"{listed(shown)} {verb}{'s' * (len(some) == 1)}" if some else f"no site is shown to {verb}")
         still = sum(g.verdict == "open" and c not in self.by_themselves for c, g in self.by_site.items())
-        rest = f"; for {still} of {len(self.by_site)} it is open" if still else ""
+        rest = f"; for {still} of {len(self.by_site)} sites the result is undecided" if still else ""
         if self.by_themselves:
             lone = [names[c] for c in sorted(self.by_themselves)]
             verb = "trains by itself" if len(lone) == 1 else "train by themselves"
@@ -205,7 +205,7 @@ class Advice:
             text = f"{in_groups.removesuffix('.')}." if together else ""
             if self.apart:
                 text += f" {listed(self.apart)} by {'itself' if len(self.apart) == 1 else 'themselves'}"
-                text += ": what it learns disagrees with the others; look at its data." if len(self.apart) == 1 else "."
+                text += ": its updates disagree with the others', so check its data." if len(self.apart) == 1 else "."
         elif self.family == "own models":
             text = "All together, each site with a model of its own."
         else:
@@ -214,12 +214,15 @@ class Advice:
             return f"{text} {self.measured.why[:1].upper()}{self.measured.why[1:]}." if self.measured.why else text
         inside, across = inside_and_across(cosines, self.groups or (tuple(range(len(names))),))
         if self.groups and inside is not None and across is not None:
-            text += f" Training takes directions with cosine {_cosine(inside)} within groups, {_cosine(across)} across."
+            text += (
+                f" Updates point in similar directions within groups (mean cosine {_cosine(inside)}) and in different "
+                f"ones across groups ({_cosine(across)})."
+            )
         elif inside is not None:
             mean = (cosines.sum(1) - 1) / max(len(names) - 1, 1)
             least = int(mean.argmin())
             text += (
-                f" Two sites' training takes directions with cosine {_cosine(inside)} on average; {names[least]} "
+                f" The mean cosine between two sites' updates is {_cosine(inside)}; {names[least]} "
                 f"agrees least with the others ({_cosine(float(mean[least]))})."
             )
         return text
@@ -246,11 +249,12 @@ class Advice:
         cost = self.check.cost
         if cost is None:
             return ""
-        cell = "the experiment's cell" if cost.channel != "paper" else "FedDif's radio cell"
+        on_air = ""
+        if cost.channel != "paper":  # the default, which is nobody's wish
+            on_air = f"; over the radio link {_amount(cost.seconds)} s of air time and {_amount(cost.joules)} J"
         text = (
-            f"{self.check.chosen} sends {_amount(cost.megabytes)} MB in all, {_amount(1000 * cost.per_site)} kB up "
-            f"from a site in a round; in {cell} {_amount(cost.seconds)} s on the air and {_amount(cost.joules)} J to "
-            "send."
+            f"{self.check.chosen} sends {_amount(cost.megabytes)} MB in total; a site uploads "
+            f"{_amount(1000 * cost.per_site)} kB per round{on_air}."
         )
         return f"Nothing if sites train alone. {text}" if self.family == "alone" else text
 
@@ -263,7 +267,9 @@ class Advice:
         )
         known = [n.alone for n in self.newcomers if n.alone is not None]
         beside = (
-            f"; alone they have {m.with_unit(statistics.fmean(known))}" if len(known) == len(self.newcomers) else ""
+            f"; local training gives them {m.with_unit(statistics.fmean(known))}"
+            if len(known) == len(self.newcomers)
+            else ""
         )
         k = len(self.newcomers)
         how = (
@@ -286,7 +292,7 @@ class Advice:
         )
         named = len(self.by_site)
         if named > 1:
-            text += f" Of {named} sites about {0.05 * named:.2g} would be named by chance."
+            text += f" Of {named} sites about {0.05 * named:.2g} would be reported to gain or lose by chance alone."
         race = self.race
         if race.rounds < race.planned:
             text += f" The budget had time for {race.rounds} of {race.planned} rounds."

@@ -5,7 +5,7 @@ Student's over seeds, which covers initial models, cohorts and batches; and the 
 their differences, averaged over seeds, which covers who happened to be tested.  For shares of rows the second is the
 adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics
 in Medicine 24, 2005: half an observation more in each of the four cells, so that few rows never look certain.  Of a
-measure that is no mean over rows, as AUROC, the second interval of the mean gain is Student's over sites, and a site
+measure that is not a mean over rows, as AUROC, the second interval of the mean gain is Student's over sites, and a site
 has only that over seeds.
 """
 
@@ -92,7 +92,7 @@ class Check:
     Attributes:
         seeds: Seeds under which all methods were trained.
         results: Scores by label and seed.
-        gains: Gain over training alone by label, of the mean over sites.
+        gains: Gain over local training by label, of the mean over sites.
         by_site: The same for each site.
         over_pooled: The chosen method's mean minus that of pooled data; None if these could not be trained.
         groups: Groups in which the chosen method trained, where it has groups.

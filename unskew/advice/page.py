@@ -108,7 +108,7 @@ def _worth(advice: Advice) -> Section | None:
     rows = [(label, gain) for label, gain in gains.items()]
     unit = f", {m.points}" if m.points else ""
     chart = Chart(
-        "Gain over training alone, mean over sites",
+        "Gain over local training, mean over sites",
         "Marker: mean; bar: 95 % interval. A bar clear of zero is a difference.",
         _gains_chart("worth", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice)),
     )
@@ -177,10 +177,10 @@ def _for_whom(advice: Advice) -> Section | None:
     if len(rows) <= MOST_DRAWN:
         unit = f", {m.points}" if m.points else ""
         svg = _gains_chart("sites", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice))
-        caption = f"With {advice.check.chosen} against training alone; bar: 95 % interval."
+        caption = f"With {advice.check.chosen} against local training; bar: 95 % interval."
         charts = (Chart("Gain of each site", caption, svg),)
     table = Table(f"Each site alone and with {advice.check.chosen}", head, tuple(entries), note, frozenset((6,)))
-    return Section("For whom?", "", charts, (table,))
+    return Section("Which sites benefit?", "", charts, (table,))
 
 
 def _with_whom(advice: Advice) -> Section | None:
@@ -196,7 +196,7 @@ def _with_whom(advice: Advice) -> Section | None:
             caption += " Sites of a group stand together."
         svg = _cosines_chart(measured.cosines[np.ix_(order, order)], [names[c] for c in order])
         charts = (Chart("Directions of training", caption, svg),)
-    return Section("With whom?", "", charts, tables) if charts or tables else None
+    return Section("Who should train with whom?", "", charts, tables) if charts or tables else None
 
 
 def _race(advice: Advice) -> Section:
@@ -220,7 +220,7 @@ def _race(advice: Advice) -> Section:
     )
     caption = f"{m.label.capitalize()} on validation rows, mean over sites"
     table = Table(caption, head, tuple(map(row, race.entries)), note, text=frozenset((len(rounds) + 1,)))
-    return Section("With what?", "", (), (table,))
+    return Section("Which method and settings?", "", (), (table,))
 
 
 def _newcomers(advice: Advice) -> Section | None:
@@ -237,7 +237,7 @@ def _newcomers(advice: Advice) -> Section | None:
     )
     head = (("Site", ""), *((t, percent) for t in ("Alone", "As served", "After adapting", "As a member")))
     note = "They take no part in training, and come when it has ended. One seed: no intervals."
-    return Section("A newcomer?", "", (), (Table("Sites that come later", head, entries, note),))
+    return Section("What about a new site?", "", (), (Table("Sites that took no part", head, entries, note),))
 
 
 def _reading(gain: Gain | None) -> str:

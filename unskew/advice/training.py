@@ -143,7 +143,7 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
         setup = replace(setup, executor=executor, executor_kind=kind)
     fed = run_setup.divide(experiment, setup.dataset, experiment.seeds[0])
     if fed.num_clients < minimum:
-        raise ConfigError(f"advice needs two sites at least, got {fed.num_clients}")
+        raise ConfigError(f"advice needs at least two sites, got {fed.num_clients}")
     if not fed.clients.test.sizes.any():
         raise DataError("no site has test rows; raise test_fraction, or give the sites more rows")
     if fed.clients.train.sizes.max() < 2:
@@ -274,7 +274,7 @@ class Training:
                 break
             self.state, trace = self.sim.round(self.state, self.at + 1)
             self.at += 1
-            if not self.pooled:  # what pooling sends is no method's cost
+            if not self.pooled:  # what pooling sends is not part of a method's cost
                 self.transfers += trace.transfers
                 self.work += trace.work
                 self.sent += sum(t.bytes for t in trace.transfers)

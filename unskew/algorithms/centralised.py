@@ -37,7 +37,7 @@ class Centralised:
         if len(fed.clients) != 1:
             raise ConfigError(
                 f"centralised training needs one client with all the data, got {len(fed.clients)} clients; "
-                "pool them, or take fedavg"
+                "pool them, or use fedavg"
             )
         return ModelMessage(params)
 

@@ -117,7 +117,7 @@ class CFL:
         shared = without(params, fed.layout.select(self.personal))
         if not any(name in shared for name in fed.layout.trainable):
             raise ConfigError(
-                f"CFL compares trainable tensors that travel, personal = {list(self.personal)} leaves none; "
+                f"CFL compares trainable tensors that are sent, and personal = {list(self.personal)} leaves none; "
                 "choose others"
             )
         return CFLState((Cluster(fed.clients, shared),))

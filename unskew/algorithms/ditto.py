@@ -7,7 +7,7 @@ Notation   w      global model as received;  v_k  client k's own model, in its m
            lam    lambda, strength of the pull
 Global     FedAvg, to the bit: v_k plays no part in it                                               (1)
 Own        v_k <- LocalSGD(v_k; F_k + lam/2 ||v_k - w||^2), w fixed                                  (2)
-Limits     lam = 0 is training alone.  Under plain SGD a pull with lr lam above 1 overshoots, from 2 on it diverges.
+Limits     lam = 0 is local training.  Under plain SGD a pull with lr lam above 1 overshoots, from 2 on it diverges.
 Work       A client trains twice in a round.
 Departures The paper starts every v_k at w^0.  Here v_k starts at the first model its client receives, which is the same
            if all take part in round 1, and a client that never took part uses the global model, since all it would have

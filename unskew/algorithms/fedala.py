@@ -80,7 +80,7 @@ class FedALA(Averaging):
         if not self.top(fed.layout):
             raise ConfigError(
                 f"FedALA's layers = {list(self.layers)} name no parameter of this model; name layers that it has, "
-                "or take fedavg"
+                "or use fedavg"
             )
         return super().init(params, fed)
 

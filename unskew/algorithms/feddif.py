@@ -428,13 +428,13 @@ class FedDif:
                 raise ConfigError(f"target must be class shares >= 0 that sum to 1, got {list(self.target)}")
             if self.metric == "kl" and 0.0 in self.target:
                 raise ConfigError(
-                    "metric 'kl' is infinite for every model that has a class of which target has none, got a target "
-                    "with a 0; take metric 'js', or give every class a share"
+                    "metric 'kl' is infinite for every model trained on a class whose share in target is 0; use metric "
+                    "'js', or give every class a share"
                 )
         if self.metric == "kl" and self.target == "pooled" and self.sigma > 0.0:
             raise ConfigError(
                 "metric 'kl' is infinite where noise gives a model a class that nobody has, got target 'pooled' and "
-                f"sigma = {self.sigma:g}; take metric 'js'"
+                f"sigma = {self.sigma:g}; use metric 'js'"
             )
         if self.drift is not None and (self.local.optimizer != "sgd" or self.local.nesterov):
             got = "nesterov" if self.local.optimizer == "sgd" else self.local.optimizer

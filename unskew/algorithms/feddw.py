@@ -405,7 +405,7 @@ class DW(Wrapper):
         if model is None and (not held or any(h.owner == client for h in held)):
             raise ConfigError(
                 f"noise on soft labels needs a method whose clients are sent one whole model, and step {step!r} of "
-                f"{name_of(of)} sends none; leave dp out, or take one that does, as fedavg"
+                f"{name_of(of)} sends none; leave dp out, or use one that does, such as fedavg"
             )
         return model
 

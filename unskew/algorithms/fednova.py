@@ -176,8 +176,8 @@ def require_linear(local: SgdConfig, who: str) -> None:
     """
     if local.optimizer != "sgd":
         raise ConfigError(
-            f"{who} divides a client's displacement by the weight its gradients have in it, which {local.optimizer} "
-            "rescales by coordinate; set local.optimizer to 'sgd'"
+            f"{who} normalises each update by the weight that gradients have in it, which is not defined for "
+            f"{local.optimizer}; set local.optimizer to 'sgd'"
         )
     if local.nesterov:
         raise ConfigError(

@@ -72,8 +72,8 @@ def FedProx(
         return FedAvg(local, weighting or "samples", terms, personal, server=server)
     if weighting == "samples":
         raise ConfigError(
-            "fedprox with sampling = 'size' draws large clients more often, weighting = 'samples' would count their "
-            "size twice; leave weighting out"
+            "fedprox: sampling = 'size' already draws large clients more often, so weighting = 'samples' would count "
+            "their size twice; leave weighting out"
         )
     return SizeSampled(FedAvg(local, "uniform", terms, personal, server=server))
 

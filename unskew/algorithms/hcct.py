@@ -18,7 +18,7 @@ HCCT-P     `personal` tensors, the head, stay with each client: they are not sen
 Alpha      "auto" is chosen in a pilot within round 1, and anew when other clients are present: each of some shares of
            the clients' mean number of examples is tried for a few rounds of the above, from where the groups stand,
            on four fifths of every client's training examples; the one whose models then do best on the fifth that was
-           held out is taken, or share 0, which is training alone, if it does not gain a standard error on that.
+           held out is taken, or share 0, which is local training, if it does not gain a standard error on that.
            Shares with the same groups so far have the same models, trained once.  What it sends is in the ledger.
 Newcomers  A client that is in no group trains, in the round it comes, from the mean of all present models, alone; its
            gradient places it in the next round in the group with the largest benefit, if that is positive (15), (16).
@@ -358,7 +358,8 @@ class HCCT:
         if not self.compared(fed.layout, shared, None):
             kept = f", personal keeps {', '.join(self.personal)}" if self.personal else ""
             raise ConfigError(
-                f"HCCT compares trainable tensors that travel, layer = {self.layer!r} leaves none{kept}; choose others"
+                f"HCCT compares trainable tensors that are sent, and layer = {self.layer!r} leaves none{kept}; choose "
+                "others"
             )
         first: Groups = (self.present(fed),) if self.warmup == "global" else ()
         models = (shared,) * len(first)

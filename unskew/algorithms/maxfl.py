@@ -20,7 +20,7 @@ Aim        max_w of the number of clients to which w appeals, smoothed: min_w 1/
            otherwise          it continues with its own model, which is w if it was in the group before
            rho_k is eq. 3, or a fixed loss, or as in HCCT's code ||what_k - w||^2, a squared distance  (5)
 Departures What is open in the first paper: epsilon = .01, server_lr = 1, 5 rounds of warm-up and one round's worth of
-           training alone are ours.  Buffers take FedAvg's mean and do not count in (5); HCCT's code has them in it.
+           local training are ours.  Buffers take FedAvg's mean and do not count in (5); HCCT's code has them in it.
            HCCT's text says "a threshold" and leaves it open; (5) compares a loss with a distance, in other units.  Its
            code averages all clients in the first round, which is `warmup = 1`, and trains what_k as long as the whole
            run.  There all clients decide in every round; here the round's cohort does, the others stay as they were.
@@ -362,7 +362,7 @@ class MAXFL_HCCT:
         warnings = []
         if state.judged and state.heard and not together:
             warnings.append(
-                "MAXFL's global model meets nobody's requirement, so nobody trains it any more: it is training alone "
+                "MAXFL's global model meets nobody's requirement, so nobody trains it any more: it is local training "
                 "from here on; raise the threshold or warm up longer"
             )
         return ChosenGroups(

@@ -14,10 +14,10 @@ from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_o
 def advise(
     experiment: Annotated[str, typer.Argument()] = "digits",
     settings: Settings = None,
-    minutes: Annotated[float, typer.Option(help="Budget of time.")] = 2.5,
+    minutes: Annotated[float, typer.Option(help="Time budget in minutes.")] = 2.5,
     max_rounds: Annotated[int | None, typer.Option(help="The most communication rounds of a federation.")] = None,
     max_megabytes: Annotated[
-        float | None, typer.Option(help="The most that all together may send in one training, MB.")
+        float | None, typer.Option(help="Most megabytes that server and sites together may send in one training.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the page; default runs/NAME-advice-DATE.")] = None,
     data_dir: DataDir = None,

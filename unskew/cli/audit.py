@@ -24,7 +24,9 @@ def audit(
     experiment: Annotated[str, typer.Argument()],
     settings: Settings = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs to attack; more find more.")] = 4,
-    confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="Chance that a true claim passes.")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.9999, help="Probability that a correct epsilon passes.")
+    ] = 0.95,
     out: Annotated[Path | None, typer.Option(help="Also draw the figure there, as SVG.")] = None,
     data_dir: DataDir = None,
     allow_code: AllowCode = False,

@@ -31,11 +31,12 @@ def data(
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Write a page with figures here, as data.html.")] = None,
     sums: Annotated[
-        Path | None, typer.Option(help="Write what this site tells so that all can agree on a preprocessing.")
+        Path | None,
+        typer.Option(help="Write this site's summary statistics, from which all sites can agree on a preprocessing."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what there is: sites, sizes, labels, gaps, how much sites disagree, and rows that stand twice.
+    """Say what there is: sites, sizes, labels, gaps, how much sites disagree, and duplicate rows.
 
     FILE is a table (.csv, .parquet), a folder with one for each site, or an
     experiment (.toml); NAME is a data set, as in task.data.  Nothing is trained.
@@ -116,7 +117,7 @@ def _agreed(sources: list[str]) -> str:
         try:
             sites[Path(source).stem] = adapter.validate_json(Path(source).read_bytes())
         except (OSError, pydantic.ValidationError) as error:
-            raise ConfigError(f"{source} is no file of --sums: {str(error).splitlines()[0]}") from None
+            raise ConfigError(f"{source} was not written by --sums: {str(error).splitlines()[0]}") from None
     columns = {
         name: {key: value for key, value in dataclasses.asdict(rule).items() if value is not None}
         for name, rule in agree(sites).items()

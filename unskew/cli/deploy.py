@@ -88,7 +88,10 @@ def local(
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME-deployed-DATE-TIME.")] = None,
     check_parity: Annotated[
-        bool, typer.Option("--check-parity", help="Simulate the same experiment too, and compare; 1 if they differ.")
+        bool,
+        typer.Option(
+            "--check-parity", help="Simulate the same experiment too, and compare; exit with 1 if they differ."
+        ),
     ] = False,
     report: Report = True,
     quiet: Quiet = False,

@@ -34,10 +34,10 @@ def leave_one_out(
     """Run an experiment once with all clients, and once without each of them.
 
     EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
-    The others' results with a client minus those without it are what its taking
-    part is worth to them; its own, minus what it would get as a newcomer, is
-    what taking part is worth to itself.  It costs a run for each client, and one
-    more; a run that was stopped goes on when the same command is given again.
+    The others' results with a client minus those without it are its contribution
+    to them; its own, minus what it would get if it took no part, is what taking
+    part is worth to itself.  It costs a run for each client, and one
+    more; a run that was stopped continues when the same command is given again.
 
     [dim]unskew leave-one-out my.toml --plan[/]
     [dim]unskew leave-one-out my.toml --client Cleveland[/]

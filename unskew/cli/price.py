@@ -46,7 +46,7 @@ def price(
     ] = "honest",
     target: Annotated[
         str | None,
-        typer.Option(help="Also the cost to this accuracy, as 0.7, or to fedavg-peak."),
+        typer.Option(help="Also the cost to this accuracy, for example 0.7, or to fedavg-peak."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

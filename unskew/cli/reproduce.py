@@ -32,9 +32,11 @@ def reproduce(
         str | None,
         typer.Option("--campaign", metavar="FILE", help="Decide the claims of this file; papers is the one we ship."),
     ] = None,
-    cores: Annotated[int, typer.Option(min=1, help="Of a campaign: processes that train.")] = 1,
-    nice: Annotated[int, typer.Option(min=0, max=19, help="Of a campaign: its priority; 19 is the lowest.")] = 10,
-    status: Annotated[bool, typer.Option("--status", help="Of a campaign: say where it stands, run nothing.")] = False,
+    cores: Annotated[int, typer.Option(min=1, help="With --campaign: processes that train.")] = 1,
+    nice: Annotated[int, typer.Option(min=0, max=19, help="With --campaign: its priority; 19 is the lowest.")] = 10,
+    status: Annotated[
+        bool, typer.Option("--status", help="With --campaign: say where it stands, run nothing.")
+    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

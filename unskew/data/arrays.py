@@ -149,7 +149,7 @@ def _check_test_clients(name: str, content: Arrays, names: tuple[str, ...] | Non
     if "client_test" not in content:
         return
     if "client_train" not in content:
-        raise DataError(f"{name}: client_test says whose the test rows are, and client_train is missing; give both")
+        raise DataError(f"{name}: client_test is given, and client_train is missing; give both")
     strangers = np.setdiff1d(content["client_test"], content["client_train"])
     if len(strangers):
         who = names[strangers[0]] if names is not None and strangers[0] < len(names) else strangers[0]

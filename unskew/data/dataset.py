@@ -283,7 +283,7 @@ def _part(
 
 
 def check_values(name: str, what: str, x: npt.NDArray[Any]) -> None:
-    """Refuse the first example with a value that is no finite float32, or with a negative token id.
+    """Refuse the first example with a value that is not a finite float32, or with a negative token id.
 
     Raises:
         DataError: Naming its row.

@@ -1,4 +1,4 @@
-"""A first look at data: sites, sizes, labels, columns, gaps, how much sites disagree, and rows that stand twice.
+"""A first look at data: sites, sizes, labels, columns, gaps, how much sites disagree, and duplicate rows.
 
 Disagreement is one number for sizes, one for labels, one for columns, each beside what chance alone would give:
 
@@ -371,7 +371,7 @@ def _disagreement(
             "sizes",
             effective,
             float(k),
-            f"weighted by rows, {k} sites count as {effective:.1f} equal ones; the largest, "
+            f"by number of rows, the {k} sites are equivalent to {effective:.1f} of equal size; the largest, "
             f"{names[int(sizes.argmax())]}, has {sizes.max() / n:.0%} of the rows",
             "Hill 1973",
         )
@@ -444,15 +444,15 @@ def _leaks(rows: Rows) -> tuple[str, ...]:
             second = int(((number == number[first]) & (rows.clients != rows.clients[first])).argmax())
             names = [rows.client_names[c] if c >= 0 else "no site" for c in rows.clients[[first, second]]]
             sentences.append(
-                f"{int(several.sum()):,} rows stand at several sites with the same inputs, such as row {first} "
-                f"({names[0]}) and row {second} ({names[1]}): patients of two sites, or a copy?"
+                f"{int(several.sum()):,} rows occur at several sites with identical inputs, such as row {first} "
+                f"({names[0]}) and row {second} ({names[1]}): patients treated at both, or copies?"
             )
     if rows.test is not None:
         both = np.isin(number[rows.test], number[~rows.test])
         if both.any():
             sentences.append(
-                f"{int(both.sum()):,} of {len(both):,} test rows stand in training with the same inputs: if they are "
-                "the same patients or things, results on them are too good"
+                f"{int(both.sum()):,} of {len(both):,} test rows also occur in the training data: if they are the "
+                "same patients or things, results on them are too optimistic"
             )
     repeats = len(number) - int(number.max()) - 1
     if repeats and not sentences:
@@ -466,7 +466,7 @@ def _notes(
     sentences = []
     train = ~test
     if len(sites) == 1:
-        sentences.append(f"there is one site only ({sites[0].name}), and a federation has two at least")
+        sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
     few = [site.name for site in sites if site.train < FEW_ROWS]
     if few:
         sentences.append(f"{_some(few)} {_have(few)} fewer than {FEW_ROWS} training rows")

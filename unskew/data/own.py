@@ -190,12 +190,12 @@ def dataset(
 
 
 def _check_clients(rows: _Examples, column: str | None, fraction: float | None) -> None:
-    """Refuse a column that is no column of clients."""
+    """Refuse a column that is not a column of clients."""
     if column is None:
         return
     if len(rows.client_names) == 1:
         raise DataError(
-            f"column {column!r} has one client only ({rows.client_names[0]}), and a federation has two at least; name "
+            f"column {column!r} names only one client ({rows.client_names[0]}); a federation needs at least two: name "
             "another column, or leave client out and choose a split"
         )
     most = max(Counter(rows.clients or ()).values())
@@ -337,7 +337,7 @@ def _array(values: Any, place: str) -> _Array:
     try:
         array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{place} is no array of numbers: {' '.join(str(error).split())}") from None
+        raise DataError(f"{place} is not an array of numbers: {' '.join(str(error).split())}") from None
     if array.dtype.kind not in "fiub":
         raise DataError(f"{place} must hold numbers, got {array.dtype} of shape {array.shape}")
     return array

@@ -224,7 +224,7 @@ def load(
     if source in NATURAL:
         chosen = schema.build(NaturalOptions, options or {}, "task.data_options", owner=source)
     elif options:
-        raise ConfigError(f"task.data_options must be left out, {source} has none, got {', '.join(options)}")
+        raise ConfigError(f"task.data_options must be left out: {source} has no options, got {', '.join(options)}")
     if colon and kind == "hub":
         return _hub(hub.parse(source))
     if colon and kind == "run":
@@ -634,7 +634,7 @@ def _columns_of(arrays: _Arrays, rows: int, test_rows: int) -> RawRows | None:
     def column(part: str, i: int, length: int) -> _Array:
         values = arrays[f"raw_{part}_{i}"]
         if values.shape != (length,) or values.dtype.kind not in "fU":
-            raise ValueError(f"raw_{part}_{i} is no column of {length} values")
+            raise ValueError(f"raw_{part}_{i} is not a column of {length} values")
         if values.dtype.kind == "f":
             return values.astype(np.float64)
         gaps = arrays[f"raw_{part}_{i}_gap"].tolist()

@@ -197,7 +197,7 @@ def _read(kind: str, path: Path, options: TableOptions) -> Any:
         )
     except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
-        raise DataError(f"{path} is no readable {kind} file: {reason[:200]}") from None
+        raise DataError(f"{path} is not a readable {kind} file: {reason[:200]}") from None
     if frame.height == 0:
         raise DataError(f"{path} has no rows")
     if len(frame.columns) == 1 and separator == "," and ";" in frame.columns[0]:
@@ -265,7 +265,7 @@ def _pixels(files: Sequence[Path], size: int | None) -> npt.NDArray[np.uint8]:
             with open_image(file) as image:
                 images.append(image_of(image, size, str(file)))
         except OSError as error:
-            raise DataError(f"{file} is no readable image: {error}") from None
+            raise DataError(f"{file} is not a readable image: {error}") from None
         if images[-1].shape[:2] != images[0].shape[:2]:
             raise DataError(
                 f"{file} is {images[-1].shape[1]} x {images[-1].shape[0]}, {files[0]} is {images[0].shape[1]} x "

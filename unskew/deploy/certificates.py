@@ -248,9 +248,9 @@ def identity(path: Path) -> str:
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise DeployError(f"{path} is no public key in OpenSSH's form: {error}") from None
+        raise DeployError(f"{path} is not a public key in OpenSSH's form: {error}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise DeployError(f"{path} is no ECDSA key; make one with ssh-keygen -t ecdsa -b 384")
+        raise DeployError(f"{path} is not an ECDSA key; make one with ssh-keygen -t ecdsa -b 384")
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
@@ -258,14 +258,14 @@ def _certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise DeployError(f"{path} is no certificate: {error}; copy the folder again as it was packed") from None
+        raise DeployError(f"{path} is not a certificate: {error}; copy the folder again as it was packed") from None
 
 
 def _key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise DeployError(f"{path} is no private key: {error}; copy the folder again as it was packed") from None
+        raise DeployError(f"{path} is not a private key: {error}; copy the folder again as it was packed") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise DeployError(f"{path} is no ECDSA key; copy the folder again as it was packed")
+        raise DeployError(f"{path} is not an ECDSA key; copy the folder again as it was packed")
     return key

@@ -88,7 +88,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
     def open_setup(cell: int) -> ClientSetup:
         cells = run_setup.cells(experiment)
         if not 0 <= cell < len(cells):
-            raise WireError(f"there are cells 0 to {len(cells) - 1}, got {cell}")
+            raise WireError(f"cell must be 0 to {len(cells) - 1}, got {cell}")
         seed, method = cells[cell]
         fed = own_data(experiment, setup, config, seed) if own else run_setup.divide(experiment, setup.dataset, seed)
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)

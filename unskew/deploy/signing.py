@@ -96,7 +96,7 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         files = dict(json.loads(manifest)["files"])
     except (ValueError, TypeError, KeyError):
         raise DeployError(
-            f"{folder / MANIFEST} is no list of files; ask the coordinator for the folder again"
+            f"{folder / MANIFEST} is not a list of files; ask the coordinator for the folder again"
         ) from None
     changed = []
     for name, digest in files.items():

@@ -541,7 +541,7 @@ def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
 def _entry(entries: Sequence[Any], part: str, key: str) -> int:
     if not part.isdecimal() or int(part) >= len(entries):
         raise ConfigError(
-            f"--set {key}: {part!r} is no entry of a list of {len(entries)}; say which one, counting from 0"
+            f"--set {key}: {part!r} is not an entry of a list of {len(entries)}; say which one, counting from 0"
         )
     return int(part)
 
@@ -739,7 +739,7 @@ def _with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any])
 
 
 def with_bounds(methods: Sequence[Method], local: Mapping[str, Any]) -> list[Method]:
-    """Add the bounds: local-only training and FedAvg, which a method must beat, and pooled data, which it cannot."""
+    """Add the reference runs: local training, FedAvg and training on pooled data."""
     have = {m.name for m in methods if m.name != "fedavg" or m.is_fedavg}
     more = [method(name, _with_local(name, {}, local)) for name in BOUNDS if name not in have]
     return [*methods, *more]

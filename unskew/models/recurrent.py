@@ -119,7 +119,7 @@ def bilstm(
     """
     if len(input_shape) != 1:
         raise ConfigError(
-            f"model bilstm reads texts, token ids of shape (length,), got {input_shape}; take mlp, which accepts any "
+            f"model bilstm reads texts, token ids of shape (length,), got {input_shape}; use mlp, which accepts any "
             "input"
         )
     body = stack(

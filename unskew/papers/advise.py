@@ -130,7 +130,7 @@ def one_model(of: Advice) -> bool:
 
 
 def no_single_model(of: Advice) -> bool:
-    """Models of one's own, groups, or training alone."""
+    """Models of one's own, groups, or local training."""
     return of.family != "one model"
 
 

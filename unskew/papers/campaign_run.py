@@ -67,7 +67,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Standing:
-    """The standing of a comparison; differences are in points, or in the metric's own unit if that is no percentage.
+    """The standing of a comparison; differences are in points, or in the metric's own unit if that is not a percentage.
 
     Attributes:
         last, fifth: Differences of the last round and of the mean of the last fifth of evaluations, seed by seed.

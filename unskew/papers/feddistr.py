@@ -97,7 +97,7 @@ def superclasses(data: Dataset, subclasses: Sequence[Sequence[int]], enough: int
     if have < enough:
         raise DataError(
             f"the paper's scale needs all of CIFAR-100, {enough} training images of a class, and the data folder "
-            f"has {have}; put the whole set there, or take --scale small"
+            f"has {have}; put the whole set there, or use --scale small"
         )
     of = {fine: (coarse, j) for coarse, pair in enumerate(subclasses) for j, fine in enumerate(pair)}
     out: dict[str, Any] = {"domains": np.array(["first", "second"])}
@@ -120,7 +120,7 @@ def check_priors(draft: Draft, grounds: Sequence[str]) -> None:
     if wanted and importlib.util.find_spec("diffusers") is None:
         raise ConfigError(
             f"the prior {', '.join(sorted(wanted))} needs the package diffusers, which is not installed; "
-            "pip install 'unskew[diffusion]', or take --scale small"
+            "pip install 'unskew[diffusion]', or use --scale small"
         )
 
 

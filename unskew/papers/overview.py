@@ -70,7 +70,7 @@ def kept(root: Path) -> tuple[Kept, ...]:
             title = TABLE[name].about if name in TABLE else ""
             results.append(Kept(name, result["scale"], title, path.parent, claims, float(result["seconds"])))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path} is no kept result: {type(error).__name__}: {error}; keep it again") from None
+            raise RunError(f"{path} is not a kept result: {type(error).__name__}: {error}; keep it again") from None
     for name, patterns in reasons.items():
         for pattern in patterns:
             if (name, pattern) not in used:

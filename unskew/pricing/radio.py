@@ -54,7 +54,7 @@ class Cost:
         bytes: Bytes by direction, like the attributes down to `receive_j`.  10^6 are the paper's MB in `feddif_table3`.
         hz_s: Bandwidth times time, bits / gamma, Hz·s.
         rbs: Resource blocks.
-        subframes: Sub-frames until the last transfer of each turn is done.
+        subframes: Sub-frames until the last transfer of each phase is done.
         seconds: The same in seconds.
         transmit_j, receive_j: Joules of the senders, and of receiving devices.
         below_qos: Transfers on links below the minimum quality of service.

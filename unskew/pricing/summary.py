@@ -126,7 +126,9 @@ def _remarks(run: RecordedRun, costs: Sequence[Cost]) -> list[str]:
         )
     pooled = dict.fromkeys(t.method for t in run.trainings if t.bound == "pooled")
     if pooled:
-        remarks.append(f"{', '.join(pooled)}: a bound that pools the data; what pooling sends is no method's cost")
+        remarks.append(
+            f"{', '.join(pooled)}: a bound that pools the data; what pooling sends is not part of a method's cost"
+        )
     if any(t.work is None for t in run.trainings):
         remarks.append(f"{run.folder} recorded no local work (it has no work.jsonl): no joules of computing")
     below = sum(c.below_qos or 0 for c in costs)

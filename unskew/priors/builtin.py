@@ -337,5 +337,5 @@ def read_card(folder: Path | None = None) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"the prior's card {file} cannot be read: {error}; unskew prior train writes one") from None
     if not isinstance(card, dict) or not isinstance(card.get("sha256"), str):
-        raise DataError(f"{file} is no card of a prior: it names no sha256; unskew prior train writes one")
+        raise DataError(f"{file} is not the card of a prior: it names no sha256; unskew prior train writes one")
     return card

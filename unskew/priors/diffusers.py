@@ -260,8 +260,8 @@ def _look(folder: Path) -> None:
         )
     if not (folder / "model_index.json").is_file():
         raise DataError(
-            f"{folder} is no folder of a pipeline: it has no model_index.json; give a folder that diffusers saved, or "
-            "hub:OWNER/NAME"
+            f"{folder} is not the folder of a pipeline: it has no model_index.json; give a folder that diffusers "
+            "saved, or hub:OWNER/NAME"
         )
     try:
         index = json.loads((folder / "model_index.json").read_text("utf-8"))

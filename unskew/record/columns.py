@@ -99,7 +99,7 @@ def read(path: Path, kinds: Mapping[str, str], optional: bool = False) -> dict[s
         missing = next((name for name in kinds if f"{name}.npy" in str(error)), error)
         raise refusal(path, None, f"it has no column {missing}") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise refusal(path, None, f"it is no archive of columns: {error}") from None
+        raise refusal(path, None, f"it is not an archive of columns: {error}") from None
     for name, column in columns.items():
         if column.dtype.kind not in kinds[name]:
             raise refusal(path, None, f"column {name} is of the kind {column.dtype}")
@@ -148,7 +148,7 @@ def client_columns(folder: Path) -> Iterator[ClientColumns]:
             if not client.ndim == 1 or len({column.shape for column in rows}) > 1:
                 raise refusal(path, None, f"{name} must have as many values and weights as clients")
             if not (np.isfinite(value).all() and np.isfinite(weight).all()):
-                raise refusal(path, None, f"{name} has a value or weight that is no number")
+                raise refusal(path, None, f"{name} has a value or weight that is not a number")
             if len(client) and (client[0] < 0 or (np.diff(client) <= 0).any()):
                 raise refusal(path, None, f"{name} must have its clients in ascending order, each once")
             cell = (str(head["method"]), int(head["seed"]), int(head["round"]))

@@ -96,7 +96,7 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
     head += [f"minus {base}{', points' if measure.percent else ''} [95 %]"] if base is not None else []
     head += [f"personal {measure.axis}", f"mean of worst decile{', %' if measure.percent else ''}"]
     later = any(row.unseen for row in headline(record))
-    head += [f"newcomers{', %' if measure.percent else ''}", "adapted"] if later else []
+    head += [f"unseen clients{', %' if measure.percent else ''}", "adapted"] if later else []
     head += ["MB", "seconds"]
     lines = [[escape(_plain(title)) for title in head]]
     for row in headline(record):
@@ -135,7 +135,7 @@ def _note(record: Record) -> str:
     kind = "95 % interval" if record.until is None else "95 % confidence sequence"
     return (
         f"Last round, and beside it the mean of the {last_words(record)} of evaluations; mean ± standard deviation "
-        f"over seeds. Bold: {record.headline.direction} than every other method that is no bound, by the {kind} of "
+        f"over seeds. Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of "
         f"paired differences, each pair by itself.{unfinished}"
     )
 

@@ -101,15 +101,15 @@ def section(record: Record, marks: Mapping[str, figures.Look]) -> Section | None
     lead = (
         f"{of[0].count} clients{' of each seed' if len(record.seeds) > 1 else ''} took no part in training. "
         "“As served” is what a method gives to a client it has never met; “adapted” is that after training on its own "
-        f"data{_epochs(record)}. The gap is the {m.label} of the clients that trained minus that of newcomers, each "
-        "on its own test data; clients that trained were not adapted once more."
+        f"data{_epochs(record)}. The gap is the {m.label} of the clients that trained minus that of unseen clients, "
+        "each on its own test data; clients that trained were not adapted once more."
     )
     points = m.points
     head = (
         ("Method", ""),
         ("Trained", "%" if m.percent else ""),
-        ("Newcomers, as served", "%" if m.percent else ""),
-        ("Newcomers, adapted", "%" if m.percent else ""),
+        ("Unseen clients, as served", "%" if m.percent else ""),
+        ("Unseen clients, adapted", "%" if m.percent else ""),
         ("Gap as served", f"{points} [over seeds]".strip()),
         ("", "[over clients]"),
         ("Gap adapted", f"{points} [over seeds]".strip()),
@@ -129,11 +129,11 @@ def section(record: Record, marks: Mapping[str, figures.Look]) -> Section | None
         for row in of
     )
     better = "Above" if m.higher else "Below"
-    note = f"Intervals of 95 %. {better} zero the clients that trained are better off than the newcomers."
+    note = f"Intervals of 95 %. {better} zero the clients that trained are better off than the unseen ones."
     table = Table(
         f"{m.label[:1].upper()}{m.label[1:]} on clients’ own test data, mean over clients", head, entries, note
     )
-    return Section("Clients who come later", lead, (_chart(of, marks, m),), (table,))
+    return Section("Unseen clients", lead, (_chart(of, marks, m),), (table,))
 
 
 def _epochs(record: Record) -> str:
@@ -155,9 +155,9 @@ def _brackets(ends: tuple[float, float] | None, m: Measure) -> str:
 
 
 def _chart(of: Sequence[NewcomerRow], marks: Mapping[str, figures.Look], m: Measure) -> Chart:
-    title = f"{m.label[:1].upper()}{m.label[1:]} of clients that trained and of newcomers"
+    title = f"{m.label[:1].upper()}{m.label[1:]} of clients that trained and of unseen ones"
     alt = f"{title}: " + "; ".join(
-        f"{row.method} {m.show(row.seen.mean) if row.seen else 'not measured'}, newcomers "
+        f"{row.method} {m.show(row.seen.mean) if row.seen else 'not measured'}, unseen "
         f"{m.show(row.served.mean)} as served and {m.show(row.adapted.mean)} adapted"
         for row in of
     )
@@ -167,7 +167,5 @@ def _chart(of: Sequence[NewcomerRow], marks: Mapping[str, figures.Look], m: Meas
         alt,
         m,
     )
-    caption = (
-        "Filled: clients that trained. Hollow: newcomers as served. Bar: newcomers after adapting. Means over seeds."
-    )
+    caption = "Filled: clients that trained. Hollow: unseen clients as served. Bar: the same after adapting. Means over seeds."
     return Chart(title, caption, svg)

@@ -210,7 +210,7 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure) -> str:
     head = (
         "Federation is worth it"
         if "gains" in verdicts
-        else "Federation is not shown to be worth it"
+        else "Federation has not been shown to be worth it"
         if "open" in verdicts
         else "Federation is not worth it"
     )
@@ -224,8 +224,8 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure) -> str:
                 f"clients are {phrase} on average with {_list(shown) if not rest else ', '.join(shown) + rest}"
             )
         elif some:
-            parts.append(f"it cannot be said of {_list(shown) if not rest else ', '.join(shown) + rest}")
-    return f"{head} against training alone ({base}): {'; '.join(parts)}."
+            parts.append(f"undecided for {_list(shown) if not rest else ', '.join(shown) + rest}")
+    return f"{head} compared with local training ({base}): {'; '.join(parts)}."
 
 
 def _for_clients(of: Sequence[Worth], m: Measure) -> list[str]:
@@ -238,7 +238,7 @@ def _for_clients(of: Sequence[Worth], m: Measure) -> list[str]:
         sentences += [f"{name} {text}"] if text else []
         unsaid += [] if text else [name]
     if unsaid:
-        sentences.append(f"For {_list(unsaid)} no method is shown to be better or worse than training alone.")
+        sentences.append(f"For {_list(unsaid)} no method is shown to be better or worse than local training.")
     return sentences
 
 
@@ -342,11 +342,11 @@ def table(record: Record, marks: "dict[str, Look] | None" = None) -> Table | Non
     results = _alone_in_words(record, base, m, of[0].clients if named else ())
     note = (
         f"{m.label[:1].upper()}{m.label[1:]} on the client’s own test data minus that under {base}"
-        f"{'' if m.higher else ', turned around so that above zero is better'}, last round. {_basis(of, m)} Better and "
-        f"worse off are those whose interval leaves out zero.{results} The best of many methods looks better than it "
+        f"{'' if m.higher else ', with the sign reversed so that positive is better'}, last round. {_basis(of, m)} A "
+        f"client is better or worse off if its interval excludes zero.{results} The best of many methods looks better than it "
         "is."
     )
-    return Table(f"Gain over training alone ({base})", tuple(head), tuple(entries), note)
+    return Table(f"Gain over local training ({base})", tuple(head), tuple(entries), note)
 
 
 def _alone_in_words(record: Record, base: str, m: Measure, clients: Sequence[ClientGain]) -> str:
@@ -356,7 +356,7 @@ def _alone_in_words(record: Record, base: str, m: Measure, clients: Sequence[Cli
     of = [record.clients[base, s] for s in tables.counted(record, base) if (base, s) in record.clients]
     means = [statistics.fmean(values[c.number] for values in of if c.number in values) for c in clients]
     pairs = zip(clients, means, strict=True)
-    return " Alone they have " + ", ".join(f"{c.name} {m.with_unit(v)}" for c, v in pairs) + "."
+    return " With local training: " + ", ".join(f"{c.name} {m.with_unit(v)}" for c, v in pairs) + "."
 
 
 def section(record: Record, marks: "dict[str, Look]") -> Section | None:

@@ -183,7 +183,7 @@ def _read(path: Path) -> Saved:
         files = pydantic.TypeAdapter(dict[str, str]).validate_python(manifest.get("files"))
         position = pydantic.TypeAdapter(Position).validate_python({k: v for k, v in manifest.items() if k in names})
     except pydantic.ValidationError as error:
-        raise RunError(f"{path / 'manifest.json'} is no manifest: {error.errors()[0]['msg']}") from None
+        raise RunError(f"{path / 'manifest.json'} is not a manifest: {error.errors()[0]['msg']}") from None
     for name, sha256 in files.items():
         _content(path, name, sha256)
     return Saved(path, position, tuple(files))

@@ -309,7 +309,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{path.parent} is no run folder: it has no {path.name}") from None
+        raise RunError(f"{path.parent} is not a run folder: it has no {path.name}") from None
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):

@@ -345,7 +345,7 @@ class _Run:
         return True
 
     def differences(self) -> dict[str, list[float]]:
-        """The headline of each method that is no bound minus the baseline's, seed by seed.
+        """The headline of each method that is not a reference run minus the baseline's, seed by seed.
 
         Of a method without a global model it is that of the clients' own models.
         """

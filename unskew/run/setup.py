@@ -103,8 +103,8 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     dataset = counted(experiment.task, inputs.dataset or named_dataset(experiment.task), one_client)
     if inputs.dataset is None and dataset.own_test is not None and experiment.test_fraction != Experiment.test_fraction:
         raise ConfigError(
-            f"test_fraction = {experiment.test_fraction:g} has no say: {dataset.name} has test rows of each client's "
-            "own; leave it out (of a table or natural data, say task.data_options.test)"
+            f"test_fraction = {experiment.test_fraction:g} would be ignored: {dataset.name} has test rows of each "
+            "client's own; leave it out (of a table or natural data, say task.data_options.test)"
         )
     if experiment.task.augment != "none" and dataset.x_train.dim() != 4:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Evaluation of clients that come after training: what a newcomer is served, and what it makes of that by itself.
 
     unseen.*           a newcomer's model as it is served, before any training of its own
-    unseen_adapted.*   the same after adapting on the newcomer's own training data
+    unseen_adapted.*   the same after adapting on the client's own training data
     gap.*              the clients that trained minus the newcomers, of the headline; gap_adapted.* after adapting
 
 What is served is the method's own rule: `serve` for a client it has never met, put together by `personalise` with no

@@ -254,7 +254,7 @@ def read(envelope: Envelope, heads: Mapping[str, type]) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def split(payload: bytes, sizes: list[int]) -> tuple[bytes, ...]:

@@ -55,22 +55,22 @@ class Measure:
 
     @property
     def shared(self) -> str:
-        """Name of its value of the global model in metrics."""
+        """Key of the global model's value in the metrics, such as global.accuracy."""
         return f"global.{self.name}"
 
     @property
     def own(self) -> str:
-        """Name of its mean over the clients' own models in metrics."""
+        """Key of the mean over clients' own models, such as personal.accuracy.mean."""
         return f"personal.{self.name}.mean"
 
     @property
     def worst(self) -> str:
-        """Name of its mean over the worst tenth of the clients in metrics."""
+        """Key of the mean over the worst tenth of the clients, such as personal.accuracy.worst_decile."""
         return f"personal.{self.name}.worst_decile"
 
     @property
     def across(self) -> str:
-        """Name of its standard deviation over the clients in metrics."""
+        """Key of the standard deviation over the clients, such as personal.accuracy.std."""
         return f"personal.{self.name}.std"
 
     @property

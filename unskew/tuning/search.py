@@ -203,7 +203,7 @@ def _study(
         )
     except (DBAPIError, optuna.exceptions.OptunaError) as error:
         raise RunError(
-            f"{file} is no file of trials to go on from ({error.__cause__ or error}); delete it to begin anew"
+            f"{file} is not a file of trials to continue from ({error.__cause__ or error}); delete it to start again"
         ) from error
 
 

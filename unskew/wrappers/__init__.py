@@ -1,1 +1,1 @@
-"""Wrappers: what changes a method without knowing it."""
+"""Wrappers, which change any method."""

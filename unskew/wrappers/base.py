@@ -1,4 +1,4 @@
-"""Wrappers: values that change a method without knowing it, by its requests, its messages and its clients' work.
+"""Wrappers: values that change any method by intercepting its requests, its messages and its clients' steps.
 
     us.wrap(SCAFFOLD(), DW(mu=0.1), ClipNorm(1.0))
 
@@ -83,7 +83,7 @@ class Wrapper:
         """
 
     def check_around(self, of: Any, whole: Any) -> None:
-        """Refuse what other wrappers made of this one around a method `of`: `whole` is the method with all of them.
+        """Refuse combinations with the wrappers that come after this one; `whole` is the method with all of them.
 
         Raises:
             ConfigError: If so.
@@ -283,7 +283,9 @@ def wrap(method: Any, *wrappers: Wrapper) -> Any:
     """
     for by in wrappers:
         if not isinstance(by, Wrapper):
-            raise ConfigError(f"a wrapper is expected after the method, got {type(by).__name__}; give one of us.list")
+            raise ConfigError(
+                f"a wrapper is expected after the method, got {type(by).__name__}; they are in: unskew list wrappers"
+            )
         method = Wrapped(method, by)
     return method
 

@@ -180,7 +180,7 @@ class CentralDP(Wrapper):
             if seen:
                 raise ConfigError(
                     f"CentralDP covers sums only, and {name_of(whole)} reads {' and '.join(seen)} of every single "
-                    f"reply to step {step!r}; take a method that needs means only, as fedavg"
+                    f"reply to step {step!r}; use a method that needs means only, such as fedavg"
                 )
 
     def touches(self, of: Any, name: str, types: StepTypes) -> bool:
@@ -201,12 +201,14 @@ class CentralDP(Wrapper):
             raise refuse("collects values that clients hold; leave CentralDP out")
         step = want.step
         if not want.reduce:
-            raise refuse(f"reads every single reply to step {step!r}; take a method that needs means only, as fedavg")
+            raise refuse(
+                f"reads every single reply to step {step!r}; use a method that needs means only, such as fedavg"
+            )
         types = step_types(steps_of(of)[step])
         for reduction in want.reduce:
             linear = inner_of(reduction)
             if type(linear) not in (MeanOf, SumOf):
-                raise refuse(f"takes {type(linear).__name__} of the replies to step {step!r}, which is no sum")
+                raise refuse(f"takes {type(linear).__name__} of the replies to step {step!r}, which is not a sum")
             if linear.by is not None:
                 raise refuse(f"makes a mean for each group of clients in step {step!r}, which reveals the groups")
             if linear.weight is not None and not is_count(types and types.reply, linear.weight):

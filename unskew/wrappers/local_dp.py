@@ -106,7 +106,7 @@ class LocalDP(UploadWrapper):
             if open_:
                 raise ConfigError(
                     f"LocalDP adds noise to the models and updates that clients send, and {name_of(of)} sends "
-                    f"{' and '.join(open_)} without it; take a method that sends nothing else, as fedavg"
+                    f"{' and '.join(open_)} without it; use a method that sends nothing else, such as fedavg"
                 )
 
     def check_around(self, of: Any, whole: Any) -> None:

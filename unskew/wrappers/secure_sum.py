@@ -1,4 +1,4 @@
-"""Secure aggregation: the server learns the sum of what a cohort uploads, and of no single client more than noise.
+"""Secure aggregation: the server learns the sum of a cohort's uploads and nothing else about any one of them.
 
 K. Bonawitz, V. Ivanov, B. Kreuter, A. Marcedone, H. B. McMahan, S. Patel, D. Ramage, A. Segal, K. Seth, "Practical
 Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, figure 4, against a server that is curious and
@@ -416,7 +416,7 @@ class SecureSum(Wrapper):
         """
         flwr, root = _primitives(), bytes.fromhex(self._root(me, memory))
         if set(msg.present) & set(msg.gone) or len(msg.present) < msg.threshold or me.id not in msg.present:
-            raise ProtocolError(f"client {me.id} was asked to unmask what would be no sum of {msg.threshold} clients")
+            raise ProtocolError(f"client {me.id} was asked to unmask a sum of fewer than {msg.threshold} clients")
         mine = flwr.private(_part(root, "shares"))
         own: dict[int, str] = {}
         masks: dict[int, str] = {}

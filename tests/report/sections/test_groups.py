@@ -226,7 +226,7 @@ def test_gains_are_not_taken_between_different_rounds(tmp_path: Path) -> None:
     kept = [r for r in lines if r["method"] != "independent" or r["round"] < 3]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in kept))
     assert _grouping(folder).gains == {}
-    assert "The run has no results of training alone beside these" in pages.said(write_report(folder))
+    assert "The run has no results of local training beside these" in pages.said(write_report(folder))
 
 
 def test_utility_alone_is_one_less_alpha_over_the_examples() -> None:

@@ -348,7 +348,7 @@ def _counted(n: int, noun: str) -> str:
 
 
 def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look], base: str | None) -> Table:
-    gain = f"over {base}" if base is not None else "over training alone"
+    gain = f"over {base}" if base is not None else "over local training"
     measure = histories[0].measure
     unit = "points" if measure.percent else measure.label
     head = [
@@ -923,7 +923,7 @@ def _gain_chart(
         f"Gain{', in percentage points' if g.measure.percent else ''}: {_gain_on_own(g.measure, base)}; no bar, no "
         "difference."
         if gain
-        else "The run has no results of training alone beside these, so the gain is not drawn."
+        else "The run has no results of local training beside these, so the gain is not drawn."
     )
     caption = (
         f"{g.method}, seed {g.seed}, round {g.last.round}. Colours are those of the groups, grey is alone"
