@@ -215,7 +215,8 @@ def test_what_comes_from_elsewhere_imports_nothing(
 ) -> None:
     (tmp_path / "config.toml").write_text(text)
     with pytest.raises(
-        ConfigError, match=r"(model|methods\.0\.name) names code, foreign_code:(net|Mine), .* --allow-code, .*\.toml\)$"
+        ConfigError,
+        match=r"(model|methods\.0\.name) names code \(foreign_code:(net|Mine)\) .* --allow-code, .*\.toml\)$",
     ):
         read(tmp_path)
     assert not ran.exists()
@@ -237,7 +238,7 @@ def test_a_model_from_elsewhere_imports_nothing_unless_asked_to(ran: Path, tmp_p
     weights = {name: t.detach() for name, t in network.named_parameters()}
     task = TaskCard("foreign_code:net", {}, (4,), ("a", "b"), Inputs(), tuple(weights))
     save(tmp_path / "models", task, CellCard("fedavg", 0, 1, None), weights, [])
-    with pytest.raises(ConfigError, match=r"model names code, foreign_code:net, .* as in network=Net"):
+    with pytest.raises(ConfigError, match=r"model names code .foreign_code:net. .* as in network=Net"):
         load_model(tmp_path)
     assert load_model(tmp_path, network=network) is network
     assert not ran.exists()

@@ -377,7 +377,7 @@ def test_a_run_with_code_of_ones_own_is_resumed_when_that_is_allowed(unskew: Uns
     (here / "r" / "summary.json").unlink()
     said = unskew("resume", "r", "--quiet", "--no-report")
     assert said.code == 2
-    assert said.err.startswith("ConfigError: task.model names code, own_networks:Net, and this may come from elsewhere")
+    assert said.err.startswith("ConfigError: task.model names code (own_networks:Net) in a file that may not be yours")
     assert unskew("resume", "r", "--quiet", "--no-report", "--allow-code").code == 0
 
 

@@ -103,7 +103,7 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
         "Bern has one class",
     ),
     "few rows": ({"site": ["Chur"] * 2 + ["Bern"] * (N - 2)}, "Chur has fewer than 5 training rows"),
-    "one site": ({"site": ["Bern"] * N}, "there is one site only (Bern)"),
+    "one site": ({"site": ["Bern"] * N}, "there is only one site (Bern)"),
     "a gap in the target": ({"sick": [None] + ["yes", "no"] * 99 + ["no"]}, "the target has no value in 1 rows"),
     "a row of no site": ({"site": [None, *SITE[1:]]}, "1 rows name no site"),
 }

@@ -179,7 +179,7 @@ REFUSED: dict[str, tuple[polars.DataFrame, dict[str, Any], str]] = {
         "column 'site' has 30 clients with at most 2 rows each, so none can",
     ),
     "a gap in the target": (altered(sick=[None, *["yes", "no"] * 29, "no"]), {}, "the label of row 0 is missing"),
-    "one client": (altered(site=["Basel"] * 60), {}, "column 'site' has one client only (Basel), and a federation"),
+    "one client": (altered(site=["Basel"] * 60), {}, "column 'site' names only one client (Basel); a federation"),
     "10,000 clients with a row each": (ONE_EACH, {}, "column 'site' has 10,000 clients with one row each, so none can"),
     "words": (altered(age=["old"] * 60), {}, "column 'age' holds words, such as 'old' in row 0"),
     "a row without a client": (altered(site=[None, *["Basel", "Bern"] * 29, "Bern"]), {}, "names no client in row 0"),

@@ -98,7 +98,7 @@ def test_the_fingerprint_and_the_file_are_the_same_every_time_and_of_these_numbe
     ("changes", "said"),
     [
         ({"personal.accuracy.value": np.ones(3)}, "as many values and weights as clients"),
-        ({"personal.accuracy.value": np.array([0.5, np.nan])}, "no number"),
+        ({"personal.accuracy.value": np.array([0.5, np.nan])}, "not a number"),
         ({"personal.accuracy.client": np.array([1, 1])}, "in ascending order, each once"),
         ({"personal.accuracy.client": np.array([-1, 1])}, "in ascending order, each once"),
         ({"personal.accuracy.client": np.array(["a", "b"])}, "column personal.accuracy.client is of the kind <U1"),

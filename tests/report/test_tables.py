@@ -195,9 +195,7 @@ def test_differences_are_taken_of_the_last_fifth_too_and_the_words_say_where_the
     assert last.values == pytest.approx(gains)
     assert tail.values == pytest.approx(tails)
     assert (last.verdict, tail.verdict) == ("higher", "undecided")
-    assert found(made).endswith(
-        "By the mean of the last fifth of evaluations A is not told apart (0.00 [−2.48, +2.48])."
-    )
+    assert found(made).endswith("By the mean of the last fifth of evaluations A is undecided (0.00 [−2.48, +2.48]).")
 
 
 def test_the_words_say_which_differences_stand_when_corrected_for_their_number():

@@ -466,7 +466,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is no run folder: it has no run\.json"):
+    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
         loop.resume(tmp_path / "nothing")
     (tmp_path / "run.json").write_text("[]")
     with pytest.raises(RunError, match=r"run\.json holds no JSON object"):

@@ -168,7 +168,7 @@ def test_the_report_has_the_newcomers_with_both_intervals(ran: Path, tmp_path: P
     assert fedavg.served_gap is not None
     assert fedavg.served_gap.clients is not None
     text = write_report(record, tmp_path / "page.html").read_text()
-    assert "Clients who come later" in text
+    assert "Unseen clients" in text
     assert "as served" in text
     assert "split over 3 clients" in what(record)
     assert "and 3 clients unseen" in what(record)

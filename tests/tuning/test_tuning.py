@@ -198,7 +198,7 @@ def test_hyperband_ends_trials_early_too(tmp_path: Path) -> None:
 def test_a_damaged_file_of_trials_is_refused_and_named(tmp_path: Path) -> None:
     (tmp_path / "trials").mkdir()
     (tmp_path / "trials" / "FedProx.db").write_bytes(b"not SQLite" * 1000)
-    with pytest.raises(RunError, match=r"FedProx\.db is no file of trials .* delete it to start again"):
+    with pytest.raises(RunError, match=r"FedProx\.db is not a file of trials .* delete it to start again"):
         tune(tmp_path)
 
 

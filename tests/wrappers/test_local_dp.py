@@ -82,7 +82,7 @@ def test_compression_after_the_noise_is_covered_and_before_it_is_refused() -> No
             wrap(FEDAVG, *order)
     with pytest.raises(ConfigError, match="may let one client change"):
         wrap(FEDAVG, us.CentralDP(), Median())
-    with pytest.raises(ConfigError, match="which is no sum"):
+    with pytest.raises(ConfigError, match="which is not a sum"):
         simulator("fedavg", "perceptron", algorithm=wrap(FEDAVG, Median(), us.CentralDP())).start()
 
 

@@ -107,7 +107,7 @@ def test_a_client_unmasks_a_sum_once_and_never_both_secrets_of_one() -> None:
     _, memory = sim.algorithm.wrapped_steps[KEYS](me, want.to[0], None)
     unmask = sim.algorithm.wrapped_steps[UNMASK]
     for present, gone in (((0, 1, 2), (2,)), ((0,), ()), ((1, 2, 3), ())):
-        with pytest.raises(ProtocolError, match="would be no sum of 3 clients"):
+        with pytest.raises(ProtocolError, match="a sum of fewer than 3 clients"):
             unmask(me, Unmask(present, gone, {}, {}, 3), memory)
     _, memory = unmask(me, Unmask((0, 1, 2), (), {}, {}, 3), memory)
     with pytest.raises(ProtocolError, match="each is unmasked once"):

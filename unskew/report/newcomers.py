@@ -167,5 +167,8 @@ def _chart(of: Sequence[NewcomerRow], marks: Mapping[str, figures.Look], m: Meas
         alt,
         m,
     )
-    caption = "Filled: clients that trained. Hollow: unseen clients as served. Bar: the same after adapting. Means over seeds."
+    caption = (
+        "Filled: clients that trained. Hollow: unseen clients as served. Bar: the same after adapting. Means over "
+        "seeds."
+    )
     return Chart(title, caption, svg)

@@ -343,8 +343,8 @@ def table(record: Record, marks: "dict[str, Look] | None" = None) -> Table | Non
     note = (
         f"{m.label[:1].upper()}{m.label[1:]} on the client’s own test data minus that under {base}"
         f"{'' if m.higher else ', with the sign reversed so that positive is better'}, last round. {_basis(of, m)} A "
-        f"client is better or worse off if its interval excludes zero.{results} The best of many methods looks better than it "
-        "is."
+        f"client is better or worse off if its interval excludes zero.{results} The best of many methods "
+        "looks better than it is."
     )
     return Table(f"Gain over local training ({base})", tuple(head), tuple(entries), note)
 
