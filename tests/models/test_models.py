@@ -535,7 +535,7 @@ def test_bilstm_of_a_length_is_bilstm_on_texts_that_were_cut_there():
 
 
 def test_bilstm_names_what_it_cannot_read():
-    with pytest.raises(ConfigError, match=r"model bilstm reads texts, .*got \(1, 28, 28\); take mlp"):
+    with pytest.raises(ConfigError, match=r"model bilstm reads texts, .*got \(1, 28, 28\); use mlp"):
         build("bilstm", (1, 28, 28), 2)
     with pytest.raises(ConfigError, match=r"reads token ids, int64, but the data are torch.float32"):
         fresh("bilstm", (4,))(torch.rand(2, 4))
@@ -592,7 +592,7 @@ def test_a_list_is_taken_for_a_tuple_because_toml_has_no_tuples():
         ),
         ("lenet", (3, 32, 31), "of at least 32x32 pixels, got \\(3, 32, 31\\)"),
         ("cnn_mnist", (1, 27, 28), "at least 28x28"),
-        ("cnn_small", (1, 7, 8), "model cnn_small needs .* at least 8x8 pixels, got \\(1, 7, 8\\); take mlp"),
+        ("cnn_small", (1, 7, 8), "model cnn_small needs .* at least 8x8 pixels, got \\(1, 7, 8\\); use mlp"),
         ("digit_model", (3, 3, 3), "at least 4x4"),
         ("shufflenet", (1, 7, 8), "model shufflenet needs .* at least 8x8"),
         ("mobilenet_v2", (1, 8, 7), "model mobilenet_v2 needs .* at least 8x8"),

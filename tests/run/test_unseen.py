@@ -172,7 +172,7 @@ def test_the_report_has_the_newcomers_with_both_intervals(ran: Path, tmp_path: P
     assert "as served" in text
     assert "split over 3 clients" in what(record)
     assert "and 3 clients unseen" in what(record)
-    assert "newcomers" in table(record)
+    assert "unseen clients" in table(record)
     assert "unseen_adapted" in table(record, "csv").splitlines()[0]
 
 
