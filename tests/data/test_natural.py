@@ -70,7 +70,7 @@ def test_fields_of_mines_keep_their_two_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        ({"test": 0.5}, r"heart comes with its test rows, so task\.data_options\.test has no say; leave it out"),
+        ({"test": 0.5}, r"heart comes with its test rows, so task\.data_options\.test would be ignored; leave it out"),
         ({"test": 1.0}, r"task\.data_options\.test must be < 1"),
         ({"tests": 0.5}, r"did you mean test\?"),
     ],

@@ -276,7 +276,9 @@ def _natural(name: str, root: Path, rules: Preprocess | None, targets: Targets, 
     def build() -> Dataset:
         arrays = of.arrays(_whole_file, file)
         if test is not None and "x_test" in arrays:
-            raise ConfigError(f"{name} comes with its test rows, so task.data_options.test has no say; leave it out")
+            raise ConfigError(
+                f"{name} comes with its test rows, so task.data_options.test would be ignored; leave it out"
+            )
         return from_arrays(
             name,
             arrays,

@@ -180,7 +180,7 @@ def heart_claims(ours: Mapping[str, Sites], theirs: Mapping[str, Sites], protoco
         )  # fmt: skip
     for method in ("FedAvg", "Ditto", "HCCT", "FedDif", "FedDW", "Cyclic"):
         gain = paired(mean[f"{method} at .01"], mean["alone at .01"])
-        claims.append(decide(f"{method} at .01 is worth it for the mean hospital against local training", gain))
+        claims.append(decide(f"{method} at .01 is worth it for the mean hospital against training alone", gain))
     return claims
 
 
@@ -221,7 +221,7 @@ def tcga_brca(request: ReproductionRequest) -> Result:
     )
     for method in ("FedAvg", "FedAdam", "Ditto", "Cyclic"):
         gain = paired(mean[f"{method}, age scaled"], mean["alone, age scaled"])
-        text = f"{method} is worth it for the mean region against local training, age scaled"
+        text = f"{method} is worth it for the mean region against training alone, age scaled"
         draft.claims.append(decide(text, gain, "concordance", 1.0, "+.3f"))
     return draft.result(n=len(seeds))
 
@@ -310,7 +310,7 @@ def _suite(request: ReproductionRequest) -> Result:
             continue
         if m.name not in ("independent", "centralised"):
             gain = paired(values[m.label, own], values["alone", own])
-            text = f"{m.label} is worth it against local training for clients that trained"
+            text = f"{m.label} is worth it against training alone for clients that trained"
             draft.claims.append(decide(text, gain, unit, factor))
         if m.name != "independent":
             gap = paired(values[m.label, own], values[m.label, served])

@@ -75,6 +75,6 @@ def _compare(request: ReproductionRequest) -> Result:
             draft.claims.append(decide(f"{method.label} ends above fedavg at alpha 0.1", gains))
     own = "personal.accuracy.mean"
     apart = paired(seeds["fedavg", own], seeds["independent", own])
-    draft.claims.append(decide("on a client's own test data fedavg is above local training", apart))
+    draft.claims.append(decide("on a client's own test data fedavg is above training alone", apart))
     draft.curves = curves_of(history)
     return draft.result()
