@@ -307,9 +307,10 @@ class Watching(LocalTrainer):
 def test_every_method_takes_the_term(name: str) -> None:
     """Options stay those of the method; the term is in every optimisation of the layer, the bias stays zero."""
     target = resolve(f"{name}+dw")
-    algorithm = target(**algorithm_options(target), dw=DW(3.0))
-    assert algorithm == target(**algorithm_options(target), dw=DW(3.0))
-    assert hash(algorithm) == hash(target(**algorithm_options(target), dw=DW(3.0)))
+    options = algorithm_options(target) | recipe.VARIANTS[name][1]
+    algorithm = target(**options, dw=DW(3.0))
+    assert algorithm == target(**options, dw=DW(3.0))
+    assert hash(algorithm) == hash(target(**options, dw=DW(3.0)))
     population, plain = recipe.world("perceptron", getattr(algorithm, "pooled", False))
     trainer = Watching(plain.task, plain.device_data)
     trainer.asked = []

@@ -1,5 +1,6 @@
 """`unskew plan`, `sweep` and `doctor`, called as from a shell."""
 
+import dataclasses
 import io
 import json
 import os
@@ -14,11 +15,14 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from rich.console import Console
 
 import unskew as package
 from unskew import cli, machine
+from unskew.cli import plan as plan_command
 from unskew.cli.options import located
 from unskew.experiment import config
+from unskew.forecast import plan as forecast_plan
 from unskew.run import sweep
 from unskew.run.doctor import Finding
 
@@ -60,10 +64,27 @@ def test_plan_says_the_least_and_the_most_that_a_run_until_it_is_decided_costs(u
     """With twenty seeds at most the least is a quarter: no interval is finite before the fifth."""
     rule = ("--set", "seeds={ until = 0.5, most = 20, least = 2 }")
     words = unskew("plan", "tiny.toml", *rule).out
-    assert re.search(r"whole run: .+ to about .+ \(5 to 20 seeds, until it is decided", words)
+    assert "(5 to 20 seeds, until it is decided, 2 rounds" in words
     found = json.loads(unskew("plan", "tiny.toml", *rule, "--json").out)
     assert (found["seeds"], found["least"]) == (20, 5)
     assert found["least_seconds"] == pytest.approx(found["seconds"] / 4)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.8, "less than a second"),
+        (2.0, "less than a second to about 2 s"),
+        (120.0, "about 30 s to about 2 min 0 s"),
+    ],
+)
+def test_a_run_until_it_is_decided_lasts_from_the_least_to_the_most(
+    seconds: float, words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = config.load(here / "tiny.toml", overrides=["seeds={ until = 0.5, most = 20, least = 2 }"])
+    timed = dataclasses.replace(forecast_plan.plan(experiment), seconds=seconds)
+    plan_command.show(timed, Console())
+    assert f"whole run: {words} (5 to 20 seeds" in capsys.readouterr().out
 
 
 def test_plan_takes_settings_and_built_in_names(unskew: Unskew) -> None:

@@ -97,6 +97,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in TABLE if name not in APART},
     **{name: (name, {"pilot": Pilot((0.0, 0.5), rounds=2, hold_out=3)}) for name in ("hcct", "hcct_e", "hcct_p")},
     "fedswap": ("fedswap", {"legs": 4}),
+    "oneshot": ("oneshot", {"rounds_worth": 3}),
+    "fedala": ("fedala", {"start_epochs": 5}),
     "fedavg, own head": ("fedavg", {"personal": ("head",)}),
     "fedavg, own norm": ("fedavg", {"personal": ("norm",)}),
     "fedavg, uniform": ("fedavg", {"weighting": "uniform"}),

@@ -62,7 +62,8 @@ def show(forecast: "Forecast", console: Console) -> None:
     if forecast.least is not None:
         seeds = f"{forecast.least} to {forecast.seeds} seeds, until it is decided"
         if forecast.least_seconds is not None:
-            time = f"{_duration(forecast.least_seconds)} to {time}"
+            least = _duration(forecast.least_seconds)
+            time = time if least == time else f"{least} to {time}"
     limit = "" if forecast.limit is None else f" of {human_bytes(forecast.limit)} to be had"
     peak = human_bytes(max(forecast.peak, forecast.everything))
     for line in (
