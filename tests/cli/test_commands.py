@@ -304,7 +304,7 @@ def test_a_reproduction_prints_rows_and_decided_claims(unskew: Unskew, here: Pat
         assert len(row["seeds"]) == 2
     assert [c["text"] for c in found["claims"]] == [
         "fedprox ends above fedavg at alpha 0.1",
-        "on a client's own test data fedavg is above local training",
+        "on a client's own test data fedavg is above training alone",
     ]
     for claim in found["claims"]:
         assert list(claim) == ["text", "holds", "evidence"]

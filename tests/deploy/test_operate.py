@@ -287,7 +287,7 @@ def test_clocks_are_no_part_of_it(simulated: Path, other: Path) -> None:
 
 
 def test_runs_that_are_not_done_are_not_compared(simulated: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is no run folder: it has no run\.json"):
+    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
         parity.compare(simulated, tmp_path)
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(RunError, match=r"is not done: it has no summary\.json; run unskew resume"):

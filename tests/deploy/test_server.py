@@ -335,7 +335,7 @@ def test_a_client_knows_its_own_cells_only(small: Small, tmp_path: Path) -> None
     client_runtime = open_client(tmp_path / "client-0")
     from unskew.errors import WireError
 
-    with pytest.raises(WireError, match="there are cells 0 to 0, got 1"):
+    with pytest.raises(WireError, match="cell must be 0 to 0, got 1"):
         client_runtime.open_setup(1)
     assert (run / "summary.json").exists()
 

@@ -588,7 +588,7 @@ def test_a_list_is_taken_for_a_tuple_because_toml_has_no_tuples():
         (
             "lenet",
             (1, 28, 28),
-            "model lenet needs images .* of at least 32x32 pixels, got \\(1, 28, 28\\); take cnn_sm",
+            "model lenet needs images .* of at least 32x32 pixels, got \\(1, 28, 28\\); use cnn_sm",
         ),
         ("lenet", (3, 32, 31), "of at least 32x32 pixels, got \\(3, 32, 31\\)"),
         ("cnn_mnist", (1, 27, 28), "at least 28x28"),

@@ -158,7 +158,7 @@ def image(model: str, shape: tuple[int, ...], at_least: int) -> tuple[int, int, 
         instead = "cnn_small, which accepts 8x8 and up, or mlp" if at_least > 8 else "mlp"
         raise ConfigError(
             f"model {model} needs images (channels, height, width) of at least {at_least}x{at_least} pixels, "
-            f"got {shape}; take {instead}, which accepts any input"
+            f"got {shape}; use {instead}, which accepts any input"
         )
     channels, height, width = shape
     return channels, height, width
