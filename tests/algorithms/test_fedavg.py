@@ -29,7 +29,9 @@ OWN_LOCAL = {"perfedavg": SgdConfig(lr=0.1, local_epochs=2, batch_size=3)}
 
 def quick(name: str) -> Any:
     """A method on small local work, whatever of its own lasts long made short."""
-    return resolve(name)(**{**recipe.VARIANTS.get(name, ("", {}))[1], "local": OWN_LOCAL.get(name, SMALL)})
+    own = dict(recipe.VARIANTS.get(name, ("", {}))[1])
+    own.pop("groups", None)  # of the recipe's clients, which are more
+    return resolve(name)(**own | {"local": OWN_LOCAL.get(name, SMALL)})
 
 
 # Settings at which one epoch and a plain mean over all, in any order, are what is asked for.

@@ -479,7 +479,7 @@ def test_one_class_is_refused() -> None:
     [
         ({"target": (0.5, 0.6)}, "target must be class shares >= 0 that sum to 1"),
         ({"target": (1.5, -0.5)}, "target must be class shares >= 0 that sum to 1"),
-        ({"target": (1.0, 0.0), "metric": "kl"}, "metric 'kl' is infinite for every model that has a class"),
+        ({"target": (1.0, 0.0), "metric": "kl"}, "metric 'kl' is infinite for every model trained on a class"),
         ({"target": "pooled", "metric": "kl", "sigma": 0.1}, "metric 'kl' is infinite where noise"),
         ({"epsilon": -0.1}, "epsilon must be >= 0, got -0.1"),
         ({"epsilon": math.nan}, "epsilon must be >= 0, got nan"),

@@ -825,7 +825,7 @@ def test_soft_labels_under_noise_are_those_of_the_models_that_were_sent(
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("fedper", {}, "step 'train' of FedAvg sends none; leave dp out, or take one that does"),
+        ("fedper", {}, "step 'train' of FedAvg sends none; leave dp out, or use one that does"),
         ("fedavg", {"personal": ("norm",)}, "step 'train' of FedAvg sends none"),
         ("ifca", {}, "step 'train' of IFCA sends none"),
         ("fedproto", {}, "step 'train' of FedProto sends none"),

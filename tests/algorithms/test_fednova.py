@@ -130,8 +130,8 @@ def test_the_pull_is_counted_at_the_learning_rate_in_force(springs: Any, spy: An
 @pytest.mark.parametrize(
     ("local", "why"),
     [
-        (SgdConfig(optimizer="adam"), "which adam rescales by coordinate; set local.optimizer to 'sgd'"),
-        (SgdConfig(optimizer="adamw"), "which adamw rescales"),
+        (SgdConfig(optimizer="adam"), "which is not defined for adam; set local.optimizer to 'sgd'"),
+        (SgdConfig(optimizer="adamw"), "which is not defined for adamw"),
         (SgdConfig(momentum=0.9, nesterov=True), "leave local.nesterov out"),
         (SgdConfig(clip_norm=2.0), "got local.clip_norm = 2; leave it out"),
     ],

@@ -139,6 +139,6 @@ def test_a_client_s_own_head_goes_with_it_from_the_group_and_back(classes: Any, 
 
 def test_nothing_left_to_compare_is_refused(classes: Any) -> None:
     with pytest.raises(
-        ConfigError, match=r"CFL compares trainable tensors that travel, personal = \['all'\] leaves none"
+        ConfigError, match=r"CFL compares trainable tensors that are sent, and personal = \['all'\] leaves none"
     ):
         classes().play(CFL(personal=("all",)))

@@ -111,7 +111,7 @@ def test_a_folder_without_a_card_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"builtin\.json cannot be read"):
         load(tmp_path)
     (tmp_path / CARD).write_text("[]")
-    with pytest.raises(DataError, match="no card of a prior"):
+    with pytest.raises(DataError, match="is not the card of a prior"):
         load(tmp_path)
 
 
