@@ -31,7 +31,7 @@ PAGES = sorted(
 )
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.M | re.S)
 SPAN = re.compile(r"`([^`\n]+)`")
-LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^()\n]+)\)")  # a target with a space in it is broken, not none
 
 
 def name(page: Path) -> str:

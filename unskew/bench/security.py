@@ -152,7 +152,7 @@ def figure(rows: Sequence[BenchRow], suite: str) -> str:
     ]
     text = f"Balanced accuracy on {suite} by the share of clients that send three times the opposite of their update."
     drawing = figures.lines_chart(
-        f"malicious clients-{suite}", lines, "malicious clients, %", "balanced accuracy, %", 100.0, text, log=False
+        f"attacks-{suite}", lines, "malicious clients, %", "balanced accuracy, %", 100.0, text, log=False
     )
     legend = tuple((line.name, figures.swatch(line.look)) for line in lines)
     return svg_file.document(Chart(f"Malicious clients: {suite}", text, drawing, legend))

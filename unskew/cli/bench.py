@@ -228,7 +228,7 @@ def security(
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
         for suite in dict.fromkeys(row["case"].split("/")[0] for row in rows):
-            (figures / f"malicious clients-{suite}.svg").write_text(figure(rows, suite), "utf-8")
+            (figures / f"attacks-{suite}.svg").write_text(figure(rows, suite), "utf-8")
     _show(rows, out, as_json, "balanced accuracy, and how often a backdoor opens")
 
 
