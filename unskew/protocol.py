@@ -44,9 +44,9 @@ model: Params, layout: Layout) -> None`, which raises WireError for a reply that
 that client then counts as lost.
 A method whose results depend on draws from `Me.private` or `Me.private_fixed` has an attribute
 `uses_private_randomness` that is True in that case: no simulation can reproduce a deployed run of it.
-A method whose noise is differentially private adds an attribute `private` that is True then, and `def spending(self,
-step: str, msg: Any) -> tuple[Spending, ...]`, the cost of the reply to a message: in a deployment each client keeps its
-own account by it, refuses beyond the budget, and reports no metrics.
+A method whose noise is differentially private adds an attribute `has_dp_noise` that is True then, and `def
+spending(self, step: str, msg: Any) -> tuple[Spending, ...]`, the cost of the reply to a message: in a deployment each
+client keeps its own account by it, refuses beyond the budget, and reports no metrics.
 
 `S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
 and a message can hold nothing that its step's signature does not name.  `memory` is the client's own memory: `None` at

@@ -136,9 +136,9 @@ def test_methods_state_what_their_noised_replies_cost() -> None:
     assert FedDistr(m=2, dp=noise).spending("disentangle", None) == (Spending("embeddings", 0.5, 2, 2),)
     assert FedDistr(m=2, dp=noise).spending("learn", None) == FedDistr(m=2).spending("disentangle", None) == ()
     both = wrap(FedDistr(m=2, dp=noise), DW())
-    assert [a.private for a in (FedDistr(dp=noise), ONE, both)] == [True] * 3
-    assert [a.private for a in (FedDistr(), FedDW(), resolve("fedprox+dw")())] == [False] * 3
-    assert not hasattr(FedAvg(), "private")
+    assert [a.has_dp_noise for a in (FedDistr(dp=noise), ONE, both)] == [True] * 3
+    assert [a.has_dp_noise for a in (FedDistr(), FedDW(), resolve("fedprox+dw")())] == [False] * 3
+    assert not hasattr(FedAvg(), "has_dp_noise")
 
 
 UPLOAD = Upload("data", "experiment", 0, "first")

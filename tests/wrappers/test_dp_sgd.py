@@ -147,7 +147,7 @@ def test_what_each_client_has_spent_is_reported_and_those_without_budget_are_ask
     assert info.warnings
     (cost,) = algorithm.spending("train", ModelMessage({}))
     assert (cost.multiplier, cost.mechanisms, cost.most) == (2.0, 4, 8)
-    assert algorithm.private
+    assert algorithm.has_dp_noise
     assert algorithm.uses_private_randomness
 
 

@@ -52,7 +52,7 @@ def test_each_upload_is_charged_to_the_clients_own_account_up_to_the_budget() ->
     algorithm = wrap(FEDAVG, LocalDP(noise_multiplier=3.0, max_epsilon=budget))
     (cost,) = algorithm.spending("train", ModelMessage({}))
     assert (cost.multiplier, cost.mechanisms, cost.most) == (1.5, 1, 4)
-    assert algorithm.private
+    assert algorithm.has_dp_noise
     assert algorithm.uses_private_randomness
     with pytest.raises(ConfigError, match="does not allow one upload"):
         LocalDP(noise_multiplier=0.1, max_epsilon=1.0)
@@ -107,7 +107,7 @@ def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> 
         types = step_types(begin)
         assert types is not None
         assert not uncovered(types.reply, step)
-        assert len(algorithm.spending(step, None)) == algorithm.by.touches(method, step, types)
+        assert len(algorithm.spending(step, None)) == algorithm.by.applies_to(method, step, types)
 
 
 def test_a_reply_with_anything_else_is_not_covered() -> None:

@@ -177,8 +177,8 @@ def test_each_vector_of_a_reply_has_a_centre_of_its_own() -> None:
     seen: list[Params] = []
 
     class Noted(Median):
-        def centre(self, stacks: Params, judged: frozenset[str]) -> Params:
-            seen.append(super().centre(stacks, judged))
+        def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
+            seen.append(super().centre(stacks, parameter_names))
             return seen[-1]
 
     sim = simulator("scaffold", "perceptron", algorithm=wrap(SCAFFOLD(local=LOCAL), Noted()))

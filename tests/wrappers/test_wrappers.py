@@ -139,8 +139,8 @@ def test_a_client_remembers_what_it_left_out_beside_the_methods_own_memory() -> 
     assert memory
     for kept in memory.values():
         assert set(kept.of) == {"2.weight", "2.bias"}
-        assert {key.partition("/")[2] for key in kept.left} == {"0.weight", "0.bias"}
-        assert max(float(t.abs().max()) for t in kept.left.values()) > 0.0
+        assert {key.partition("/")[2] for key in kept.residual} == {"0.weight", "0.bias"}
+        assert max(float(t.abs().max()) for t in kept.residual.values()) > 0.0
 
 
 def test_all_entries_are_the_method_itself_up_to_rounding() -> None:

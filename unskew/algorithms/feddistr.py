@@ -559,7 +559,7 @@ class FedDistr:
         return self.dp is not None
 
     @property
-    def private(self) -> bool:
+    def has_dp_noise(self) -> bool:
         """True if the embeddings have noise."""
         return self.dp is not None
 

@@ -341,9 +341,9 @@ class DW(Wrapper):
             return self.mu
         return self.mu * float(self.mu_decay.factor ** (round // self.mu_decay.every))
 
-    def check(self, of: Any) -> None:
+    def check(self, method: Any) -> None:
         """Refuse a method that has the term already."""
-        inside = of
+        inside = method
         while isinstance(inside, Wrapped):
             if isinstance(inside.by, DW):
                 raise ConfigError("FedDW has the class-relation term already; leave +dw out")
@@ -351,50 +351,50 @@ class DW(Wrapper):
         if self.dp is not None:
             privacy.require()
 
-    def informs(self, of: Any, step: str) -> bool:
+    def informs(self, method: Any, step: str) -> bool:
         """True if a step is sent SL."""
-        types = step_types(steps_of(of)[step])
-        return types is not None and self.touches(of, step, types)
+        types = step_types(steps_of(method)[step])
+        return types is not None and self.applies_to(method, step, types)
 
-    def uses_private_randomness(self, of: Any) -> bool:
+    def uses_private_randomness(self, method: Any) -> bool:
         """True if clients draw noise of their own."""
-        return self.dp is not None or super().uses_private_randomness(of)
+        return self.dp is not None or super().uses_private_randomness(method)
 
-    def private(self, of: Any) -> bool:
+    def has_dp_noise(self, method: Any) -> bool:
         """True if the soft labels or the method's own uploads have differentially private noise."""
-        return self.dp is not None or super().private(of)
+        return self.dp is not None or super().has_dp_noise(method)
 
-    def spending(self, of: Any, step: str, msg: Any) -> tuple[Spending, ...]:
+    def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply: that of the method's own upload, and of soft labels if they are asked for."""
-        inner, informed, dp = getattr(of, "spending", None), self.informs(of, step), self.dp
+        inner, informed, dp = getattr(method, "spending", None), self.informs(method, step), self.dp
         own: tuple[Spending, ...] = inner(step, msg.of if informed else msg) if inner is not None else ()
         return (*own, Spending("soft labels", dp.multiplier, 1, dp.uploads)) if dp and informed and msg.report else own
 
-    def init(self, of: Any, params: Params, fed: Federation) -> FedDWState[Any]:
+    def init(self, method: Any, params: Params, fed: Federation) -> FedDWState[Any]:
         """Return the method's initial state, and one-hot soft labels.
 
         Raises:
             ConfigError: If the model's last layer is not linear, there is only one class, or noise is asked for where
                 clients are not sent a whole model.
         """
-        who = "FedDW" if type(of) is FedAvg else f"the class-relation term of {name_of(of)}"
+        who = "FedDW" if type(method) is FedAvg else f"the class-relation term of {name_of(method)}"
         layer = classifier(fed.layout, params, fed.num_classes, who, self.layer)
         sl = torch.eye(fed.num_classes, dtype=params[layer].dtype, device=params[layer].device)
-        inner = of.init(self.unbiased(fed.layout, params), self.server(of, fed))
+        inner = method.init(self.unbiased(fed.layout, params), self.server(method, fed))
         if self.dp is not None:
-            self.rehearse(of, inner, fed)
+            self.rehearse(method, inner, fed)
         return FedDWState(inner, layer, sl, nothing(sl), {}, (), False)
 
-    def rehearse(self, of: Any, state: Any, fed: Federation) -> None:
+    def rehearse(self, method: Any, state: Any, fed: Federation) -> None:
         """Refuse under noise the first requests of the first round in advance; later ones are refused when made."""
-        plan = of.round(state, self.server(of, fed))
-        want = next(plan, None)
+        plan = method.round(state, self.server(method, fed))
+        request = next(plan, None)
         plan.close()
-        if isinstance(want, Ask) and self.informs(of, want.step):
-            for client, message in want.to.items():
-                self.whole(of, fed.layout, want.step, client, message)
+        if isinstance(request, Ask) and self.informs(method, request.step):
+            for client, message in request.to.items():
+                self.whole(method, fed.layout, request.step, client, message)
 
-    def whole(self, of: Any, layout: Layout, step: str, client: ClientId, message: Any) -> Params | None:
+    def whole(self, method: Any, layout: Layout, step: str, client: ClientId, message: Any) -> Params | None:
         """Find the model for soft labels under noise; None if it is still with another client.
 
         Raises:
@@ -405,32 +405,32 @@ class DW(Wrapper):
         if model is None and (not held or any(h.owner == client for h in held)):
             raise ConfigError(
                 f"noise on soft labels needs a method whose clients are sent one whole model, and step {step!r} of "
-                f"{name_of(of)} sends none; leave dp out, or use one that does, such as fedavg"
+                f"{name_of(method)} sends none; leave dp out, or use one that does, such as fedavg"
             )
         return model
 
-    def round(self, of: Any, state: FedDWState[Any], fed: Federation) -> Plan[FedDWState[Any]]:
+    def round(self, method: Any, state: FedDWState[Any], fed: Federation) -> Plan[FedDWState[Any]]:
         """Run the method's round: SL is sent with each request, and updated from the replies (eq. 7)."""
         heard: dict[ClientId, SoftLabels] = {}
         asked, refused, pulled = dict(state.asked), [], []
         limit = self.dp.uploads if self.dp is not None else None
 
-        def request(want: Any) -> Any:
-            if not isinstance(want, Ask) or not self.informs(of, want.step):
-                return want
+        def change_request(request: Any) -> Any:
+            if not isinstance(request, Ask) or not self.informs(method, request.step):
+                return request
             # A message for many clients stays one object: it is counted once, and handed to workers once.
             messages: dict[tuple[int, bool], FedDWMessage[Any]] = {}
             to = {}
-            for c, m in want.to.items():
+            for c, m in request.to.items():
                 report = limit is None or asked.get(c, 0) < limit
                 to[c] = messages.setdefault((id(m), report), FedDWMessage(m, state.sl, report))
                 if self.dp is not None and report:
-                    self.whole(of, fed.layout, want.step, c, m)
+                    self.whole(method, fed.layout, request.step, c, m)
                     asked[c] = asked.get(c, 0) + 1
-            return replace(want, to=to, reduce=tuple(Within(r, _of) for r in want.reduce))
+            return replace(request, to=to, reduce=tuple(Within(r, _of) for r in request.reduce))
 
-        def answer(want: Any, got: Any) -> Any:
-            if not isinstance(want, Ask) or not self.informs(of, want.step):
+        def change_answer(request: Any, got: Any) -> Any:
+            if not isinstance(request, Ask) or not self.informs(method, request.step):
                 return got
             replies = got.replies if isinstance(got, Reduced) else got
             for c, reply in replies.items():
@@ -440,11 +440,11 @@ class DW(Wrapper):
                     if why is None:
                         heard[c] = reply.soft
                     else:
-                        refused.append(Refused(c, want.step, why))
+                        refused.append(Refused(c, request.step, why))
             own = {c: reply.of for c, reply in replies.items()}
             return replace(got, replies=own) if isinstance(got, Reduced) else own
 
-        inner = yield from through(of.round(state.of, self.server(of, fed)), request, answer)
+        inner = yield from through(method.round(state.of, self.server(method, fed)), change_request, change_answer)
         idle = self.mu > 0.0 and bool(pulled) and not any(pulled)
         if not heard:
             return FedDWState(inner, state.layer, state.sl, state.totals, asked, tuple(refused), idle)
@@ -459,7 +459,7 @@ class DW(Wrapper):
         return FedDWState(inner, state.layer, sl, totals, asked, tuple(refused), idle)
 
     def work(
-        self, of: Any, name: str, begin: Callable[..., Any], me: Me, msg: FedDWMessage[Any], memory: Any
+        self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: FedDWMessage[Any], memory: Any
     ) -> Step[tuple[FedDWReply[Any], Any]]:
         """Run a step of the method with the term in each of its optimisations; then compute soft labels (eq. 4).
 
@@ -472,22 +472,22 @@ class DW(Wrapper):
         assert weight is not None
         term = ClassRelation(mu, weight)
 
-        def request(want: Any) -> Any:
-            want = self.held(me.layout, want)
-            if not isinstance(want, Sgd) or not mu or weight not in me.layout.select(want.config.trainable):
-                return want
-            pulled.append(want)
-            return replace(want, terms=(*want.terms, term), aux={**want.aux, "soft_labels": msg.sl})
+        def change_request(request: Any) -> Any:
+            request = self.held(me.layout, request)
+            if not isinstance(request, Sgd) or not mu or weight not in me.layout.select(request.config.trainable):
+                return request
+            pulled.append(request)
+            return replace(request, terms=(*request.terms, term), aux={**request.aux, "soft_labels": msg.sl})
 
-        def answer(want: Any, got: Any) -> Any:
+        def change_answer(request: Any, got: Any) -> Any:
             fits.extend([got] if isinstance(got, Fitted) else [])
             return got
 
-        reply, kept = yield from through(begin(self.client(of, me), msg.of, memory), request, answer)
+        reply, kept = yield from through(begin(self.client(method, me), msg.of, memory), change_request, change_answer)
         soft = None
         dp = self.dp
         if fits and msg.report:
-            model = sent_of(fits, reply, weight) if dp is None else self.whole(of, me.layout, name, me.id, msg.of)
+            model = sent_of(fits, reply, weight) if dp is None else self.whole(method, me.layout, name, me.id, msg.of)
             assert model is not None  # values held by another client have arrived
             sums = yield from fold(add_soft_labels, model, torch.zeros_like(msg.sl))
             soft = SoftLabels(sums, me.histogram.to(msg.sl))
@@ -495,29 +495,29 @@ class DW(Wrapper):
                 soft = noised(soft, dp.sigma, me.private / "soft labels" / name)
         return FedDWReply(reply, soft, bool(pulled)), kept
 
-    def validate_reply(self, of: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
+    def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
         """Refuse what the method refuses; unusable soft labels do not invalidate the rest of a reply."""
-        validate = getattr(of, "validate_reply", None)
+        validate = getattr(method, "validate_reply", None)
         if validate is not None:
-            validate(step, reply.of if self.informs(of, step) else reply, model, layout)
+            validate(step, reply.of if self.informs(method, step) else reply, model, layout)
 
-    def personalise(self, of: Any, me: Me, params: Params | None, memory: Any) -> Step[Params]:
+    def personalise(self, method: Any, me: Me, params: Params | None, memory: Any) -> Step[Params]:
         """Return the method's personal model; the bias is not trained, and without SL there is no term."""
-        begun = of.personalise(self.client(of, me), params, memory)
-        model: Params = yield from through(begun, lambda want: self.held(me.layout, want), lambda _, got: got)
+        begun = method.personalise(self.client(method, me), params, memory)
+        model: Params = yield from through(begun, lambda request: self.held(me.layout, request), lambda _, got: got)
         return model
 
-    def info(self, of: Any, state: FedDWState[Any]) -> tuple[object, ...]:
+    def info(self, method: Any, state: FedDWState[Any]) -> tuple[object, ...]:
         """Report the method's own info, and SL, CR, class norms, refused uploads, privacy cost and what each party saw.
 
         Matrices are given for up to 20 classes, rounded to 5 digits; CR and the distance ||SL - CR||_F for the global
         model, if the method has one.
         """
-        own = parts(of.info(state.of)) if hasattr(of, "info") else ()
+        own = parts(method.info(state.of)) if hasattr(method, "info") else ()
         own_privacy = next((part.privacy for part in own if isinstance(part, Embeddings | Mixtures)), None)
         both = together(own_privacy, self.spent(state))
         small = len(state.sl) <= 20
-        model = of.serve(state.of, None)
+        model = method.serve(state.of, None)
         weight = None if model is None else model[state.layer]
         cr = None if weight is None else class_relations(weight)
         term = ClassRelations(
@@ -565,30 +565,30 @@ class DW(Wrapper):
         bias = self.bias_of(layout)
         return params if bias is None else {**params, bias: torch.zeros_like(params[bias])}
 
-    def client(self, of: Any, me: Me) -> Me:
+    def client(self, method: Any, me: Me) -> Me:
         """Let initial models that a client makes have zeros for the bias."""
         if self.bias_of(me.layout) is None:
             return me
         return replace(me, initial=self.unbiased(me.layout, me.initial))
 
-    def server(self, of: Any, fed: Federation) -> Federation:
+    def server(self, method: Any, fed: Federation) -> Federation:
         """Let initial models that the server makes have zeros for the bias."""
         if self.bias_of(fed.layout) is None:
             return fed
         return replace(fed, initialise=lambda key: self.unbiased(fed.layout, fed.initialise(key)))
 
-    def held(self, layout: Layout, want: Any) -> Any:
+    def held(self, layout: Layout, request: Any) -> Any:
         """Restrict a request so that it does not train the bias."""
         bias = self.bias_of(layout)
-        if bias is None or not isinstance(want, Sgd):
-            return want
-        chosen = layout.select(want.config.trainable)
+        if bias is None or not isinstance(request, Sgd):
+            return request
+        chosen = layout.select(request.config.trainable)
         if bias not in chosen:
-            return want
+            return request
         rest = tuple(n for n in (*layout.trainable, *layout.buffers) if n in chosen and n != bias)
         if bias in layout.select(rest):
             raise ConfigError(f"{bias} begins with another tensor's name and cannot be left out; set bias = 'keep'")
-        return replace(want, config=replace(want.config, trainable=rest))
+        return replace(request, config=replace(request.config, trainable=rest))
 
 
 _IDLE = (

@@ -167,9 +167,9 @@ def _others(config: SgdConfig) -> Mapping[str, Any]:
 
 def _client(method: Any, trainer: LocalTrainer, me: Me, fed: Federation) -> Callable[[], object]:
     """The step that the method's first round asks of a client, which keeps its memory from call to call."""
-    want = next(method.round(method.init(me.initial, fed), fed))
-    assert isinstance(want, Ask)
-    train, message, memory = getattr(method, want.step), want.to[0], None
+    request = next(method.round(method.init(me.initial, fed), fed))
+    assert isinstance(request, Ask)
+    train, message, memory = getattr(method, request.step), request.to[0], None
 
     def epoch() -> object:
         nonlocal memory

@@ -43,7 +43,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
     rules = read_rules(folder)
     experiment = load(folder / config.experiment, allow_code=rules.code_allowed(allow_code))
-    private = {m.label: bool(getattr(m.algorithm, "private", False)) for m in experiment.methods}
+    private = {m.label: bool(getattr(m.algorithm, "has_dp_noise", False)) for m in experiment.methods}
     rules.check_methods(
         {m.label: m.name for m in experiment.methods},
         private,

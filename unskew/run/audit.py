@@ -87,7 +87,7 @@ class Canaries(UploadWrapper):
     seed: Annotated[int, Ge(0)] = 0
     length: float = FAR
 
-    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Params, Params]:
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
         """Replace the updates."""
         towards = direction(self.seed, me.id, updates)
         return {n: self.length * coin(self.seed, me.id) * t for n, t in towards.items()}, {}
@@ -114,23 +114,23 @@ class _Overheard(Wrapper):
     scores: dict[int, float]
     adds_nothing = True
 
-    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+    def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
         return False
 
-    def round(self, of: Any, state: Any, fed: Federation) -> Plan[Any]:
-        def request(want: Any) -> Any:
-            if not isinstance(want, Ask) or not want.reduce:
-                return want
+    def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
+        def change_request(request: Any) -> Any:
+            if not isinstance(request, Ask) or not request.reduce:
+                return request
 
             def heard(client: int, reply: Any) -> Any:
-                updates = differences(uploads(type(reply)), reply, sent_model(want.to[client]) or {})
+                updates = differences(uploads(type(reply)), reply, sent_model(request.to[client]) or {})
                 self.scores[client] = self.scores.get(client, 0.0) + along(self.seed, client, updates)
                 return reply
 
-            first, *others = want.reduce
-            return Ask(want.step, want.to, want.at_least, want.timeout_s, (Within(first, heard), *others))
+            first, *others = request.reduce
+            return Ask(request.step, request.to, request.at_least, request.timeout_s, (Within(first, heard), *others))
 
-        return (yield from through(of.round(state, fed), request, lambda want, got: got))
+        return (yield from through(method.round(state, fed), change_request, lambda _, got: got))
 
 
 def along(seed: int, client: int, updates: Params) -> float:

@@ -343,7 +343,7 @@ def _compute(
 
 def _metrics(runtime: ClientRuntime, setup: ClientSetup) -> bool:
     """True if counts, losses and test results may be reported: they have no noise, so never under a method that has."""
-    return runtime.metrics and not getattr(setup.algorithm, "private", False)
+    return runtime.metrics and not getattr(setup.algorithm, "has_dp_noise", False)
 
 
 def _charge(runtime: ClientRuntime, setup: ClientSetup, head: StepRequest, message: Any, what: str) -> None:

@@ -7,25 +7,25 @@ each one after it sees a method that is wrapped already.  Order is meaning: clip
 
 A wrapper is a frozen dataclass; its fields are its settings.  It overrides what it changes of
 
-    init(of, params, fed)                    the state before round 1
-    round(of, state, fed)                    the plan of a round
-    work(of, name, begin, me, msg, memory)   a client's step
-    client(of, me)                           a client's view of itself
-    server(of, fed)                          the server's view of the federation
+    init(method, params, fed)                    the state before round 1
+    round(method, state, fed)                    the plan of a round
+    work(method, name, begin, me, msg, memory)   a client's step
+    client(method, me)                           a client's view of itself
+    server(method, fed)                          the server's view of the federation
 
-where `of` is the method it wraps.  What it sends beside the method's message, gets beside its reply, and keeps beside
-its state or memory, are records with the method's in a field `of`:
+where `method` is the one it wraps.  To send, get or remember something in addition to the method's own message, reply,
+state or memory, it names a record that has the method's in a field `of`:
 
     @dataclass(frozen=True)
     class Informed(Generic[M]):
         of: M
         temperature: float
 
-named by the class attributes `Message`, `Reply`, `State` and `Memory`; None leaves the method's own as it is.
+in its class attribute `Message`, `Reply`, `State` or `Memory`; None leaves the method's own as it is.
 
-Every other part of a method, `serve` and all optional hooks, the wrapper may define too, with `of` as first argument.
-What it does not define is the method's own: arguments called state, memory, msg, reply, me and fed are turned into the
-method's first, so a hook that is invented tomorrow is handed on as well.
+Every other part of a method, `serve` and all optional hooks, the wrapper may define too, with `method` as the first
+argument.  What it does not define is the method's own: arguments called state, memory, msg, reply, me and fed are
+turned into the method's first, so a hook that is invented tomorrow is handed on as well.
 """
 
 import functools
@@ -75,58 +75,58 @@ class Wrapper:
     State: ClassVar[Any] = None
     Memory: ClassVar[Any] = None
 
-    def check(self, of: Any) -> None:
+    def check(self, method: Any) -> None:
         """Refuse a method that cannot have this wrapper.
 
         Raises:
             ConfigError: If so.
         """
 
-    def check_around(self, of: Any, whole: Any) -> None:
+    def check_around(self, method: Any, whole: Any) -> None:
         """Refuse combinations with the wrappers that come after this one; `whole` is the method with all of them.
 
         Raises:
             ConfigError: If so.
         """
 
-    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+    def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
         """True if a step is replaced by `work`; by default every one that may train."""
         return types.works
 
-    def init(self, of: Any, params: Params, fed: Federation) -> Any:
+    def init(self, method: Any, params: Params, fed: Federation) -> Any:
         """Return the state before round 1."""
-        return of.init(params, self.server(of, fed))
+        return method.init(params, self.server(method, fed))
 
-    def round(self, of: Any, state: Any, fed: Federation) -> Plan[Any]:
+    def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
         """Run the method's round."""
-        return (yield from of.round(state, self.server(of, fed)))
+        return (yield from method.round(state, self.server(method, fed)))
 
     def work(
-        self, of: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
+        self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
     ) -> Step[tuple[Any, Any]]:
         """Run the method's step, `begin(me, msg, memory)`."""
-        answer: tuple[Any, Any] = yield from running(begin(self.client(of, me), msg, memory))
+        answer: tuple[Any, Any] = yield from running(begin(self.client(method, me), msg, memory))
         return answer
 
-    def steps(self, of: Any) -> dict[str, Callable[..., Any]]:
+    def steps(self, method: Any) -> dict[str, Callable[..., Any]]:
         """Return steps of the wrapper's own by name, annotated as a method's are; they get the wrapper's memory."""
         return {}
 
-    def client(self, of: Any, me: Me) -> Me:
+    def client(self, method: Any, me: Me) -> Me:
         """Return a client's view of itself, as the method gets to see it."""
         return me
 
-    def server(self, of: Any, fed: Federation) -> Federation:
+    def server(self, method: Any, fed: Federation) -> Federation:
         """Return the view of the federation, as the method gets to see it."""
         return fed
 
-    def private(self, of: Any) -> bool:
+    def has_dp_noise(self, method: Any) -> bool:
         """True if clients' uploads have differentially private noise."""
-        return bool(getattr(of, "private", False))
+        return bool(getattr(method, "has_dp_noise", False))
 
-    def uses_private_randomness(self, of: Any) -> bool:
+    def uses_private_randomness(self, method: Any) -> bool:
         """True if results depend on draws that no one else can repeat."""
-        return bool(getattr(of, "uses_private_randomness", False))
+        return bool(getattr(method, "uses_private_randomness", False))
 
 
 @dataclass(frozen=True)
@@ -176,9 +176,9 @@ class Wrapped:
         return self.by.round(self.of, state, fed)
 
     @property
-    def private(self) -> bool:
+    def has_dp_noise(self) -> bool:
         """True if clients' uploads have differentially private noise."""
-        return self.by.private(self.of)
+        return self.by.has_dp_noise(self.of)
 
     @property
     def uses_private_randomness(self) -> bool:
@@ -227,10 +227,10 @@ class Wrapped:
     # ------------------------------------------------------------------ steps
     def _step(self, name: str, begin: Callable[..., Any]) -> Callable[..., Any]:
         """Make the step that stands for one of the method's, annotated with the types that travel."""
-        by, found = self.by, step_types(begin)
-        if found is None:  # the wire will say what is wrong with it
+        by, own = self.by, step_types(begin)
+        if own is None:  # the wire will say what is wrong with it
             return begin
-        touched = by.touches(self.of, name, found)
+        applied = by.applies_to(self.of, name, own)
 
         def run(me: Me, msg: Any, memory: Any) -> Step[tuple[Any, Any]]:
             return (yield from by.work(self.of, name, begin, me, msg, memory))
@@ -240,32 +240,32 @@ class Wrapped:
             answer = begin(by.client(self.of, me), msg, inner)
             return self._kept(answer, memory) if by.Memory else answer
 
-        message, reply, kept, memory = found.message, found.reply, found.kept, found.memory
-        if touched:
+        message, reply, kept, memory = own.message, own.reply, own.kept, own.memory
+        if applied:
             message = by.Message[message] if by.Message else message
             reply = by.Reply[reply] if by.Reply else reply
         if by.Memory:
             kept = memory = by.Memory[Optional[kept]] | None  # noqa: UP045  # None | None is no type
         returns: Any = types.GenericAlias(tuple, (reply, kept))
-        if touched or found.works:
+        if applied or own.works:
             returns = Generator[Any, Any, returns]
-        made = run if touched else pass_on
-        made.__annotations__ = {"me": Me, "msg": message, "memory": memory, "return": returns}
-        made.__name__ = made.__qualname__ = name
-        return step(made)
+        stand_in = run if applied else pass_on
+        stand_in.__annotations__ = {"me": Me, "msg": message, "memory": memory, "return": returns}
+        stand_in.__name__ = stand_in.__qualname__ = name
+        return step(stand_in)
 
     def _kept(self, answer: Any, memory: Any) -> Any:
-        """Put what a step that is not touched remembers back beside the wrapper's own."""
+        """Put what a step that this wrapper leaves alone remembers into the wrapper's memory."""
 
-        def beside(result: tuple[Any, Any]) -> tuple[Any, Any]:
+        def with_own(result: tuple[Any, Any]) -> tuple[Any, Any]:
             reply, kept = result
-            return reply, self.by.beside(memory, kept)  # type: ignore[attr-defined]
+            return reply, self.by.remember(memory, kept)  # type: ignore[attr-defined]
 
         if not isinstance(answer, types.GeneratorType):
-            return beside(answer)
+            return with_own(answer)
 
         def run() -> Step[tuple[Any, Any]]:
-            return beside((yield from answer))
+            return with_own((yield from answer))
 
         return run()
 
@@ -298,19 +298,21 @@ def name_of(method: Any) -> str:
 
 
 # ---------------------------------------------------------------- tools for authors
-def through(gen: Any, request: Callable[[Any], Any], answer: Callable[[Any, Any], Any]) -> Generator[Any, Any, Any]:
-    """Run `yield from gen` with each request and its answer rewritten; failures reach the author's own `yield`."""
+def through(
+    gen: Any, change_request: Callable[[Any], Any], change_answer: Callable[[Any, Any], Any]
+) -> Generator[Any, Any, Any]:
+    """Run `yield from gen` with each request and answer changed; failures are raised at its own `yield`."""
     if not isinstance(gen, types.GeneratorType):
         return gen
     try:
-        want = next(gen)
+        request = next(gen)
         while True:
             try:
-                got = yield request(want)
+                got = yield change_request(request)
             except Exception as error:
-                want = gen.throw(error)
+                request = gen.throw(error)
             else:
-                want = gen.send(answer(want, got))
+                request = gen.send(change_answer(request, got))
     except StopIteration as stop:
         return stop.value
 
@@ -328,5 +330,5 @@ def step_types(begin: Callable[..., Any]) -> StepTypes | None:
     answer = get_args(get_args(returns)[2]) if works else get_args(returns)
     if len(hints) != 4 or len(answer) != 2:
         return None
-    _, message, memory = (of for who, of in hints.items() if who != "return")
+    _, message, memory = (hint for name, hint in hints.items() if name != "return")
     return StepTypes(message, memory, answer[0], answer[1], works, hints)

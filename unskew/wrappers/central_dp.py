@@ -141,20 +141,20 @@ class CentralDP(Wrapper):
             privacy.require()
 
     # ------------------------------------------------------------------ what is refused
-    def check(self, of: Any) -> None:
+    def check(self, method: Any) -> None:
         """Refuse a method that gets more of a reply than sums.
 
         Raises:
             ConfigError: If so, or if it has the noise already.
         """
-        self.check_replies(of)
-        inside = of
+        self.check_replies(method)
+        inside = method
         while isinstance(inside, Wrapped):
             if isinstance(inside.by, CentralDP):
                 raise ConfigError("CentralDP is around the method already; leave one of them out")
             inside = inside.of
 
-    def check_around(self, of: Any, whole: Any) -> None:
+    def check_around(self, method: Any, whole: Any) -> None:
         """Refuse wrappers around this one that read single replies, or change one by another.
 
         Raises:
@@ -183,11 +183,11 @@ class CentralDP(Wrapper):
                     f"reply to step {step!r}; use a method that needs means only, such as fedavg"
                 )
 
-    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+    def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
         """False: clients do what the method says."""
         return False
 
-    def request(self, of: Any, want: Any, fed: Federation, cohorts: Sequence[tuple[ClientId, ...]]) -> Ask:
+    def permit(self, method: Any, request: Any, fed: Federation, cohorts: Sequence[tuple[ClientId, ...]]) -> Ask:
         """Check that a request is covered.
 
         Raises:
@@ -195,17 +195,17 @@ class CentralDP(Wrapper):
         """
 
         def refuse(why: str) -> ConfigError:
-            return ConfigError(f"CentralDP covers one sum over a cohort in each round, and {name_of(of)} {why}")
+            return ConfigError(f"CentralDP covers one sum over a cohort in each round, and {name_of(method)} {why}")
 
-        if isinstance(want, Collect):
+        if isinstance(request, Collect):
             raise refuse("collects values that clients hold; leave CentralDP out")
-        step = want.step
-        if not want.reduce:
+        step = request.step
+        if not request.reduce:
             raise refuse(
                 f"reads every single reply to step {step!r}; use a method that needs means only, such as fedavg"
             )
-        types = step_types(steps_of(of)[step])
-        for reduction in want.reduce:
+        types = step_types(steps_of(method)[step])
+        for reduction in request.reduce:
             linear = inner_of(reduction)
             if type(linear) not in (MeanOf, SumOf):
                 raise refuse(f"takes {type(linear).__name__} of the replies to step {step!r}, which is not a sum")
@@ -213,9 +213,9 @@ class CentralDP(Wrapper):
                 raise refuse(f"makes a mean for each group of clients in step {step!r}, which reveals the groups")
             if linear.weight is not None and not is_count(types and types.reply, linear.weight):
                 raise refuse(f"weights replies to step {step!r} by what clients say, where all must weigh the same")
-        if set(want.to) not in ({*fed.clients}, *map(set, cohorts)):
+        if set(request.to) not in ({*fed.clients}, *map(set, cohorts)):
             raise refuse(f"asks clients for step {step!r} that were not drawn uniformly")
-        models = [sent_model(message) for message in want.to.values()]
+        models = [sent_model(message) for message in request.to.values()]
         if any(m is None or m.keys() != models[0].keys() for m in models):  # type: ignore[union-attr]
             raise refuse(f"sends no model in step {step!r}, or several, to take differences from")
         if any(m[n] is not t for m in models for n, t in (models[0] or {}).items()):  # type: ignore[index]
@@ -225,26 +225,26 @@ class CentralDP(Wrapper):
                 f"averages statistics of batches ({statistics[0]}, ...), which noise may make negative; take a model "
                 'without BatchNorm, or keep it on the clients: personal = ["norm"]'
             )
-        asked: Ask = want
+        asked: Ask = request
         return asked
 
     # ------------------------------------------------------------------ rounds
-    def init(self, of: Any, params: Params, fed: Federation) -> CentralState[Any]:
+    def init(self, method: Any, params: Params, fed: Federation) -> CentralState[Any]:
         """Return the method's state before round 1, with nothing released.
 
         Raises:
             ConfigError: If the first request of the first round is not covered.
         """
         view = drawing(fed)
-        state = of.init(params, view)
-        plan = of.round(state, view)
-        want = next(plan, None)
+        state = method.init(params, view)
+        plan = method.round(state, view)
+        request = next(plan, None)
         plan.close()
-        if isinstance(want, Ask | Collect):
-            self.request(of, want, view, view.cohorts)
+        if isinstance(request, Ask | Collect):
+            self.permit(method, request, view, view.cohorts)
         return CentralState(state, self.clip, 0.0, 0, 0, len(fed.clients), False)
 
-    def round(self, of: Any, state: CentralState[Any], fed: Federation) -> Plan[CentralState[Any]]:
+    def round(self, method: Any, state: CentralState[Any], fed: Federation) -> Plan[CentralState[Any]]:
         """Run the method's round with noised sums in place of its own.
 
         Raises:
@@ -253,13 +253,15 @@ class CentralDP(Wrapper):
         view = drawing(fed)
         after = state
 
-        def request(want: Any) -> Any:
+        def change_request(request: Any) -> Any:
             nonlocal after
-            if not isinstance(want, Ask | Collect):
-                return want
+            if not isinstance(request, Ask | Collect):
+                return request
             if after is not state:
-                raise ConfigError(f"CentralDP covers one sum in each round, and {name_of(of)} asks for a second one")
-            ask = self.request(of, want, view, view.cohorts)
+                raise ConfigError(
+                    f"CentralDP covers one sum in each round, and {name_of(method)} asks for a second one"
+                )
+            ask = self.permit(method, request, view, view.cohorts)
             cohort = max(state.cohort, len(ask.to))
             # A round that a crash or a divergence undid may have released a sum, with noise of its own.
             releases = max(state.releases + 1, fed.rounds_begun)
@@ -278,9 +280,9 @@ class CentralDP(Wrapper):
             )
             return replace(ask, reduce=(joint,))
 
-        def answer(want: Any, got: Any) -> Any:
+        def change_answer(request: Any, got: Any) -> Any:
             nonlocal after
-            if not isinstance(want, Ask):
+            if not isinstance(request, Ask):
                 return got
             (values, within), (cohort,) = got.value, got.weights
             if self.adaptive is not None:
@@ -289,7 +291,7 @@ class CentralDP(Wrapper):
             return Reduced(values, (cohort,) * len(values), got.replies)
 
         try:
-            inner = yield from through(of.round(state.of, view), request, answer)
+            inner = yield from through(method.round(state.of, view), change_request, change_answer)
         except _Budget as spent:
             return spent.state
         return replace(after, of=inner)
@@ -312,19 +314,19 @@ class CentralDP(Wrapper):
         return math.sqrt(1.0 / (z**-2 - count**-2))
 
     # ------------------------------------------------------------------ what it costs
-    def private(self, of: Any) -> bool:
+    def has_dp_noise(self, method: Any) -> bool:
         """True: nothing else of a client's data may leave it."""
         return True
 
-    def uses_private_randomness(self, of: Any) -> bool:
+    def uses_private_randomness(self, method: Any) -> bool:
         """True if there is noise, which a deployed server draws from a secret of its own."""
-        return self.noise_multiplier > 0.0 or super().uses_private_randomness(of)
+        return self.noise_multiplier > 0.0 or super().uses_private_randomness(method)
 
     def epsilon(self, releases: int, clients: int, cohort: int) -> float:
         """Compute the epsilon of a number of rounds; inf without noise."""
         return privacy.cohort_epsilon(self.noise_multiplier, clients, cohort, releases, self.delta)
 
-    def planned(self, of: Any, rounds: int, clients: int, cohort: int) -> str:
+    def planned(self, method: Any, rounds: int, clients: int, cohort: int) -> str:
         """Describe the privacy that a run will spend."""
         spent = self.epsilon(rounds, clients, min(cohort, clients))
         if math.isinf(spent):
@@ -333,9 +335,9 @@ class CentralDP(Wrapper):
             return f"epsilon {self.max_epsilon:g}, its budget, is less than the {spent:.4g} that {rounds} rounds cost"
         return f"epsilon {spent:.4g} at delta {self.delta:g} for one client's data after {rounds} rounds"
 
-    def info(self, of: Any, state: CentralState[Any]) -> tuple[object, ...]:
+    def info(self, method: Any, state: CentralState[Any]) -> tuple[object, ...]:
         """Report the method's own info and the privacy spent so far."""
-        own = parts(of.info(state.of)) if hasattr(of, "info") else ()
+        own = parts(method.info(state.of)) if hasattr(method, "info") else ()
         spent = self.epsilon(state.releases, state.clients, state.cohort)
         drawn = state.cohort < state.clients
         guarantee = Privacy(
@@ -461,11 +463,11 @@ class NoisedSum:
             reply = reduction.part(client, reply)
             reduction = reduction.reduction
         assert isinstance(reduction, MeanOf | SumOf)
-        of = reduction.of
-        if isinstance(of, str):
-            mark = next((u.kind for u in uploads(type(reply)) if u.path == (of,)), "update")
-            return getattr(reply, of), mark == "model"
-        return of(client, reply), False
+        field = reduction.of
+        if isinstance(field, str):
+            mark = next((u.kind for u in uploads(type(reply)) if u.path == (field,)), "update")
+            return getattr(reply, field), mark == "model"
+        return field(client, reply), False
 
     def _anchor(self, name: str, like: torch.Tensor, whole: bool) -> torch.Tensor:
         return _wide(self.model[name]) if whole else torch.zeros_like(like)
@@ -493,11 +495,11 @@ def inner_of(reduction: Any) -> Any:
     return reduction
 
 
-def read_of_each(of: Any) -> list[str]:
+def read_of_each(reply: Any) -> list[str]:
     """Names of the fields of a reply that a plan reads of every client, in it and in the records it holds."""
     names: list[str] = []
-    if is_record_type(of):
-        for name, hint in hints_of(of).items():
+    if is_record_type(reply):
+        for name, hint in hints_of(reply).items():
             if EACH in getattr(hint, "__metadata__", ()):
                 names.append(name)
             else:
@@ -505,11 +507,11 @@ def read_of_each(of: Any) -> list[str]:
     return names
 
 
-def is_count(of: Any, weight: Any) -> bool:
+def is_count(reply: Any, weight: Any) -> bool:
     """True if a weight is a field of a reply, or of a record in it, with the number of a client's examples."""
-    if not isinstance(weight, str) or not is_record_type(of):
+    if not isinstance(weight, str) or not is_record_type(reply):
         return False
-    hints = hints_of(of)
+    hints = hints_of(reply)
     if weight in hints:
         return bool(hints[weight] == SampleCount or hints[weight] == SampleCount | None)
     return any(is_count(hint, weight) for hint in hints.values() if is_record_type(hint))

@@ -29,7 +29,7 @@ class ClipNorm(UploadWrapper):
 
     norm: Annotated[float, Gt(0.0)] = 1.0
 
-    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Params, Params]:
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
         """Scale updates down to the bound; smaller ones stay as they are, to the bit."""
         size = float(squared_norm(map_params(lambda t: t.double(), updates)).sqrt()) if updates else 0.0
         if size <= self.norm:

@@ -116,11 +116,11 @@ class DPSGD(Wrapper):
         """Compute the epsilon of a client's steps together; inf without noise."""
         return privacy.sampled_epsilon(self.noise_multiplier, self.share, steps, self.delta)
 
-    def most(self, of: Any) -> int | None:
+    def most(self, method: Any) -> int | None:
         """Compute the number of local trainings that the budget allows a client; None is no limit."""
         if self.max_epsilon is None:
             return None
-        steps = self.steps_in(of.local)
+        steps = self.steps_in(method.local)
         low, high = 0, 1
         while self.epsilon(high * steps) <= self.max_epsilon:
             low, high = high, 2 * high
@@ -130,20 +130,20 @@ class DPSGD(Wrapper):
         return low
 
     # ------------------------------------------------------------------ what is refused
-    def check(self, of: Any) -> None:
+    def check(self, method: Any) -> None:
         """Refuse a method that sends or counts more than one local training makes.
 
         Raises:
             ConfigError: If so, if it has noise already, or if the budget does not allow one training.
         """
-        name = name_of(of)
-        if not isinstance(getattr(of, "local", None), SgdConfig):
+        name = name_of(method)
+        if not isinstance(getattr(method, "local", None), SgdConfig):
             raise ConfigError(f"DPSGD adds noise to clients' local training, and {name} has no setting `local` for one")
-        if getattr(of, "private", False):
+        if getattr(method, "has_dp_noise", False):
             raise ConfigError(f"DPSGD states one guarantee, and {name} has noise of its own; leave one of them out")
-        if counted := [n for n in needs_of(of) if n == "groups"]:
+        if counted := [n for n in needs_of(method) if n == "groups"]:
             raise ConfigError(f"DPSGD covers gradients only, and {name} also counts examples ({counted[0]})")
-        for step, begin in steps_of(of).items():
+        for step, begin in steps_of(method).items():
             types = step_types(begin)
             open_ = uncovered(types.reply, step) if types is not None else []
             if open_:
@@ -151,13 +151,14 @@ class DPSGD(Wrapper):
                     f"DPSGD adds noise to the gradients that models are trained by, and {name} sends "
                     f"{' and '.join(open_)} without it; take a method that sends models only, as fedavg"
                 )
-        if self.most(of) == 0:
+        if self.most(method) == 0:
             raise ConfigError(
-                f"max_epsilon = {self.max_epsilon:g} does not allow one local training of {self.steps_in(of.local)} "
-                f"steps, which costs {self.epsilon(self.steps_in(of.local)):.4g}; raise it or noise_multiplier"
+                f"max_epsilon = {self.max_epsilon:g} does not allow one local training of "
+                f"{self.steps_in(method.local)} steps, which costs {self.epsilon(self.steps_in(method.local)):.4g}; "
+                "raise it or noise_multiplier"
             )
 
-    def check_around(self, of: Any, whole: Any) -> None:
+    def check_around(self, method: Any, whole: Any) -> None:
         """Refuse a wrapper around this one whose clients may send more, or that has noise of its own.
 
         Raises:
@@ -170,7 +171,7 @@ class DPSGD(Wrapper):
                 f"DPSGD states one guarantee, and {type(whole.by).__name__} around it another; leave one of them out"
             )
 
-    def permit(self, of: Any, step: str, want: Any, before: int) -> Sgd:
+    def permit(self, method: Any, step: str, request: Any, before: int) -> Sgd:
         """Check that a request of a client's step is the one training that is accounted for.
 
         Raises:
@@ -178,21 +179,23 @@ class DPSGD(Wrapper):
         """
 
         def refuse(why: str) -> ConfigError:
-            return ConfigError(f"DPSGD covers one local training in a step, and step {step!r} of {name_of(of)} {why}")
+            return ConfigError(
+                f"DPSGD covers one local training in a step, and step {step!r} of {name_of(method)} {why}"
+            )
 
-        if not isinstance(want, Sgd):
-            raise refuse(f"looks at the client's data by a loop of its own ({type(want).__name__})")
+        if not isinstance(request, Sgd):
+            raise refuse(f"looks at the client's data by a loop of its own ({type(request).__name__})")
         if before:
             raise refuse("asks for a second one")
-        if want.examples is not None or want.rows is not None:
+        if request.examples is not None or request.rows is not None:
             raise refuse("trains on chosen examples")
-        if any(sees_features(term) for term in want.terms):
+        if any(sees_features(term) for term in request.terms):
             raise refuse("has a term that looks at batches, whose gradient no bound holds for")
-        if self.steps_in(want.config) != self.steps_in(of.local):
+        if self.steps_in(request.config) != self.steps_in(method.local):
             raise refuse("trains longer or shorter than its setting `local` says")
-        return want
+        return request
 
-    def init(self, of: Any, params: Params, fed: Federation) -> SampledState[Any]:
+    def init(self, method: Any, params: Params, fed: Federation) -> SampledState[Any]:
         """Return the method's state before round 1, after one client's step was tried without data.
 
         Raises:
@@ -203,96 +206,96 @@ class DPSGD(Wrapper):
                 f"DPSGD needs gradients of single examples, and this network has statistics of batches "
                 f"({fed.layout.buffers[0]}, ...): with BatchNorm examples change each other's; take a model without it"
             )
-        state = of.init(params, fed)
-        plan = of.round(state, fed)
-        want = next(plan, None)
+        state = method.init(params, fed)
+        plan = method.round(state, fed)
+        request = next(plan, None)
         plan.close()
-        if isinstance(want, Ask) and want.to:
-            client, message = next(iter(want.to.items()))
+        if isinstance(request, Ask) and request.to:
+            client, message = next(iter(request.to.items()))
             key, histogram = fed.key / "dry run", torch.zeros(fed.num_classes, dtype=torch.int64)
             me = Me(client, 1, histogram, 1, key, fed.layout, params, key, key)
             asked = 0
 
-            def answer(request: Any) -> Fitted:
+            def answer(training: Any) -> Fitted:
                 nonlocal asked
-                job = self.permit(of, want.step, request, asked)
+                job = self.permit(method, request.step, training, asked)
                 asked += 1
                 return Fitted(job.start, self.steps_in(job.config), job.config.lr_at(1), math.nan)
 
-            drive(steps_of(of)[want.step](me, message, None), answer)
+            drive(steps_of(method)[request.step](me, message, None), answer)
         return SampledState(state, {}, False)
 
     # ------------------------------------------------------------------ on a client
     def work(
-        self, of: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
+        self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
     ) -> Step[tuple[Any, Any]]:
         """Run the method's step with its training replaced; counts of classes and losses, without noise, are hidden."""
         asked = 0
 
-        def request(want: Any) -> Run:
+        def change_request(request: Any) -> Run:
             nonlocal asked
-            job = self.permit(of, name, want, asked)
+            job = self.permit(method, name, request, asked)
             asked += 1
             return Run(train, (self, me, job))
 
-        def answer(want: Any, got: Fitted | None) -> Fitted | None:
+        def change_answer(request: Any, got: Fitted | None) -> Fitted | None:
             return None if got is None else replace(got, loss=math.nan)
 
-        blind = replace(self.client(of, me), histogram=torch.zeros_like(me.histogram))
-        done: tuple[Any, Any] = yield from through(running(begin(blind, msg, memory)), request, answer)
+        blind = replace(self.client(method, me), histogram=torch.zeros_like(me.histogram))
+        done: tuple[Any, Any] = yield from through(running(begin(blind, msg, memory)), change_request, change_answer)
         return done
 
-    def spending(self, of: Any, step: str, msg: Any) -> tuple[Spending, ...]:
+    def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply: one local training, each of its steps as if all examples were in it."""
-        types = step_types(steps_of(of)[step])
+        types = step_types(steps_of(method)[step])
         if types is None or not types.works or not self.noise_multiplier:
             return ()
-        steps, most = self.steps_in(of.local), self.most(of)
+        steps, most = self.steps_in(method.local), self.most(method)
         return (Spending("gradients", self.noise_multiplier, steps, None if most is None else most * steps),)
 
     # ------------------------------------------------------------------ on the server
-    def round(self, of: Any, state: SampledState[Any], fed: Federation) -> Plan[SampledState[Any]]:
+    def round(self, method: Any, state: SampledState[Any], fed: Federation) -> Plan[SampledState[Any]]:
         """Run the method's round with the clients that have budget left."""
-        asked, most, steps = dict(state.asked), self.most(of), steps_of(of)
+        asked, most, steps = dict(state.asked), self.most(method), steps_of(method)
 
-        def request(want: Any) -> Any:
-            types: StepTypes | None = step_types(steps[want.step]) if isinstance(want, Ask) else None
+        def change_request(request: Any) -> Any:
+            types: StepTypes | None = step_types(steps[request.step]) if isinstance(request, Ask) else None
             if types is None or not types.works:
-                return want
-            to = {c: m for c, m in want.to.items() if most is None or asked.get(c, 0) < most}
-            if want.to and not to:
+                return request
+            to = {c: m for c, m in request.to.items() if most is None or asked.get(c, 0) < most}
+            if request.to and not to:
                 raise _Spent
             for c in to:
                 asked[c] = asked.get(c, 0) + 1
-            return replace(want, to=to)
+            return replace(request, to=to)
 
         try:
-            inner = yield from through(of.round(state.of, fed), request, lambda want, got: got)
+            inner = yield from through(method.round(state.of, fed), change_request, lambda _, got: got)
         except _Spent:
             return replace(state, stopped=True)
         return SampledState(inner, asked, False)
 
-    def private(self, of: Any) -> bool:
+    def has_dp_noise(self, method: Any) -> bool:
         """True: nothing else of a client's data may leave it."""
         return True
 
-    def uses_private_randomness(self, of: Any) -> bool:
+    def uses_private_randomness(self, method: Any) -> bool:
         """True: clients draw batches and noise of their own."""
         return True
 
-    def planned(self, of: Any, rounds: int, clients: int, cohort: int) -> str:
+    def planned(self, method: Any, rounds: int, clients: int, cohort: int) -> str:
         """Describe the privacy that a run will spend."""
-        most = self.most(of)
+        most = self.most(method)
         trainings = rounds if most is None else min(rounds, most)
-        spent = self.epsilon(trainings * self.steps_in(of.local))
+        spent = self.epsilon(trainings * self.steps_in(method.local))
         if math.isinf(spent):
             return "no differential privacy, as there is no noise"
         return f"epsilon {spent:.4g} at delta {self.delta:g} for one example of a client that trains {trainings} times"
 
-    def info(self, of: Any, state: SampledState[Any]) -> tuple[object, ...]:
+    def info(self, method: Any, state: SampledState[Any]) -> tuple[object, ...]:
         """Report the method's own info, and the privacy that each client has spent."""
-        own = parts(of.info(state.of)) if hasattr(of, "info") else ()
-        steps = self.steps_in(of.local)
+        own = parts(method.info(state.of)) if hasattr(method, "info") else ()
+        steps = self.steps_in(method.local)
         most = max(state.asked.values(), default=0)
         spent = self.epsilon(most * steps)
         guarantee = Privacy(

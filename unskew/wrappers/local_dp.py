@@ -93,23 +93,23 @@ class LocalDP(UploadWrapper):
         return int((self.noise_multiplier / 2 / least) ** 2 * (1 + 1e-9))
 
     # ------------------------------------------------------------------ what is refused
-    def check(self, of: Any) -> None:
+    def check(self, method: Any) -> None:
         """Refuse a method that sends more than models, updates and numbers of examples.
 
         Raises:
             ConfigError: If so.
         """
-        super().check(of)
-        for step, begin in steps_of(of).items():
+        super().check(method)
+        for step, begin in steps_of(method).items():
             types = step_types(begin)
             open_ = uncovered(types.reply, step) if types is not None else []
             if open_:
                 raise ConfigError(
-                    f"LocalDP adds noise to the models and updates that clients send, and {name_of(of)} sends "
+                    f"LocalDP adds noise to the models and updates that clients send, and {name_of(method)} sends "
                     f"{' and '.join(open_)} without it; use a method that sends nothing else, such as fedavg"
                 )
 
-    def check_around(self, of: Any, whole: Any) -> None:
+    def check_around(self, method: Any, whole: Any) -> None:
         """Refuse a wrapper around this one whose clients may send more.
 
         Raises:
@@ -119,17 +119,17 @@ class LocalDP(UploadWrapper):
             other = type(whole.by).__name__
             raise ConfigError(f"LocalDP adds noise to what it is given, and {other} sends more after it; leave one out")
 
-    def init(self, of: Any, params: Params, fed: Federation) -> LocalState[Any]:
+    def init(self, method: Any, params: Params, fed: Federation) -> LocalState[Any]:
         """Return the method's state before round 1, with nothing uploaded.
 
         Raises:
             ConfigError: If the first round would upload statistics of batches, or sends no model to compare with.
         """
-        state = super().init(of, params, fed)
-        plan = of.round(state, fed)
-        want = next(plan, None)
+        state = super().init(method, params, fed)
+        plan = method.round(state, fed)
+        request = next(plan, None)
         plan.close()
-        sent = [sent_model(m) or {} for m in want.to.values()] if isinstance(want, Ask) else []
+        sent = [sent_model(m) or {} for m in request.to.values()] if isinstance(request, Ask) else []
         statistics = [n for n in fed.layout.buffers if any(n in m for m in sent)]
         if statistics:
             raise ConfigError(
@@ -139,7 +139,7 @@ class LocalDP(UploadWrapper):
         return LocalState(state, {}, False)
 
     # ------------------------------------------------------------------ on a client
-    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Params, Params]:
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
         """Clip updates together and add noise (eq. 1); one that is not finite counts as zero."""
         size = float(squared_norm(map_params(lambda t: t.double(), updates)).sqrt()) if updates else 0.0
         scale = min(1.0, self.clip / size) if size > 0.0 else 1.0
@@ -150,50 +150,50 @@ class LocalDP(UploadWrapper):
             noised[name] = clipped + (key / name).normal(*t.shape).to(t) * sigma
         return noised, {}
 
-    def spending(self, of: Any, step: str, msg: Any) -> tuple[Spending, ...]:
+    def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply: that of the method's own, and of one upload."""
-        inner = getattr(of, "spending", None)
+        inner = getattr(method, "spending", None)
         own: tuple[Spending, ...] = inner(step, msg) if inner is not None else ()
         cost = Spending("models and updates", self.noise_multiplier / 2, 1, self.most)
-        return (*own, cost) if self._uploads(of, step) else own
+        return (*own, cost) if self._uploads(method, step) else own
 
     # ------------------------------------------------------------------ on the server
-    def round(self, of: Any, state: LocalState[Any], fed: Federation) -> Plan[LocalState[Any]]:
+    def round(self, method: Any, state: LocalState[Any], fed: Federation) -> Plan[LocalState[Any]]:
         """Run the method's round with the clients that have budget left."""
         asked = dict(state.asked)
 
-        def request(want: Any) -> Any:
-            if not isinstance(want, Ask) or not self._uploads(of, want.step):
-                return want
-            to = {c: m for c, m in want.to.items() if self.most is None or asked.get(c, 0) < self.most}
-            if want.to and not to:
+        def change_request(request: Any) -> Any:
+            if not isinstance(request, Ask) or not self._uploads(method, request.step):
+                return request
+            to = {c: m for c, m in request.to.items() if self.most is None or asked.get(c, 0) < self.most}
+            if request.to and not to:
                 raise _Spent
             for c in to:
                 asked[c] = asked.get(c, 0) + 1
-            return replace(want, to=to)
+            return replace(request, to=to)
 
         try:
-            inner = yield from through(of.round(state.of, fed), request, lambda want, got: got)
+            inner = yield from through(method.round(state.of, fed), change_request, lambda _, got: got)
         except _Spent:
             return replace(state, stopped=True)
         return LocalState(inner, asked, False)
 
-    def private(self, of: Any) -> bool:
+    def has_dp_noise(self, method: Any) -> bool:
         """True: nothing else of a client's data may leave it."""
         return True
 
-    def uses_private_randomness(self, of: Any) -> bool:
+    def uses_private_randomness(self, method: Any) -> bool:
         """True: clients draw noise of their own."""
         return True
 
-    def planned(self, of: Any, rounds: int, clients: int, cohort: int) -> str:
+    def planned(self, method: Any, rounds: int, clients: int, cohort: int) -> str:
         """Describe the privacy that a run will spend."""
         uploads = rounds if self.most is None else min(rounds, self.most)
         return f"epsilon {self.epsilon(uploads):.4g} at delta {self.delta:g} for a client that is asked {uploads} times"
 
-    def info(self, of: Any, state: LocalState[Any]) -> tuple[object, ...]:
+    def info(self, method: Any, state: LocalState[Any]) -> tuple[object, ...]:
         """Report the method's own info, and the privacy spent by the client that was asked most often."""
-        own = parts(of.info(state.of)) if hasattr(of, "info") else ()
+        own = parts(method.info(state.of)) if hasattr(method, "info") else ()
         most, sigma = max(state.asked.values(), default=0), self.noise_multiplier * self.clip
         guarantee = Privacy(
             epsilon=round(self.epsilon(most), 6),
@@ -218,14 +218,14 @@ class LocalDP(UploadWrapper):
         )
 
 
-def uncovered(of: Any, name: str) -> list[str]:
+def uncovered(reply: Any, name: str) -> list[str]:
     """Names of the fields of a reply, itself called `name`, that are neither marked uploads nor numbers of examples."""
-    if of in (type(None), SampleCount):
+    if reply in (type(None), SampleCount):
         return []
-    if not is_record_type(of):
+    if not is_record_type(reply):
         return [name]
     missing: list[str] = []
-    for field, hint in hints_of(of).items():
+    for field, hint in hints_of(reply).items():
         marked = any(isinstance(mark, UploadMark) for mark in getattr(hint, "__metadata__", ()))
         if not marked and hint != SampleCount | None:
             missing += uncovered(hint, field)

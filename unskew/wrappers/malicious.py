@@ -32,15 +32,15 @@ class IndependentAttack(UploadWrapper):
     attack: Attack
     malicious: frozenset[ClientId]
 
-    def check(self, of: Any) -> None:
+    def check(self, method: Any) -> None:
         """Refuse a method whose clients send neither models nor updates.
 
         Raises:
             ConfigError: If so.
         """
-        _check(self.attack, of, super().check)
+        _check(self.attack, method, super().check)
 
-    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Params, Params]:
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
         """Forge the update of a malicious client."""
         if me.id not in self.malicious:
             return updates, {}
@@ -59,19 +59,19 @@ class ColludingAttack(ReplyWrapper):
     attack: Attack
     malicious: frozenset[ClientId]
 
-    def check(self, of: Any) -> None:
+    def check(self, method: Any) -> None:
         """Refuse a method whose uploads cannot be seen.
 
         Raises:
             ConfigError: If its clients send neither models nor updates, or compress them.
         """
-        _check(self.attack, of, super().check)
+        _check(self.attack, method, super().check)
 
-    def permit(self, of: Any, want: Any) -> None:
+    def permit(self, method: Any, request: Any) -> None:
         """Permit every request: an attacker does not ask."""
 
     def change(
-        self, updates: Mapping[ClientId, Params], judged: frozenset[str], fed: Federation
+        self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation
     ) -> Mapping[ClientId, Params]:
         """Replace the malicious clients' updates."""
         honest = [u for c, u in updates.items() if c not in self.malicious]
@@ -82,13 +82,13 @@ class ColludingAttack(ReplyWrapper):
         }
 
 
-def _check(attack: Attack, of: Any, check: Any) -> None:
+def _check(attack: Attack, method: Any, check: Any) -> None:
     try:
-        check(of)
+        check(method)
     except ConfigError:
         raise ConfigError(
-            f"world.attack {attack.name!r} changes the models or updates that clients send, and {name_of(of)} sends "
-            "none that it could change; take label_flip, which changes their data"
+            f"world.attack {attack.name!r} changes the models or updates that clients send, and {name_of(method)} "
+            "sends none that it could change; take label_flip, which changes their data"
         ) from None
 
 

@@ -66,7 +66,7 @@ class Quantise(UploadWrapper):
         """Levels on each side of zero, s."""
         return int(2 ** (self.bits - 1) - 1)
 
-    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Levels, Params]:
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Levels, Params]:
         """Round every number to a level."""
         scales: list[Tensor] = []
         levels: list[Tensor] = []

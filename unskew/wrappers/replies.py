@@ -67,14 +67,14 @@ class ReplyWrapper(Wrapper):
 
     @abstractmethod
     def change(
-        self, updates: Mapping[ClientId, Params], judged: frozenset[str], fed: Federation
+        self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation
     ) -> Mapping[ClientId, Params]:
         """Change one upload of all clients.
 
         Args:
             updates: Differences from the model that each client was sent, by client in the order asked; all have the
                 same tensors, and all their numbers are finite.
-            judged: Names of the parameters among the tensors; the others are statistics of normalisation layers.
+            parameter_names: Names of the parameters; the other tensors are statistics of normalisation layers.
             fed: The federation in this round.
 
         Returns:
@@ -84,23 +84,23 @@ class ReplyWrapper(Wrapper):
             QuorumError: If there are too few of them.
         """
 
-    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+    def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
         """False: clients do what the method says."""
         return False
 
-    def check(self, of: Any) -> None:
+    def check(self, method: Any) -> None:
         """Refuse a method whose uploads cannot be compared.
 
         Raises:
             ConfigError: If its clients send neither models nor updates, or compress them before they are compared.
         """
         who = type(self).__name__
-        if not any(types is not None and uploads(types.reply) for types in map(step_types, steps_of(of).values())):
+        if not any(types is not None and uploads(types.reply) for types in map(step_types, steps_of(method).values())):
             raise ConfigError(
-                f"{who} compares the models or updates that clients send, and {name_of(of)} marks none in its "
+                f"{who} compares the models or updates that clients send, and {name_of(method)} marks none in its "
                 "clients' replies; leave it out"
             )
-        inner = of
+        inner = method
         while isinstance(inner, Wrapped):
             if isinstance(inner.by, UploadWrapper) and inner.by.Reply is not None:
                 other = type(inner.by).__name__
@@ -110,67 +110,73 @@ class ReplyWrapper(Wrapper):
                 )
             inner = inner.of
 
-    def init(self, of: Any, params: Params, fed: Federation) -> Any:
+    def init(self, method: Any, params: Params, fed: Federation) -> Any:
         """Return the method's state before round 1.
 
         Raises:
             ConfigError: If the first round asks for what has no robust form.
         """
-        state = of.init(params, self.server(of, fed))
-        plan = of.round(state, fed)
-        want = next(plan, None)
+        state = method.init(params, self.server(method, fed))
+        plan = method.round(state, fed)
+        request = next(plan, None)
         plan.close()
-        self.permit(of, want)
+        self.permit(method, request)
         return state
 
-    def permit(self, of: Any, want: Any) -> None:
+    def permit(self, method: Any, request: Any) -> None:
         """Refuse a request that uses uploads in another way than by one mean or sum of all.
 
         Raises:
             ConfigError: If so.
         """
-        who, method = type(self).__name__, name_of(of)
-        if isinstance(want, Collect):
-            raise ConfigError(f"{who} compares uploads, and {method} collects models that clients held; leave it out")
-        if not isinstance(want, Ask) or not self.fields(of, want.step):
-            return
-        if not want.reduce:
+        who, method_name = type(self).__name__, name_of(method)
+        if isinstance(request, Collect):
             raise ConfigError(
-                f"{who} stands in for a mean of all clients, and step {want.step!r} of {method} looks at each reply by "
-                "itself; leave it out"
+                f"{who} compares uploads, and {method_name} collects models that clients held; leave it out"
             )
-        if any(grouped(reduction) for reduction in want.reduce):
+        if not isinstance(request, Ask) or not self.fields(method, request.step):
+            return
+        if not request.reduce:
             raise ConfigError(
-                f"{who} stands in for a mean of all clients, and step {want.step!r} of {method} takes one for each "
-                "group: in a group malicious clients may be the majority; leave it out"
+                f"{who} stands in for a mean of all clients, and step {request.step!r} of {method_name} looks at each "
+                "reply by itself; leave it out"
+            )
+        if any(grouped(reduction) for reduction in request.reduce):
+            raise ConfigError(
+                f"{who} stands in for a mean of all clients, and step {request.step!r} of {method_name} takes one for "
+                "each group: in a group malicious clients may be the majority; leave it out"
             )
 
-    def fields(self, of: Any, name: str) -> tuple[Upload, ...]:
+    def fields(self, method: Any, name: str) -> tuple[Upload, ...]:
         """Find the uploads in a step's reply."""
-        types = step_types(steps_of(of)[name])
+        types = step_types(steps_of(method)[name])
         return () if types is None else uploads(types.reply)
 
-    def round(self, of: Any, state: Any, fed: Federation) -> Plan[Any]:
+    def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
         """Run the method's round on replies that are changed together."""
 
-        def request(want: Any) -> Any:
-            self.permit(of, want)
-            if not isinstance(want, Ask) or not (fields := self.fields(of, want.step)):
-                return want
-            return replace(want, reduce=(Together(want.reduce, change(want, fields)),)) if want.reduce else want
+        def change_request(request: Any) -> Any:
+            self.permit(method, request)
+            if not isinstance(request, Ask) or not (fields := self.fields(method, request.step)):
+                return request
+            return (
+                replace(request, reduce=(Together(request.reduce, change(request, fields)),))
+                if request.reduce
+                else request
+            )
 
-        def change(want: Ask, fields: tuple[Upload, ...]) -> Callable[..., Iterator[tuple[ClientId, Any]]]:
-            models = {c: sent_model(message) or {} for c, message in want.to.items()}
+        def change(request: Ask, fields: tuple[Upload, ...]) -> Callable[..., Iterator[tuple[ClientId, Any]]]:
+            models = {c: sent_model(message) or {} for c, message in request.to.items()}
             return functools.partial(self.changed, fields, models, fed)
 
-        def answer(want: Any, got: Any) -> Any:
-            if not isinstance(want, Ask) or not (fields := self.fields(of, want.step)):
+        def change_answer(request: Any, got: Any) -> Any:
+            if not isinstance(request, Ask) or not (fields := self.fields(method, request.step)):
                 return got
             if isinstance(got, Reduced):
                 return Reduced(got.values[0], got.weights[0], got.replies)
-            return dict(change(want, fields)(got))
+            return dict(change(request, fields)(got))
 
-        return (yield from through(of.round(state, self.server(of, fed)), request, answer))
+        return (yield from through(method.round(state, self.server(method, fed)), change_request, change_answer))
 
     def changed(
         self,
@@ -190,8 +196,8 @@ class ReplyWrapper(Wrapper):
             part = {c: {k: t for k, t in u.items() if k.startswith(f"{i}/")} for c, u in sane.items()}
             part = {c: u for c, u in part.items() if u}
             if part:
-                judged = frozenset(f"{i}/{name}" for name in fed.layout.trainable)
-                for c, u in self.change(part, judged, fed).items():
+                parameter_names = frozenset(f"{i}/{name}" for name in fed.layout.trainable)
+                for c, u in self.change(part, parameter_names, fed).items():
                     new[c] |= u
         for c, update in new.items():
             same = all(t is every[c][name] for name, t in update.items())
@@ -206,29 +212,29 @@ class Centre(ReplyWrapper):
     """
 
     @abstractmethod
-    def centre(self, stacks: Params, judged: frozenset[str]) -> Params:
+    def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
         """Compute the centre of updates.
 
         Args:
             stacks: By tensor, the updates of all clients, (clients, ...).
-            judged: Tensors that clients are compared by; the others follow.
+            parameter_names: Tensors that clients are compared by; the others follow.
 
         Raises:
             QuorumError: If there are too few updates.
         """
 
     def change(
-        self, updates: Mapping[ClientId, Params], judged: frozenset[str], fed: Federation
+        self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation
     ) -> Mapping[ClientId, Params]:
         """Give every client the centre of all."""
         names = list(next(iter(updates.values())))
-        centre = self.centre({n: torch.stack([u[n] for u in updates.values()]) for n in names}, judged)
+        centre = self.centre({n: torch.stack([u[n] for u in updates.values()]) for n in names}, parameter_names)
         return dict.fromkeys(updates, centre)
 
 
-def compared(stacks: Params, judged: frozenset[str]) -> list[Tensor]:
-    """Return the tensors that clients are compared by, one row a client, (clients, numbers); all if none is judged."""
-    chosen = [t for name, t in stacks.items() if name in judged] or list(stacks.values())
+def compared(stacks: Params, parameter_names: frozenset[str]) -> list[Tensor]:
+    """Return the tensors that clients are compared by, (clients, numbers) each; all tensors if none is a parameter."""
+    chosen = [t for name, t in stacks.items() if name in parameter_names] or list(stacks.values())
     return [t.flatten(1).double() for t in chosen]
 
 

@@ -36,7 +36,7 @@ class Median(Centre):
     Rates", ICML 2018, definition 1.
     """
 
-    def centre(self, stacks: Params, judged: frozenset[str]) -> Params:
+    def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
         """Take the median of each coordinate."""
         return {n: _middle(t, (len(t) - 1) // 2) for n, t in stacks.items()}
 
@@ -53,7 +53,7 @@ class TrimmedMean(Centre):
 
     fraction: Annotated[float, Interval(ge=0.0, lt=0.5)] = 0.2
 
-    def centre(self, stacks: Params, judged: frozenset[str]) -> Params:
+    def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
         """Take the mean of the middle values of each coordinate."""
         # 0.29 * 100 is 28.999999999999996, but 29 are meant.
         return {n: _middle(t, int(self.fraction * len(t) + 1e-9)) for n, t in stacks.items()}
@@ -83,7 +83,7 @@ class MultiKrum(Centre):
     f: Annotated[int, Ge(0)] = 1
     m: Annotated[int, Ge(1)] | None = None
 
-    def init(self, of: object, params: Params, fed: Federation) -> object:
+    def init(self, method: object, params: Params, fed: Federation) -> object:
         """Return the method's state before round 1.
 
         Raises:
@@ -94,9 +94,9 @@ class MultiKrum(Centre):
                 f"{type(self).__name__} with f = {self.f} needs 2f + 3 = {2 * self.f + 3} clients in a round, got "
                 f"{fed.clients_per_round}; lower f or raise clients_per_round"
             )
-        return super().init(of, params, fed)
+        return super().init(method, params, fed)
 
-    def centre(self, stacks: Params, judged: frozenset[str]) -> Params:
+    def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
         """Average the updates of lowest score; equal scores are taken in the order asked.
 
         Raises:
@@ -108,12 +108,12 @@ class MultiKrum(Centre):
                 f"{type(self).__name__} with f = {self.f} needs 2f + 3 = {2 * self.f + 3} replies, got {count}"
             )
         m = min(self.m or count - self.f, count)
-        chosen = self.scores(stacks, judged).argsort(stable=True)[:m].sort().values
+        chosen = self.scores(stacks, parameter_names).argsort(stable=True)[:m].sort().values
         return {n: t[chosen[0]] if m == 1 else t[chosen].mean(0) for n, t in stacks.items()}
 
-    def scores(self, stacks: Params, judged: frozenset[str]) -> Tensor:
+    def scores(self, stacks: Params, parameter_names: frozenset[str]) -> Tensor:
         """Compute the score of each client, (clients,) float64."""
-        rows = compared(stacks, judged)
+        rows = compared(stacks, parameter_names)
         count = len(rows[0])
         # Differences, not products: a malicious client's large numbers would leave no digits for the others' distances.
         apart = torch.stack(
@@ -152,9 +152,9 @@ class GeometricMedian(Centre):
     nu: Annotated[float, Gt(0.0)] = 1e-6
     iterations: Annotated[int, Ge(1)] = 100
 
-    def centre(self, stacks: Params, judged: frozenset[str]) -> Params:
+    def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
         """Iterate from the mean."""
-        rows = compared(stacks, judged)
+        rows = compared(stacks, parameter_names)
         share = torch.full((len(rows[0]),), 1.0 / len(rows[0]), dtype=torch.float64)
         point = [share @ t.cpu() for t in rows]
         rows = [t.cpu() for t in rows]
@@ -187,7 +187,7 @@ class NormBound(ReplyWrapper):
     multiple: Annotated[float, Gt(0.0)] = 1.0
 
     def change(
-        self, updates: Mapping[ClientId, Params], judged: frozenset[str], fed: Federation
+        self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation
     ) -> Mapping[ClientId, Params]:
         """Scale the updates that are longer; the others stay as they are, to the bit."""
         sizes = {c: float(squared_norm({n: t.double() for n, t in u.items()}).sqrt()) for c, u in updates.items()}

@@ -164,24 +164,24 @@ class SecureSum(Wrapper):
     threshold: Annotated[float, Interval(ge=0.5, le=1.0)] = 2 / 3
 
     # ------------------------------------------------------------------ what it can stand around
-    def check(self, of: Any) -> None:
+    def check(self, method: Any) -> None:
         """Refuse a method whose uploads cannot be summed unseen.
 
         Raises:
             ConfigError: If no reply is marked, one holds more than sums and marked fields, or Flower is missing.
         """
         _primitives()
-        if not any(self.touches(of, name, kind) for name, kind in _types(of).items()):
+        if not any(self.applies_to(method, name, kind) for name, kind in _types(method).items()):
             raise ConfigError(
-                f"SecureSum adds up the models or updates that clients send, and {name_of(of)} marks none in its "
+                f"SecureSum adds up the models or updates that clients send, and {name_of(method)} marks none in its "
                 "clients' replies; leave it out"
             )
 
-    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+    def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
         """True if a step sends models or updates."""
         return bool(uploads(types.reply))
 
-    def init(self, of: Any, params: Params, fed: Federation) -> Any:
+    def init(self, method: Any, params: Params, fed: Federation) -> Any:
         """Return the method's state before round 1.
 
         Raises:
@@ -192,105 +192,105 @@ class SecureSum(Wrapper):
                 f"SecureSum needs 3 clients in a round, got {fed.clients_per_round}: of two, each knows the "
                 "other's part"
             )
-        state = of.init(params, fed)
-        plan = of.round(state, fed)
-        want = next(plan, None)
+        state = method.init(params, fed)
+        plan = method.round(state, fed)
+        request = next(plan, None)
         plan.close()
-        self.permit(of, want)
+        self.permit(method, request)
         return state
 
-    def permit(self, of: Any, want: Any) -> None:
+    def permit(self, method: Any, request: Any) -> None:
         """Refuse a request that a sum does not answer.
 
         Raises:
             ConfigError: If so.
         """
-        method = name_of(of)
-        if isinstance(want, Collect):
+        method_name = name_of(method)
+        if isinstance(request, Collect):
             raise ConfigError(
-                f"SecureSum shows the server sums only, and {method} collects single models; leave it out"
+                f"SecureSum shows the server sums only, and {method_name} collects single models; leave it out"
             )
-        if not isinstance(want, Ask) or not (fields := self.fields(of, want.step)):
+        if not isinstance(request, Ask) or not (fields := self.fields(method, request.step)):
             return
         names = {field.path[0] for field in fields if len(field.path) == 1}
         weights = set()
-        if not want.reduce:
+        if not request.reduce:
             raise ConfigError(
-                f"SecureSum shows the server sums only, and step {want.step!r} of {method} looks at each reply by "
-                "itself; leave it out"
+                f"SecureSum shows the server sums only, and step {request.step!r} of {method_name} looks at each reply "
+                "by itself; leave it out"
             )
-        for reduction in cast(tuple[Any, ...], want.reduce):
+        for reduction in cast(tuple[Any, ...], request.reduce):
             plain = type(reduction) in (MeanOf, SumOf) and reduction.by is None and reduction.of in names
             if not plain or not (reduction.weight is None or isinstance(reduction.weight, str)):
                 raise ConfigError(
-                    f"SecureSum adds up fields that clients send, and step {want.step!r} of {method} takes its result "
-                    "from groups of replies or by a function of each; leave it out"
+                    f"SecureSum adds up fields that clients send, and step {request.step!r} of {method_name} takes its "
+                    "result from groups of replies or by a function of each; leave it out"
                 )
             weights |= {reduction.weight} - {None}
-        reply = step_types(steps_of(of)[want.step])
+        reply = step_types(steps_of(method)[request.step])
         assert reply is not None
         for name, hint in hints_of(reply.reply).items():
             if name not in names | weights | {"n"} and EACH not in getattr(hint, "__metadata__", ()):
                 raise ConfigError(
-                    f"SecureSum shows the server sums only, and replies to step {want.step!r} of {method} have the "
-                    f"field {name!r}, which is in no sum; leave it out"
+                    f"SecureSum shows the server sums only, and replies to step {request.step!r} of {method_name} have "
+                    f"the field {name!r}, which is in no sum; leave it out"
                 )
-        models = [sent_model(message) for message in want.to.values()]
+        models = [sent_model(message) for message in request.to.values()]
         if any(model is None for model in models) or len({id(model) for model in models}) > 1:
             raise ConfigError(
-                f"SecureSum needs one model that all clients of a round are sent, and {method} sends others"
+                f"SecureSum needs one model that all clients of a round are sent, and {method_name} sends others"
             )
 
-    def fields(self, of: Any, name: str) -> tuple[Upload, ...]:
+    def fields(self, method: Any, name: str) -> tuple[Upload, ...]:
         """Find the uploads in a step's reply."""
-        kind = step_types(steps_of(of)[name])
+        kind = step_types(steps_of(method)[name])
         return () if kind is None else uploads(kind.reply)
 
-    def validate_reply(self, of: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
+    def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
         """Refuse a vector that is none; what is in it nobody sees."""
         if isinstance(reply, SecureReply) and (reply.masked.dtype != torch.int64 or reply.masked.dim() != 1):
             raise WireError(f"a masked vector must be int64 (numbers), got {reply.masked.dtype}")
 
     # ------------------------------------------------------------------ on the server
-    def round(self, of: Any, state: Any, fed: Federation) -> Plan[Any]:
+    def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
         """Run the method's round with sums that are taken unseen."""
-        plan = of.round(state, fed)
+        plan = method.round(state, fed)
         number = 0
         try:
-            want = next(plan)
+            request = next(plan)
             while True:
-                self.permit(of, want)
+                self.permit(method, request)
                 try:
-                    if isinstance(want, Ask) and self.fields(of, want.step):
-                        got = yield from self.secure(of, want, number, fed)
+                    if isinstance(request, Ask) and self.fields(method, request.step):
+                        got = yield from self.secure(method, request, number, fed)
                         number += 1
                     else:
-                        got = yield want
+                        got = yield request
                 except Exception as error:
-                    want = plan.throw(error)
+                    request = plan.throw(error)
                 else:
-                    want = plan.send(got)
+                    request = plan.send(got)
         except StopIteration as stop:
             return stop.value
 
-    def secure(self, of: Any, want: Ask, number: int, fed: Federation) -> Plan[Reduced[Any]]:
+    def secure(self, method: Any, request: Ask, number: int, fed: Federation) -> Plan[Reduced[Any]]:
         """Meet a request by the four exchanges."""
-        cohort = tuple(want.to)
-        least = max(2, math.floor(self.threshold * len(cohort)) + (self.threshold < 1.0), want.at_least)
-        keys = yield Ask(KEYS, dict.fromkeys(cohort, Begin(cohort, number)), least, want.timeout_s)
-        shares = yield Ask(SHARES, dict.fromkeys(keys, Everybody(keys, least)), least, want.timeout_s)
+        cohort = tuple(request.to)
+        least = max(2, math.floor(self.threshold * len(cohort)) + (self.threshold < 1.0), request.at_least)
+        keys = yield Ask(KEYS, dict.fromkeys(cohort, Begin(cohort, number)), least, request.timeout_s)
+        shares = yield Ask(SHARES, dict.fromkeys(keys, Everybody(keys, least)), least, request.timeout_s)
         members = {c: keys[c] for c in shares}
-        sums = tuple((str(r.of), str(r.weight or "")) for r in cast(tuple[MeanOf, ...], want.reduce))
-        to = {c: SecureMessage(want.to[c], members, sums) for c in members}
-        masked = yield Ask(want.step, to, least, want.timeout_s, (SumOfVectors(),))
+        sums = tuple((str(r.of), str(r.weight or "")) for r in cast(tuple[MeanOf, ...], request.reduce))
+        to = {c: SecureMessage(request.to[c], members, sums) for c in members}
+        masked = yield Ask(request.step, to, least, request.timeout_s, (SumOfVectors(),))
         present = tuple(masked.replies)
         gone = tuple(c for c in members if c not in masked.replies)
         unmask = {
             c: Unmask(present, gone, members, {p: shares[p].to[c] for p in members if p != c}, least) for c in present
         }
-        revealed = yield Ask(UNMASK, unmask, least, want.timeout_s)
+        revealed = yield Ask(UNMASK, unmask, least, request.timeout_s)
         total = masked.value - self.masks(members, present, gone, list(revealed.values()), len(masked.value))
-        values, weights = self.results(of, want, total)
+        values, weights = self.results(method, request, total)
         return Reduced(values, weights, {c: reply.of for c, reply in masked.replies.items()})
 
     def masks(
@@ -313,12 +313,12 @@ class SecureSum(Wrapper):
                 total += _sign(p, c) * _stream(flwr.agreed(flwr.private(root), members[p].masks), length)
         return total
 
-    def results(self, of: Any, want: Ask, total: Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def results(self, method: Any, request: Ask, total: Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Turn the sum of vectors into the results of the method's reductions, and their weights."""
-        model = sent_model(next(iter(want.to.values()))) or {}
-        kinds = {field.path[0]: field.kind for field in self.fields(of, want.step)}
+        model = sent_model(next(iter(request.to.values()))) or {}
+        kinds = {field.path[0]: field.kind for field in self.fields(method, request.step)}
         values, weights, start = [], [], 0
-        for reduction in cast(tuple[MeanOf, ...], want.reduce):
+        for reduction in cast(tuple[MeanOf, ...], request.reduce):
             weight, flags = int(total[start]), total[start + 1 : start + 1 + len(model)].tolist()
             start += 1 + len(model)
             table: Params = {}
@@ -335,7 +335,7 @@ class SecureSum(Wrapper):
 
     # ------------------------------------------------------------------ on a client
     def work(
-        self, of: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
+        self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
     ) -> Step[tuple[Any, Any]]:
         """Run the method's step, and send its sums under masks."""
         if memory is None or not memory.root:
@@ -343,7 +343,7 @@ class SecureSum(Wrapper):
                 f"client {me.id} was asked for an upload before its keys; only one upload is made by them"
             )
         reply, kept = yield from running(begin(me, msg.of, memory.of))
-        vector = self.vector(self.fields(of, name), reply, msg)
+        vector = self.vector(self.fields(method, name), reply, msg)
         flwr, length = _primitives(), len(vector)
         root = bytes.fromhex(memory.root)
         secret = flwr.private(_part(root, "masks"))
@@ -351,7 +351,7 @@ class SecureSum(Wrapper):
         for peer, keys in msg.members.items():
             if peer != me.id:
                 vector += _sign(me.id, peer) * _stream(flwr.agreed(secret, keys.masks), length)
-        fields = self.fields(of, name)
+        fields = self.fields(method, name)
         reply = emptied(fields, reply)
         return SecureReply(reply, vector), SecureMemory(kept, memory.root)
 
@@ -378,9 +378,9 @@ class SecureSum(Wrapper):
                 parts.append(weight * entries.flatten())
         return torch.cat(parts)
 
-    def steps(self, of: Any) -> dict[str, Callable[..., Any]]:
+    def steps(self, method: Any) -> dict[str, Callable[..., Any]]:
         """The exchanges around the method's own steps."""
-        kept = next(kind.kept for name, kind in _types(of).items() if self.touches(of, name, kind))
+        kept = next(kind.kept for name, kind in _types(method).items() if self.applies_to(method, name, kind))
         memory = SecureMemory[Optional[kept]] | None  # type: ignore[valid-type]  # noqa: UP045
         return {
             KEYS: _annotated(KEYS, self._keys, Begin, memory, PublicKeys),
@@ -431,7 +431,7 @@ class SecureSum(Wrapper):
             raise ProtocolError(f"client {me.id} has no sum in progress: each is unmasked once")
         return str(memory.root)
 
-    def beside(self, memory: Any, kept: Any) -> Any:
+    def remember(self, memory: Any, kept: Any) -> Any:
         """Return the memory after a step that is not touched."""
         return SecureMemory(kept, "" if memory is None else memory.root)
 
@@ -489,8 +489,8 @@ def _sign(client: ClientId, peer: ClientId) -> int:
     return 1 if peer > client else -1
 
 
-def _types(of: Any) -> dict[str, StepTypes]:
-    pairs = ((name, step_types(begin)) for name, begin in steps_of(of).items())
+def _types(method: Any) -> dict[str, StepTypes]:
+    pairs = ((name, step_types(begin)) for name, begin in steps_of(method).items())
     return {name: kind for name, kind in pairs if kind is not None}
 
 

@@ -69,9 +69,9 @@ class TopK(UploadWrapper):
         """Form in which entries travel."""
         return Scheme(self.share, False, self.flatten)
 
-    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Largest, Params]:
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Largest, Params]:
         """Choose the largest entries of what was left out and what is new."""
-        whole = {name: t + left[name] if left and name in left else t for name, t in updates.items()}
+        whole = {name: t + residual[name] if residual and name in residual else t for name, t in updates.items()}
         sparse = compress(whole, self.scheme)
         sent = decompress(sparse, whole, self.scheme)
         values = sparse.parts["values"]

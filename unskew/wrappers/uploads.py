@@ -40,7 +40,7 @@ class Residuals(Generic[M]):
     """A client's memory: the method's, and what its uploads have left out so far, by upload and tensor."""
 
     of: M
-    left: Params
+    residual: Params
 
 
 class UploadWrapper(Wrapper):
@@ -55,16 +55,16 @@ class UploadWrapper(Wrapper):
     one_by_one = True
 
     @abstractmethod
-    def encode(self, me: Me, updates: Params, left: Params | None) -> tuple[Any, Params]:
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Any, Params]:
         """Change updates on a client.
 
         Args:
             me: The client.
             updates: Differences by upload and tensor, as in "0/fc.weight".
-            left: What was left out so far; None if nothing is remembered.
+            residual: Sum of what was left out of earlier uploads; None if nothing is remembered.
 
         Returns:
-            What travels, and what has been left out from now on.
+            What is sent, and the residual from now on.
         """
 
     def decode(self, sent: Any, like: Params) -> Params:
@@ -77,96 +77,96 @@ class UploadWrapper(Wrapper):
         return updates
 
     # ------------------------------------------------------------------ which steps
-    def check(self, of: Any) -> None:
+    def check(self, method: Any) -> None:
         """Refuse a method whose clients send neither models nor updates.
 
         Raises:
             ConfigError: If so.
         """
-        kinds = [step_types(begin) for begin in steps_of(of).values()]
+        kinds = [step_types(begin) for begin in steps_of(method).values()]
         if not any(kind is not None and uploads(kind.reply) for kind in kinds):
             raise ConfigError(
-                f"{type(self).__name__} changes the models or updates that clients send, and {name_of(of)} has no step "
-                "that sends one; leave it out"
+                f"{type(self).__name__} changes the models or updates that clients send, and {name_of(method)} has no "
+                "step that sends one; leave it out"
             )
 
-    def touches(self, of: Any, name: str, types: StepTypes) -> bool:
+    def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
         """True if a step sends models or updates."""
         return bool(uploads(types.reply))
 
-    def init(self, of: Any, params: Params, fed: Federation) -> Any:
+    def init(self, method: Any, params: Params, fed: Federation) -> Any:
         """Return the method's state before round 1.
 
         Raises:
             ConfigError: If the first round would not send its clients one model to take differences from.
         """
-        state = of.init(params, fed)
-        plan = of.round(state, fed)
-        want = next(plan, None)
+        state = method.init(params, fed)
+        plan = method.round(state, fed)
+        request = next(plan, None)
         plan.close()
-        if isinstance(want, Ask) and self._uploads(of, want.step):
-            for message in want.to.values():
+        if isinstance(request, Ask) and self._uploads(method, request.step):
+            for message in request.to.values():
                 if sent_model(message) is None:
                     raise ConfigError(
                         f"{type(self).__name__} needs a method whose clients are sent one model, and step "
-                        f"{want.step!r} of {name_of(of)} sends none or several; leave it out"
+                        f"{request.step!r} of {name_of(method)} sends none or several; leave it out"
                     )
         return state
 
-    def _uploads(self, of: Any, name: str) -> tuple[Upload, ...]:
-        types = step_types(steps_of(of)[name])
+    def _uploads(self, method: Any, name: str) -> tuple[Upload, ...]:
+        types = step_types(steps_of(method)[name])
         return () if types is None else uploads(types.reply)
 
     # ------------------------------------------------------------------ on a client
     def work(
-        self, of: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
+        self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
     ) -> Step[tuple[Any, Any]]:
         """Run the method's step and change its uploads."""
         inner = memory.of if self.Memory and memory is not None else memory
         reply, kept = yield from running(begin(me, msg, inner))
-        fields, model = self._uploads(of, name), sent_model(msg)
+        fields, model = self._uploads(method, name), sent_model(msg)
         if model is None:
             raise ProtocolError(
-                f"step {name!r} of {name_of(of)} was sent no model, or several, to take differences from"
+                f"step {name!r} of {name_of(method)} was sent no model, or several, to take differences from"
             )
         updates = differences(fields, reply, model)
-        sent, left = self.encode(me, updates, memory.left if self.Memory and memory is not None else None)
+        sent, residual = self.encode(me, updates, memory.residual if self.Memory and memory is not None else None)
         if self.Reply is None:
             # What is not changed stays the same bits: a model minus another plus that one is not always itself.
             reply = reply if sent is updates else with_updates(fields, reply, model, sent)
         else:
             reply = self.Reply(emptied(fields, reply), names_of(fields, reply, me.layout), sent)
-        return reply, (self.Memory(kept, left) if self.Memory else kept)
+        return reply, (self.Memory(kept, residual) if self.Memory else kept)
 
-    def beside(self, memory: Any, kept: Any) -> Any:
+    def remember(self, memory: Any, kept: Any) -> Any:
         """Return the memory after a step that sends nothing: what was left out stays."""
-        return self.Memory(kept, {} if memory is None else memory.left)
+        return self.Memory(kept, {} if memory is None else memory.residual)
 
     # ------------------------------------------------------------------ on the server
-    def round(self, of: Any, state: Any, fed: Federation) -> Plan[Any]:
+    def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
         """Run the method's round on its own replies."""
         if self.Reply is None:
-            return (yield from of.round(state, fed))
+            return (yield from method.round(state, fed))
 
-        def request(want: Any) -> Any:
-            if not isinstance(want, Ask) or not (fields := self._uploads(of, want.step)):
-                return want
+        def change_request(request: Any) -> Any:
+            if not isinstance(request, Ask) or not (fields := self._uploads(method, request.step)):
+                return request
 
             def restored(client: ClientId, reply: Any) -> Any:
-                return self.restored(fields, reply, sent_model(want.to[client]) or {}, fed.layout)
+                return self.restored(fields, reply, sent_model(request.to[client]) or {}, fed.layout)
 
-            return replace(want, reduce=tuple(Within(r, restored) for r in want.reduce))
+            return replace(request, reduce=tuple(Within(r, restored) for r in request.reduce))
 
-        def answer(want: Any, got: Any) -> Any:
-            if not isinstance(want, Ask) or not (fields := self._uploads(of, want.step)):
+        def change_answer(request: Any, got: Any) -> Any:
+            if not isinstance(request, Ask) or not (fields := self._uploads(method, request.step)):
                 return got
             if isinstance(got, Reduced):
                 return replace(got, replies={c: reply.of for c, reply in got.replies.items()})
             return {
-                c: self.restored(fields, reply, sent_model(want.to[c]) or {}, fed.layout) for c, reply in got.items()
+                c: self.restored(fields, reply, sent_model(request.to[c]) or {}, fed.layout) for c, reply in got.items()
             }
 
-        return (yield from through(of.round(state, fed), request, answer))
+        return (yield from through(method.round(state, fed), change_request, change_answer))
 
     def restored(self, fields: tuple[Upload, ...], reply: Any, model: Params, layout: Layout) -> Any:
         """Make the method's reply from what travelled.
@@ -177,28 +177,28 @@ class UploadWrapper(Wrapper):
         like = shapes(fields, reply, model, layout)
         return with_updates(fields, reply.of, model, self.decode(reply.sent, like))
 
-    def validate_reply(self, of: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
+    def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
         """Refuse a reply that cannot be restored, or that the method refuses then."""
-        fields = self._uploads(of, step)
+        fields = self._uploads(method, step)
         if self.Reply is not None and fields:
             reply = self.restored(fields, reply, model, layout)
-        validate = getattr(of, "validate_reply", None)
+        validate = getattr(method, "validate_reply", None)
         if validate is not None:
             validate(step, reply, model, layout)
 
 
 # ---------------------------------------------------------------- uploads in a reply
-def uploads(of: Any) -> tuple[Upload, ...]:
+def uploads(reply: Any) -> tuple[Upload, ...]:
     """Find the uploads in a type of reply, in it and in the records it holds; none in one that is `sealed`."""
-    found: list[Upload] = []
-    if is_record_type(of) and not getattr(of, "sealed", False):
-        for name, hint in hints_of(of).items():
+    fields: list[Upload] = []
+    if is_record_type(reply) and not getattr(reply, "sealed", False):
+        for name, hint in hints_of(reply).items():
             members = (hint, *get_args(hint))
             mark = next((x for m in members for x in getattr(m, "__metadata__", ()) if isinstance(x, UploadMark)), None)
             if mark is not None:
-                found.append(Upload((name,), mark.kind))
-            found += [Upload((name, *inner.path), inner.kind) for inner in uploads(hint)]
-    return tuple(found)
+                fields.append(Upload((name,), mark.kind))
+            fields += [Upload((name, *inner.path), inner.kind) for inner in uploads(hint)]
+    return tuple(fields)
 
 
 def sent_model(message: Any) -> Params | None:
