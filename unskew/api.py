@@ -274,7 +274,7 @@ def _task(
 
 
 def _metrics(evaluate: Iterable[Any]) -> dict[str, Measure | None]:
-    """What is to be evaluated by name, and the metrics among it that are values of this process."""
+    """Return what is to be evaluated by name, and the metrics among it that are values of this process."""
     return {
         one if isinstance(one, str) else _address(one): None if isinstance(one, str) else as_measure(one)
         for one in evaluate

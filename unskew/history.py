@@ -105,7 +105,7 @@ class History:
             self.folder, method, client, seed, network=self._network, allow_code=self._network is not None
         )
 
-    def of_clients(self, method: str, name: str | None = None, seed: int | None = None) -> dict[int, float]:
+    def client_values(self, method: str, name: str | None = None, seed: int | None = None) -> dict[int, float]:
         """A metric of each evaluated client after the last round, {client: value}.
 
         Of more clients than the run's `client_rows` it is not in `rows`, but in columns of the run's folder.

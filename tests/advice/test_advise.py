@@ -15,7 +15,7 @@ import torch
 
 import unskew as us
 from unskew import api
-from unskew.advice import Advice, of_experiment, page
+from unskew.advice import Advice, advise_experiment, page
 from unskew.advice.check import Check, gain
 from unskew.advice.measure import proposals
 from unskew.advice.page import write_advice
@@ -50,7 +50,7 @@ def described(data: object, rounds: int = 2, **settings: Any) -> tuple[Experimen
 
 def advice(data: object, rounds: int = 2, seeds: int = 2, **limits: Any) -> Advice:
     experiment, inputs = described(data, rounds)
-    return of_experiment(experiment, math.inf, inputs=inputs, most_seeds=seeds, most_folds=1, **limits)
+    return advise_experiment(experiment, math.inf, inputs=inputs, most_seeds=seeds, most_folds=1, **limits)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def _with_test_labels_turned(experiment: Experiment, inputs: InMemoryInputs) -> 
 def test_corrupting_the_test_labels_changes_no_choice_and_every_result() -> None:
     experiment, inputs = described(made(sites=3, opposite=(2,)), rounds=1)
     corrupted = _with_test_labels_turned(experiment, inputs)
-    a, b = (of_experiment(experiment, math.inf, inputs=i, most_seeds=1, most_folds=1) for i in (inputs, corrupted))
+    a, b = (advise_experiment(experiment, math.inf, inputs=i, most_seeds=1, most_folds=1) for i in (inputs, corrupted))
     assert a.measured.numbers == b.measured.numbers
     assert a.measured.proposals == b.measured.proposals
     assert a.race.rates == b.race.rates
@@ -141,7 +141,7 @@ def test_what_is_no_mean_over_rows_is_averaged_over_the_folds_that_have_it() -> 
 @pytest.mark.usefixtures("one_rate")
 def test_two_folds_train_twice_and_all_their_rows_decide() -> None:
     experiment, inputs = described(made(sites=3), rounds=1)
-    of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=2)
+    of = advise_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=2)
     assert of.race.folds == 2
     fedavg = of.race.bounds[FEDAVG]
     assert len(fedavg.trainings) == 2
@@ -317,7 +317,7 @@ def test_the_budget_cuts_the_race_short_and_an_answer_comes_all_the_same(monkeyp
     ticks = itertools.count(0.0, 0.35)
     monkeypatch.setattr(Clock, "spent", property(lambda self: next(ticks)))
     experiment, inputs = described(made())
-    of = of_experiment(experiment, 0.2, inputs=inputs, most_folds=1)
+    of = advise_experiment(experiment, 0.2, inputs=inputs, most_folds=1)
     assert not of.race.in_time
     assert any(e.out.startswith("no time") for e in of.race.entries)
     assert 1 <= len(of.check.seeds) < 10
@@ -328,7 +328,7 @@ def test_the_budget_cuts_the_race_short_and_an_answer_comes_all_the_same(monkeyp
 def test_a_method_that_diverges_leaves_the_race_and_the_others_go_on() -> None:
     methods = {"FedAvg": us.FedAvg(local=LOCAL), "wild": us.FedProx(mu=0.3, local=dataclasses.replace(LOCAL, lr=1e38))}
     experiment, inputs = api.described(methods, {"rounds": 2}, data=made(), model="logistic")
-    of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
+    of = advise_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
     (wild,) = [e for e in of.race.entries if e.method.label == "wild"]
     assert wild.out
     assert of.race.chosen is not None
@@ -355,7 +355,7 @@ def test_a_single_site_is_refused() -> None:
 
 def test_sites_without_test_rows_are_refused(tiny: Callable[..., Experiment]) -> None:
     with pytest.raises(DataError, match="no site has test rows; raise test_fraction"):
-        of_experiment(tiny("test_fraction=0.0"))
+        advise_experiment(tiny("test_fraction=0.0"))
 
 
 def test_a_setting_that_is_none_is_refused() -> None:
@@ -383,7 +383,7 @@ def test_every_question_has_an_answer_and_every_site_its_name(simple: Advice) ->
 @pytest.mark.usefixtures("one_rate")
 def test_sites_that_come_later_are_the_newcomers_and_take_no_part() -> None:
     experiment, inputs = described(made(sites=3), rounds=1, unseen={"clients": ["site B"]})
-    of = of_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
+    of = advise_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
     assert [(n.name, n.alone, n.joined) for n in of.newcomers] == [("site B", None, None)]
     assert {of.sites.names[c] for c in of.by_site} == {"site A", "site C"}
     assert "site B, which comes later," in dict(of.sentences())["What about a new site?"]
@@ -434,7 +434,7 @@ def test_the_page_and_a_file_that_a_run_takes_are_written(simple: Advice, tmp_pa
 def test_groups_of_sites_that_were_drawn_stay_those_sites_in_the_file(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
-    of = of_experiment(tiny("rounds=1"), 0.005, most_seeds=1)
+    of = advise_experiment(tiny("rounds=1"), 0.005, most_seeds=1)
     files = write_advice(of, tmp_path)
     recommended = config.load(files.experiment)
     again = divide(recommended, of.sites.setup.dataset, 77)

@@ -298,7 +298,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[UnskewError], str]] = {
     "kind": ({"task": "regresion"}, ConfigError, "unknown kind of task 'regresion'; did you mean regression"),
     "alpha": ({"split": us.Dirichlet(alpha=-1.0, num_clients=4)}, ConfigError, r"^split\.alpha must be > 0, got -1"),
     "a name for a split": ({"split": "dirichlet"}, ConfigError, "^split must be one of IID, .* got 'dirichlet'"),
-    "more clients than samples": ({"split": us.IID(num_clients=5000)}, DataError, "1438"),
+    "more clients than examples": ({"split": us.IID(num_clients=5000)}, DataError, "1438"),
     "an unknown data set": ({"data": "digit"}, DataError, "did you mean digits?"),
     "one array": ({"data": np.zeros(3)}, DataError, r"^data must be \(x, y\), .*; got one array of shape \(3,\)$"),
     "a table without target": ({"data": FRAME}, DataError, r"^target must name the column of the labels"),

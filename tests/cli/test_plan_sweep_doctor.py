@@ -95,7 +95,10 @@ def test_plan_takes_settings_and_built_in_names(unskew: Unskew) -> None:
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ("split.num_clients=900", "DataError: 900 clients x at least 10 samples = 9000, but there are 1438 samples; "),
+        (
+            "split.num_clients=900",
+            "DataError: 900 clients x at least 10 examples = 9000, but there are 1438 examples; ",
+        ),
         ("clients_per_round=9", "ConfigError: clients_per_round must be at most the 4 clients, got 9\n"),
         ("rouns=9", "ConfigError: unknown key rouns; did you mean rounds?"),
     ],

@@ -17,7 +17,7 @@ def run(here: Path, unskew: Unskew) -> Path:
 def test_the_tables_are_on_stdout_and_remarks_on_stderr(run: Path, unskew: Unskew) -> None:
     said = unskew("price", run, "--target", "0.999")
     assert said.code == 0
-    assert "ledger honest: mean ± standard deviation over 2 seeds" in said.out
+    assert "ledger measured: mean ± standard deviation over 2 seeds" in said.out
     assert "on the air, channel paper" in said.out
     assert "until accuracy" not in said.out
     for method in ("fedavg", "fedprox"):
@@ -29,7 +29,7 @@ def test_json_is_all_there_is_on_stdout(run: Path, unskew: Unskew) -> None:
     said = unskew("price", run, "--json", "--channel", "p001", "--target", "fedavg-peak")
     assert (said.code, said.err) == (0, "")
     found = json.loads(said.out)
-    assert (found["run"], found["ledger"], found["target"]) == ("a", "honest", "fedavg-peak")
+    assert (found["run"], found["ledger"], found["target"]) == ("a", "measured", "fedavg-peak")
     assert found["presets"]["a"]["channel"] == "p001"
     assert found["presets"]["a"]["settings"]["spectrum"]["rbs"] == 1484
     rows = {(r["method"], r["metric"]): r for r in found["rows"]}
@@ -74,7 +74,11 @@ def test_a_run_under_a_radio_is_priced_under_its_own(here: Path, unskew: Unskew)
         (["nowhere"], "RunError", "nowhere is not a run folder: it has no run.json"),
         (["a", "--channel", "p002"], "ConfigError", "no channel is called 'p002'; choose paper, p000, p001"),
         (["a", "--channel", "mine.toml"], "ConfigError", "cannot read mine.toml"),
-        (["a", "--ledger", "honst"], "ConfigError", "--ledger must be one of honest, table3, subframes, got 'honst'"),
+        (
+            ["a", "--ledger", "mesured"],
+            "ConfigError",
+            "--ledger must be one of measured, table3, subframes, got 'mesured'",
+        ),
         (
             ["a", "--target", "2"],
             "ConfigError",

@@ -50,7 +50,7 @@ SETTINGS = {
     "too large a cohort": (["clients_per_round=9"], "ConfigError", "at most the 4 clients", "9"),
     "alpha zero": (["split.alpha=0"], "ConfigError", "split.alpha must be > 0", "got 0"),
     "alpha negative": (["split.alpha=-0.2"], "ConfigError", "split.alpha must be > 0", "-0.2"),
-    "more clients than samples": (["split.num_clients=5000"], "DataError", "5000", "1438"),
+    "more clients than examples": (["split.num_clients=5000"], "DataError", "5000", "1438"),
     "an unknown model": (["task.model=lgistic"], "ConfigError", "did you mean logistic?"),
     "an unknown option": (["task.model=mlp", "task.model_options.hiden=3"], "ConfigError", "did you mean hidden?"),
     "an unknown algorithm": (["methods.0.name=fedavgg"], "ConfigError", "methods.0.name", "did you mean fedavg?"),
@@ -179,7 +179,7 @@ def test_an_empty_client_is_refused_by_its_number(unskew: Unskew, here: Path) ->
     assert unskew("run", "tiny.toml", "--out", "again", "-q", "--no-report", "--set", whole, "--seed", 0).code == 0
     manifest["clients"][2]["train"] = []
     said = unskew("run", "tiny.toml", "--out", "r", "--set", unskew_manifest(here, manifest), "--seed", 0)
-    refused(said, "DataError", "client 2 has no training samples")
+    refused(said, "DataError", "client 2 has no training examples")
     untouched(here, "good", "again", "split.json")
 
 

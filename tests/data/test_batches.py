@@ -106,5 +106,5 @@ def test_settings_that_make_no_plan_are_refused(arguments: dict[str, int], messa
 @pytest.mark.parametrize(("n", "min_batch"), [(0, 1), (1, 2)])
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_a_client_with_too_little_data_is_refused(n: int, min_batch: int, batch_size: int | None):
-    with pytest.raises(DataError, match=f"a client has {n} training samples, a batch needs at least {min_batch}"):
+    with pytest.raises(DataError, match=f"a client has {n} training examples, a batch needs at least {min_batch}"):
         plan(n, batch_size=batch_size, epochs=1, key=key, min_batch=min_batch)

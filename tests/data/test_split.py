@@ -230,7 +230,7 @@ def test_repair_gives_a_client_the_classes_it_wants():
 def test_repair_stays_within_a_pathological_clients_classes():
     """Class 0 has 1 sample and two holders: the one without it cannot be served by class 1's holders."""
     y = np.array([0] + [1] * 9)
-    with pytest.raises(DataError, match=r"can have only 0 samples of its classes \[0\], 1 are needed"):
+    with pytest.raises(DataError, match=r"can have only 0 examples of its classes \[0\], 1 are needed"):
         assign(Pathological(1, 4, min_samples=1), y, 2, Key(0))
 
 
@@ -279,11 +279,11 @@ def test_a_manifest_that_does_not_say_how_it_was_divided_is_refused(split: Any, 
 
 def test_a_manifest_must_fit_the_data_and_the_split(tmp_path: Path):
     path = manifest(tmp_path / "m.json", 6, ([4, 0], [], [1]), ([3], [2], []))
-    with pytest.raises(DataError, match="divides 6 samples, but there are 7"):
+    with pytest.raises(DataError, match="divides 6 examples, but there are 7"):
         assign(FromManifest(path), np.zeros(7, int), 1, Key(0))
     with pytest.raises(DataError, match="has 2 clients, but num_clients is 3"):
         assign(FromManifest(path, num_clients=3), np.zeros(6, int), 1, Key(0))
-    with pytest.raises(DataError, match="client 1 has 2 samples, at least 3"):
+    with pytest.raises(DataError, match="client 1 has 2 examples, at least 3"):
         assign(FromManifest(path, min_samples=3), np.zeros(6, int), 1, Key(0))
 
 
@@ -313,12 +313,15 @@ def test_a_field_out_of_range_is_refused(split: Split, message: str):
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        (IID(2001, 1), "2001 clients x at least 1 samples = 2001, but there are 2000 samples"),
-        (Dirichlet(0.1, num_clients=300, min_samples=7), "300 clients x at least 7 samples = 2100, but there are 2000"),
-        (Shards(201), "10 clients x 201 shards = 2010 shards, but there are 2000 samples"),
-        (Pathological(11), "classes_per_client is 11, but only 10 classes have samples"),
+        (IID(2001, 1), "2001 clients x at least 1 examples = 2001, but there are 2000 examples"),
+        (
+            Dirichlet(0.1, num_clients=300, min_samples=7),
+            "300 clients x at least 7 examples = 2100, but there are 2000",
+        ),
+        (Shards(201), "10 clients x 201 shards = 2010 shards, but there are 2000 examples"),
+        (Pathological(11), "classes_per_client is 11, but only 10 classes have examples"),
         (Pathological(2, num_clients=4), "4 clients x 2 classes = 8 places, but 10 classes need one each"),
-        (ByGroup(3), "3 clients x at least 2 samples = 6, but group 1 has 5 samples"),
+        (ByGroup(3), "3 clients x at least 2 examples = 6, but group 1 has 5 examples"),
         (ByGroup(2, num_clients=7), "2 domains x 2 clients = 4 clients, but num_clients is 7"),
     ],
 )

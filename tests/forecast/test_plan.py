@@ -392,7 +392,7 @@ def test_a_plan_disturbs_no_random_numbers(tiny: Callable[..., Experiment]) -> N
 
 # ---------------------------------------------------------------- what is refused
 def test_more_clients_than_samples_are_refused_with_the_product(tiny: Callable[..., Experiment]) -> None:
-    with pytest.raises(DataError, match=r"2000 clients x at least 2 samples = 4000, but there are 1438 samples"):
+    with pytest.raises(DataError, match=r"2000 clients x at least 2 examples = 4000, but there are 1438 examples"):
         plan.plan(tiny("split.num_clients=2000"))
 
 

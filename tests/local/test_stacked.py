@@ -556,7 +556,7 @@ def test_a_failure_that_nobody_catches_closes_every_step() -> None:
 
 def test_a_client_too_small_for_batch_norm_is_refused_as_alone() -> None:
     task, data = task_of("cnn, batch norm"), device_data(sizes=(8, 8, 1))
-    with pytest.raises(DataError, match="1 training samples, a batch needs at least 2"):
+    with pytest.raises(DataError, match="1 training examples, a batch needs at least 2"):
         dict(
             Stacked(LocalTrainer(task, data, dtype=torch.float64)).complete(
                 work(task, data, training(CONFIGS["plain"]), {c: start_of(task) for c in range(3)})

@@ -421,7 +421,7 @@ def test_a_single_example_trains_a_network_without_batch_norm_and_is_refused_wit
     assert fitted.steps == 3
     assert not torch.equal(fitted.params["3.weight"], start_of(task)["3.weight"])
     task = make("batch_norm")
-    with pytest.raises(DataError, match="1 training samples, a batch needs at least 2"):
+    with pytest.raises(DataError, match="1 training examples, a batch needs at least 2"):
         LocalTrainer(task, data).fit(me(task, 3), Sgd(start_of(task), config), Key(0))
 
 

@@ -1,4 +1,4 @@
-"""The made situations of `advise/situations`: what they hold, what is the right kind, and how answers are counted."""
+"""The synthetic situations of `advise/situations`: what they hold, which kind of answer is right, how answers count."""
 
 import dataclasses
 from pathlib import Path
@@ -95,10 +95,10 @@ def test_answers_are_counted_by_situation_and_by_seed(tmp_path: Path, monkeypatc
 def test_a_situation_is_asked_with_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
-    def of_experiment(experiment: Any, minutes: float, **options: Any) -> Any:
+    def advise_experiment(experiment: Any, minutes: float, **options: Any) -> Any:
         seen.update(options, experiment=experiment)
 
-    monkeypatch.setattr(advise, "of_experiment", of_experiment)
+    monkeypatch.setattr(advise, "advise_experiment", advise_experiment)
     (situation,) = [s for s in SITUATIONS if s.name == "one round only"]
     advise.ask(situation, 7, 8, 3, 2)
     assert (seen["max_rounds"], seen["most_seeds"], seen["most_folds"]) == (1, 3, 2)

@@ -58,7 +58,7 @@ def total(costs: tuple[Cost, ...]) -> dict[str, float]:
 
 
 # ---------------------------------------------------------------- the papers' ledgers
-@pytest.mark.parametrize("ledger", ["honest", "feddif_subframes"])
+@pytest.mark.parametrize("ledger", ["measured", "feddif_subframes"])
 def test_a_fedavg_round_takes_p001s_sub_frames(ledger: Any) -> None:
     """P001's Table II: 175,554 sub-frames / 80 rounds = 2194; 10 users, 40e6 bits, 300 rounds, within 5 %."""
     one = training("fedavg", 0, fedavg(300, 10))

@@ -39,8 +39,8 @@ def both(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFacto
 
 def test_columns_hold_what_rows_would(both: tuple[Path, Path]) -> None:
     rows, with_columns = both
-    of_clients = [r for r in METRICS.rows(rows) if "client" in r]
-    assert {(r["name"], r["round"]) for r in of_clients} == {
+    client_values = [r for r in METRICS.rows(rows) if "client" in r]
+    assert {(r["name"], r["round"]) for r in client_values} == {
         ("personal.accuracy", 2),
         ("personal_on_global.accuracy", 2),
     }
@@ -50,7 +50,7 @@ def test_columns_hold_what_rows_would(both: tuple[Path, Path]) -> None:
         for row in zip(c.client.tolist(), c.value.tolist(), c.weight.tolist(), strict=True)
     }
     keys = ("method", "seed", "round", "name", "client", "value", "weight")
-    assert in_columns == {tuple(r[key] for key in keys) for r in of_clients}
+    assert in_columns == {tuple(r[key] for key in keys) for r in client_values}
     others = [r for r in METRICS.rows(rows) if "client" not in r and r["name"] != "seconds"]
     assert [r for r in METRICS.rows(with_columns) if r["name"] != "seconds"] == others
     assert reader.read(with_columns).clients == reader.read(rows).clients
@@ -60,12 +60,12 @@ def test_columns_hold_what_rows_would(both: tuple[Path, Path]) -> None:
 def test_a_history_gives_the_numbers_of_clients_from_rows_or_columns(both: tuple[Path, Path]) -> None:
     in_rows, in_columns = (history(loop.RunResult(f, json.loads((f / "summary.json").read_text()))) for f in both)
     for name in ("personal.accuracy", "personal_on_global.accuracy"):
-        assert in_rows.of_clients("fedavg", name) == in_columns.of_clients("fedavg", name, seed=0)
-    assert list(in_columns.of_clients("fedavg")) == [0, 1, 2, 3]
+        assert in_rows.client_values("fedavg", name) == in_columns.client_values("fedavg", name, seed=0)
+    assert list(in_columns.client_values("fedavg")) == [0, 1, 2, 3]
     assert not any("client" in row for row in in_columns.rows)
     for kept in (in_rows, in_columns):
         with pytest.raises(KeyError, match=r"fedavg, seed 1, has no personal\.accuracy of single clients"):
-            kept.of_clients("fedavg", seed=1)
+            kept.client_values("fedavg", seed=1)
 
 
 def test_as_many_clients_as_have_rows_have_no_columns(

@@ -322,7 +322,7 @@ def test_a_target_that_is_met_at_once_trains_nothing(tiny: Callable[..., Experim
         (DataError, ["task.data=mnist", "task.data_dir=/nowhere"], "mnist was not found; looked for /nowhere/mnist"),
         (DataError, ["task.data=npz:/nowhere/x.npz"], "there is no file /nowhere/x.npz"),
         (DataError, ["task.data=digitz"], "unknown data set 'digitz'; did you mean digits?"),
-        (DataError, ["split.num_clients=1000"], "1000 clients x at least 2 samples = 2000, but there are 143"),
+        (DataError, ["split.num_clients=1000"], "1000 clients x at least 2 examples = 2000, but there are 143"),
         (DataError, ["stop.metric=0.5", "split={name='iid', num_clients=400}"], "stop.metric needs validation"),
         (ConfigError, ["clients_per_round=5"], "clients_per_round must be at most the 4 clients, got 5"),
         (ConfigError, ["task.model=mlpp"], "unknown model 'mlpp'; did you mean mlp?"),
@@ -346,7 +346,7 @@ def test_clients_too_small_for_batch_norm_are_refused(tiny: Callable[..., Experi
     small = ["split={name='iid', num_clients=700}", "test_fraction=0.5"]
     network = ["task.model=cnn_small", "task.model_options={norm='batch'}"]
     message = refused(DataError, tiny(*small, *network), tmp_path / "run")
-    assert message.startswith("fedavg: a client has 1 training samples, a batch needs at least 2; ")
+    assert message.startswith("fedavg: a client has 1 training examples, a batch needs at least 2; ")
     message = refused(ConfigError, tiny(*network, "local.batch_size=1"), tmp_path / "run")
     assert message.startswith("fedavg: batch_size must be >= 2")
     experiment = tiny(*small, *network, methods='[[methods]]\nname = "centralised"\n')

@@ -167,7 +167,7 @@ def test_one_impossible_point_refuses_the_sweep_and_is_named(tmp_path: Path, tab
 
 def test_a_point_that_only_its_data_make_impossible_is_refused_before_any_is_run(tmp_path: Path) -> None:
     check(points(tmp_path, 'grid = { "split.num_clients" = [3, 4] }'))
-    with pytest.raises(DataError, match=r"^point 002-num_clients=999: 999 clients x at least 2 samples = 1998"):
+    with pytest.raises(DataError, match=r"^point 002-num_clients=999: 999 clients x at least 2 examples = 1998"):
         check(points(tmp_path, 'grid = { "split.num_clients" = [3, 999] }'))
 
 

@@ -147,7 +147,7 @@ def test_every_method_reports_newcomers_after_the_last_round_and_the_gap(ran: Pa
         assert got.value(method, "gap.accuracy") == pytest.approx(seen - served)
         adapted = got.value(method, "unseen_adapted.accuracy.mean")
         assert got.value(method, "gap_adapted.accuracy") == pytest.approx(seen - adapted)
-        by_client = got.of_clients(method, "unseen_adapted.accuracy", seed=1)
+        by_client = got.client_values(method, "unseen_adapted.accuracy", seed=1)
         assert set(by_client) == {3, 4, 5}
     rounds = {row["round"] for row in got.rows if row["name"] == "unseen.accuracy.mean"}
     assert rounds == {2}

@@ -227,7 +227,7 @@ def test_the_whole_test_set_and_each_clients_own_are_ranked_by_themselves() -> N
     risk = np.array(us.predict(model, dataset.x_test.numpy()))[:, None]
     assert history.value("fedavg") == pytest.approx(survival.concordance(risk, dataset.y_test.numpy()))
     fed = us.federate(dataset, THREE, Key(0) / "data")
-    for client, value in history.of_clients("fedavg").items():
+    for client, value in history.client_values("fedavg").items():
         rows = fed.clients[client].test
         risk = np.array(us.predict(model, dataset.x_train[rows].numpy()))[:, None]
         assert value == pytest.approx(survival.concordance(risk, dataset.y_train[rows].numpy()))

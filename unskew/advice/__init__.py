@@ -91,13 +91,13 @@ def advise(
                 methods, {"name": "advice", "rounds": rounds, **settings}, data=data, model=model, target=target,
                 client=client, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
             )  # fmt: skip
-        advice = of_experiment(experiment, minutes, max_rounds, max_megabytes, watcher.note, inputs=inputs)
+        advice = advise_experiment(experiment, minutes, max_rounds, max_megabytes, watcher.note, inputs=inputs)
     if out is not None:
         write_advice(advice, Path(out))
     return advice
 
 
-def of_experiment(
+def advise_experiment(
     experiment: Experiment,
     minutes: float = MINUTES,
     max_rounds: int | None = None,
@@ -108,7 +108,7 @@ def of_experiment(
     most_seeds: int = MOST_SEEDS,
     most_folds: int = MOST_FOLDS,
 ) -> Advice:
-    """The advice for an experiment; `note` is told how far it is.
+    """Give advice for an experiment; `note` gets a line for each stage.
 
     Without a limit of time there are as many folds and final seeds as there may be.
 
@@ -134,4 +134,4 @@ def of_experiment(
     return Advice(sites, limits, measured, raced, checked, came, clock.spent, clock.seconds)
 
 
-__all__ = ["Advice", "advise", "of_experiment"]
+__all__ = ["Advice", "advise", "advise_experiment"]

@@ -67,7 +67,7 @@ class Advice:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the sites should federate.
+        """Verdict on whether the sites should federate.
 
         Training alone is advised only if FedAvg, which no race has chosen, is not worth it either.
         """

@@ -45,7 +45,7 @@ MOST_LEFT_OUT = 8
 
 @dataclass(frozen=True)
 class Cost:
-    """What one training with a method costs.
+    """Cost of one training with a method.
 
     Attributes:
         rounds: Its rounds.

@@ -1,4 +1,4 @@
-"""How much the sites disagree: in sizes, labels and columns of their data, and in the directions their training takes.
+"""Disagreement of the sites: in sizes, labels and columns of their data, and in the directions their training takes.
 
 Directions  g_i is what local training changes of a common model at site i, and c_ij the cosine of g_i and g_j; the
             model is FedAvg's, and c_ij the mean over its first rounds.  It is HCCT's matrix (Y. Sun et al., "How to
@@ -35,7 +35,7 @@ MOST_GROUPS = 4
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """How much the sites disagree.
+    """Disagreement of the sites.
 
     Attributes:
         numbers: Sizes, labels and columns, each beside what chance would give; training rows only.

@@ -37,7 +37,7 @@ PAGE, EXPERIMENT, SITES = "advice.html", "advised.toml", "sites.json"
 
 @dataclass(frozen=True)
 class Files:
-    """What was written: the page, and the experiment that it recommends."""
+    """Files that advice writes: the page, and the experiment that it recommends."""
 
     page: Path
     experiment: Path
@@ -67,7 +67,7 @@ def write_advice(advice: Advice, folder: Path) -> Files:
 
 
 def view(advice: Advice, text: str) -> dict[str, object]:
-    """What the template shows."""
+    """Collect the variables of the template."""
     first, *others = advice.sentences()
     sections = (_worth(advice), _for_whom(advice), _with_whom(advice), _race(advice), _newcomers(advice))
     in_python = advice.sites.experiment.task.model.startswith(IN_PYTHON)

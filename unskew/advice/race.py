@@ -34,7 +34,7 @@ BOUNDS_UNTIL, RACE_UNTIL = 0.4, 0.75
 """Shares of the budget after which bounds and race are cut short."""
 
 AT_RATE = " at rate 0.000316"
-"""As long as what follows a label may be."""
+"""Longest suffix that a label may get."""
 
 ALONE, FEDAVG, POOLED = "each site alone", "FedAvg", "pooled data"
 
@@ -150,7 +150,7 @@ def affordable(sites: Sites, local: dict[str, Any], clock: Clock, most_folds: in
 
 
 def work(everyone: float) -> tuple[float, float]:
-    """What a fold comes to, and what comes after the race, in trainings with FedAvg.
+    """Compute the work of one fold and of what follows the race, in trainings with FedAvg.
 
     A fold: rates of FedAvg, sites alone and pooled data, 5/3 each, and a race of 12.  The end: three seeds of the same
     and of the chosen method, and newcomers.  Alone and pooled, `everyone` trains in a round: so many cohorts.
@@ -232,7 +232,7 @@ def candidates(
 
 
 def _apart_from_rate(method: Method) -> str:
-    """What a method is, but for its local rate: two entries that differ in that only are one."""
+    """Return what identifies a method apart from its local rate: entries that differ in that only are one."""
     local = {key: value for key, value in method.options.get("local", {}).items() if key != "lr"}
     return repr((method.name, sorted({**method.options, "local": sorted(local.items())}.items())))
 

@@ -61,7 +61,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a federation must keep to.
+    """Limits that a federation must keep to.
 
     Attributes:
         rounds: The most communication rounds.
@@ -154,7 +154,7 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
 # ---------------------------------------------------------------- scores
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """How the sites' models do on rows of their own.
+    """Scores of the sites' models on rows of their own.
 
     Attributes:
         values: The headline of each site; sites without rows, or for which it is not defined, are left out.
@@ -289,7 +289,7 @@ class Training:
         return self.megabytes is None or self.sent <= self.megabytes * 1e6
 
     def scores(self, rows: Ragged) -> Scores:
-        """How the sites' models, as they are now, do on rows of each."""
+        """Evaluate the sites' models, as they are now, on rows of each."""
         task, clients = self.sites.setup.task, [int(c) for c in np.flatnonzero(rows.sizes)]
         models = own_models(self.sim, self.state, self.at, clients)
         jobs = {c: EvalJob(models[c], "train", rows[c].to(self.sites.setup.device)) for c in clients if c in models}

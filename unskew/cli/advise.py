@@ -35,14 +35,14 @@ def advise(
     [dim]unskew advise digits[/]
     [dim]unskew advise my.toml --minutes 10 --max-megabytes 50[/]
     """
-    from unskew.advice import of_experiment
+    from unskew.advice import advise_experiment
     from unskew.advice.page import write_advice
     from unskew.run.progress import watching
 
     chosen = load_own(experiment, located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(chosen.name)}-advice-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as callback:
-        advice = of_experiment(chosen, minutes, max_rounds, max_megabytes, callback.note)
+        advice = advise_experiment(chosen, minutes, max_rounds, max_megabytes, callback.note)
     files = write_advice(advice, folder)
     if as_json:
         print(json.dumps(advice.to_json()))

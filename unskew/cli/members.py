@@ -13,7 +13,7 @@ MOST_ROWS = 40
 
 
 def should_join(record: Record) -> list[Table | str]:
-    """For each method that forms groups, a table of its clients, or just a sentence if they are many."""
+    """Lay out a table of its clients for each method that forms groups, or just a sentence if they are many."""
     methods = join_summaries(record)
     small = sum(len(j.members) for j in methods) <= MOST_ROWS
     return [part for j in methods for part in ((clients(j), j.words) if small else (j.words,))]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unskew.pricing.traffic import RecordedRun
     from unskew.tasks.measure import Measure
 
-LEDGERS: "dict[str, Ledger]" = {"honest": "honest", "table3": "feddif_table3", "subframes": "feddif_subframes"}
+LEDGERS: "dict[str, Ledger]" = {"measured": "measured", "table3": "feddif_table3", "subframes": "feddif_subframes"}
 
 SENT = (("MB down", "megabytes.down"), ("MB d2d", "megabytes.d2d"), ("MB up", "megabytes.up"), ("MB", "megabytes"))
 ON_AIR = (
@@ -42,8 +42,8 @@ def price(
         typer.Option(help="paper, p000, p001, or a TOML file; default the run's own radio, else paper."),
     ] = None,
     ledger: Annotated[
-        str, typer.Option(help="honest: our bytes; table3, subframes: as FedDif's two papers count.")
-    ] = "honest",
+        str, typer.Option(help="measured: our bytes; table3, subframes: as FedDif's two papers count.")
+    ] = "measured",
     target: Annotated[
         str | None,
         typer.Option(help="Also the cost to this accuracy, for example 0.7, or to fedavg-peak."),

@@ -36,7 +36,7 @@ def tune(
     from typing import cast
 
     from unskew.run.progress import watching
-    from unskew.tuning import of_experiment
+    from unskew.tuning import tune_experiment
     from unskew.tuning.page import EXPERIMENT, PAGE, lead
     from unskew.tuning.search import Budget, Pruner
 
@@ -44,7 +44,7 @@ def tune(
     chosen = load_own(experiment, located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(chosen.name)}-tuning-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as callback:
-        tuning = of_experiment(chosen, folder, budget, final_seeds, callback.note)
+        tuning = tune_experiment(chosen, folder, budget, final_seeds, callback.note)
     if as_json:
         print(json.dumps(tuning.to_json()))
     else:

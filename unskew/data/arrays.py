@@ -343,7 +343,7 @@ def _stratified(
 def inputs_of(
     name: str, train: Array, test: Array, bytes_from: int | None = None
 ) -> tuple[Tensor | ByteImages, Tensor | ByteImages, tuple[tuple[float, float], ...] | None, Inputs]:
-    """Both parts; of images of whole numbers, what black and white have become in each channel; and how they did.
+    """Convert both parts of the inputs, and return what black and white became in each channel of byte images.
 
     Images that would take `bytes_from` bytes as floats stay bytes.
     """

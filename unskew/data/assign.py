@@ -88,8 +88,8 @@ def assign(
     else:
         if split.num_clients * split.min_samples > n:
             raise DataError(
-                f"{split.num_clients} clients x at least {split.min_samples} samples = "
-                f"{split.num_clients * split.min_samples}, but there are {n} samples; lower num_clients or min_samples"
+                f"{split.num_clients} clients x at least {split.min_samples} examples = "
+                f"{split.num_clients * split.min_samples}, but there are {n} examples; lower num_clients or min_samples"
             )
         clients = (
             _by_base(split, entanglement.bases_of(labels, domains, split.bases), key)
@@ -144,7 +144,7 @@ def _check_partition(clients: tuple[Ints, ...], n: int) -> None:
     """Guard against a bug in unskew: an example lost or held twice would spoil every later number."""
     if not np.array_equal(np.bincount(np.concatenate(clients), minlength=n), np.ones(n, np.int64)):
         raise DataError(
-            "the split lost or repeated a sample, which is a bug of unskew; please report the configuration"
+            "the split lost or repeated an example, which is a bug of unskew; please report the configuration"
         )
 
 
@@ -245,7 +245,7 @@ def _shards(split: Shards, labels: Ints, num_classes: int, key: Key) -> tuple[In
     if shards > n:
         raise DataError(
             f"{split.num_clients} clients x {split.shards_per_client} shards = {shards} shards, "
-            f"but there are {n} samples; lower num_clients or shards_per_client"
+            f"but there are {n} examples; lower num_clients or shards_per_client"
         )
     owner = (key / "shards").numpy().permutation(shards) // split.shards_per_client
     owners = np.repeat(owner, largest_remainder(np.ones(shards), n))
@@ -260,7 +260,7 @@ def _holders(split: Pathological, stock: Ints, key: Key) -> Floats:
     k, rng = split.classes_per_client, key.numpy()
     if k > len(present):
         raise DataError(
-            f"classes_per_client is {k}, but only {len(present)} classes have samples; lower classes_per_client"
+            f"classes_per_client is {k}, but only {len(present)} classes have examples; lower classes_per_client"
         )
     if split.num_clients * k < len(present):
         raise DataError(
@@ -277,7 +277,7 @@ def _holders(split: Pathological, stock: Ints, key: Key) -> Floats:
 
 
 def _repair(counts: Ints, wanted: Floats, minimum: int, fixed: bool) -> None:
-    """Move samples, in place, from the richest clients until every row holds `minimum`.
+    """Move examples, in place, from the richest clients until every row holds `minimum`.
 
     The receiver takes the classes it wants most first; with `fixed` it takes only those.  Each move fills a receiver,
     brings a donor down to the minimum or empties it of these classes, so the number of moves is bounded by the table.
@@ -294,7 +294,7 @@ def _repair(counts: Ints, wanted: Floats, minimum: int, fixed: bool) -> None:
                 out_of_reach.append(heapq.heappop(richest))
             if not richest:
                 raise DataError(
-                    f"client {i} can have only {sizes[i]} samples of its classes {allowed.tolist()}, {minimum} are "
+                    f"client {i} can have only {sizes[i]} examples of its classes {allowed.tolist()}, {minimum} are "
                     f"needed; lower min_samples or num_clients, or raise classes_per_client"
                 )
             donor = heapq.heappop(richest)[1]
@@ -314,7 +314,7 @@ def _repair(counts: Ints, wanted: Floats, minimum: int, fixed: bool) -> None:
 
 
 def _deal(counts: Ints, pools: Ints, key: Key) -> tuple[Ints, ...]:
-    """Sorted indices per client: `counts[i, p]` samples of pool p for client i, drawn at random."""
+    """Sorted indices per client: `counts[i, p]` examples of pool p for client i, drawn at random."""
     shuffled = key.numpy().permutation(len(pools))
     by_pool = shuffled[np.argsort(pools[shuffled], kind="stable")]
     clients = np.tile(np.arange(len(counts)), counts.shape[1])
@@ -371,8 +371,8 @@ def _by_group(split: ByGroup, n: int, key: Key, domains: npt.NDArray[Any] | None
     poorest = int(np.argmin(sizes))
     if sizes[poorest] < split.clients_per_group * split.min_samples:
         raise DataError(
-            f"{split.clients_per_group} clients x at least {split.min_samples} samples = "
-            f"{split.clients_per_group * split.min_samples}, but group {names[poorest]} has {sizes[poorest]} samples; "
+            f"{split.clients_per_group} clients x at least {split.min_samples} examples = "
+            f"{split.clients_per_group * split.min_samples}, but group {names[poorest]} has {sizes[poorest]} examples; "
             f"lower clients_per_group or min_samples"
         )
     counts = np.zeros((total, len(sizes)), np.int64)
@@ -403,7 +403,7 @@ def _by_owner(split: Natural, owners: npt.NDArray[Any] | None) -> tuple[Ints, ..
 def _by_manifest(split: FromManifest, n: int) -> tuple[Ints, ...]:
     manifest = read_manifest(Path(split.path))
     if manifest.n != n:
-        raise DataError(f"{split.path} divides {manifest.n} samples, but there are {n}")
+        raise DataError(f"{split.path} divides {manifest.n} examples, but there are {n}")
     clients = tuple(np.sort(np.concatenate(parts)) for parts in manifest.clients)
     check_manifest_fits(split, np.array([len(indices) for indices in clients]))
     return clients
@@ -418,4 +418,4 @@ def check_manifest_fits(split: FromManifest, sizes: Ints) -> None:
     if split.num_clients is not None and split.num_clients != len(sizes):
         raise DataError(f"{split.path} has {len(sizes)} clients, but num_clients is {split.num_clients}")
     for i in np.flatnonzero(sizes < split.min_samples)[:1]:
-        raise DataError(f"{split.path}: client {i} has {sizes[i]} samples, at least {split.min_samples} are needed")
+        raise DataError(f"{split.path}: client {i} has {sizes[i]} examples, at least {split.min_samples} are needed")

@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 NARROW, WIDE = 1e-3, 1e3
-"""Between which alphas a Dirichlet draw is looked for."""
+"""Range of alphas in which a Dirichlet draw is looked for."""
 
 STEPS = 60
 

@@ -364,7 +364,7 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
 
 
 def to_columns(fed: FederatedData) -> dict[str, npt.NDArray[Any]]:
-    """What a manifest has for each client, as arrays: the indices of each part end to end, their numbers, label counts.
+    """Convert a manifest into arrays: each part's indices end to end, their numbers by client, and label counts.
 
     Clients of one domain each have their `domains`.
     """
@@ -389,7 +389,7 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
             f"but {dataset.name} has {dataset.sha256}"
         )
     if manifest.n != len(dataset.y_train):
-        raise DataError(f"the manifest {path} divides {manifest.n} samples, {dataset.name} has {len(dataset.y_train)}")
+        raise DataError(f"the manifest {path} divides {manifest.n} examples, {dataset.name} has {len(dataset.y_train)}")
 
     def divided(clients: Sequence[Parts]) -> FederatedData:
         indices = ClientIndices.of(

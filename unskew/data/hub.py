@@ -114,7 +114,7 @@ def parse(source: str) -> Reference:
 
 
 def fetch(reference: Reference) -> HubData:
-    """Both parts of a data set, from the hub or from the cache that `datasets` keeps.
+    """Return both parts of a data set, from the hub or from the cache that `datasets` keeps.
 
     Raises:
         DataError: If `datasets` is not installed, the hub cannot be reached, the repository, configuration, split or a

@@ -88,7 +88,7 @@ class ByteImages:
 
     @cached_property
     def _starts(self) -> Tensor:
-        """Where each channel's values begin in the table, (C, 1, 1)."""
+        """Positions where each channel's values begin in the table, (C, 1, 1)."""
         starts = torch.arange(0, self.table.numel(), self.table.shape[1], dtype=torch.int32, device=self.device)
         return starts[:, None, None]
 

@@ -119,7 +119,7 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Look:
-    """What there is.
+    """Summary of a data set.
 
     Attributes:
         name: Name of the data.

@@ -113,7 +113,7 @@ def _clients(path: Path, raw: list[Any], owner: npt.NDArray[np.int64]) -> tuple[
         if not isinstance(client, dict) or set(client) != set(PARTS):
             raise DataError(f"the manifest {path}: client {i} must have {', '.join(PARTS)} and nothing else")
         if not client["train"]:
-            raise DataError(f"the manifest {path}: client {i} has no training samples")
+            raise DataError(f"the manifest {path}: client {i} has no training examples")
         parts = tuple(_indices(path, i, name, client[name], owner) for name in PARTS)
         clients.append((parts[0], parts[1], parts[2]))
     return tuple(clients)
@@ -132,10 +132,10 @@ def _indices(path: Path, i: int, name: str, values: object, owner: npt.NDArray[n
     taken = part[owner[part] >= 0]
     if len(taken):
         raise DataError(
-            f"the manifest {path}: sample {taken[0]} belongs to client {owner[taken[0]]} and to {name} of client {i}"
+            f"the manifest {path}: example {taken[0]} belongs to client {owner[taken[0]]} and to {name} of client {i}"
         )
     owner[part] = i
     if len(np.unique(part)) != len(part):
         values, times = np.unique(part, return_counts=True)
-        raise DataError(f"the manifest {path}: {name} of client {i} has sample {values[times.argmax()]} twice")
+        raise DataError(f"the manifest {path}: {name} of client {i} has example {values[times.argmax()]} twice")
     return part

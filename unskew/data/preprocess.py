@@ -1,4 +1,4 @@
-"""What becomes of a table's columns: gaps filled, numbers standardised, words as 0/1 columns; from training rows alone.
+"""Preprocessing of a table's columns by training rows alone: gaps filled, numbers standardised, words as 0/1 columns.
 
 Statistics are each client's own ("site"), or agreed over all clients ("agreed").  What is agreed is made of sums: a
 client sends count, mean and sum of squared deviations of a column (the same information as count, sum and sum of
@@ -27,7 +27,7 @@ MANY_WORDS = 100
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """What differs for one column from the rules for all, and what was agreed on already.
+    """Rules for one column where they differ from those for all, and numbers that were agreed on already.
 
     Attributes:
         kind: "category" for numbers that are codes, "number" otherwise; by default as the column looks.
@@ -48,7 +48,7 @@ class ColumnRule:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What becomes of a table's columns before training; all numbers come from training rows.
+    """Preprocessing of a table's columns before training; all numbers come from training rows.
 
     Attributes:
         scale: Numbers become (value - mean) / standard deviation (n - 1): with mean and deviation "agreed" over all
@@ -69,7 +69,7 @@ class Preprocess:
     columns: dict[str, ColumnRule] = field(default_factory=dict)
 
     def of(self, name: str) -> tuple[Scale, Missing]:
-        """How a column is scaled, and what takes the place of its gaps."""
+        """Return how a column is scaled and what fills its gaps."""
         own = self.columns.get(name, ColumnRule())
         scale = own.scale or self.scale
         return scale, own.missing or self.missing or ("site mean" if self.scale == "site" else "agreed mean")
@@ -302,7 +302,7 @@ def _check_category(name: str, known: Sequence[str], n: int) -> None:
 # ---------------------------------------------------------------- agreeing without rows
 @dataclass(frozen=True)
 class ColumnSums:
-    """What one site tells about a column so that all can agree: never a row.
+    """Statistics that one site discloses about a column so that all can agree: never a row.
 
     Attributes:
         n, mean, m2: `Moments` of its training rows; zeros for words.
@@ -318,7 +318,7 @@ class ColumnSums:
 
 
 def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
-    """What a site with these training rows tells.
+    """Compute the statistics that a site with these training rows discloses.
 
     Raises:
         DataError: If a column holds dates or too many words.
@@ -412,7 +412,7 @@ def unscaled(x: npt.NDArray[Any], names: Sequence[str]) -> str | None:
 
 # ---------------------------------------------------------------- what is recorded
 def record(inputs: Inputs) -> dict[str, Any] | None:
-    """What was done to the columns, as JSON with all numbers, and what clients had to tell; None if nothing was."""
+    """Describe as JSON what was done to the columns, with all numbers, and what clients disclosed; None for nothing."""
     fitted = [column for column in inputs.columns if column != Column(column.name)]
     if not fitted:
         return None

@@ -36,7 +36,7 @@ class Ragged(Sequence[Tensor]):
 
     @cached_property
     def bounds(self) -> npt.NDArray[np.int64]:
-        """Where each tensor begins, and where the last one ends."""
+        """Positions where each tensor begins, and where the last one ends."""
         return np.concatenate([np.zeros(1, np.int64), self.sizes.cumsum()])
 
     def to(self, device: torch.device | str) -> "Ragged":

@@ -623,7 +623,7 @@ def _columns_saved(raw: RawRows) -> dict[str, Any]:
 
 
 def _columns_of(arrays: _Arrays, rows: int, test_rows: int) -> RawRows | None:
-    """What `_columns_saved` wrote; None if there were no such columns.
+    """Read what `_columns_saved` wrote; None if there were no such columns.
 
     Raises:
         ValueError: If something is missing, or of another kind or length.

@@ -48,7 +48,7 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class Pathological:
-    """At most `classes_per_client` classes per client; the clients that hold a class share it equally.
+    """Clients with at most `classes_per_client` classes; the clients that hold a class share it equally.
 
     Each client takes the classes least used so far, ties at random, so every class has a holder.
     """

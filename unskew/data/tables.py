@@ -61,7 +61,7 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are brought to one shape.
+    """Rules that bring images to one shape.
 
     Attributes:
         size: Height and width to which they are resized, pixels; by default all must have one size.
@@ -115,7 +115,7 @@ def read_table(
 
 
 def training_sums(kind: str, path: Path, options: TableOptions, rules: Preprocess) -> dict[str, ColumnSums]:
-    """What a client with this file of its own tells, so that all can agree on a preprocessing: sums of training rows.
+    """Compute what a client with this file discloses to agree on a preprocessing: sums of training rows.
 
     Raises:
         ConfigError: If it is not said which rows are for testing.

@@ -89,7 +89,7 @@ ROOM = {"cpu": 1 << 27, "cuda": 1 << 32}
 """Bytes that the models of clients at work together may take, where their replies are dropped one by one."""
 
 Columns = tuple[Tensor, ...]
-"""What an evaluation keeps of each example, a tensor (n, ...) each, as `Task.columns` gives them."""
+"""Values that an evaluation keeps of each example, a tensor (n, ...) each, as `Task.columns` gives them."""
 
 
 def joined(parts: Sequence[Columns]) -> Columns:

@@ -36,7 +36,7 @@ STARTING_S = 120.0
 
 
 def machine_kind() -> dict[str, str]:
-    """What the bits of training depend on: versions, processor family, and the vector instructions PyTorch uses."""
+    """Return what the last bits of training depend on: versions, processor family, vector instructions of PyTorch."""
     return {
         "unskew": version.__version__,
         "torch": torch.__version__,

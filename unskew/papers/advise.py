@@ -1,4 +1,4 @@
-"""Advice on made situations, of which the right kind of answer is known (`unskew.advice`).
+"""Advice on synthetic situations whose right kind of answer is known (`unskew.advice`).
 
 Notation   W    ten by four, standard normal: the class of x is argmax(x W), for x standard normal
            n    rows of a site, four tenths of them for testing
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew import api
-from unskew.advice import Advice, of_experiment
+from unskew.advice import Advice, advise_experiment
 from unskew.algorithms.fedavg import FedAvg
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, over_seeds
@@ -27,7 +27,7 @@ Draw = np.random.Generator
 COLUMNS, CLASSES = 10, 4
 LOCAL = SgdConfig(lr=0.1, local_epochs=2, batch_size=16)
 RIGHT = 10
-"""Of twelve answers so many are to be right."""
+"""Number of the twelve answers that are to be right."""
 
 
 @dataclass(frozen=True)
@@ -215,13 +215,13 @@ def ask(situation: Situation, seed: int, rounds: int, final_seeds: int, folds: i
     experiment, inputs = api.described(
         FedAvg(local=LOCAL), settings, data=sites, test=site(w, draw, 20), model="logistic"
     )
-    return of_experiment(
+    return advise_experiment(
         experiment, float("inf"), inputs=inputs, most_seeds=final_seeds, most_folds=folds, **situation.limits
     )
 
 
 def situations(request: ReproductionRequest) -> Result:
-    """Twelve made situations."""
+    """Ask for advice on the twelve synthetic situations, and count the answers of the right kind."""
     draft = Draft.of(request)
     seeds: list[int] = draft["seeds"]
     right: dict[str, list[bool]] = {}

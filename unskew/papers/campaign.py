@@ -46,7 +46,7 @@ from unskew.papers import toolkit
 
 SHIPPED = toolkit.FOLDER / "campaign.toml"
 LABEL = "arm"
-"""What every arm's method is called in its own run, whatever claims call it."""
+"""Name of every arm's method in its own run, whatever claims call it."""
 
 
 # ---------------------------------------------------------------- the file
@@ -131,7 +131,7 @@ class Planned:
 
     @property
     def arms(self) -> tuple[Arm, Arm]:
-        """Both arms."""
+        """Return both arms."""
         return self.above, self.below
 
 

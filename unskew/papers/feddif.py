@@ -348,7 +348,7 @@ def _accuracy_rows(history: History, record: traffic.RecordedRun, paper: Mapping
     published = {(m, "global.accuracy"): percent / 100 for m, percent in paper.items()}
     rows = [replace(r, setting=where) for r in rows_of(history, metrics, published)]
     preset = PRESETS["p001"]
-    costs = radio.price(record.trainings, preset.channel, preset.spectrum, preset.energy, "honest")
+    costs = radio.price(record.trainings, preset.channel, preset.spectrum, preset.energy, "measured")
     rows += [
         over_seeds(r["method"], where, r["metric"], r["seeds"])
         for r in summary.cost_summary(record, costs, summary.FEDAVG_PEAK).rows

@@ -58,8 +58,8 @@ from unskew.run.folder import read_json
 from unskew.tree import Params
 
 TABLE2 = published("feddistr-table2")
-"""By xi.  FedAvg's parameters are a ResNet-18 with 1,000 outputs, so what one client sends in one round; FedDistr's are
-read as all clients' embeddings together."""
+"""Table 2, by xi.  FedAvg's parameters are a ResNet-18 with 1,000 outputs, so what one client sends in one round;
+FedDistr's are read as all clients' embeddings together."""
 
 UTILITY_LOSS = {method: cells["utility loss"] / 100 for method, cells in published("feddistr-text").items()}
 
@@ -169,7 +169,7 @@ class Ensemble:
         return ModelReply(params, me.n), params
 
     def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """This client's member: the model it trained by itself."""
+        """Return this client's member: the model it trained by itself."""
         yield from ()
         return memory or me.initial
 
@@ -409,7 +409,7 @@ def tradeoff_claims(source: str, levels: Sequence[Level]) -> list[Claim]:
 
 ONCE = ("feddistr", "feddistr (server)", "fedpft", "oneshot", "ensemble")
 DRAWN = (*ONCE[:2], *BASELINES, *ONCE[2:])
-"""In drawing order: the method compared with all others must be visible."""
+"""Methods in drawing order: the method compared with all others must be visible."""
 
 
 def _round_curves(level: Level, rounds: int) -> dict[str, Curve]:

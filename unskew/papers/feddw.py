@@ -356,7 +356,7 @@ def consistency_figures(
 
 
 def class_norms(folder: Path, method: str) -> list[report.Shared]:
-    """By seed, the share of each class in the last cohort's training data, and the length of its weights after that."""
+    """Return by seed the share of each class in the last cohort's training data, and the length of its weights then."""
     last = {seed: info for seed, _, info in reader.info_of(reader.read(folder), method, ClassRelations)}
     counts = {seed: info.counts or () for seed, info in last.items()}
     return [([n / sum(counts[s]) for n in counts[s]], info.class_norms or ()) for s, info in last.items()]

@@ -242,7 +242,7 @@ def read_task(draft: Draft, name: str) -> ImageTask:
 def run(
     draft: Draft, task: ImageTask, clients: Clients, seed: int, methods: Mapping[str, Any], name: str = "", **more: Any
 ) -> History:
-    """These methods on this division, in a folder of their own; resumed where it was stopped."""
+    """Run these methods on this division, in a folder of their own; resumed where it was stopped."""
     where = "-".join(filter(None, (task.name.lower(), name, str(seed))))
     held = ClientIndices.of(clients)
     fed = FederatedData(task.dataset, held, {"name": draft.request.name}, seed, held.sha256)

@@ -9,7 +9,7 @@ Channel    A plan probes the channel by its own count of diffusion rounds, the l
            channel's hop is the number of exchanges of the round before this one in which a model went from device to
            device: devices are placed anew after those, and FedDif's transfers meet the channel they were planned for.
            A diffusion round without a move leaves no such exchange; where a method reports its hops, it counts.
-Ledgers    honest            the bytes of our wire, every message
+Ledgers    measured          the bytes of our wire, every message
            feddif_table3     P000's Table 3, 3.11 MB M (T + I): megabytes only
            feddif_subframes  P001's Table II: every model is 40e6 bits, a compressed one in proportion, and other
                              messages are free
@@ -38,7 +38,7 @@ from unskew.world.wireless import Radio
 
 Floats = npt.NDArray[np.float64]
 PerDirection = Mapping[Direction, float]
-Ledger = Literal["honest", "feddif_table3", "feddif_subframes"]
+Ledger = Literal["measured", "feddif_table3", "feddif_subframes"]
 
 TURNS: tuple[Direction, Direction, Direction] = ("down", "d2d", "up")
 BITS_PER_BYTE = bits(Bytes(1))
@@ -86,7 +86,7 @@ def price(
     channel: Radio = wireless.PAPER,
     spectrum: Spectrum = spectra.PAPER,
     energy: Energy = Energy(),
-    ledger: Ledger = "honest",
+    ledger: Ledger = "measured",
     model_bytes: int | None = None,
 ) -> tuple[Cost, ...]:
     """Price trainings round by round.
@@ -165,7 +165,7 @@ def _channel_hops(air: _Air, info: Passes | None) -> dict[int, int]:
     return {hop: planned[int(np.searchsorted(moved, hop))] for hop in np.unique(air.rows.hop).tolist()}
 
 
-# ---------------------------------------------------------------- honest, and P001's Table II
+# ---------------------------------------------------------------- measured, and P001's Table II
 def _on_air(
     one: Training, channel: Radio, spectrum: Spectrum, energy: Energy, ledger: Ledger, model_bytes: int | None
 ) -> list[Cost]:
@@ -215,7 +215,7 @@ def _nothing() -> dict[str, dict[Direction, float]]:
 
 def _bits(one: Training, rows: Columns, ledger: Ledger, model_bytes: int | None) -> Floats:
     """Bits that each transfer counts for."""
-    if ledger == "honest":
+    if ledger == "measured":
         return np.asarray(rows.bytes * BITS_PER_BYTE)
     # A compressed update holds no parameters by name; a method that returns nothing else pays for all it sends.
     compressed = len(rows.src) > 0 and not (rows.model[rows.src != SERVER] == 1).any()

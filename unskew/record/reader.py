@@ -248,8 +248,8 @@ def read(folder: Path) -> Record:
 
     cut_short: list[str] = []
     headline = described(card["measures"][0] if "measures" in card else None)
-    series, of_clients, tested = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
-    of_clients |= _client_columns(folder, known, headline)
+    series, client_values, tested = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
+    client_values |= _client_columns(folder, known, headline)
     flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
     failures = tuple(
@@ -273,9 +273,9 @@ def read(folder: Path) -> Record:
         config=read_text(folder / "config.toml") if (folder / "config.toml").is_file() else "",
         cells=cells,
         series=series,
-        clients={(m, seed): values for (m, seed, part), values in of_clients.items() if part == "personal"},
+        clients={(m, seed): values for (m, seed, part), values in client_values.items() if part == "personal"},
         tested=tested,
-        newcomers={at: values for at, values in of_clients.items() if at[2] != "personal"},
+        newcomers={at: values for at, values in client_values.items() if at[2] != "personal"},
         flows=flows,
         partitions=partitions,
         failures=failures,

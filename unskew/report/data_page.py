@@ -20,7 +20,7 @@ MOST_COLUMNS = 15
 
 
 def lead(look: Look) -> str:
-    """What there is, in two sentences."""
+    """Describe the data in two sentences."""
     sites = f"{len(look.sites):,} sites" if look.sites else "no sites named"
     test = "" if look.test_rows is None else f", {look.test_rows:,} of them for testing"
     target = f"; the target has {len(look.classes)} classes ({_some(look.classes)})" if look.classes else ""
@@ -152,7 +152,7 @@ def _columns(look: Look) -> Section | None:
 
 
 def _shift_chart(look: Look) -> Chart | None:
-    """Where each site's mean lies, for the columns that differ most."""
+    """Draw where each site's mean lies, for the columns that differ most."""
     columns = sorted(
         (c for c in look.columns if c.between is not None and c.kind == "number"),
         key=lambda c: -(c.between or 0.0),

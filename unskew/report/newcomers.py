@@ -66,8 +66,8 @@ def _gap(record: Record, method: str, seeds: Sequence[int], part: str) -> Gap | 
     if not all(last):
         return None
     values = tuple(by_round[max(by_round)] for by_round in last)
-    of_clients = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
-    pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in of_clients]
+    client_values = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
+    pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in client_values]
     return Gap(Spread(values), interval(values, sequential=record.until is not None), welch(pairs))
 
 

@@ -331,12 +331,12 @@ def table(record: Record, marks: "dict[str, Look] | None" = None) -> Table | Non
     entries = []
     for w in of:
         low, high = (f(w.clients, key=lambda c: c.gain.mean) for f in (min, max))
-        of_clients = (
+        client_values = (
             [bracket(c.gain, m) for c in w.clients]
             if named
             else [f"{c.name}: {bracket(c.gain, m)}" for c in (low, high)]
         )
-        cells = (bracket(w.whole, m), f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), *of_clients)
+        cells = (bracket(w.whole, m), f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), *client_values)
         below = "" if w.bound is None else tables.BOUNDS[w.bound]
         entries.append(TableRow(w.method, cells, swatches.get(w.method, Markup()), below))
     results = _alone_in_words(record, base, m, of[0].clients if named else ())

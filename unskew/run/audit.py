@@ -47,7 +47,7 @@ FAR = 1e3
 
 @dataclass(frozen=True)
 class Audit:
-    """What an attack on a method found.
+    """Result of an attack on a method.
 
     Attributes:
         method: Its label.

@@ -276,8 +276,8 @@ def reduced(name: str, task: Task, scores: ClientScores, last: bool) -> list[Met
         metrics += reduce_clients(f"{name}.{measure.name}", values[has], scores.n[has], measure.higher)
         if last and measure is task.headline:
             columns = (column[has].tolist() for column in (values, scores.n, scores.clients))
-            of_clients = [Metric(f"{name}.{measure.name}", *row) for row in zip(*columns, strict=True)]
-    return [*metrics, *of_clients] if last else metrics
+            client_values = [Metric(f"{name}.{measure.name}", *row) for row in zip(*columns, strict=True)]
+    return [*metrics, *client_values] if last else metrics
 
 
 def _defined(measure: Measure, value: float) -> bool:

@@ -661,9 +661,9 @@ class _Cell:
                 whose = "" if m.client is None else f" of client {m.client}"
                 raise DivergedError(f"round {t}: {m.name}{whose} became {m.value}; lower lr or server_lr")
         logs, where = self.run.logs, {"method": self.method.label, "seed": self.seed}
-        of_clients = [m for m in metrics if m.client is not None]
-        if len({m.client for m in of_clients}) > self.run.experiment.client_rows:
-            self.columns = self.write_columns(of_clients, t)
+        client_values = [m for m in metrics if m.client is not None]
+        if len({m.client for m in client_values}) > self.run.experiment.client_rows:
+            self.columns = self.write_columns(client_values, t)
             metrics = [m for m in metrics if m.client is None]
         logs.append("metrics", ({**where, "round": t, **_row(m)} for m in metrics))
         if trace is not None:

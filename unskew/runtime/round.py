@@ -140,7 +140,7 @@ class HeldValue:
 
 @dataclass(frozen=True)
 class Lost:
-    """What stands for a reply or a held value that did not come, or cannot be used.
+    """Placeholder for a reply or a held value that did not come, or cannot be used.
 
     Attributes:
         reason: Reason, a sentence without its client.

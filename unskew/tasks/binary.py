@@ -99,7 +99,7 @@ def at_specificity(name: str) -> Measure | None:
 
 
 def two_classes(targets: Array, names: Sequence[str], loss: str) -> str:
-    """What is wrong if there are not two classes."""
+    """Return an error message if there are not two classes."""
     if len(names) == 2:
         return ""
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
@@ -136,7 +136,7 @@ def ranked(outputs: Outputs, y: Labels) -> Info | None:
 
 
 def _some(values: Array) -> tuple[float, ...]:
-    """At most 200 of the values, the first and the last among them."""
+    """Choose at most 200 of the values, the first and the last among them."""
     some = np.linspace(0, len(values) - 1, min(len(values), 200)).round().astype(int)
     return tuple(values[some].tolist())
 

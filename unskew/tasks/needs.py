@@ -1,4 +1,4 @@
-"""What a method needs of a task: declared beside the method, checked before any work.
+"""Needs of methods: what a method needs of a task, declared beside the method, checked before any work.
 
 A method, a loss term or a wrapper says with a class attribute what it cannot do without:
 
@@ -24,7 +24,7 @@ NEEDS: dict[str, str] = {
 
 
 def needs_of(method: Any) -> tuple[str, ...]:
-    """What a method needs, with its terms, rules and wrappers, in the order of `NEEDS`."""
+    """Return what a method needs, with its terms, rules and wrappers, in the order of `NEEDS`."""
     found = _declared(method)
     return tuple(need for need in NEEDS if need in found)
 
@@ -39,7 +39,7 @@ def _declared(value: Any) -> set[str]:
 
 
 def given(kind: TaskKind, binned: bool = False) -> frozenset[str]:
-    """What tasks of a kind give; whether inputs are images only the data can say."""
+    """Return what tasks of a kind give; whether inputs are images only the data can say."""
     counted = kind.targets.classes or len(kind.targets.groups) > 1 or binned
     return kind.gives | {"images"} | ({"groups"} if counted else set())
 

@@ -41,7 +41,7 @@ def r2(outputs: Array, y: Array) -> float:
 
 
 def not_negative(targets: Array, names: Sequence[str], loss: str) -> str:
-    """What is wrong if a rate is to be learned from a negative number."""
+    """Return an error message if a rate is to be learned from a negative number."""
     low = float(targets.min())
     return f"with loss = 'poisson' needs targets of at least 0, got {low:g}" if loss == "poisson" and low < 0 else ""
 

@@ -58,7 +58,7 @@ def concordance(outputs: Array, y: Array) -> float:
 
 
 def some_event(targets: Array, names: Sequence[str], loss: str) -> str:
-    """What is wrong if nothing ever happens."""
+    """Return an error message if no event ever happens."""
     return "" if targets[:, 1].any() else f"needs an event, and none of {len(targets)} training examples has one"
 
 

@@ -62,7 +62,7 @@ class Task:
         return self.kind.report is not None or any(m.each is None for m in self.measures)
 
     def columns(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        """What an evaluation keeps of each example: its value in the measures that are means over examples.
+        """Return what an evaluation keeps of each example: its value in the measures that are means over examples.
 
         Where a measure or a report needs all examples at once, the outputs and targets follow.
         """

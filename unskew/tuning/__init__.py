@@ -77,10 +77,10 @@ def tune(
             client=client, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
         )  # fmt: skip
         budget = Budget(trials, seconds, pruner)
-        return of_experiment(experiment, Path(out), budget, final_seeds, watcher.note, inputs=inputs)
+        return tune_experiment(experiment, Path(out), budget, final_seeds, watcher.note, inputs=inputs)
 
 
-def of_experiment(
+def tune_experiment(
     experiment: Experiment,
     folder: Path,
     budget: Budget,
@@ -111,4 +111,4 @@ def of_experiment(
     return tuning
 
 
-__all__ = ["Budget", "Tuning", "of_experiment", "tune"]
+__all__ = ["Budget", "Tuning", "tune", "tune_experiment"]

@@ -51,7 +51,7 @@ def write_tuning(tuning: Tuning, folder: Path) -> Path:
 
 
 def view(tuning: Tuning) -> dict[str, object]:
-    """What the template shows."""
+    """Collect the variables of the template."""
     measure, searches = tuning.sites.measure, [s for s in tuning.searches if s.ranges]
     return {
         "version": __version__,

@@ -17,7 +17,7 @@ SEEDS = 5
 
 @dataclass(frozen=True, eq=False)
 class Worth:
-    """What tuning a method was worth: scores under each fresh seed, None where one diverged, and the gain."""
+    """Gain from tuning a method: scores under each fresh seed, None where one diverged, and the gain."""
 
     before: tuple[Scores, ...] | None
     after: tuple[Scores, ...] | None

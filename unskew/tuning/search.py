@@ -32,7 +32,7 @@ RANDOM = 5
 """Trials of a search that are drawn at random before others are proposed from their results."""
 
 NAMES = "names"
-"""Where Optuna keeps the hyperparameters that a trial sets: the first sets those alone that lie in their ranges."""
+"""Attribute where Optuna keeps the hyperparameters that a trial sets; the first sets only those that are in range."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a trial.
+    """Outcome of a trial.
 
     Attributes:
         values: Its hyperparameters.

@@ -1,4 +1,4 @@
-"""What is searched: ranges that stand beside a method's hyperparameters, in their type, and the local learning rate.
+"""Search spaces: the ranges declared in the types of a method's hyperparameters, and the local learning rate.
 
 mu: Annotated[float, Ge(0.0), Search(0.001, 10.0)] = 0.1
 """

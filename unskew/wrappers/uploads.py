@@ -24,8 +24,8 @@ from unskew.wrappers.base import StepTypes, Wrapper, name_of, running, step_type
 
 M = TypeVar("M")
 Names = tuple[tuple[int, ...], ...]
-"""Of each upload the numbers of its tensors in the model's order, from 1: () for all, (0,) for none; of an upload that
-is no table, the sizes of its tensors."""
+"""Numbers of each upload's tensors in the model's order, from 1: () for all, (0,) for none; of an upload that is not a
+table, the sizes of its tensors."""
 
 
 class Upload(NamedTuple):

@@ -386,7 +386,7 @@ def _mean(spread: stats.Spread) -> str:
 
 
 def _pilot(g: GroupHistory) -> Table:
-    """What HCCT's pilot found of each alpha."""
+    """Table of what HCCT's pilot measured for each alpha."""
     by_class = all(t.accuracy is not None for t in g.judged.tried)
     head = (
         ("Alpha", "examples"), ("Groups", "at the pilot's end"),

@@ -35,7 +35,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
 
 
 def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T]:
-    """What each method's first seed has reported."""
+    """Return what each method's first seed has reported."""
     found: dict[str, T] = {}
     for method in methods:
         seeds = tables.counted(record, method)
