@@ -266,7 +266,7 @@ class Advice:
             statistics.fmean(v) for v in zip(*((n.served, n.adapted) for n in self.newcomers), strict=True)
         )
         known = [n.alone for n in self.newcomers if n.alone is not None]
-        beside = (
+        local_text = (
             f"; local training gives them {m.with_unit(statistics.fmean(known))}"
             if len(known) == len(self.newcomers)
             else ""
@@ -280,7 +280,7 @@ class Advice:
         who = f"{self.newcomers[0].name}, {how}," if k == 1 else f"{k} sites, {how},"
         return (
             f"{who} would be served {m.with_unit(served)}, and have {m.with_unit(adapted)} after training that "
-            f"model on rows of {'its' if k == 1 else 'their'} own{beside}. One seed."
+            f"model on rows of {'its' if k == 1 else 'their'} own{local_text}. One seed."
         )
 
     def _sure(self) -> str:

@@ -261,18 +261,18 @@ def newcomers(
         return ()
     folds = [[c] for c in range(n)] if n <= MOST_LEFT_OUT else [list(range(k, n, 4)) for k in range(4)]
     seed, longest = checked.seeds[0], 0.0
-    found: list[Newcomer] = []
+    results: list[Newcomer] = []
     for fold in folds:
         began = clock.spent
         if began + longest > clock.seconds:
             break
         try:
-            found += _left_out(sites, chosen.method, race.rounds, seed, fold, limits, clock, checked)
+            results += _left_out(sites, chosen.method, race.rounds, seed, fold, limits, clock, checked)
         except Impossible as error:
             say(f"newcomers: {error}")
             break
         longest = max(longest, clock.spent - began)
-    return tuple(found)
+    return tuple(results)
 
 
 def _left_out(

@@ -316,8 +316,8 @@ class _Race:
             rates[label] = rate
             if running[rate].scores:
                 bounds[label] = running[rate]
-                said = self.sites.measure.with_unit(bounds[label].last.mean)
-                self.say(f"{label}: {said} on validation rows, local rate times {rate:.2g}")
+                score_text = self.sites.measure.with_unit(bounds[label].last.mean)
+                self.say(f"{label}: {score_text} on validation rows, local rate times {rate:.2g}")
         return bounds, rates
 
     def halving(self, entries: list[Entry], fedavg: Entry | None) -> None:
@@ -334,8 +334,8 @@ class _Race:
                 break
             running.sort(key=lambda e: -self.merit(e))
             best = running[0]
-            said = self.sites.measure.with_unit(best.last.mean)
-            self.say(f"round {until} of {self.rounds}: {len(running)} methods, best {best.method.label} {said}")
+            score_text = self.sites.measure.with_unit(best.last.mean)
+            self.say(f"round {until} of {self.rounds}: {len(running)} methods, best {best.method.label} {score_text}")
             if at_end:
                 break
             keep = max(math.ceil(len(running) / 2), 2)
@@ -361,17 +361,17 @@ class _Race:
 
     def given_groups(self) -> None:
         """Give the groups that IFCA found to FedAvg in groups: from another start IFCA may find none."""
-        for found in [e for e in self.entries if e.method.name == "ifca" and e.scores and not e.out]:
-            groups = tuple(sorted(groups_of(found.trainings[0], found)))
+        for ifca_entry in [e for e in self.entries if e.method.name == "ifca" and e.scores and not e.out]:
+            groups = tuple(sorted(groups_of(ifca_entry.trainings[0], ifca_entry)))
             same = [e for e in self.entries if e.groups and set(e.groups) == set(groups) and not e.out]
             if len(groups) > 1 and not same:
                 label = f"{_name_of(groups, self.sites.names)}, as IFCA"
-                options = {"local": found.method.options["local"], "groups": [list(g) for g in groups]}
+                options = {"local": ifca_entry.method.options["local"], "groups": [list(g) for g in groups]}
                 same = [Entry(config.method("grouped", options, label), 1.5 + len(groups) / 4, groups)]
                 self.entries += same
                 self.train(same[0], self.rounds, self.rounds, RACE_UNTIL)
             if any(e.scores and not e.out for e in same):
-                found.out = f"its groups are those of {same[0].method.label}"
+                ifca_entry.out = f"its groups are those of {same[0].method.label}"
 
     def ranked(self) -> tuple[Entry, ...]:
         """All entries: those that reached the end, then those that came furthest, the best first."""

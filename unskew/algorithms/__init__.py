@@ -274,8 +274,10 @@ def resolve(name: str) -> Callable[..., Any]:
             imported or makes no method.
     """
     base, _, word = name.rpartition("+")
-    made: Callable[..., Any] = wrapping(resolve(base), WRAPPERS.resolve(word), word) if base else METHODS.resolve(name)
-    return made
+    if base:
+        return wrapping(resolve(base), WRAPPERS.resolve(word), word)
+    factory: Callable[..., Any] = METHODS.resolve(name)
+    return factory
 
 
 def wrapping(method: Callable[..., Any], wrapper: type, word: str) -> Callable[..., Any]:

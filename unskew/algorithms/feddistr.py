@@ -288,8 +288,8 @@ class Imagine:
         for batch in sorted(set(batches)):
             chosen = [i for i, b in enumerate(batches) if b == batch]
             key = Key(sets.seed) / "images" / batch
-            made = imagery.sample(prompts.embeddings[chosen], batch, key, self.guidance, self.steps)
-            x |= {i: images[: each[i]] for i, images in zip(chosen, made, strict=True)}
+            sampled = imagery.sample(prompts.embeddings[chosen], batch, key, self.guidance, self.steps)
+            x |= {i: images[: each[i]] for i, images in zip(chosen, sampled, strict=True)}
         return torch.cat([x[i] for i in range(len(each))]), prompts.labels.repeat_interleave(torch.tensor(each))
 
 
@@ -338,7 +338,7 @@ def jitter(x: Tensor, generator: torch.Generator) -> Tensor:
     return moved * (1 + 0.2 * draw(n, 1, 1, 1))
 
 
-def nearest(made: Tensor, own: Tensor, key: Key) -> float | None:
+def nearest(generated: Tensor, own: Tensor, key: Key) -> float | None:
     """Divide the least distance from an image to one of the client's own by the median from one of its own to the next.
 
     All images are compared with all, whatever their labels, and a copy is at 0; the median is over at most 1024 of the
@@ -353,10 +353,10 @@ def nearest(made: Tensor, own: Tensor, key: Key) -> float | None:
         None if there is nothing to compare, or if so many of the client's own images are equal that the median is 0
         and no other is.
     """
-    if len(own) < 2 or not len(made):
+    if len(own) < 2 or not len(generated):
         return None
     some = torch.randperm(len(own), generator=key.generator())[:AT_ONCE]
-    least = float(_to_next(made, own).amin())
+    least = float(_to_next(generated, own).amin())
     among = float(_to_next(own[some], own, some).median())
     return least / among if among > 0 else 0.0 if least == 0 else None
 
@@ -516,8 +516,8 @@ class FedDistr:
     @step
     def disentangle(self, me: Me, msg: EmbeddingsRequest, memory: Params | None) -> Step[tuple[Prompts, Params | None]]:
         """Return this client's clusters as embeddings (eq. 11, 12, 3')."""
-        made = Disentangle(self.prior, self.m, self.steps, self.batch_size, self.lr)
-        prompts = yield from run(made, msg.seed)
+        job = Disentangle(self.prior, self.m, self.steps, self.batch_size, self.lr)
+        prompts = yield from run(job, msg.seed)
         if self.dp is None:
             return prompts, memory
         start = yield from run(_start, self.prior)
@@ -533,8 +533,8 @@ class FedDistr:
     def taught(self, me: Me, sets: EmbeddingSets, own: bool) -> Step[tuple[Fitted, float | None]]:
         """Train a classifier from the common initial model; also return the nearest copy's distance, if allowed."""
         compare = own and self.dp is None
-        made = Imagine(self.prior, self.images, self.guidance, self.sampling_steps, own, compare)
-        examples, closest = yield from run(made, sets)
+        job = Imagine(self.prior, self.images, self.guidance, self.sampling_steps, own, compare)
+        examples, closest = yield from run(job, sets)
         fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
         return fitted, closest
 

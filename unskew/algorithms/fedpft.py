@@ -264,16 +264,18 @@ def _width(local: Local, prior: str) -> int:
 
 def unusable(replies: dict[ClientId, Components], classes: int, width: int | None, most: int) -> dict[ClientId, str]:
     """Explain why some clients' components cannot be used, by client; `width`, `most` are as in `alignment.faults`."""
-    found = {c: "means and variances differ in shape" for c, r in replies.items() if r.means.shape != r.variances.shape}
+    reasons = {
+        c: "means and variances differ in shape" for c, r in replies.items() if r.means.shape != r.variances.shape
+    }
     for c, r in replies.items():
-        if c not in found and not bool((r.variances.float().isfinite() & (r.variances >= 0)).all()):
-            found[c] = "a variance is negative, NaN or infinite"
-    rest = {c: (r.means, r.labels, r.counts) for c, r in replies.items() if c not in found}
-    found |= {c: f"means: {why}" for c, why in faults(rest, classes, width, most).items()}
-    middle = usual([v.double().norm(dim=1) for c, (v, _, _) in rest.items() if c not in found])
+        if c not in reasons and not bool((r.variances.float().isfinite() & (r.variances >= 0)).all()):
+            reasons[c] = "a variance is negative, NaN or infinite"
+    rest = {c: (r.means, r.labels, r.counts) for c, r in replies.items() if c not in reasons}
+    reasons |= {c: f"means: {why}" for c, why in faults(rest, classes, width, most).items()}
+    middle = usual([v.double().norm(dim=1) for c, (v, _, _) in rest.items() if c not in reasons])
     limit = ABSURD * max(0.0 if middle is None else middle, 1e-6)
-    for c in rest.keys() - found.keys():
+    for c in rest.keys() - reasons.keys():
         spread = replies[c].variances.double().sum(1).sqrt()
         if len(spread) and float(spread.max()) > limit:
-            found[c] = f"a spread of {float(spread.max()):.4g}, {ABSURD:g} times the median length of means"
-    return found
+            reasons[c] = f"a spread of {float(spread.max()):.4g}, {ABSURD:g} times the median length of means"
+    return reasons

@@ -397,15 +397,15 @@ class HCCT:
         layer, gram, copied = self.compare(state, fed.layout, heard, {c: to[c].params for c in heard})
 
         n = {**state.n, **{c: r.n for c, r in heard.items()}}
-        found = []
+        models_of_groups = []
         for members, model in zip(groups, models, strict=True):
             mine = {c: heard[c] for c in members if c in heard}
-            found.append((members, self.mean_of(mine, heard, fed.layout) if mine else model))
+            models_of_groups.append((members, self.mean_of(mine, heard, fed.layout) if mine else model))
         new = tuple(c for c in replies if c not in group_of)
-        found += [((c,), self.mean_of({c: heard[c]}, heard, fed.layout)) for c in new if c in heard]
-        found.sort(key=lambda group: group[0])
-        after = tuple(members for members, _ in found)
-        means = tuple(model for _, model in found)
+        models_of_groups += [((c,), self.mean_of({c: heard[c]}, heard, fed.layout)) for c in new if c in heard]
+        models_of_groups.sort(key=lambda group: group[0])
+        after = tuple(members for members, _ in models_of_groups)
+        means = tuple(model for _, model in models_of_groups)
         asked = list(replies)
         evidence = Evidence(
             tuple(asked),
@@ -801,13 +801,13 @@ def _no_gain(tried: Sequence[TriedAlpha]) -> str:
     alone, *together = tried
     if alone.accuracy is not None and together:
         best: TriedAlpha = max(together, key=lambda t: t.accuracy or 0.0)
-        found = f"accuracy {alone.accuracy:.1%} alone and at most {best.accuracy or 0.0:.1%} in groups"
+        pilot_result = f"accuracy {alone.accuracy:.1%} alone and at most {best.accuracy or 0.0:.1%} in groups"
     elif alone.loss is not None and together:
         best = min(together, key=lambda t: math.inf if t.loss is None else t.loss)
-        found = f"a loss of {alone.loss:.4g} alone and at least {best.loss or math.nan:.4g} in groups"
+        pilot_result = f"a loss of {alone.loss:.4g} alone and at least {best.loss or math.nan:.4g} in groups"
     else:
         return "every client trains alone: no client has enough examples to hold some out in a pilot"
-    return f"nobody gains: the pilot has, on held-out training examples, {found} (alpha {best.alpha:.3g})"
+    return f"nobody gains: the pilot has, on held-out training examples, {pilot_result} (alpha {best.alpha:.3g})"
 
 
 def telling(gram: Tensor) -> float:

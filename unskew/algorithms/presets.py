@@ -82,7 +82,7 @@ def variant(make: Callable[P, A], name: str, about: str, **defaults: Any) -> Cal
 
 
 def described(
-    made: Callable[..., A],
+    factory: Callable[..., A],
     make: Callable[..., Any],
     name: str,
     about: str | None,
@@ -99,15 +99,15 @@ def described(
     if extra:
         parameters = [p.replace(kind=kinds) for p in parameters]
     parameters += [inspect.Parameter(n, kinds, annotation=kind, default=value) for n, (kind, value) in extra.items()]
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = about
-    made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    made.__annotations__ = {**{p.name: hints[p.name] for p in known if p.name in hints}} | {
+    factory.__name__ = factory.__qualname__ = name
+    factory.__doc__ = about
+    factory.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    factory.__annotations__ = {**{p.name: hints[p.name] for p in known if p.name in hints}} | {
         n: kind for n, (kind, _) in extra.items()
     }
-    made.__annotations__["return"] = make if inspect.isclass(make) else hints.get("return", Any)
-    made.__presets__ = tables_of(make)  # type: ignore[attr-defined]
-    return made
+    factory.__annotations__["return"] = make if inspect.isclass(make) else hints.get("return", Any)
+    factory.__presets__ = tables_of(make)  # type: ignore[attr-defined]
+    return factory
 
 
 def tables_of(make: Callable[..., Any]) -> Tables:

@@ -78,14 +78,14 @@ def slopes(rows: Sequence[BenchRow]) -> list[BenchRow]:
     for row in rows:
         if row["unit"] == "s":
             by_stage.setdefault((row["what"], row.get("cohort")), {})[row["clients"]] = row["value"]
-    made: list[BenchRow] = []
+    slope_rows: list[BenchRow] = []
     for (what, cohort), seconds in by_stage.items():
         sizes = sorted(seconds)
         for few, many in itertools.pairwise(sizes):
             slope = math.log(seconds[many] / seconds[few]) / math.log(many / few)
             case = f"{few:,} to {many:,}" + (f", {cohort:,} a round" if cohort else "")
-            made.append({"case": case, "what": f"slope of {what}", "value": round(slope, 6), "unit": "1"})
-    return made
+            slope_rows.append({"case": case, "what": f"slope of {what}", "value": round(slope, 6), "unit": "1"})
+    return slope_rows
 
 
 def _in_a_process(clients: int, cohorts: Sequence[int]) -> list[BenchRow]:

@@ -55,20 +55,20 @@ class Suite:
 
 def suites(data_dir: Path | None) -> dict[str, Suite]:
     """The natural suites of a data directory, by name; digits without one."""
-    found: dict[str, Suite] = {}
+    by_name: dict[str, Suite] = {}
     if data_dir is not None and (path := data_dir / "federated" / "wisdm.npz").exists():
         with np.load(path) as table:
             x, y, user = (table[key] for key in ("x", "y", "user"))
         # Standardised over all rows, gaps at the mean.
         x = np.nan_to_num((x - np.nanmean(x, 0)) / (np.nanstd(x, 0) + 1e-9)).astype(np.float32)
-        found["wisdm"] = _suite(x, y, user, 15)
+        by_name["wisdm"] = _suite(x, y, user, 15)
     if data_dir is not None and (path := data_dir / "federated" / "mnist_writers.npz").exists():
         with np.load(path) as table, np.load(data_dir / "mnist" / "mnist.npz") as images:
             writer = table["writer_train"].astype(np.int64)
             rows = np.flatnonzero(np.isin(writer, np.unique(writer)[:WRITERS]))
-            found["mnist_writers"] = _suite(images["x_train"][rows], images["y_train"][rows], writer[rows], 15)
+            by_name["mnist_writers"] = _suite(images["x_train"][rows], images["y_train"][rows], writer[rows], 15)
     digits = Suite("digits", 20, 15, {"split": Dirichlet(num_clients=20, alpha=1.0)})
-    return found or {"digits": digits}
+    return by_name or {"digits": digits}
 
 
 def _suite(x: Any, y: Any, owner: Any, rounds: int) -> Suite:

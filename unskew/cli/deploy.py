@@ -266,13 +266,13 @@ def server(
     """
     from unskew.deploy import versions
 
-    found = versions.require()
+    flower_version = versions.require()
     from unskew.deploy import operate
     from unskew.run.folder import read_json
 
     if check:
         listen = operate.check_serving(folder)
-        print(f"ready: would listen at {listen}; Flower {found}", file=sys.stderr if as_json else sys.stdout)
+        print(f"ready: would listen at {listen}; Flower {flower_version}", file=sys.stderr if as_json else sys.stdout)
         return
     run = operate.serve(folder, _silent if quiet else _say)
     summary = read_json(run / "summary.json")
@@ -306,7 +306,7 @@ def client(
     """
     from unskew.deploy import versions
 
-    found = versions.require()
+    flower_version = versions.require()
     from unskew.deploy import operate
 
     if allow_code:
@@ -321,7 +321,7 @@ def client(
         ahead = operate.check_taking_part(folder)
         print(
             f"ready: client {runtime.client} can read its data, the server answers with a good certificate, clocks "
-            f"differ by {abs(ahead):.0f} s; Flower {found}"
+            f"differ by {abs(ahead):.0f} s; Flower {flower_version}"
         )
         return
     operate.take_part(folder, _silent if quiet else _say, allow_code)

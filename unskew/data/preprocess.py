@@ -184,8 +184,10 @@ def fit(
                 f"(columns: {', '.join(table)})"
             )
     by_client = [np.flatnonzero(owners == client) for client in range(len(clients))]
-    told = np.ones(len(owners), bool) if known is None else known
-    columns = tuple(_column(rules, name, values, by_client, clients, told) for name, values in table.items())
+    has_known_client = np.ones(len(owners), bool) if known is None else known
+    columns = tuple(
+        _column(rules, name, values, by_client, clients, has_known_client) for name, values in table.items()
+    )
     if before:
         columns = tuple(_as_wide(column, old) for column, old in zip(columns, before, strict=True))
     return Inputs("table", columns=columns, clients=tuple(clients) if any(c.by_client for c in columns) else ())

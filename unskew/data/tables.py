@@ -237,19 +237,19 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         raise DataError(f"some clients of {root} have train and test folders, and {one} has not; do it for all or none")
     arrays: dict[str, npt.NDArray[Any]] = {"clients": np.array([site.name for site in sites], np.str_)}
     for part in ("train", "test") if all(divided.values()) else ("",):
-        found = [
+        images = [
             (client, folder.name, file)
             for client, site in enumerate(sites)
             for folder in _folders(site / part)
             for file in sorted(folder.iterdir())
             if file.suffix.lower() in IMAGES
         ]
-        if not found:
+        if not images:
             raise DataError(f"{root} has no images below SITE/{part + '/' if part else ''}CLASS ({', '.join(IMAGES)})")
         key = part or "train"
-        arrays[f"x_{key}"] = _pixels([file for _, _, file in found], options.size)
-        arrays[f"y_{key}"] = np.array([label for _, label, _ in found], np.str_)
-        arrays[f"client_{key}"] = np.array([client for client, _, _ in found], np.int64)
+        arrays[f"x_{key}"] = _pixels([file for _, _, file in images], options.size)
+        arrays[f"y_{key}"] = np.array([label for _, label, _ in images], np.str_)
+        arrays[f"client_{key}"] = np.array([client for client, _, _ in images], np.int64)
     return from_arrays(root.name, arrays, Key(0) / "npz" / "test", own=True, own_test=True)
 
 

@@ -131,10 +131,13 @@ def names_of(path: Path) -> tuple[str, ...]:
         DeployError: If it cannot be read.
     """
     try:
-        found = _certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternative_names = _certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ()
-    return (*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress)))
+    return (
+        *alternative_names.get_values_for_type(x509.DNSName),
+        *map(str, alternative_names.get_values_for_type(x509.IPAddress)),
+    )
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -230,22 +230,22 @@ def keys(server: Path) -> dict[int, Path]:
     Raises:
         DeployError: If there is none, a file is called otherwise or holds no key, or two clients have the same key.
     """
-    found: dict[int, Path] = {}
+    key_files: dict[int, Path] = {}
     for path in sorted((server / "clients").glob("*.pub")):
         if not path.stem.isdecimal() or str(int(path.stem)) != path.stem:
             raise DeployError(f"{path} must be called after its client's number, as in 0.pub")
-        found[int(path.stem)] = path
-    if not found:
+        key_files[int(path.stem)] = path
+    if not key_files:
         raise DeployError(f"{server / 'clients'} has no client's key; copy the folder again as it was packed")
     owners: dict[str, int] = {}
-    for client, path in sorted(found.items()):
+    for client, path in sorted(key_files.items()):
         other = owners.setdefault(certificates.identity(path), client)
         if other != client:
             raise DeployError(
                 f"clients {other} and {client} have the same key in {server / 'clients'}; "
                 "each client needs a pair of its own"
             )
-    return dict(sorted(found.items()))
+    return dict(sorted(key_files.items()))
 
 
 # ---------------------------------------------------------------- files for Flower

@@ -150,12 +150,12 @@ def free_ports(n: int) -> list[int]:
 
     They lie below those that the system gives to outgoing connections, so that none is taken before it is used.
     """
-    found: list[int] = []
-    while len(found) < n:
+    ports: list[int] = []
+    while len(ports) < n:
         port = 20000 + secrets.randbelow(12000)
-        if port not in found and is_free(Address("127.0.0.1", port)):
-            found.append(port)
-    return found
+        if port not in ports and is_free(Address("127.0.0.1", port)):
+            ports.append(port)
+    return ports
 
 
 def is_free(listen: Address) -> bool:
@@ -368,7 +368,7 @@ def stoppable() -> Iterator[None]:
 # ---------------------------------------------------------------- why a program ended
 def explain(child: ChildProcess) -> str:
     """Explain in one sentence why a program has ended."""
-    said = child.said()
+    output = child.said()
     for pattern, sentence in (
         (r"address already in use", "its port is in use by another program; choose another one in network.toml"),
         (r"\[code: 2004\]", REFUSED),
@@ -381,9 +381,9 @@ def explain(child: ChildProcess) -> str:
         (r"CERTIFICATE_VERIFY_FAILED", "the server's certificate is not of this federation; copy ca.crt from its pack"),
         (r"No space left on device", "the disk is full; make room"),
     ):
-        if re.search(pattern, said):
+        if re.search(pattern, output):
             return f"{child.name} ended: {sentence} (log: {child.log})"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     last = f": {lines[-1][:200]}" if lines else ""
     return f"{child.name} ended with code {child.process.poll()}{last} (log: {child.log})"
 
@@ -466,8 +466,8 @@ def start_run(server: ServerProcesses) -> int:
 def run_status(server: ServerProcesses, run: int) -> tuple[str, str]:
     """Ask Flower for (status, details) of a run: pending, starting, running, finished:completed, ..."""
     answer = call(status(run), server.home, "ask for the run's status")
-    found = answer["runs"][0]
-    return str(found["status"]), str(found.get("status-details", ""))
+    entry = answer["runs"][0]
+    return str(entry["status"]), str(entry.get("status-details", ""))
 
 
 def printed(server: ServerProcesses, run: int) -> str:
@@ -522,8 +522,8 @@ def _answer(process: "subprocess.Popen[str]", purpose: str) -> dict[str, Any]:
     except ValueError:
         answer = None
     if not isinstance(answer, dict) or answer.get("success") is not True:
-        said = str(answer.get("error-message", "")) if isinstance(answer, dict) else out + err
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        output = str(answer.get("error-message", "")) if isinstance(answer, dict) else out + err
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
         raise DeployError(f"Flower could not {purpose}: {' '.join(lines)[-300:] or f'code {process.returncode}'}")
     return answer
 
@@ -717,9 +717,9 @@ class ClientProcesses:
             return None
         self.look_at = now + LOOK_EVERY_S
         node = self.children[1]
-        said, self.read = node.news(self.read)
+        output, self.read = node.news(self.read)
         # An error with an exit code ends the process by itself.
-        errors = re.findall(r"^ERROR\s*:\s*(?!\s|Exit Code)(.+)$", said, re.M)
+        errors = re.findall(r"^ERROR\s*:\s*(?!\s|Exit Code)(.+)$", output, re.M)
         if not errors:
             return None
         return f"{node.name} gave up its connection: {errors[-1].strip()[:200]} (log: {node.log})"

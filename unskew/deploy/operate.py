@@ -191,9 +191,9 @@ def conclude(server: ServerProcesses, run: int, status: str, details: str = "") 
 def last_error(log: Path) -> str:
     """Last line of a log that names an error, as at the end of a traceback."""
     with suppress(OSError):
-        found = re.findall(r"^(?:[\w.]+\.)?(\w*(?:Error|Interrupted)): (.+)$", log.read_text("utf-8", "replace"), re.M)
-        if found:
-            return f"{found[-1][0]}: {found[-1][1]}"
+        errors = re.findall(r"^(?:[\w.]+\.)?(\w*(?:Error|Interrupted)): (.+)$", log.read_text("utf-8", "replace"), re.M)
+        if errors:
+            return f"{errors[-1][0]}: {errors[-1][1]}"
     return ""
 
 

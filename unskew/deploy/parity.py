@@ -76,14 +76,14 @@ def compare(deployed: Path, simulated: Path) -> list[Parity]:
     """
     for folder in (deployed, simulated):
         require_done(folder)
-    found = []
+    gaps = []
     for label in dict.fromkeys(cell["method"] for cell in read_json(deployed / "run.json")["cells"]):
         gap = max(
             _gap(_metrics(deployed, label), _metrics(simulated, label)),
             _gap(_models(deployed, label), _models(simulated, label)),
         )
-        found.append(Parity(label, gap, _ledger(deployed, label) == _ledger(simulated, label)))
-    return found
+        gaps.append(Parity(label, gap, _ledger(deployed, label) == _ledger(simulated, label)))
+    return gaps
 
 
 def _gap(a: dict[Any, Any], b: dict[Any, Any]) -> float:
@@ -111,13 +111,15 @@ def _metrics(run: Path, method: str) -> dict[tuple[Any, ...], float]:
 
 
 def _models(run: Path, method: str) -> dict[tuple[int, str], Any]:
-    found: dict[tuple[int, str], Any] = {}
+    tensors: dict[tuple[int, str], Any] = {}
     for cell in read_json(run / "run.json")["cells"]:
         if cell["method"] == method:
             path = run / "models" / f"{models.stem(method, cell['seed'])}.safetensors"
             if path.exists():
-                found.update({(cell["seed"], name): t for name, t in safetensors.torch.load(path.read_bytes()).items()})
-    return found
+                tensors.update(
+                    {(cell["seed"], name): t for name, t in safetensors.torch.load(path.read_bytes()).items()}
+                )
+    return tensors
 
 
 def _ledger(run: Path, method: str) -> Counter[tuple[Any, ...]]:

@@ -130,8 +130,8 @@ def _registered(folder: Path) -> dict[ClientId, Node]:
         raise RunError(f"{path} must name a node for each client; start the server anew with unskew deploy") from None
 
 
-def _outcome(folder: Path, found: Mapping[str, str]) -> None:
-    write_atomically(folder / "outcome.json", json.dumps(found))
+def _outcome(folder: Path, outcome: Mapping[str, str]) -> None:
+    write_atomically(folder / "outcome.json", json.dumps(outcome))
 
 
 # ---------------------------------------------------------------- state that outlives a server

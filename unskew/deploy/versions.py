@@ -20,12 +20,12 @@ def require() -> str:
         DeployError: If Flower is not installed, or the release is not supported.
     """
     try:
-        found = metadata.version("flwr")
+        installed = metadata.version("flwr")
     except metadata.PackageNotFoundError:
         raise DeployError("a deployment needs Flower, which is not installed; pip install 'unskew[flower]'") from None
-    if found not in SpecifierSet(SUPPORTED):
-        raise DeployError(f"flwr {SUPPORTED} is needed, found {found}; pip install 'unskew[flower]'")
-    return found
+    if installed not in SpecifierSet(SUPPORTED):
+        raise DeployError(f"flwr {SUPPORTED} is needed, found {installed}; pip install 'unskew[flower]'")
+    return installed
 
 
 def programs() -> Path:

@@ -128,8 +128,8 @@ def accuracy_rows(runs: Survivors, method: str, where: str, paper: float | None 
     for kind, name in ACCURACY.items():
         values = final(runs.history, method, name)
         if values is not None:
-            beside = share(paper) if kind == kind_printed else None
-            rows.append(over_seeds(method, where, f"{name} ({kind})", values, beside))
+            published = share(paper) if kind == kind_printed else None
+            rows.append(over_seeds(method, where, f"{name} ({kind})", values, published))
             steadier = final(runs.history, method, f"{name}.mean_last_fifth")
             if steadier is not None:
                 rows.append(over_seeds(method, where, f"{name}.mean_last_fifth ({kind})", steadier))

@@ -319,9 +319,9 @@ def _suite(request: ReproductionRequest) -> Result:
             gain = paired(values[m.label, adapted], values[m.label, served])
             text = f"adapting helps newcomers of {m.label}"
             draft.claims.append(decide(text, gain, unit, factor))
-    for method, found in rand.items():
+    for method, indices in rand.items():
         text = f"{method} finds the two known groups (adjusted Rand above .5)"
-        draft.claims.append(decide(text, [v - 0.5 for v in found], "of the index", 1.0, "+.2f"))
+        draft.claims.append(decide(text, [v - 0.5 for v in indices], "of the index", 1.0, "+.2f"))
     return draft.result(n=len(base["seeds"]))
 
 

@@ -332,10 +332,10 @@ def rows_of(
     history: History, metrics: Sequence[str], paper: Mapping[tuple[str, str], float] | None = None
 ) -> tuple[Row, ...]:
     """The chosen metrics of a run as rows; `paper` has published values by method and metric."""
-    beside = paper or {}
+    paper_values = paper or {}
     rows = [(r, (r["method"], r["metric"])) for r in history.summary["rows"] if r["metric"] in metrics]
     return tuple(
-        Row(at[0], r["setting"], at[1], beside.get(at), r["mean"], r["std"], "seeds", tuple(r["seeds"]))
+        Row(at[0], r["setting"], at[1], paper_values.get(at), r["mean"], r["std"], "seeds", tuple(r["seeds"]))
         for r, at in rows
     )
 

@@ -85,7 +85,7 @@ def _members(
     apart = groups.utility_alone(options, record.partitions[g.seed].sizes)
     own = record.clients.get((g.method, g.seed), {})
     # Without gains the two did not reach the same round, and numbers side by side must be comparable.
-    beside = record.clients.get((base, g.seed), {}) if base is not None and g.seed in g.gains else {}
+    base_values = record.clients.get((base, g.seed), {}) if base is not None and g.seed in g.gains else {}
     return tuple(
         Member(
             client=c,
@@ -95,7 +95,7 @@ def _members(
             utility=utility,
             utility_alone=apart[c] if apart is not None and utility is not None else None,
             value=own.get(c),
-            value_alone=beside.get(c),
+            value_alone=base_values.get(c),
             gain=g.gains.get(g.seed, {}).get(c),
         )
         for c, utility in enumerate(g.judged.utility or (None,) * g.clients)

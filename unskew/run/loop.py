@@ -356,14 +356,14 @@ class _Run:
             if row["name"] in (measure.shared, measure.own) and "client" not in row:
                 series.setdefault((row["method"], row["name"], row["seed"]), {})[row["round"]] = row["value"]
         last = mean_of_last if until.metric == "last_fifth" else last_value
-        base, found = str(experiment.baseline), {}
+        base, gains = str(experiment.baseline), {}
         for method in experiment.compared:
             for name in (measure.shared, measure.own) if method != base else ():
                 seeds = [s for s in experiment.seeds if (method, name, s) in series and (base, name, s) in series]
                 if seeds:
-                    found[method] = [last(series[method, name, s]) - last(series[base, name, s]) for s in seeds]
+                    gains[method] = [last(series[method, name, s]) - last(series[base, name, s]) for s in seeds]
                     break
-        return found
+        return gains
 
     def workers(self) -> JobPool | None:
         try:
@@ -633,10 +633,10 @@ class _Cell:
         if kind.correct is not None:
             first = task.measures[0].each is kind.correct  # its column is there without the outputs
             right = columns[0] if first else kind.correct(*columns[-2:])
-            found = only_class_found(right.cpu(), dataset.y_test)
-            if found is not None:
-                name = dataset.classes[found] if dataset.classes else str(found)
-                share = float((dataset.y_test == found).double().mean())
+            only_class = only_class_found(right.cpu(), dataset.y_test)
+            if only_class is not None:
+                name = dataset.classes[only_class] if dataset.classes else str(only_class)
+                share = float((dataset.y_test == only_class).double().mean())
                 text = (
                     f"the global model takes every test example for class {name}: its accuracy of {100 * share:.1f} % "
                     "is that class's share; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"

@@ -54,12 +54,12 @@ class Expected:
     classes: tuple[str, ...]
     layout: str
 
-    def differs(self, found: ClientInfo) -> str | None:
+    def differs(self, received: ClientInfo) -> str | None:
         """Describe the first difference from what is expected; None if there is none."""
-        if not 0 <= found.client < self.num_clients:
-            return f"it says it is client {found.client}, there are clients 0 to {self.num_clients - 1}"
+        if not 0 <= received.client < self.num_clients:
+            return f"it says it is client {received.client}, there are clients 0 to {self.num_clients - 1}"
         for name in (f.name for f in fields(self)):
-            ours, theirs = getattr(self, name), getattr(found, name)
+            ours, theirs = getattr(self, name), getattr(received, name)
             if ours != theirs:
                 return f"{_WHAT[name]} must be {_short(ours)}, got {_short(theirs)}"
         return None
@@ -140,8 +140,8 @@ class Membership:
 
     def refused(self) -> list[tuple[ClientId, str]]:
         """Return (client, reason) for nodes rejected since the last call, if they had given a client's number."""
-        found, self._unreported = self._unreported, []
-        return found
+        rejected, self._unreported = self._unreported, []
+        return rejected
 
     def call(self, deadline_s: float = HELLO_S) -> None:
         """Drop nodes that are gone, and greet new ones."""

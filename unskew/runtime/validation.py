@@ -80,8 +80,8 @@ class Validator:
             if isinstance(leaf, Tensor):
                 named = next((m for m, _ in kinds if hasattr(m, "dim_str") and isinstance(leaf, m)), None)
                 dims = [] if named is None else named.dim_str.split()
-                for name, found in _lengths(dims, leaf.shape if dims else ()):
-                    if found != bound.setdefault(name, found):
+                for name, length in _lengths(dims, leaf.shape if dims else ()):
+                    if length != bound.setdefault(name, length):
                         raise WireError(
                             f"a tensor must have {bound[name]} {name}, got the shape {tuple(leaf.shape)} for "
                             f"({', '.join(dims)}) (at {path or 'top'})"

@@ -171,11 +171,11 @@ def unpack(code: Bits, n: Sequence[int], counts: Sequence[int], signed: bool = T
     if len(code) != -(-used // 8):
         raise WireError(f"positions end after {used} bits, but {len(code)} bytes came")
     quotients = np.diff(ends, prepend=-1) - 1
-    found: list[Positions] = []
+    blocks: list[Positions] = []
     at, entry = signs, 0
     for size, k in zip(n, counts, strict=True):
         if not 0 < k < size:
-            found.append(np.arange(k))
+            blocks.append(np.arange(k))
             continue
         b = golomb_parameter(k / size)
         digits = bits[at : at + k * b].reshape(k, b).astype(np.int64)
@@ -183,9 +183,9 @@ def unpack(code: Bits, n: Sequence[int], counts: Sequence[int], signed: bool = T
         positions = np.cumsum(gaps + 1) - 1
         if gaps.max() >= size or positions[-1] >= size:
             raise WireError(f"a position lies outside its block of {size} entries")
-        found.append(positions)
+        blocks.append(positions)
         at, entry = at + k * b, entry + k
-    return found, bits[:signs]
+    return blocks, bits[:signs]
 
 
 # ---------------------------------------------------------------- updates

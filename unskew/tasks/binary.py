@@ -117,14 +117,14 @@ def ranked(outputs: Outputs, y: Labels) -> Info | None:
     scores = outputs[:, 0]
     if not _both(y) or not np.isfinite(scores).all():
         return None
-    false, found, _ = roc_curve(y, scores)
+    false, detected, _ = roc_curve(y, scores)
     precision, recall_, _ = precision_recall_curve(y, scores)
     order = np.argsort(scores, kind="stable")
     tenths = [part for part in np.array_split(order, 10) if len(part)]
     likely = 1 / (1 + np.exp(-np.clip(scores, -700, 700)))
     return RankedClasses(
         false_alarms=_some(false),
-        found=_some(found),
+        found=_some(detected),
         recall=_some(recall_[::-1]),
         precision=_some(precision[::-1]),
         likely=tuple(float(likely[part].mean()) for part in tenths),

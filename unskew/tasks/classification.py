@@ -80,10 +80,10 @@ def auroc(logits: Outputs, y: Labels) -> float:
 
 def only_class_found(right: Tensor, y: Tensor) -> int | None:
     """The class that a model takes all examples for, from which of them are right; None if it tells classes apart."""
-    found: set[int] = set(y[right].tolist())
-    if len(found) != 1 or len(set(y.tolist())) < 2 or not bool(right[y == min(found)].all()):
+    classes: set[int] = set(y[right].tolist())
+    if len(classes) != 1 or len(set(y.tolist())) < 2 or not bool(right[y == min(classes)].all()):
         return None
-    return min(found)
+    return min(classes)
 
 
 def named(classes: Tensor, names: Sequence[str]) -> list[Any]:

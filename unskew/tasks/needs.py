@@ -25,8 +25,8 @@ NEEDS: dict[str, str] = {
 
 def needs_of(method: Any) -> tuple[str, ...]:
     """Return what a method needs, with its terms, rules and wrappers, in the order of `NEEDS`."""
-    found = _declared(method)
-    return tuple(need for need in NEEDS if need in found)
+    declared = _declared(method)
+    return tuple(need for need in NEEDS if need in declared)
 
 
 def _declared(value: Any) -> set[str]:

@@ -55,7 +55,7 @@ def _declared(annotation: Any) -> Search | None:
     if get_origin(annotation) is Annotated:
         of, *marks = get_args(annotation)
         return next((m for m in marks if isinstance(m, Search)), None) or _declared(of)
-    return next((found for a in get_args(annotation) if (found := _declared(a)) is not None), None)
+    return next((search for a in get_args(annotation) if (search := _declared(a)) is not None), None)
 
 
 def _around(declared: Search, value: Any) -> Search:

@@ -404,5 +404,5 @@ def _of_terms(job: Sgd, params: Params, names: list[str]) -> Tensor:
         value = sum(term({name: leaves[name] for name in names}, job.aux) for term in terms)
         if not isinstance(value, Tensor) or not value.requires_grad:
             return torch.zeros(())
-        found = torch.autograd.grad(value, [leaves[name] for name in names], materialize_grads=True)
-    return torch.cat([g.flatten() for g in found])
+        gradients = torch.autograd.grad(value, [leaves[name] for name in names], materialize_grads=True)
+    return torch.cat([g.flatten() for g in gradients])

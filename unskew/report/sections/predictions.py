@@ -36,13 +36,13 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
 
 def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T]:
     """Return what each method's first seed has reported."""
-    found: dict[str, T] = {}
+    reports: dict[str, T] = {}
     for method in methods:
         seeds = tables.counted(record, method)
         for seed, _, info in info_of(record, method, kind):
             if seeds and seed == seeds[0]:
-                found[method] = info
-    return found
+                reports[method] = info
+    return reports
 
 
 def _numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, figures.Look]) -> Chart:
