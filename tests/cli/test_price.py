@@ -17,7 +17,7 @@ def run(here: Path, unskew: Unskew) -> Path:
 def test_the_tables_are_on_stdout_and_remarks_on_stderr(run: Path, unskew: Unskew) -> None:
     said = unskew("price", run, "--target", "0.999")
     assert said.code == 0
-    assert "ledger measured: mean ± standard deviation over 2 seeds" in said.out
+    assert "ledger measured: mean ± deviation over 2 seeds" in said.out
     assert "on the air, channel paper" in said.out
     assert "until accuracy" not in said.out
     for method in ("fedavg", "fedprox"):

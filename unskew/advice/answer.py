@@ -124,10 +124,6 @@ class Advice:
         """Sites that the chosen method lets train by themselves."""
         return frozenset(g[0] for g in self.check.groups if len(g) == 1)
 
-    def sites_that(self, verdict: str) -> tuple[str, ...]:
-        """The names of the sites that gain, lose, or for which it is open."""
-        return tuple(self.sites.names[c] for c, g in self.by_site.items() if g.verdict == verdict)
-
     # ------------------------------------------------------------------ words
     @property
     def headline(self) -> str:

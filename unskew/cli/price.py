@@ -87,7 +87,7 @@ def price(
     console = Console()
     where = ", ".join(dict.fromkeys(t["channel"] for t in presets.values()))
     seeds = max(len(row["seeds"]) for row in rows)
-    spread = f"mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}"
+    spread = f"mean ± deviation over {seeds} seed{'s' * (seeds != 1)}"
     shown = tuple((m.axis.replace(",", ""), m.name) for m in headlines.values())
     label = " and ".join(m.label for m in headlines.values())
     scale = {m.name: m.scale for m in headlines.values()}
