@@ -123,8 +123,8 @@ def test_a_client_reads_nothing_of_a_folder_that_was_tampered_with(
 def test_a_participant_s_policy_names_the_coordinator_it_trusts(
     client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    site = tmp_path / "site.toml"
-    monkeypatch.setenv("UNSKEW_SITE", str(site))
+    site = tmp_path / "policy.toml"
+    monkeypatch.setenv("UNSKEW_POLICY", str(site))
     key = signing.fingerprint_of(client)
     site.write_text(f'coordinator = "{key.upper()}"\n')
     operate.check_signature(client, print)
@@ -139,13 +139,13 @@ def test_a_policy_is_the_participant_s_own_and_says_nothing_unknown(
     client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert read_rules(client).policy == SitePolicy()
-    monkeypatch.setenv("UNSKEW_SITE", str(tmp_path / "site.toml"))
-    with pytest.raises(ConfigError, match=r"there is no policy .*site\.toml; correct --site or UNSKEW_SITE"):
+    monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
+    with pytest.raises(ConfigError, match=r"there is no policy .*policy\.toml; correct --policy or UNSKEW_POLICY"):
         read_rules(client)
-    (tmp_path / "site.toml").write_text("max_epsilom = 1.0\n")
-    with pytest.raises(ConfigError, match=r"max_epsilom; did you mean max_epsilon.*site\.toml"):
+    (tmp_path / "policy.toml").write_text("max_epsilom = 1.0\n")
+    with pytest.raises(ConfigError, match=r"max_epsilom; did you mean max_epsilon.*policy\.toml"):
         read_rules(client)
-    monkeypatch.setenv("UNSKEW_SITE", str(client / "site.toml"))
+    monkeypatch.setenv("UNSKEW_POLICY", str(client / "policy.toml"))
     with pytest.raises(ConfigError, match="lies in the folder that came from the coordinator"):
         read_rules(client)
 
@@ -155,7 +155,7 @@ def test_a_client_whose_policy_forbids_the_method_opens_no_data(
 ) -> None:
     with (client / "client.toml").open("a") as f:
         f.write('data = "npz:/nowhere.npz"\n')
-    monkeypatch.setenv("UNSKEW_SITE", str(tmp_path / "site.toml"))
-    (tmp_path / "site.toml").write_text('methods = ["fedprox"]\n')
-    with pytest.raises(ConfigError, match=r"method \S+ \(fedavg\) may not run here: .*site\.toml allows methods"):
+    monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
+    (tmp_path / "policy.toml").write_text('methods = ["fedprox"]\n')
+    with pytest.raises(ConfigError, match=r"method \S+ \(fedavg\) may not run here: .*policy\.toml allows methods"):
         open_client(client)

@@ -146,13 +146,15 @@ COST = (Spending("labels", 2.0, 1, None),)
 
 
 def test_all_uploads_about_a_data_set_count_whatever_run_or_experiment(tmp_path: Path) -> None:
-    path, rules = tmp_path / "own" / "privacy.jsonl", Rules(SitePolicy(max_epsilon=4.0), "/home/a/site.toml")
+    path, rules = tmp_path / "own" / "privacy.jsonl", Rules(SitePolicy(max_epsilon=4.0), "/home/a/policy.toml")
     charge(path, UPLOAD, COST, rules)
     charge(path, dataclasses.replace(UPLOAD, experiment="another", request="second"), COST, rules)
     third = dataclasses.replace(UPLOAD, cell=3, request="third")
     # Two uploads of multiplier 2 are epsilon 2.9 at delta 1e-5, three are 3.6, four are 4.3.
     charge(path, third, COST, rules)
-    with pytest.raises(WireError, match=r"epsilon would be 4\.\d+ about .* \(/home/a/site\.toml: max_epsilon = 4\.0\)"):
+    with pytest.raises(
+        WireError, match=r"epsilon would be 4\.\d+ about .* \(/home/a/policy\.toml: max_epsilon = 4\.0\)"
+    ):
         charge(path, dataclasses.replace(UPLOAD, experiment="new", request="fourth"), COST, rules)
     charge(path, third, COST, rules)
     charge(path, dataclasses.replace(UPLOAD, data="other", request="fourth"), COST, rules)
@@ -176,17 +178,17 @@ def test_a_damaged_record_is_refused_and_a_torn_last_line_had_not_left(tmp_path:
 
 # ---------------------------------------------------------------- the rules
 def rules(**policy: Any) -> Rules:
-    return Rules(SitePolicy(**policy), "site.toml")
+    return Rules(SitePolicy(**policy), "policy.toml")
 
 
 def test_what_a_participant_forbids_is_refused_by_file_and_key(site: Callable[..., Site]) -> None:
     there = site(FedAvg(local=SMALL))
     size = len(there.ask(1).parts[0])
     for policy, says in (
-        (rules(steps=()), r"this client does not answer step 'train' (site.toml: steps = [])"),
+        (rules(steps=()), r"this client does not answer step 'train' (policy.toml: steps = [])"),
         (
             rules(max_bytes=size - 1),
-            f"{size} bytes would leave this client in one round (site.toml: max_bytes = {size - 1})",
+            f"{size} bytes would leave this client in one round (policy.toml: max_bytes = {size - 1})",
         ),
     ):
         there.client = dataclasses.replace(there.client, rules=policy)
@@ -196,17 +198,17 @@ def test_what_a_participant_forbids_is_refused_by_file_and_key(site: Callable[..
     assert reason(there.ask(2, hop=1)).startswith(f"{2 * size} bytes would leave")  # of one round together
     fetch = FetchRequest(read(there.order, REQUESTS).context, (), "n")
     assert reason(there.client.answer(write("fetch", fetch))) == (
-        "this client hands over no value for other clients (site.toml: relay = false)"
+        "this client hands over no value for other clients (policy.toml: relay = false)"
     )
 
 
 def test_methods_that_may_not_run_are_refused_before_data_are_read() -> None:
     rules(methods=("fedavg",)).check_methods({"FedAvg": "fedavg"}, {"FedAvg": False})
     with pytest.raises(
-        ConfigError, match=r"method X \(fedprox\) may not run here: site\.toml allows methods = \['fedavg'"
+        ConfigError, match=r"method X \(fedprox\) may not run here: policy\.toml allows methods = \['fedavg'"
     ):
         rules(methods=("fedavg",)).check_methods({"X": "fedprox"}, {"X": False})
-    with pytest.raises(ConfigError, match=r"X \(fedprox\) sends without noise .* site\.toml has max_epsilon = 1;"):
+    with pytest.raises(ConfigError, match=r"X \(fedprox\) sends without noise .* policy\.toml has max_epsilon = 1;"):
         rules(max_epsilon=1.0).check_methods({"X": "fedprox"}, {"X": False})
 
 
@@ -214,7 +216,7 @@ def test_code_of_a_coordinator_is_imported_as_the_participant_says() -> None:
     assert not rules().code_allowed(False)
     assert rules().code_allowed(True)
     assert rules(allow_code=True).code_allowed(False)
-    with pytest.raises(ConfigError, match=r"--allow-code is forbidden here: site\.toml has allow_code = false"):
+    with pytest.raises(ConfigError, match=r"--allow-code is forbidden here: policy\.toml has allow_code = false"):
         rules(allow_code=False).code_allowed(True)
 
 

@@ -291,8 +291,8 @@ def client(
     folder: Annotated[Path, typer.Argument()],
     check: Check = False,
     allow_code: AllowCode = False,
-    site: Annotated[
-        Path | None, typer.Option(help="Your own policy: what may run and leave; default ~/.config/unskew/site.toml.")
+    policy: Annotated[
+        Path | None, typer.Option(help="Your own policy: what may run and leave; default ~/.config/unskew/policy.toml.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -311,8 +311,8 @@ def client(
 
     if allow_code:
         find_own_code()
-    if site is not None:
-        os.environ["UNSKEW_SITE"] = str(site.absolute())  # for the processes that this one starts, too
+    if policy is not None:
+        os.environ["UNSKEW_POLICY"] = str(policy.absolute())  # for the processes that this one starts, too
     if check:
         from unskew.deploy.client import open_client
 

@@ -82,7 +82,7 @@ def resume(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a run where it was stopped, by Ctrl-C, a crash or a power cut; it ends with the same bits.
+    """Continue a run where it was stopped, by Ctrl-C, a crash or a power cut; its results are bit-identical.
 
     FOLDER is the run's folder.  The results of a finished run are printed again.
     A run with a method or network of your own needs [bold]--allow-code[/]: a

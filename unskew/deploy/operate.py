@@ -333,7 +333,7 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
     server_folder = deployment / "server"
     if not is_done(server_folder):
         with locked(deployment), resumable(out), launch.stoppable(), ProcessGroup() as group:
-            group.variables["UNSKEW_SITE"] = str((deployment / "site.toml").absolute())
+            group.variables["UNSKEW_POLICY"] = str((deployment / "policy.toml").absolute())
             server = launch.start_server(group, server_folder, folders.address(server_folder))
             say(f"server: listening at {folders.address(server_folder)}")
             nodes = [
@@ -373,7 +373,7 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, config: ServerC
     make_private(deployment)
     # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
     account = str((deployment / "privacy.jsonl").absolute())
-    write_atomically(deployment / "site.toml", tomli_w.dumps({"privacy": account}))
+    write_atomically(deployment / "policy.toml", tomli_w.dumps({"privacy": account}))
     for folder in (deployment / "server", *(folders.client_folder(deployment, c) for c in range(num_clients))):
         folders.write_address(folder, address)
     return deployment

@@ -88,7 +88,7 @@ def own_state() -> Path:
 
 
 def read_rules(folder: Path) -> Rules:
-    """Read the policy of this participant: $UNSKEW_SITE, or unskew/site.toml in the user's own settings.
+    """Read the policy of this participant: $UNSKEW_POLICY, or unskew/policy.toml in the user's own settings.
 
     Args:
         folder: The client's folder, in which the file must not lie: it came from the coordinator.
@@ -96,15 +96,15 @@ def read_rules(folder: Path) -> Rules:
     Raises:
         ConfigError, DeployError: If it cannot be read, or a setting in it is unknown or not allowed.
     """
-    named = os.environ.get("UNSKEW_SITE")
+    named = os.environ.get("UNSKEW_POLICY")
     settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    path = (Path(named) if named else settings / "unskew" / "site.toml").expanduser().absolute()
+    path = (Path(named) if named else settings / "unskew" / "policy.toml").expanduser().absolute()
     if path.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"the policy {path} lies in the folder that came from the coordinator; keep it elsewhere")
     if not named and not path.exists():
         return Rules(where=str(path))
     if not path.exists():
-        raise ConfigError(f"there is no policy {path}; correct --site or UNSKEW_SITE")
+        raise ConfigError(f"there is no policy {path}; correct --policy or UNSKEW_POLICY")
     return Rules(read_settings(path, SitePolicy), str(path))
 
 

@@ -23,7 +23,7 @@ from unskew.runtime.message import Envelope
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """Rules of a participant: site.toml.  Whatever is not set is allowed.
+    """Rules of a participant: policy.toml.  Whatever is not set is allowed.
 
     Attributes:
         methods: Names of the methods that may run.
@@ -63,7 +63,7 @@ class Rules:
     """
 
     policy: SitePolicy = SitePolicy()
-    where: str = "site.toml"
+    where: str = "policy.toml"
 
     def forbid(self, key: str, reason: str) -> WireError:
         """Make the refusal of a request, which names file and key."""
