@@ -373,19 +373,21 @@ def _data(setup: Setup) -> Path:
 
 
 def main() -> None:
-    """Measure what was asked for; print a line per task, write JSON and table."""
+    """Measure what was asked for; print a line per task, write JSON and table: of a part to .cache, of all to docs."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--repeats", type=int, default=5, help="timed runs of each contender")
     arguments.add_argument("--box", type=float, default=600.0, help="seconds a single run may take")
     arguments.add_argument("--only", nargs="+", metavar="TASK", help="such as mlp-10 cnn-100")
     arguments.add_argument("--contenders", nargs="+", choices=[c.name for c in CONTENDERS])
-    arguments.add_argument("--small", action="store_true", help="try the machinery; writes to .cache, not docs")
+    arguments.add_argument("--small", action="store_true", help="try the machinery on little data")
     asked = arguments.parse_args()
     setup = SMALL if asked.small else FULL
     tasks = [t for t in setup.tasks if not asked.only or f"{t[0]}-{t[1]}" in asked.only]
     who = [c for c in CONTENDERS if not asked.contenders or c.name in asked.contenders]
     if not tasks or asked.repeats < 1:
         raise SystemExit(f"nothing to do: tasks are {[f'{m}-{n}' for m, n, _ in setup.tasks]}, repeats at least 1")
+    # Rows of another day or machine are not replaced by a part of them.
+    folder = CACHE / "part" if asked.small or asked.only or asked.contenders else DOCS
     adopt()
     (CACHE / "runs").mkdir(parents=True, exist_ok=True)
     data = _data(setup)
@@ -412,7 +414,7 @@ def main() -> None:
         document["unskew_start_s"][case_of(job)] = start = started(rows)
         if start is not None:
             print(f"  unskew's start: {start:.2f} s ({verdict(start, START_BAR_S)})", flush=True)
-        write(document, CACHE / "small" if asked.small else DOCS)  # after each task: a run that is cut off keeps these
+        write(document, folder)  # after each task: a run that is cut off keeps these
 
 
 if __name__ == "__main__":
