@@ -96,6 +96,6 @@ def shortage(error: BaseException) -> str | None:
     wanted = re.search(r"allocate ([\d.]+ ?(?:bytes|[KMGT]i?B))", text)
     more = f" ({wanted[1]} more were wanted)" if wanted else ""
     return (
-        f"memory ran out{more}; lower local.batch_size, clients_per_round or runtime.workers, or take a smaller "
+        f"memory ran out{more}; lower local.batch_size, clients_per_round or runtime.workers, or use a smaller "
         "task.model: unskew plan says what each takes"
     )

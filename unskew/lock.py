@@ -39,6 +39,6 @@ def lock(file: IO[Any]) -> None:
         raise
     except OSError as error:
         raise RunError(
-            f"{file.name} cannot be locked ({error.strerror}); take a folder on a file system that has locks, "
+            f"{file.name} cannot be locked ({error.strerror}); use a folder on a file system that has locks, "
             "such as a local disk"
         ) from None

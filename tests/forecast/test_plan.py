@@ -441,7 +441,7 @@ def test_an_exchange_that_does_not_fit_is_refused_before_it_is_whole(
         plan.plan(tiny('methods=[{name="scaffold"}]'))
     assert str(caught.value) == (
         "scaffold: step 'train': what the first 1 clients are sent, remember and answer is 14.6 kB, more than "
-        "0.9 of the 15 kB of memory that can be had; lower clients_per_round or take a smaller task.model"
+        "0.9 of the 15 kB of memory that can be had; lower clients_per_round or use a smaller task.model"
     )
 
 
@@ -566,7 +566,7 @@ def test_the_remedy_is_about_the_largest_part() -> None:
         MemoryPart(MESSAGES, 150, "", "main", "training"),
         MemoryPart("client memory", 20, "", "main", "always"),
     )
-    with pytest.raises(ConfigError, match="lower clients_per_round or take a smaller"):
+    with pytest.raises(ConfigError, match="lower clients_per_round or use a smaller"):
         refuse(found)
 
 

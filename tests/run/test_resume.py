@@ -460,7 +460,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
 
     monkeypatch.setattr(fcntl, "flock", without)
     with pytest.raises(
-        RunError, match=r"\.lock cannot be locked \(No locks available\); take a folder on a file system"
+        RunError, match=r"\.lock cannot be locked \(No locks available\); use a folder on a file system"
     ):
         loop.resume(stopped)
 

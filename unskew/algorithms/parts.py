@@ -137,7 +137,7 @@ def classifier(layout: Layout, params: Params, classes: int, who: str, layer: st
         ConfigError: If the model has no such layer, or there are not two classes.
     """
     if classes < 2:
-        raise ConfigError(f"{who} is about several classes, got {classes}; take data with two or more")
+        raise ConfigError(f"{who} is about several classes, got {classes}; use data with two or more")
     name = weight_of(layout, layer)
     if name is not None and name in layout.trainable and params[name].dim() == 2 and len(params[name]) == classes:
         return name

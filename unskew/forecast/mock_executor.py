@@ -128,7 +128,7 @@ class DryRunExecutor:
                 raise MemoryShortage(
                     f"step {job.step!r}: what the first {len(self._remembered)} clients are sent, remember and answer "
                     f"is {human_bytes(total)}, more than {ROOM:g} of the {human_bytes(self._room)} of memory that can "
-                    "be had; lower clients_per_round or take a smaller task.model"
+                    "be had; lower clients_per_round or use a smaller task.model"
                 )
         self.clients.update(jobs)
         if self._mock == "perturbed":

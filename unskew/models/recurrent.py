@@ -58,7 +58,7 @@ class Words(nn.Module):
         """
         if x.is_floating_point():
             raise ConfigError(
-                f"model bilstm reads token ids, int64, but the data are {x.dtype}; take a text data set such as imdb, "
+                f"model bilstm reads token ids, int64, but the data are {x.dtype}; use a text data set such as imdb, "
                 "or mlp, which accepts any input"
             )
         x = x if self.length is None else x[:, : self.length]

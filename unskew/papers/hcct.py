@@ -72,7 +72,7 @@ def domains(per_domain: int, train: int, mixed: bool = False) -> Divide:
 
     def divide(dataset: Dataset, key: Key) -> Clients:
         if dataset.domains is None:
-            raise DataError(f"{dataset.name} has no domains; take digit_domains, or name each example's domain")
+            raise DataError(f"{dataset.name} has no domains; use digit_domains, or name each example's domain")
         held = int(torch.bincount(dataset.domains).min()) // per_domain
         if held <= train:
             raise DataError(f"{per_domain} clients of a domain have {held} examples each, more than {train} are needed")

@@ -222,7 +222,7 @@ class CentralDP(Wrapper):
             raise refuse(f"sends different models in step {step!r}, so that an absent client has no update of zero")
         if self.noise_multiplier and (statistics := [n for n in fed.layout.buffers if n in (models[0] or {})]):
             raise refuse(
-                f"averages statistics of batches ({statistics[0]}, ...), which noise may make negative; take a model "
+                f"averages statistics of batches ({statistics[0]}, ...), which noise may make negative; use a model "
                 'without BatchNorm, or keep it on the clients: personal = ["norm"]'
             )
         asked: Ask = request

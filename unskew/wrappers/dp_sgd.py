@@ -149,7 +149,7 @@ class DPSGD(Wrapper):
             if open_:
                 raise ConfigError(
                     f"DPSGD adds noise to the gradients that models are trained by, and {name} sends "
-                    f"{' and '.join(open_)} without it; take a method that sends models only, as fedavg"
+                    f"{' and '.join(open_)} without it; use a method that sends models only, such as fedavg"
                 )
         if self.most(method) == 0:
             raise ConfigError(
@@ -204,7 +204,7 @@ class DPSGD(Wrapper):
         if fed.layout.buffers:
             raise ConfigError(
                 f"DPSGD needs gradients of single examples, and this network has statistics of batches "
-                f"({fed.layout.buffers[0]}, ...): with BatchNorm examples change each other's; take a model without it"
+                f"({fed.layout.buffers[0]}, ...): with BatchNorm examples change each other's; use a model without it"
             )
         state = method.init(params, fed)
         plan = method.round(state, fed)

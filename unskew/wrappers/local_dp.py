@@ -134,7 +134,7 @@ class LocalDP(UploadWrapper):
         if statistics:
             raise ConfigError(
                 f"LocalDP would add noise to statistics of batches ({statistics[0]}, ...), which may become negative; "
-                'take a model without BatchNorm, or keep it on the clients: personal = ["norm"]'
+                'use a model without BatchNorm, or keep it on the clients: personal = ["norm"]'
             )
         return LocalState(state, {}, False)
 

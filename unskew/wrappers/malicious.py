@@ -88,7 +88,7 @@ def _check(attack: Attack, method: Any, check: Any) -> None:
     except ConfigError:
         raise ConfigError(
             f"world.attack {attack.name!r} changes the models or updates that clients send, and {name_of(method)} "
-            "sends none that it could change; take label_flip, which changes their data"
+            "sends none that it could change; use label_flip, which changes their data"
         ) from None
 
 
@@ -113,6 +113,6 @@ def with_attack(algorithm: Any, attack: Attack, clients: int, key: Key, simulate
     if not attack.alone:
         raise ConfigError(
             f"world.attack {attack.name!r} is made from the replies of honest clients, which a client on a network "
-            "does not see; take sign_flip, gaussian, IPM, label_flip or backdoor, or a simulation"
+            "does not see; use sign_flip, gaussian, IPM, label_flip or backdoor, or a simulation"
         )
     return wrap(algorithm, IndependentAttack(attack, malicious))
