@@ -43,16 +43,16 @@ def test_a_class_that_does_not_occur_does_not_count_and_one_class_has_no_curve()
 @pytest.mark.parametrize(
     ("right", "y", "expected"),
     [
-        ([True, True, False], [1, 1, 0], 1),
-        ([True, False, False], [1, 1, 0], None),  # it tells the two examples of class 1 apart
-        ([True, True, True], [1, 1, 0], None),
+        ([True, True, *[False] * 5], [1, 1, *[0] * 5], 1),
+        ([True, False, *[False] * 5], [1, 1, *[0] * 5], 1),
+        ([True, True, *[False] * 4], [1, 1, *[0] * 4], None),  # four may be missed by chance
+        ([True, True, True, *[False] * 5], [1, 1, 0, *[0] * 5], None),
         ([True, True, True], [1, 1, 1], None),  # nothing else was to be found
-        ([False, False, False], [1, 1, 0], None),
+        ([False] * 7, [1, 1, *[0] * 5], None),
+        ([True, True, *[False] * 6], [1, 1, 0, 0, 0, 2, 2, 2], 1),  # it may tell 0 from 2, always wrongly
     ],
 )
-def test_a_model_that_takes_everything_for_one_class_is_found(
-    right: list[bool], y: list[int], expected: int | None
-) -> None:
+def test_a_model_that_finds_one_class_only_is_found(right: list[bool], y: list[int], expected: int | None) -> None:
     assert only_class_found(torch.tensor(right), torch.tensor(y)) == expected
 
 
@@ -84,6 +84,19 @@ def test_a_model_of_one_class_is_a_warning_in_the_first_lines_of_the_report(tmp_
     history = us.simulate("fedavg", data=data, model="logistic", rounds=2, split=two, out=tmp_path / "run")
     (warned,) = read(tmp_path / "run").warned
     share = 100 * history.value("fedavg")
-    assert f"takes every test example for class 0: its accuracy of {share:.1f} %" in warned.text
+    assert f"finds no test examples but those of class 0: its accuracy of {share:.1f} %" in warned.text
     page = history.report(tmp_path / "page.html").read_text()
-    assert page.index("takes every test example") < page.index("<table")
+    assert page.index("finds no test examples") < page.index("<table")
+
+
+def test_own_models_of_one_class_are_a_warning_that_names_the_sites(tmp_path: Path) -> None:
+    """At two of three sites inputs are all alike, and one example in three is positive."""
+    rng = np.random.default_rng(0)
+    told = rng.normal(size=(100, 4)).astype(np.float32)
+    blind, rare = np.ones((100, 4), np.float32), (np.arange(100) % 3 == 0).astype(int)
+    sites = {"Bern": (blind, rare), "Chur": (told, (told[:, 0] > 0).astype(int)), "Sion": (blind, rare)}
+    us.simulate("independent", data=sites, model="logistic", rounds=2, test=0.4, out=tmp_path / "run")
+    texts = [w.text for w in read(tmp_path / "run").warned]
+    assert any(
+        "of 3 clients 2 have own models (Bern, Sion) that find no test examples but those of one" in t for t in texts
+    )

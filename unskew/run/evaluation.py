@@ -9,7 +9,7 @@ Remote clients test their own models themselves and send their scores.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -147,6 +147,19 @@ def own_models(sim: Driver[Any], state: Any, t: int, clients: Sequence[ClientId]
         model = sim.own_models(state, [0], t)
         return dict.fromkeys(clients, model[0]) if model else {}
     return sim.own_models(state, clients, t)
+
+
+def on_own_rows(sim: Driver[Any], own: OwnModels, rows: Ragged) -> Iterator[tuple[ClientId, Columns]]:
+    """What an evaluation keeps of each client's rows under its own model; clients without rows are left out.
+
+    A model that several clients share is tested in one pass.
+    """
+    sharing = {first: some[rows.sizes[some] > 0] for first, some in _sharing(own).items()}
+    tested = {first: some for first, some in sharing.items() if len(some)}
+    jobs = [EvalJob(own[first], "train", rows.take(some).values) for first, some in tested.items()]
+    for some, columns in zip(tested.values(), sim.executor.evaluate(jobs), strict=True):
+        sizes = rows.sizes[some].tolist()
+        yield from zip(some.tolist(), zip(*(torch.split(c, sizes) for c in columns), strict=True), strict=True)
 
 
 def _scores_from_clients(

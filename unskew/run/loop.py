@@ -34,7 +34,7 @@ from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId
 from unskew.record import columns
 from unskew.record.logs import METRICS, WORK
-from unskew.run import attack, checkpoint, decide, models, trackers, unseen
+from unskew.run import attack, checkpoint, decide, models, one_class, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import (
@@ -52,7 +52,6 @@ from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver, Trace
-from unskew.tasks.classification import only_class_found
 from unskew.tree import map_leaves
 from unskew.version import __version__
 
@@ -617,31 +616,28 @@ class _Cell:
         return parts
 
     def at_end(self, state: Any, t: int) -> Iterator[Info]:
-        """Reports on the global model's predictions for the global test set after the last round.
+        """Reports on the predictions after the last round: for the global test set, and by clients' own models.
 
-        It warns of a model that takes every example for one class: its accuracy is then the share of that class, which
-        can be high.
+        It warns of models that find examples of one class only: their accuracy is then at most the share of that class,
+        which can be high.
         """
-        task, dataset = self.run.setup.task, self.run.setup.dataset
-        kind = task.kind
-        asked = t == self.run.experiment.rounds and "global" in self.run.experiment.evaluate
-        wanted = asked and (kind.correct is not None or kind.report is not None)
+        setup, fed = self.run.setup, self.run.feds[self.seed]
+        kind = setup.task.kind
+        if t != self.run.experiment.rounds:
+            return
+        if (
+            kind.correct is not None
+            and self.own_models is not None
+            and (text := one_class.of_own(self.sim, setup, fed, self.eval_set.test, self.own_models))
+        ):
+            yield info.Info(warnings=(text,))
+        wanted = "global" in self.run.experiment.evaluate and (kind.correct is not None or kind.report is not None)
         model = self.sim.algorithm.serve(state, None) if wanted else None
         if model is None:
             return
         (columns,) = self.sim.executor.evaluate([EvalJob(model, "test")])
-        if kind.correct is not None:
-            first = task.measures[0].each is kind.correct  # its column is there without the outputs
-            right = columns[0] if first else kind.correct(*columns[-2:])
-            only_class = only_class_found(right.cpu(), dataset.y_test)
-            if only_class is not None:
-                name = dataset.classes[only_class] if dataset.classes else str(only_class)
-                share = float((dataset.y_test == only_class).double().mean())
-                text = (
-                    f"the global model takes every test example for class {name}: its accuracy of {100 * share:.1f} % "
-                    "is that class's share; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"
-                )
-                yield info.Info(warnings=(text,))
+        if kind.correct is not None and (text := one_class.of_global(setup, columns)):
+            yield info.Info(warnings=(text,))
         if kind.report is not None:
             outputs, y = (column.cpu().numpy() for column in columns[-2:])
             report = kind.report(outputs.astype(np.float64), y)

@@ -78,10 +78,17 @@ def auroc(logits: Outputs, y: Labels) -> float:
     return float(np.mean([roc_auc_score(y == c, shares[:, c]) for c in classes]))
 
 
+MISSED = 5
+"""Examples of other classes, none of which is found, from which on it is hardly chance."""
+
+
 def only_class_found(right: Tensor, y: Tensor) -> int | None:
-    """The class that a model takes all examples for, from which of them are right; None if it tells classes apart."""
+    """The only class of which a model finds any example, from which of them are right; None if there is no such class.
+
+    With two classes it takes every example for that one, or nearly; with more it may confuse the others.
+    """
     classes: set[int] = set(y[right].tolist())
-    if len(classes) != 1 or len(set(y.tolist())) < 2 or not bool(right[y == min(classes)].all()):
+    if len(classes) != 1 or int((y != min(classes)).sum()) < MISSED:
         return None
     return min(classes)
 

@@ -1,0 +1,58 @@
+"""Warnings of models that find examples of one class only: an accuracy may be high that says little."""
+
+from typing import Any
+
+from torch import Tensor
+
+from unskew.data.federated import FederatedData
+from unskew.data.ragged import Ragged
+from unskew.local.executor import Columns
+from unskew.run.evaluation import OwnModels, on_own_rows
+from unskew.run.setup import Setup
+from unskew.runtime.round import Driver
+from unskew.tasks.classification import MISSED, only_class_found
+from unskew.tasks.task import Task
+
+REMEDY = "says little; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"
+NAMED = 5
+"""Clients that a warning names."""
+
+
+def right(task: Task, columns: Columns) -> Tensor:
+    """Whether each example's class is found, (n,) bool, from the columns of an evaluation."""
+    assert task.kind.correct is not None
+    first = task.measures[0].each is task.kind.correct  # its column is there without the outputs
+    return (columns[0] if first else task.kind.correct(*columns[-2:])).bool().cpu()
+
+
+def of_global(setup: Setup, columns: Columns) -> str:
+    """A warning if the global model finds test examples of one class only; empty if it does not."""
+    dataset, found = setup.dataset, right(setup.task, columns)
+    only_class = only_class_found(found, dataset.y_test)
+    if only_class is None:
+        return ""
+    name = dataset.classes[only_class] if dataset.classes else str(only_class)
+    return (
+        f"the global model finds no test examples but those of class {name}: its accuracy of "
+        f"{100 * float(found.double().mean()):.1f} % {REMEDY}"
+    )
+
+
+def of_own(sim: Driver[Any], setup: Setup, fed: FederatedData, test: Ragged, own: OwnModels) -> str:
+    """A warning that names the clients whose own models find examples of one class only; empty if none does.
+
+    Where one model is everybody's it is the global one, which is judged on more rows.
+    """
+    if len({id(model) for model in own.values()}) < 2:
+        return ""
+    y, rows = setup.dataset.y_train, test.to("cpu")
+    found = {c: right(setup.task, columns) for c, columns in on_own_rows(sim, own, test)}
+    alike = sorted(c for c in found if only_class_found(found[c], y[rows[c]]) is not None)
+    if not alike:
+        return ""
+    names = [fed.client_names[c] if fed.client_names else str(c) for c in alike[:NAMED]]
+    more = ", ..." if len(alike) > NAMED else ""
+    return (
+        f"own models that find no test examples but those of one class, where at least {MISSED} are of others: "
+        f"{', '.join(names)}{more} ({len(alike)} of {len(own)} clients); their accuracy {REMEDY}"
+    )
