@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format docs wheel nightly lock bench-peers clean
+.PHONY: help demo test test-network test-slow check format docs wheel nightly lock bench-peers clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,9 +36,12 @@ demo: $(STAMP) ## Compare methods on real handwritten digits and write a report 
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 IN_TWO := -n 2 --dist worksteal
 
-test: $(EXTRAS) ## All tests but the slow ones
+test: $(EXTRAS) ## All tests but the slow ones and those of many processes
 	$(BIN)/lint-imports --no-logo
-	$(PYTEST) -m "not slow and not gpu" $(IN_TWO)
+	$(PYTEST) -m "not slow and not gpu and not network" $(IN_TWO)
+
+test-network: $(EXTRAS) ## Federations and clusters of real processes (a minute or two)
+	$(PYTEST) -m "network and not slow"
 
 test-slow: $(EXTRAS) ## The slow tests: minutes of training on real data, faults in a federation of processes
 	$(PYTEST) -m "slow"

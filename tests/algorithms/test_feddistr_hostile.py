@@ -160,7 +160,11 @@ def lived(
     return state, info, lost
 
 
-CASES = [(name, clients) for name in METHODS for clients in (1, 2, 3)]
+CASES = [
+    pytest.param(name, clients, marks=pytest.mark.slow if clients == 2 else ())
+    for name in METHODS
+    for clients in (1, 2, 3)
+]
 
 
 @pytest.mark.parametrize(("name", "clients"), CASES)

@@ -248,7 +248,12 @@ ONE_ROUND: dict[str, Any] = {
 METHODS = [n for n in TABLE if n != "feddw" and n not in recipe.APART]
 
 
-@pytest.mark.parametrize("name", METHODS)
+def half(first: int) -> list[Any]:
+    """The methods, of which every second one waits for `make test-slow`."""
+    return [pytest.param(n, marks=pytest.mark.slow if i % 2 != first else ()) for i, n in enumerate(METHODS)]
+
+
+@pytest.mark.parametrize("name", half(0))
 def test_without_strength_a_method_stays_itself(name: str) -> None:
     """mu = 0 and the bias kept: state and memory of the method bit for bit, and every transfer, but for soft labels."""
     one, two = (recipe.make(name) for _ in range(2))
@@ -303,7 +308,7 @@ class Watching(LocalTrainer):
         return super().answer(me, index, request)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", half(1))
 def test_every_method_takes_the_term(name: str) -> None:
     """Options stay those of the method; the term is in every optimisation of the layer, the bias stays zero."""
     target = resolve(f"{name}+dw")

@@ -22,6 +22,7 @@ def test_a_ratio_says_how_many_times_faster_than_one_at_a_time() -> None:
     assert [(r["value"], r["ratio"]) for r in images] == [(10.0, 2.0), (5.0, 1.0)]
 
 
+@pytest.mark.slow
 def test_it_measures_both_contenders() -> None:
     said: list[str] = []
     rows = bench.measure(steps=1, images=1, repeats=1, digits=2, say=said.append)

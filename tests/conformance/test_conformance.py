@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_bits(case: str, network: str) -> None:
     assert all(finite(m.state) for m in one.moments)
 
 
-@one_network_each(CASES)
+@one_network_each(CASES, variants=False)
 def test_another_seed_gives_other_bits(case: str, network: str) -> None:
     sim = simulator(case, network, seed=6)
     ((_, state, _),) = rounds(sim, until=1)
@@ -41,7 +41,7 @@ def test_another_seed_gives_other_bits(case: str, network: str) -> None:
     assert bits(sim, state) != recorded(case, network).moments[1].bits
 
 
-@one_network_each(CASES)
+@one_network_each(CASES, variants=False)
 def test_a_run_through_the_codec_is_the_same_run(case: str, network: str) -> None:
     coded = simulator(case, network, seed=SEED, codec=True)
     for (_, state, there), (moment, here) in zip(rounds(coded, until=2), recorded(case, network).rounds, strict=False):
@@ -50,7 +50,7 @@ def test_a_run_through_the_codec_is_the_same_run(case: str, network: str) -> Non
         assert here.losses == there.losses
 
 
-@one_network_each(CASES)
+@one_network_each(CASES, variants=False)
 def test_a_resumed_run_is_the_straight_run(case: str, network: str) -> None:
     *_, (before, _), (after, end) = recorded(case, network).rounds
     algorithm = make(case)
@@ -82,7 +82,7 @@ def lose_clients(case: str, network: str, outage: Outage, seeds: range) -> None:
     assert failures
 
 
-@one_network_each(CASES)
+@one_network_each(CASES, variants=False)
 def test_lost_clients_are_survived_or_refused(case: str, network: str) -> None:
     lose_clients(case, network, Outage(0.3, 0.3), range(1))
 

@@ -52,7 +52,7 @@ def test_away_from_its_limit_an_algorithm_is_not_fedavg(name: str, network: str)
     assert differs == (network == "normalised" or name not in NEEDS_NORM)
 
 
-@one_network_each(NUMBERED, variants=False)
+@one_network_each(NUMBERED, variants=False, turn=(0, 2))
 def test_other_numbers_for_the_same_clients_change_nothing_beyond_rounding(case: str, network: str) -> None:
     """Whole batches and whole cohorts: shuffles and cohorts are drawn by client number."""
     own = VARIANTS[case][1].get("local", LOCAL)

@@ -52,7 +52,7 @@ def pool() -> Iterator[Pool]:
     made.close()
 
 
-@one_network_each(CASES, variants=False)
+@one_network_each(CASES, variants=False, turn=(2, 3))
 def test_workers_end_with_the_bits_of_the_sequential_executor(case: str, network: str, pool: Pool) -> None:
     many = simulator(case, network, seed=SEED)
     many.clients.executor = Workers(pool, GRID.index((case, network)), many.algorithm)
@@ -138,7 +138,7 @@ def crowd() -> Callable[[], tuple[Population, LocalTrainer]]:
     return make_crowd
 
 
-@pytest.mark.parametrize("case", ["scaffold", "relay"])
+@pytest.mark.parametrize("case", [pytest.param("scaffold", marks=pytest.mark.slow), "relay"])
 def test_many_clients_share_jobs_and_end_with_the_same_bits(
     case: str, crowd: Callable[[], tuple[Population, LocalTrainer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +300,7 @@ def test_memory_without_none_and_records_that_are_kept_are_what_they_are_in_sequ
         pool.close()
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_be_forked_end_with_the_same_bits() -> None:
     """One pool for all cases: every worker starts an interpreter of its own."""
     path = os.path.dirname(recipe.__file__)

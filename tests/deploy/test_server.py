@@ -35,7 +35,7 @@ Small = Callable[..., Experiment]
 METHODS = [{"name": name} for name in ("fedavg", "fedper", "scaffold", "feddif", "hcct")]
 THREE = ("split.num_clients=3", 'evaluate=["global","personal"]', "val_fraction=0.2", "runtime.executor='sequential'")
 
-REFUSED_S = 3.0
+REFUSED_S = 1.5
 """Time in which a server that refuses a client waits for another one, seconds."""
 
 
@@ -170,6 +170,8 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
     folder = tmp_path / "client-1"
     (folder / "client.toml").write_text(tomli_w.dumps({"client": 1, "num_clients": 3, "data": files[0]}))
     (run / "summary.json").unlink()
+    impatient = {"min_clients": 3, "deadline_s": 60.0, "wait_s": REFUSED_S}
+    (tmp_path / "server" / "server.toml").write_text(tomli_w.dumps(impatient))
     with pytest.raises(QuorumError, match="client 1 had other data when it was met first"):
         start(tmp_path, again(tmp_path, 3))
 

@@ -216,7 +216,7 @@ ALONE = {"perfedavg, exact"}
 DECIDED = [case for case in CASES if case != "hcct_e, published"]
 
 
-@one_network_each(DECIDED)
+@one_network_each(DECIDED, variants=False)
 def test_every_algorithm_ends_where_it_ends_sequentially(case: str, network: str) -> None:
     """After two rounds, float64 to 1e-9 and float32 to 1e-4 and 1e-5: state, losses, messages, own models."""
     for dtype, rtol, atol in ((torch.float64, 1e-9, 1e-9), (torch.float32, 1e-4, 1e-5)):

@@ -198,8 +198,14 @@ CONFIGS = {
 
 
 # ---------------------------------------------------------------- Sgd against a plain loop
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("network", ["linear", "conv", "batch_norm", "cumulative_norm", "group_norm", "recurrent"])
+@pytest.mark.parametrize(
+    ("network", "config"),
+    [  # half of the grid here, the other half by `make test-slow`
+        pytest.param(n, c, marks=pytest.mark.slow if (i + j) % 2 else ())
+        for i, n in enumerate(("linear", "conv", "batch_norm", "cumulative_norm", "group_norm", "recurrent"))
+        for j, c in enumerate(CONFIGS)
+    ],
+)
 def test_a_fit_equals_a_plain_loop(network: str, config: str, at_once: bool) -> None:
     """With torch's optimiser in one pass where ours is: a bias before BatchNorm has no gradient but rounding, and Adam
     makes that 1e-9 of a step, other rounding another.

@@ -291,6 +291,7 @@ def test_all_three_are_in_the_table() -> None:
         assert papers.TABLE[f"feddistr/{name}"].target == f"unskew.papers.feddistr:{name}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_toy")
 def test_one_round_is_set_beside_many(folder: Path, tmp_path: Path) -> None:
     worth = {"oneshot": {"rounds_worth": 3}, "ensemble": {"rounds_worth": 3}}

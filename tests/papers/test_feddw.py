@@ -239,6 +239,7 @@ def consistency_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, P
     return feddw.consistency(request("consistency", folder)), folder
 
 
+@pytest.mark.slow
 def test_distances_are_those_of_every_round_and_the_figures_are_kept(
     consistency_run: tuple[Result, Path], tmp_path: Path
 ) -> None:
@@ -376,6 +377,7 @@ def test_an_overhead_is_held_against_its_bar(
     assert rows["perfedavg", "resnet18/b128", "cpu_time.ratio"].paper == pytest.approx(19.17 / 16.05)
 
 
+@pytest.mark.slow
 def test_what_the_benchmark_measures_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from unskew.bench import feddw as bench
 

@@ -308,6 +308,7 @@ def test_a_client_alone_does_what_it_does_in_independent(toy: Path, tmp_path: Pa
     assert reproduce("table2", tmp_path, tasks).rows == result.rows
 
 
+@pytest.mark.slow
 def test_the_nine_methods_run_with_both_alphas_on_domains(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,8 +141,10 @@ def write(folder: Path, name: str, content: dict[str, Any]) -> None:
     ("make", "met_later", "tested", "methods"),
     [
         (landmine, 6, 6, {"alone", "FedAvg", "Ditto", "HCCT", "pooled"}),
-        (parkinsons, 8, 1, {"alone", "FedAvg", "Ditto", "HCCT", "Cyclic", "pooled"}),
-        (shakespeare, 1, 3, {"alone", "FedAvg", "FedPer", "Ditto"}),
+        pytest.param(
+            parkinsons, 8, 1, {"alone", "FedAvg", "Ditto", "HCCT", "Cyclic", "pooled"}, marks=pytest.mark.slow
+        ),
+        pytest.param(shakespeare, 1, 3, {"alone", "FedAvg", "FedPer", "Ditto"}, marks=pytest.mark.slow),
         pytest.param(wisdm, 12, 2, {"alone", "FedAvg", "Ditto", "HCCT", "pooled"}, marks=pytest.mark.slow),
     ],
 )

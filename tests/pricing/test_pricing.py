@@ -364,6 +364,7 @@ def test_under_a_better_channel_nothing_costs_more(
     assert all(then[m] <= now[m] for m in ("hz_s", "subframes", "seconds", "joules.transmit", "below_qos"))
 
 
+@pytest.mark.slow
 def test_a_thousand_links_and_hundreds_of_rounds_take_seconds() -> None:
     one = training("a", 0, fedavg(150, 1000, 3_000_000))
     began = time.process_time()

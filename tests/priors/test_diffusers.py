@@ -103,7 +103,7 @@ def test_latents_are_scaled_means_of_the_autoencoder(prior: adapter.Diffusers) -
     torch.testing.assert_close(prior.encode(x), expected)
 
 
-@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+@pytest.mark.parametrize("prediction", ["epsilon", pytest.param("v_prediction", marks=pytest.mark.slow)])
 def test_inversion_lowers_the_loss_and_repeats(tmp_path: Path, prediction: str) -> None:
     pytest.importorskip("diffusers")
     prior = adapter.load(save(tmp_path / "tiny", prediction))

@@ -251,7 +251,10 @@ def without(absent: str, system: str, *words: str, here: Path) -> "subprocess.Co
     )
 
 
-@pytest.mark.parametrize("absent", ["torch", "numpy", "torch,numpy"])
+@pytest.mark.parametrize(
+    "absent",
+    [pytest.param("torch", marks=pytest.mark.slow), pytest.param("numpy", marks=pytest.mark.slow), "torch,numpy"],
+)
 def test_pytorch_or_numpy_that_are_missing_are_said_to_be(absent: str, tmp_path: Path) -> None:
     said = without(absent, "linux", "doctor", "--json", "--data-dir", str(tmp_path), here=tmp_path)
     assert said.returncode == 1, said.stderr

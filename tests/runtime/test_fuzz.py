@@ -70,7 +70,7 @@ def mutated(data: bytes, other: bytes, draw: random.Random) -> bytes:
     return bytes(out)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if ", " in c else ()) for c in CASES])
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 1 << 32))
 def test_a_mutilated_message_is_refused_or_of_its_type(case: str, seed: int) -> None:

@@ -48,10 +48,10 @@ TRIED = [c for c in CASES if (c in TABLE or c in FURTHER or "+dw" in c) and not 
 OF_FEDDIF = {"feddif, pooled", "feddif, drift", "feddif+dw"}
 
 
-def in_turn(parity: int) -> pytest.MarkDecorator:
-    """Every second method with one kind of lies, the others with the other; by `make test-slow` all with both."""
+def in_turn(first: int) -> pytest.MarkDecorator:
+    """Every fourth method with one kind of lies, others with the other; by `make test-slow` all with both."""
     cases = enumerate(TRIED)
-    later = {c for i, c in cases if c in OF_FEDDIF or (i % 2 != parity and c != "feddif")}
+    later = {c for i, c in cases if c in OF_FEDDIF or (i % 4 != first and c != "feddif")}
     return pytest.mark.parametrize(
         "case", [pytest.param(c, marks=pytest.mark.slow if c in later else ()) for c in TRIED]
     )
@@ -226,7 +226,7 @@ def test_every_lie_is_refused_recorded_and_survived(case: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("case", "kind"),
     [
-        pytest.param(case, kind, marks=pytest.mark.slow if (i + j) % 2 and case != "feddif" else ())
+        pytest.param(case, kind, marks=pytest.mark.slow if (i + 2 * j) % 4 and case != "feddif" else ())
         for i, case in enumerate(TRIED)
         for j, kind in enumerate((lies, odd))
     ],
@@ -269,7 +269,7 @@ def test_a_liar_that_is_a_group_of_its_own_ends_no_run(
         assert LIAR in failures or LIAR in ignored or kind is odd, (step, what, "was believed")
 
 
-@in_turn(1)
+@in_turn(2)
 def test_no_number_that_might_be_ends_a_run(case: str, tmp_path: Path) -> None:
     """Counts of nothing or of everything, zeros, signs turned: plausible or refused, an exception never."""
     for step, what, failures, _ in lived(case, tmp_path, odd):

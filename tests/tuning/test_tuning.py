@@ -202,7 +202,7 @@ def test_a_damaged_file_of_trials_is_refused_and_named(tmp_path: Path) -> None:
         tune(tmp_path)
 
 
-@pytest.mark.parametrize("at", [0, 5])
+@pytest.mark.parametrize("at", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_a_trial_that_was_killed_is_made_again_and_none_is_lost(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,6 +223,7 @@ def test_a_hundred_classes_leave_the_matrices_out_with_a_sentence(tmp_path: Path
     assert xml.fromstring(held[0]).tag == "svg"
 
 
+@pytest.mark.slow
 def test_twenty_classes_and_five_methods_stay_small(tmp_path: Path) -> None:
     n = 20
     row = {
@@ -408,6 +409,7 @@ def test_a_figure_alone_has_title_caption_legend_and_colours_of_its_own() -> Non
 
 
 # ---------------------------------------------------------------- a run that was run, and a browser
+@pytest.mark.usefixtures("undrawn")
 def test_what_a_run_records_is_drawn_alone_and_inside_groups(tmp_path: Path) -> None:
     inside: Wrapped = wrap(HCCT(alpha=40.0), DW(mu=0.1))
     simulate(
@@ -425,6 +427,7 @@ def test_what_a_run_records_is_drawn_alone_and_inside_groups(tmp_path: Path) -> 
     assert "Who was in which group of inside" in text
 
 
+@pytest.mark.slow
 @pages.needs_browser
 @pages.on_both
 def test_a_browser_shows_the_figures_without_overflow_in_both_schemes(

@@ -379,6 +379,7 @@ def test_a_round_in_which_no_model_moves_has_no_path_to_draw(tmp_path: Path) -> 
     assert "Diffusion efficiency by diffusion round" not in text
 
 
+@pytest.mark.slow
 def test_a_large_cell_stays_small_and_says_what_is_left_out(tmp_path: Path) -> None:
     clients, models, hops = 1000, 300, 20
     counts = [[1 + c % 7, 1 + c % 3] for c in range(clients)]
@@ -588,6 +589,7 @@ def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Pat
     assert "this run’s own radio" in pages.said(write_report(tmp_path / "run"))
 
 
+@pytest.mark.slow
 @pages.needs_browser
 @pages.on_both
 def test_a_browser_shows_the_figures_without_overflow_in_both_schemes(

@@ -271,6 +271,7 @@ def test_a_page_without_one_round_is_what_it_was(tmp_path: Path, monkeypatch: py
     assert write_report(folder).read_bytes() == now
 
 
+@pytest.mark.slow
 def test_equal_runs_give_equal_pages(tmp_path: Path, digits: Any) -> None:
     folder = make_run(tmp_path / "run", sha256=digits.sha256)
     assert write_report(folder).read_bytes() == write_report(folder).read_bytes()
@@ -437,6 +438,7 @@ def test_counts_that_were_not_sent_are_not_drawn(tmp_path: Path, digits: Any) ->
     assert "n: images" not in chart.caption
 
 
+@pytest.mark.slow
 def test_a_page_with_many_embeddings_stays_small(tmp_path: Path, digits: Any) -> None:
     """Fifty clients, five labels each, and noise for pictures, which no PNG makes smaller."""
     n = 250

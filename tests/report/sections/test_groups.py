@@ -376,6 +376,7 @@ def test_newcomers_and_a_client_without_a_direction_are_drawn_and_named(tmp_path
     assert "Not in the tree: 1 client not compared in that partition." in text
 
 
+@pytest.mark.slow
 def test_a_hundred_restless_clients_make_a_small_page_and_a_thousand_leave_figures_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,6 +483,7 @@ def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
     assert "How the groups of HCCT formed" in pages.said(write_report(tmp_path / "run"))
 
 
+@pytest.mark.slow
 @pages.needs_browser
 @pages.on_both
 def test_a_browser_shows_the_figures_without_overflow_in_both_schemes(
