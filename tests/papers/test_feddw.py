@@ -265,6 +265,7 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(
     assert all(f"]({name})" in (folder / "README.md").read_text("utf-8") for name in drawn)
 
 
+@pytest.mark.slow
 def test_class_norms_stand_against_the_shares_of_the_last_cohort(consistency_run: tuple[Result, Path]) -> None:
     """Half of the clients of seed 0 and 1 trained last; the norms are those of the models that were kept."""
     _, folder = consistency_run

@@ -72,7 +72,7 @@ def test_a_lie_is_told_after_an_honest_client_would_have_clipped() -> None:
 
 
 def test_what_cannot_be_changed_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'sign_flip' changes .* FedProto sends none that it could change; take lab"):
+    with pytest.raises(ConfigError, match=r"'sign_flip' changes .* FedProto sends none that it could change; use lab"):
         with_attack(simulator("fedproto", "perceptron").algorithm, SignFlip(0.5), 6, Key(0))
 
 
