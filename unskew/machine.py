@@ -7,6 +7,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from unskew.errors import DataError
+
 with suppress(ModuleNotFoundError):  # elsewhere unskew does not run, but its doctor must be able to say so
     import resource
 
@@ -57,6 +59,24 @@ def available() -> int | None:
     """Bytes that can still be taken without swapping, a container's limit included; None where nobody tells."""
     limits = [n for n in (_meminfo("MemAvailable"), _below_limit()) if n is not None]
     return min(limits, default=None)
+
+
+def require_room(size: int, what: object) -> None:
+    """Refuse data that would not fit into memory, before they are unpacked.
+
+    Args:
+        size: Bytes that they say they take.
+        what: Their name, for the sentence.
+
+    Raises:
+        DataError: If that is more than can be taken.
+    """
+    room = available()
+    if room is not None and size > room:
+        raise DataError(
+            f"{what} holds {size / 1e9:,.1f} GB when it is unpacked, and {room / 1e9:,.1f} GB of memory can be taken; "
+            "give part of it, or use a machine with more"
+        )
 
 
 def _meminfo(name: str) -> int | None:

@@ -48,7 +48,7 @@ from numpy.lib.npyio import NpzFile
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from unskew import schema
+from unskew import machine, schema
 from unskew.data import hub, tables
 from unskew.data.arrays import LAYOUT, NAMES, content_of, divided, from_arrays, is_images, names_of
 from unskew.data.dataset import Dataset, checked
@@ -462,6 +462,9 @@ def _archive(path: Path) -> Iterator[NpzFile]:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, NpzFile):
                 raise ValueError("one bare array, an npz archive with x_train and y_train is needed")
+            # A megabyte of an archive can hold a gigabyte of zeros; it says so before it is unpacked.
+            assert archive.zip is not None
+            machine.require_room(sum([part.file_size for part in archive.zip.infolist()]), path)
             with archive:
                 yield archive
     except _UNREADABLE as error:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
+from unskew import machine
 from unskew.data import own
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
@@ -33,6 +34,8 @@ GAPS = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
 """Words of a CSV file that mean that there is no value."""
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+_FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
+"""What Pillow may take a file for, whatever its ending: of other formats one would start Ghostscript."""
 
 
 @dataclass(frozen=True)
@@ -188,11 +191,20 @@ def _read(kind: str, path: Path, options: TableOptions) -> Any:
     polars = _polars()
     separator = options.separator or ("\t" if path.suffix.lower() == ".tsv" else ",")
     try:
+        if kind == "parquet":
+            # A kilobyte can hold a column of a billion equal values; the footer has their number.
+            rows = int(polars.scan_parquet(path, glob=False).select(polars.len()).collect().item())
+            machine.require_room(8 * rows * len(polars.read_parquet_schema(path)), path)
         frame = (
-            polars.read_parquet(path)
+            polars.read_parquet(path, glob=False)
             if kind == "parquet"
             else polars.read_csv(
-                path, separator=separator, null_values=list(GAPS), infer_schema_length=None, try_parse_dates=True
+                path,
+                separator=separator,
+                null_values=list(GAPS),
+                infer_schema_length=None,
+                try_parse_dates=True,
+                glob=False,
             )
         )
     except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
@@ -247,7 +259,7 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         if not images:
             raise DataError(f"{root} has no images below SITE/{part + '/' if part else ''}CLASS ({', '.join(IMAGES)})")
         key = part or "train"
-        arrays[f"x_{key}"] = _pixels([file for _, _, file in images], options.size)
+        arrays[f"x_{key}"] = _pixels(root, [file for _, _, file in images], options.size)
         arrays[f"y_{key}"] = np.array([label for _, label, _ in images], np.str_)
         arrays[f"client_{key}"] = np.array([client for client, _, _ in images], np.int64)
     return from_arrays(root.name, arrays, Key(0) / "npz" / "test", own=True, own_test=True)
@@ -257,14 +269,19 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _pixels(files: Sequence[Path], size: int | None) -> npt.NDArray[np.uint8]:
-    open_image: Callable[..., Any] = importlib.import_module("PIL.Image").open
-    images = []
+def _pixels(root: Path, files: Sequence[Path], size: int | None) -> npt.NDArray[np.uint8]:
+    pillow = importlib.import_module("PIL.Image")
+    open_image: Callable[..., Any] = pillow.open
+    bombs: type[Exception] = pillow.DecompressionBombError
+    images: list[npt.NDArray[np.uint8]] = []
     for file in files:
         try:
-            with open_image(file) as image:
+            with open_image(file, formats=_FORMATS) as image:
+                if not images:  # the first says how large all are, before any is decoded
+                    width, height = image.size if size is None else (size, size)
+                    machine.require_room(width * height * len(image.getbands()) * len(files), root)
                 images.append(image_of(image, size, str(file)))
-        except OSError as error:
+        except (OSError, ValueError, SyntaxError, bombs) as error:
             raise DataError(f"{file} is not a readable image: {error}") from None
         if images[-1].shape[:2] != images[0].shape[:2]:
             raise DataError(

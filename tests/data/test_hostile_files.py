@@ -1,0 +1,89 @@
+"""Data files from elsewhere: small files that unpack to much more, and files of another format than their ending."""
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unskew import machine
+from unskew.data.sources import load
+from unskew.errors import DataError
+
+ROOM = 10**6
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with room for a megabyte."""
+    monkeypatch.setattr(machine, "available", lambda: ROOM)
+
+
+def png(width: int, height: int, chunks: bytes = b"") -> bytes:
+    """A grey image of zeros; its rows are left out where they would be many."""
+    rows = bytes((width + 1) * height) if width * height < 10**8 else b""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunks + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def folder_of_images(folder: Path, image: bytes) -> str:
+    for site in "ab":
+        for label in "01":
+            (folder / site / label).mkdir(parents=True)
+            for i in range(3):
+                (folder / site / label / f"{i}.png").write_bytes(image)
+    return f"images:{folder}"
+
+
+def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_refused_unread(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, x_train=np.zeros((20, 10**5), np.float32), y_train=np.arange(20) % 2)
+    assert path.stat().st_size < ROOM / 10
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda *a: pytest.fail("a member was read"))
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *a, **k: pytest.fail("an array was read"))
+    with pytest.raises(DataError, match=r"bomb\.npz holds .* GB when it is unpacked, and .* GB of memory can be taken"):
+        load(f"npz:{path}")
+
+
+def test_a_table_of_a_million_equal_rows_is_refused_by_what_its_footer_says(small: None, tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    path = tmp_path / "bomb.parquet"
+    polars.select(x=polars.repeat(0.0, 10**6), y=polars.repeat(1, 10**6)).write_parquet(path)
+    assert path.stat().st_size < ROOM / 10
+    with pytest.raises(DataError, match=r"bomb\.parquet holds .* GB when it is unpacked"):
+        load(f"parquet:{path}", options={"target": "y"})
+
+
+@pytest.mark.parametrize(
+    ("image", "says"),
+    [
+        (lambda: png(60_000, 60_000), "is not a readable image: Image size"),
+        (lambda: png(8, 8, chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(2 * 10**6)))), "is not a readable image"),
+        (lambda: png(500, 500), "holds .* GB when it is unpacked"),
+        (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n", "cannot identify"),
+    ],
+    ids=["more pixels than Pillow opens", "a comment that unpacks", "more pixels than there is room for", "PostScript"],
+)
+def test_images_that_are_none_are_refused(image: Callable[[], bytes], says: str, small: None, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    with pytest.raises(DataError, match=says):
+        load(folder_of_images(tmp_path / "images", image()))
+
+
+def test_postscript_with_the_ending_of_an_image_starts_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eps = pytest.importorskip("PIL.EpsImagePlugin")
+    monkeypatch.setattr(eps, "Ghostscript", lambda *a, **k: pytest.fail("Ghostscript was started"))
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    with pytest.raises(DataError):
+        load(folder_of_images(tmp_path / "images", script))
