@@ -276,7 +276,7 @@ def test_memory_that_runs_out_is_one_line_that_says_what_to_lower(
 
 
 def test_memory_that_runs_out_elsewhere_is_one_line_too(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unskew.forecast.plan.plan", lambda _: bytearray(1 << 62))
+    monkeypatch.setattr("unskew.forecast.plan.plan", lambda *_: bytearray(1 << 62))
     said = unskew("plan", "tiny.toml")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith("MemoryShortage: memory ran out; lower local.batch_size")
@@ -284,7 +284,7 @@ def test_memory_that_runs_out_elsewhere_is_one_line_too(unskew: Unskew, monkeypa
 
 
 def test_an_error_nobody_foresaw_keeps_its_traceback(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fault(_: object) -> None:
+    def fault(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr("unskew.forecast.plan.plan", fault)

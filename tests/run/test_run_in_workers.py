@@ -148,7 +148,7 @@ def test_cells_built_from_a_configuration_are_those_of_the_run(experiment: Exper
     (tmp_path / "config.toml").write_text(to_toml(experiment))
     setup = run_setup.prepare(experiment)
     feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
-    mine, theirs = run_setup.opener(experiment, setup, feds), run_setup.opener_of(str(tmp_path / "config.toml"))
+    mine, theirs = run_setup.Opener(experiment, setup, feds), run_setup.opener_of(str(tmp_path / "config.toml"))
     for index in range(CELLS):
         one, other = mine(index), theirs(index)
         assert one.algorithm == other.algorithm

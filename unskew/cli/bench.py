@@ -86,6 +86,28 @@ def scale(
 
 
 @bench.command()
+def cluster(
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="W2/b16/c100, W3/b50/c10, W4/b64/c10, actors or sum; repeatable.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds per contender after one to warm up.")] = 5,
+    actors: Annotated[
+        list[int] | None, typer.Option("--actors", min=1, help="Actors of a simulated cluster; repeat for several.")
+    ] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rounds by a local Ray beside worker processes, and how many actors one driver keeps busy.
+
+    [dim]unskew bench cluster --only W2/b16/c100[/]
+    """
+    from unskew.bench.cluster import ACTORS, measure
+
+    rows = measure(repeats, tuple(only or ()), sorted(actors or ACTORS), _say)
+    _show(rows, out, as_json, "seconds of a round, clients a second, and what the driver spends")
+
+
+@bench.command()
 def soak(
     rounds: Annotated[int, typer.Option(min=4)] = 500,
     every: Annotated[

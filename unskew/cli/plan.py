@@ -30,6 +30,10 @@ def plan(
     experiment: Annotated[str, typer.Argument()] = "digits",
     settings: Settings = None,
     data_dir: DataDir = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="NODESxCORES[xGB]", help="Predict for a Ray cluster of that shape, not for this machine."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict what an experiment will cost: bytes, time and memory; refuse one that cannot run.
@@ -40,12 +44,14 @@ def plan(
 
     [dim]unskew plan[/]
     [dim]unskew plan my.toml --set clients_per_round=50[/]
+    [dim]unskew plan my.toml --cluster 4x16x64[/]
     """
+    from unskew.forecast.plan import Cluster
     from unskew.forecast.plan import plan as forecast_of
     from unskew.forecast.values import to_json
 
-    chosen = load_own(experiment, located(settings, data_dir))
-    forecast = forecast_of(chosen)
+    shape = None if cluster is None else Cluster.parse(cluster)
+    forecast = forecast_of(load_own(experiment, located(settings, data_dir)), shape)
     if as_json:
         print(json.dumps(to_json(forecast)))
     else:
@@ -57,6 +63,8 @@ def show(forecast: "Forecast", console: Console) -> None:
     console.print(_costs(forecast))
     console.print(_memory(forecast))
     trained = f"in {forecast.workers} worker processes" if forecast.in_processes else "in this process"
+    if forecast.nodes > 1:
+        trained = f"by {forecast.workers} actors on {forecast.nodes} machines, cores as fast as here"
     time = "not predicted" if forecast.seconds is None else _duration(forecast.seconds)
     seeds = f"{forecast.seeds} seed{'s' * (forecast.seeds != 1)}"
     if forecast.least is not None:
@@ -68,7 +76,7 @@ def show(forecast: "Forecast", console: Console) -> None:
     peak = human_bytes(max(forecast.peak, forecast.everything))
     for line in (
         f"whole run: {time} ({seeds}, {forecast.rounds} rounds, {trained})",
-        f"peak memory: {peak}{limit}; training and evaluation do not add up",
+        f"peak memory{' of a machine' * (forecast.nodes > 1)}: {peak}{limit}; training and evaluation do not add up",
         "energy: not predicted, nothing here measures power",
         *forecast.notes,
     ):

@@ -21,7 +21,14 @@ from unskew.local import imagery
 from unskew.local.executor import CellParts
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
-from unskew.local.workers.memory import SLOTS, common_bytes, slot_bytes, written_bytes
+from unskew.local.workers.memory import (
+    JOBS_IN_FLIGHT,
+    MOST_CLIENTS,
+    SLOTS,
+    common_bytes,
+    slot_bytes,
+    written_bytes,
+)
 from unskew.protocol import Sgd
 from unskew.run.setup import Setup
 from unskew.units import human_bytes
@@ -45,8 +52,10 @@ REMEDIES = {
     IMAGES: "make fewer images",
     SERVER: "lower the server's batch_size or the size of task.model",
 }
-# A forked worker's own pages beside what the arithmetic names: interpreter, allocator, library state.
+# A forked worker's own pages beside what the arithmetic names: interpreter, allocator, library state; and all pages of
+# an actor, which shares none: Python, PyTorch and Ray.
 WORKER_BYTES = 40_000_000
+ACTOR_BYTES = 320_000_000
 
 
 def refuse(forecast: Forecast) -> None:
@@ -72,7 +81,9 @@ def too_large(forecast: Forecast) -> str | None:
         parts = [s for s in forecast.parts if s.place in places and s.bytes]
         sums = " + ".join(f"{_times(forecast, s)}{human_bytes(s.bytes)} {s.what}" for s in parts)
         largest = max((s for s in parts if s.what != NOW), key=lambda s: s.bytes, default=parts[0])
-        kind = "CUDA memory" if places == ("device",) else "memory"
+        kind = (
+            "CUDA memory" if places == ("device",) else "memory" + " on the node of the driver" * (forecast.nodes > 1)
+        )
         return (
             f"the run needs {human_bytes(needed)} of {kind} ({sums}; training and evaluation do not add up), but "
             f"{human_bytes(limit)} can be had; {REMEDIES[largest.what]}"
@@ -81,7 +92,7 @@ def too_large(forecast: Forecast) -> str | None:
 
 
 def _times(forecast: Forecast, part: MemoryPart) -> str:
-    return f"{forecast.workers} x " if part.place == "worker" else ""
+    return f"{-(-forecast.workers // forecast.nodes)} x " if part.place == "worker" else ""
 
 
 # ---------------------------------------------------------------- the parts
@@ -159,7 +170,8 @@ def memory_parts(
         at_server = max((need for kind, need in needs.items() if kind in server_kinds), default=None)
         if at_server is not None:
             parts.append(MemoryPart(SERVER, at_server.bytes, at_server.how, "main", "training"))
-        parts += _worker_parts(model_bytes(setup), observed)
+        apart = setup.executor_kind.apart
+        parts += _actor_parts(dataset, observed) if apart else _worker_parts(model_bytes(setup), observed)
     return tuple(parts)
 
 
@@ -258,6 +270,19 @@ def _worker_parts(model: int, observed: DryRun) -> list[MemoryPart]:
         MemoryPart(OWN, WORKER_BYTES, "pages a worker does not share with the main process", "worker", "always"),
         MemoryPart(SHARED, written_bytes(model, observed.client_bytes), how, "worker", "always"),
         MemoryPart(SHARED, common, "what several clients are sent, seen by all workers", "main", "always"),
+    ]
+
+
+def _actor_parts(dataset: int, observed: DryRun) -> list[MemoryPart]:
+    """Memory of an actor on a cluster beside its training, and of the store that the driver fills."""
+    own = f"Python, PyTorch and Ray ({human_bytes(ACTOR_BYTES)}), and the data set"
+    jobs = f"{JOBS_IN_FLIGHT} jobs of up to {MOST_CLIENTS} clients of {human_bytes(observed.client_bytes)}"
+    return [
+        MemoryPart(OWN, ACTOR_BYTES + dataset, own, "worker", "always"),
+        MemoryPart(SHARED, JOBS_IN_FLIGHT * MOST_CLIENTS * observed.client_bytes, jobs, "worker", "always"),
+        MemoryPart(
+            SHARED, dataset + observed.in_flight_bytes, "data set and messages in Ray's store", "main", "always"
+        ),
     ]
 
 

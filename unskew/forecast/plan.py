@@ -8,8 +8,10 @@ Energy is not predicted: nothing here measures power.
 """
 
 import dataclasses
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,18 +31,60 @@ from unskew.run.decide import FIRST
 from unskew.run.setup import Setup
 
 
-def plan(experiment: Experiment) -> Forecast:
+@dataclass(frozen=True)
+class Cluster:
+    """The shape of a Ray cluster: machines, cores of each, and memory of each, bytes; None if it is not known."""
+
+    nodes: int
+    cores: int
+    memory: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Cluster":
+        """Read NODESxCORES or NODESxCORESxGB.
+
+        Raises:
+            ConfigError: If it is neither.
+
+        >>> Cluster.parse("4x16x64")
+        Cluster(nodes=4, cores=16, memory=64000000000)
+        """
+        given = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,3})(?:x([1-9]\d{0,4}))?", text, re.ASCII)
+        if given is None:
+            raise ConfigError(
+                f"a cluster is given as NODESxCORES or NODESxCORESxGB, got {text!r}; four machines of 16 cores and 64 "
+                "GB are 4x16x64"
+            )
+        nodes, cores, gigabytes = given.groups()
+        return cls(int(nodes), int(cores), None if gigabytes is None else int(gigabytes) * 10**9)
+
+
+def plan(experiment: Experiment, cluster: Cluster | None = None) -> Forecast:
     """Costs of an experiment; nothing is written and nothing is trained but a few steps to time them.
+
+    Args:
+        experiment: The experiment.
+        cluster: Shape of the cluster it would run on; None for this machine.  Its cores are taken to be as fast as
+            those here.
 
     Raises:
         ConfigError, DataError, ProtocolError: As a run would; and ConfigError if it needs more memory than there is.
         QuorumError: If the losses of `world.outage` will leave a round with too few clients.
     """
+    if cluster is not None:
+        options = experiment.runtime.executor_options if experiment.runtime.executor == "ray" else {}
+        workers = cluster.nodes * cluster.cores
+        runtime = dataclasses.replace(
+            experiment.runtime, executor="ray", workers=workers, device="cpu", executor_options=options
+        )
+        experiment = dataclasses.replace(experiment, runtime=runtime)
     setup = run_setup.prepare(experiment)
     feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
     for method in experiment.methods:
         run_setup.check_method(experiment, method, setup, feds)
     costs = forecast(experiment, setup, feds)
+    if cluster is not None:
+        costs = dataclasses.replace(costs, nodes=cluster.nodes, limit=cluster.memory)
     refuse(costs)
     return costs
 
@@ -113,6 +157,8 @@ def forecast(
     timed = [c.seconds for c in costs if c.seconds is not None]
     around = [totals.around_s(m, timer) for m in experiment.methods]
     complete = len(timed) == len(costs)
+    if setup.executor_kind.apart:
+        notes += totals.limits(timer)
     if setup.executor_kind.together:
         notes.append(f"training was timed one client at a time; the {setup.executor} executor trains several at once")
     stop = experiment.stop
@@ -221,6 +267,13 @@ class _Totals:
             float(np.mean(server)) if timed else None,
             evaluation if timed else None,
         )
+
+    def limits(self, timer: Timer) -> Iterator[str]:
+        """The number of actors that the process in the middle keeps busy, a line for each method."""
+        for label, driven in self._driven.items():
+            most = timer.most_workers([r for d in driven for r in d.rounds], self._pooled[label])
+            if most is not None:
+                yield f"{label}: the process that runs unskew keeps about {most:,} actors busy; more would wait for it"
 
     def around_s(self, method: Method, timer: Timer) -> float:
         """Seconds outside the rounds: preparing, evaluating the initial model, hashing the final state."""

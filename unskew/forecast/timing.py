@@ -4,7 +4,7 @@ dry run saw them asked for.
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -26,8 +26,6 @@ from unskew.run import checkpoint
 from unskew.run.setup import Setup
 from unskew.tree import Params
 
-# Cost of a job to the main process, to hand over and take back: measured at 0.2 to 0.4 ms beside the copies.
-HANDOVER_S = 3e-4
 COPY_BYTES_PER_S = 2e9
 
 
@@ -152,9 +150,16 @@ class Timer:
 
     def handover(self, requests: RoundRequests) -> float:
         """Seconds the main process spends on giving jobs to workers."""
-        if not self._setup.executor_kind.processes:
+        kind = self._setup.executor_kind
+        if not kind.processes:
             return 0.0
-        return sum(requests.jobs.values()) * (HANDOVER_S + 4 * model_bytes(self._setup) / COPY_BYTES_PER_S)
+        return sum(requests.jobs.values()) * (kind.handover_s + 4 * model_bytes(self._setup) / COPY_BYTES_PER_S)
+
+    def most_workers(self, rounds: Sequence[RoundRequests], pooled: bool) -> int | None:
+        """The number of workers beyond which some would wait for the main process; None if nothing is handed over."""
+        handing = sum(self.handover(b) for b in rounds)
+        working = sum(self._seconds(kind, n, pooled) * times for b in rounds for (kind, n), times in b.jobs.items())
+        return max(1, int(working / handing)) if handing and working else None
 
     def _seconds(self, kind: JobKind, n: int, pooled: bool) -> float:
         if kind in self._timings:

@@ -85,6 +85,7 @@ class Forecast:
         seconds: Time for the whole run, seconds; None if something was not timed.
         notes: Remarks on these numbers.
         least: The fewest seeds after which the run may be decided; None where all are run.
+        nodes: Machines that the processes are spread over evenly; the main process is on one of them.
     """
 
     run: str
@@ -100,6 +101,7 @@ class Forecast:
     seconds: float | None
     notes: tuple[str, ...]
     least: int | None = None
+    nodes: int = 1
 
     @property
     def least_seconds(self) -> float | None:
@@ -118,8 +120,8 @@ class Forecast:
 
     @property
     def everything(self) -> int:
-        """Main process and workers together while they train or evaluate, bytes."""
-        return self.peak_of("main") + self.workers * self.peak_of("worker")
+        """Main process and the workers on its machine together while they train or evaluate, bytes."""
+        return self.peak_of("main") + -(-self.workers // self.nodes) * self.peak_of("worker")
 
     def peak_of(self, place: Place) -> int:
         """Peak of one process or of the device: what is always there and the larger of the two phases, bytes."""
@@ -139,6 +141,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "rounds": forecast.rounds,
         "executor": forecast.executor,
         "workers": forecast.workers,
+        "nodes": forecast.nodes,
         "methods": [
             {
                 "method": c.method,

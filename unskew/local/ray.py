@@ -2,7 +2,8 @@
 
 The driver puts the run's `Open` (data and network) into Ray's object store once; every actor takes it from there, and
 whatever an actor holds it can make again, so Ray may restart it anywhere.  Draws are keyed: work done twice has the
-same bits.  Messages and replies are the wire's bytes, and one that many clients share is put once for an exchange.
+same bits.  Of messages and replies the tensors lie in one array, which Ray hands on without a copy, and a message that
+many clients share is put once for an exchange.
 
 A value that a step keeps stays in the object store.  The driver knows its size and where it lies; the actor of the
 client it hops to fetches it from there.
@@ -10,26 +11,32 @@ client it hops to fetches it from there.
 
 import os
 import platform
+import socket
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import numpy as np
 import torch
-from annotated_types import Gt
+from annotated_types import Ge, Gt
+from torch import Tensor
 
 from unskew import version, wire
 from unskew.errors import ConfigError, WorkerError
 from unskew.local.executor import ExecutorKind, PoolParts, Stored, room_for
 from unskew.local.workers.executor import make_workers
-from unskew.local.workers.memory import JOBS_IN_FLIGHT, clients_per_job
+from unskew.local.workers.memory import JOBS_IN_FLIGHT, MOST_CLIENTS, places, views, write
 from unskew.local.workers.pool import Job, ToWorker, exception, jobs_of
 from unskew.local.workers.recipe import Open, WorkerSetup
 from unskew.local.workers.worker import answer, failure, keep_freed_memory
 
 RETRIES = 8
 """Times that Ray runs a job again after its actor died, before the run ends: a job may be what kills it."""
+
+JOB_BYTES = 1 << 26
+"""Most bytes of a job's messages, memories and replies, at four models for each of its clients."""
 
 STARTING_S = 120.0
 """Time in which the first actor must be at work, seconds."""
@@ -46,20 +53,49 @@ def machine_kind() -> dict[str, str]:
     }
 
 
+# ---------------------------------------------------------------- values on their way
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A value as JSON and one array of bytes (n,) with all its tensors, which `index` places."""
+
+    body: Any
+    index: Sequence[Any]
+    octets: np.ndarray
+
+    @classmethod
+    def of(cls, value: Any) -> "Packed":
+        """Write a value's tensors side by side."""
+        body, tensors = wire.flatten(value)
+        index, size = places(tensors, 0)
+        octets = torch.empty(size, dtype=torch.uint8)
+        write(octets, tensors, index)
+        return cls(body, index, octets.numpy())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors, copied at once: Ray's memory is shared and must not be written."""
+        return views(torch.from_numpy(self.octets.copy()), self.index, 0)
+
+    def read(self, value_type: Any, device: torch.device = torch.device("cpu")) -> Any:
+        """The value, with its tensors on a device."""
+        return wire.build(value_type, self.body, {name: t.to(device) for name, t in self.tensors().items()})
+
+
 # ---------------------------------------------------------------- an actor's side
 @dataclass(frozen=True, eq=False)
 class _Arguments:
     """Values of a job, each in an argument of the call; a kept value is one of those in its argument."""
 
     values: Sequence[Any]
+    device: torch.device
 
     def read(self, place: dict[str, Any], value_type: Any) -> Any:
-        value = self.values[place["argument"]]
-        return wire.decode(value[place["path"]] if "path" in place else value, value_type)
+        given = self.values[place["argument"]]
+        packed: Packed = given[place["path"]] if "path" in place else given
+        return packed.read(value_type, self.device)
 
 
 class _Actor:
-    """Answers jobs on one core of the cluster."""
+    """Answers jobs on one core of the cluster, or on its share of a GPU."""
 
     def __init__(self, path: list[str], opener: list[Any], expected: dict[str, str] | None) -> None:
         torch.set_num_threads(1)
@@ -75,16 +111,21 @@ class _Actor:
         """Return the number of its process, once it has started."""
         return os.getpid()
 
+    def gpus(self) -> list[int]:
+        """Return the numbers of the GPUs of its node that it has a share of."""
+        return list(imported().get_gpu_ids())
+
     def answer(self, heads: list[dict[str, Any]], *values: Any) -> Any:
         """Answer the requests of a job: all answers or a failure, then what each client's step kept, by path."""
         answers, kept = [], []
         try:
             self._check_machine()
             for head in heads:
-                given, parts = answer(self._setup_of(head["cell"]), head, _Arguments(values))
-                data = {key: wire.encode(value) for key, value in parts.items()}
+                setup = self._setup_of(head["cell"])
+                given, parts = answer(setup, head, _Arguments(values, setup.trainer.device))
+                data = {key: Packed.of(value) for key, value in parts.items()}
                 stays = {path: data.pop(path) for path in given.get("kept", ())}
-                given["sizes"] = {path: (len(stays[path]), wire.kind(parts[path])) for path in stays}
+                given["sizes"] = {path: (wire.nbytes(parts[path]), wire.kind(parts[path])) for path in stays}
                 answers.append({**given, "parts": data})
                 kept.append(stays)
         except BaseException as error:
@@ -94,16 +135,26 @@ class _Actor:
     def _setup_of(self, cell: int) -> WorkerSetup:
         if self._open is None:
             self._open = imported().get(self._opener)
+            if self.gpus():
+                self._open = self._on_gpu(self._open)
         if self._setup is None or cell != self._cell:
             self._cell, self._setup = cell, self._open(cell)
         return self._setup
 
-    def _check_machine(self) -> None:
-        here = machine_kind()
-        differences = [f"{k} {here[k]} here, {v} there" for k, v in (self._expected or {}).items() if here[k] != v]
-        if differences:
+    def _on_gpu(self, opener: Any) -> Open:
+        if not torch.cuda.is_available():
             raise WorkerError(
-                f"node {platform.node()} is not like the one the run began on ({'; '.join(differences)}), and would "
+                f"node {platform.node()} has a GPU by Ray's account, and PyTorch finds none there; install a CUDA "
+                "build of PyTorch there, or leave num_gpus out of runtime.executor_options"
+            )
+        on_gpu: Open = opener.on(torch.device("cuda"))  # of those that Ray lets this process see, the first
+        return on_gpu
+
+    def _check_machine(self) -> None:
+        found = [] if self._expected is None else differences(self._expected)
+        if found:
+            raise WorkerError(
+                f"node {platform.node()} is not like the one the run began on ({'; '.join(found)}), and would "
                 "not give the same bits; take it out of the cluster, or set mixed = true in runtime.executor_options"
             )
 
@@ -129,7 +180,8 @@ class _Sent:
 
 @dataclass(eq=False)
 class RayPool:
-    """The actors of a run, one on each of `parts.workers` cores; by default on every core of the cluster.
+    """The actors of a run, one on each of `parts.workers` cores; by default on every core of the cluster, or as many as
+    its GPUs have room for.
 
     An actor that no node has room for begins when one joins.  Attributes are the settings in
     `runtime.executor_options`.
@@ -139,16 +191,20 @@ class RayPool:
         address: "local" for this machine alone, "auto" for the cluster this process is on, or HOST:PORT.
         store_mb: Size of the object store of a local Ray, megabytes of 2**20 bytes; None leaves it to Ray.
         mixed: Accept nodes of another processor or other versions, whose bits may differ.
+        num_gpus: GPUs of an actor, which trains there; below 1 several actors share one.
+        driver_bytes: Bytes of values that passed this process so far, sent or received.
 
     Raises:
         ConfigError: If Ray is not installed.
-        WorkerError: If there is no cluster at the address, or no actor could start.
+        WorkerError: If there is no cluster at the address, no GPU where some are wanted, or no actor could start.
     """
 
     parts: PoolParts
     address: str = "local"
     store_mb: int | None = None
     mixed: bool = False
+    num_gpus: float = 0.0
+    driver_bytes: int = field(default=0, init=False)
     shared: None = field(default=None, init=False)
     workers: list[_Worker] = field(default_factory=list, init=False)
 
@@ -156,12 +212,13 @@ class RayPool:
         self._ray = imported()
         self._owned = not self._ray.is_initialized()
         if self._owned:
-            self._connect()
+            connect(self.address, self.parts.workers, self.store_mb)
         try:
-            count = self.parts.workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
             self._open = self._ray.put(self.parts.open_setup)
-            kind = self._ray.remote(_Actor).options(num_cpus=1, max_restarts=-1, max_task_retries=RETRIES)
-            for _ in range(count):
+            kind = self._ray.remote(_Actor).options(
+                num_cpus=1, num_gpus=self.num_gpus, max_restarts=-1, max_task_retries=RETRIES
+            )
+            for _ in range(self.parts.workers or self._room()):
                 actor = kind.remote(sys.path, [self._open], None if self.mixed else machine_kind())
                 self.workers.append(_Worker(actor, actor.pid.remote()))
             if not self._ray.wait([w.started for w in self.workers], timeout=STARTING_S)[0]:
@@ -172,19 +229,20 @@ class RayPool:
             self.close()
             raise
 
-    def _connect(self) -> None:
-        local = {"num_cpus": self.parts.workers, "object_store_memory": self.store_mb and self.store_mb << 20}
-        try:
-            self._ray.init(
-                address=self.address,
-                include_dashboard=False if self.address == "local" else None,
-                log_to_driver=False,
-                **(local if self.address == "local" else {}),
-            )
-        except (ConnectionError, RuntimeError, ValueError) as error:
+    def _room(self) -> int:
+        """The number of actors that the cluster as it is has room for."""
+        there = self._ray.cluster_resources()
+        cores = max(1, int(there.get("CPU", 1)))
+        if not self.num_gpus:
+            return cores
+        gpus = int(there.get("GPU", 0))
+        room = int(gpus // self.num_gpus) if self.num_gpus >= 1 else gpus * int(1 / self.num_gpus)
+        if not room:
             raise WorkerError(
-                f"no Ray cluster at {self.address!r}: {error}; begin one with: ray start --head"
-            ) from error
+                f"runtime.executor_options.num_gpus is {self.num_gpus:g}, and the Ray cluster has {gpus} GPUs; leave "
+                "it out, or set runtime.workers where nodes with GPUs will join"
+            )
+        return min(cores, room)
 
     def close(self) -> None:
         """End the actors, and Ray where it was begun here."""
@@ -200,7 +258,8 @@ class RayPool:
         Raises:
             WorkerError: If an actor died again and again of the same work, or its node is not like this one.
         """
-        queue = deque(jobs_of(requests, len(self.workers), clients_per_job(self.parts.model_bytes)))
+        most = min(MOST_CLIENTS, max(1, JOB_BYTES // (4 * self.parts.model_bytes)))
+        queue = deque(jobs_of(requests, len(self.workers), most))
         common = self._put_common(requests)
         sent: dict[Any, _Sent] = {}
         try:
@@ -219,11 +278,13 @@ class RayPool:
         """Put each value that several requests share into the object store; return references by the value's id."""
         values = [v.value for r in requests.values() for v in r.values() if isinstance(v, ToWorker)]
         times = Counter(map(id, values))
-        return {
-            i: self._ray.put(wire.encode(value))
-            for i, value in {id(v): v for v in values if not isinstance(v, Stored)}.items()
-            if times[i] > 1
-        }
+        common = {i: v for i, v in {id(v): v for v in values}.items() if times[i] > 1 and not isinstance(v, Stored)}
+        return {i: self._ray.put(self._counted(Packed.of(value))) for i, value in common.items()}
+
+    def _counted(self, value: Any) -> Any:
+        """The same value, its bytes added to those that passed this process."""
+        self.driver_bytes += len(value.octets) if isinstance(value, Packed) else 0
+        return value
 
     def _send(self, queue: deque[Job], sent: dict[Any, _Sent], common: Mapping[int, Any]) -> list[Any]:
         """Give jobs to the actors that have room, fairly; return the references of actors that have not started."""
@@ -235,7 +296,7 @@ class RayPool:
                     job = queue.popleft()
                     heads, arguments = _written(job, common)
                     call = worker.actor.answer.options(num_returns=1 + len(heads))
-                    answers, *kept = call.remote(heads, *arguments)
+                    answers, *kept = call.remote(heads, *map(self._counted, arguments))
                     sent[answers] = _Sent(worker, job, kept)
                     worker.jobs += 1
         return starting if queue else []
@@ -249,14 +310,15 @@ class RayPool:
         if answers and isinstance(answers[0], str):  # a failure: its kind, text and trace
             raise exception(*answers)
         for name, given, kept in zip(sent.job.names, answers, sent.kept, strict=True):
+            for key, packed in given["parts"].items():
+                given["parts"][key] = packed.body, self._counted(packed).tensors()
             for path, (nbytes, kind) in given["sizes"].items():
                 given["parts"][path] = Stored(nbytes, kind, (kept, path), self._bring(kept, path))
             yield name, given
 
-    def _bring(self, kept: Any, path: str) -> Callable[[], bytes]:
-        def bring() -> bytes:
-            data: bytes = self._get(kept, "a kept value")[path]
-            return data
+    def _bring(self, kept: Any, path: str) -> Callable[[Any], Any]:
+        def bring(value_type: Any) -> Any:
+            return self._counted(self._get(kept, "a kept value")[path]).read(value_type)
 
         return bring
 
@@ -277,7 +339,7 @@ def _written(job: Job, common: Mapping[int, Any]) -> tuple[list[dict[str, Any]],
         if isinstance(value, Stored):
             reference, path = value.place
             return {"argument": index(reference, reference), "path": path}
-        return {"argument": index(id(value), common.get(id(value)) or wire.encode(value))}
+        return {"argument": index(id(value), common.get(id(value)) or Packed.of(value))}
 
     def index(name: Any, argument: Any) -> int:
         if name not in places:
@@ -287,6 +349,102 @@ def _written(job: Job, common: Mapping[int, Any]) -> tuple[list[dict[str, Any]],
 
     heads = [{k: place(v.value) if isinstance(v, ToWorker) else v for k, v in r.items()} for r in job.requests]
     return heads, arguments
+
+
+# ---------------------------------------------------------------- the cluster
+def connect(address: str, cores: int | None = None, store_mb: int | None = None) -> None:
+    """Begin a Ray of our own on this machine, or join the cluster at an address.
+
+    Args:
+        address: "local", "auto" or HOST:PORT.
+        cores, store_mb: Cores and object store of a local Ray; None leaves them to Ray.
+
+    Raises:
+        WorkerError: If there is no cluster at the address, or it turns this process away.
+    """
+    if address not in ("local", "auto"):
+        _require_listening(address)
+    ray = imported()
+    local = {"num_cpus": cores, "object_store_memory": store_mb and store_mb << 20, "include_dashboard": False}
+    try:
+        ray.init(address=address, log_to_driver=False, **(local if address == "local" else {}))
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise WorkerError(
+            f"no Ray cluster lets this process in at {address!r}: {reason}; begin one with: ray start --head; where "
+            "Ray says InvalidAuthToken, set RAY_AUTH_MODE=token and copy ~/.ray/auth_token of the first machine here"
+        ) from error
+
+
+def _require_listening(address: str) -> None:
+    """Refuse an address at which nothing listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass
+    except (OSError, ValueError, OverflowError) as error:
+        raise WorkerError(
+            f"no Ray cluster at {address!r}: {error}; begin one with: ray start --head, and give HOST:PORT or auto"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of a cluster.
+
+    Attributes:
+        name: Its host name and address.
+        cores, gpus: Those that Ray gives to actors.
+        store: Bytes of its object store.
+        differences: Differences between its kind of machine and this one's; empty if runs have the same bits on both.
+        problem: Reason why it cannot work for us; empty if it can.
+    """
+
+    name: str
+    cores: int
+    gpus: int
+    store: int
+    differences: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def nodes(address: str) -> list[Node]:
+    """Look at every machine of the cluster at an address: a function of ours runs on each.
+
+    Raises:
+        ConfigError: If Ray is not installed.
+        WorkerError: If there is no cluster at the address, or it turns this process away.
+    """
+    ray = imported()
+    owned = not ray.is_initialized()
+    if owned:
+        connect(address)
+    try:
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        on = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        probe = ray.remote(num_cpus=0, max_retries=0)(machine_kind)
+        asked = [probe.options(scheduling_strategy=on(n["NodeID"], soft=False)).remote() for n in alive]
+        return [_looked_at(node, answer) for node, answer in zip(alive, asked, strict=True)]
+    finally:
+        if owned:
+            ray.shutdown()
+
+
+def _looked_at(node: dict[str, Any], answer: Any) -> Node:
+    ray, there = imported(), node["Resources"]
+    name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+    parts = name, int(there.get("CPU", 0)), int(there.get("GPU", 0)), int(there.get("object_store_memory", 0))
+    try:
+        kind = ray.get(answer, timeout=STARTING_S)
+    except ray.exceptions.RayError as error:
+        lines = str(error).strip().splitlines()
+        return Node(*parts, problem=f"unskew does not run there: {lines[-1] if lines else type(error).__name__}")
+    return Node(*parts, tuple(differences(kind)))
+
+
+def differences(there: Mapping[str, str]) -> list[str]:
+    """Say in which ways another machine's kind is not that of this one."""
+    return [f"{k} {v} here, {there.get(k)} there" for k, v in machine_kind().items() if v != there.get(k)]
 
 
 def imported() -> Any:
@@ -300,14 +458,19 @@ def imported() -> Any:
 
 
 def _start(
-    parts: PoolParts, *, address: str = "local", store_mb: Annotated[int, Gt(0)] | None = None, mixed: bool = False
+    parts: PoolParts,
+    *,
+    address: str = "local",
+    store_mb: Annotated[int, Gt(0)] | None = None,
+    mixed: bool = False,
+    num_gpus: Annotated[float, Ge(0)] = 0.0,
 ) -> RayPool:
     if address.startswith("ray://"):
         raise ConfigError(
             f"runtime.executor_options.address = {address!r} is Ray Client's, which carries every byte twice; run "
             "unskew on the cluster (ray job submit) with address = 'auto'"
         )
-    return RayPool(parts, address, store_mb, mixed)
+    return RayPool(parts, address, store_mb, mixed, num_gpus)
 
 
 RAY = ExecutorKind(
@@ -316,5 +479,7 @@ RAY = ExecutorKind(
     make_workers,
     start=_start,
     cpu_only=True,
+    apart=True,
+    handover_s=1e-3,
     window=lambda model_bytes, workers, device: room_for(model_bytes, 4 * workers),
 )

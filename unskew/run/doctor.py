@@ -91,6 +91,35 @@ def examine(data_dir: Path | None = None, runs: Path = Path("runs")) -> tuple[Fi
     )
 
 
+def examine_cluster(address: str) -> tuple[Finding, ...]:
+    """Examine every machine of a Ray cluster, on which a function of ours runs; a finding each, and one of all.
+
+    Args:
+        address: "auto" or HOST:PORT.
+
+    Raises:
+        ConfigError: If Ray is not installed.
+        WorkerError: If there is no cluster at the address, or it turns this process away.
+    """
+    from unskew.local.ray import nodes
+
+    found = nodes(address)
+    cores, gpus = sum(n.cores for n in found), sum(n.gpus for n in found)
+    total = f"{len(found)} machine{'s' * (len(found) != 1)}, {cores} cores, {gpus} GPUs"
+    findings = [Finding("cluster", "ok" if cores else "problem", total, "" if cores else "start nodes with --num-cpus")]
+    for node in found:
+        state = f"{node.cores} cores, {node.gpus} GPUs, object store of {human_bytes(node.store)}"
+        if node.problem:
+            remedy = "install the versions of this machine there, by the same path"
+            findings.append(Finding(node.name, "problem", f"{state}; {node.problem}", remedy))
+        elif node.differences:
+            remedy = "a run is refused there unless runtime.executor_options has mixed = true"
+            findings.append(Finding(node.name, "problem", f"{state}; {'; '.join(node.differences)}", remedy))
+        else:
+            findings.append(Finding(node.name, "ok", f"{state}; versions and processor as here"))
+    return tuple(findings)
+
+
 def broken(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Findings without which nothing works."""
     return tuple(f for f in findings if f.core and f.status != "ok")

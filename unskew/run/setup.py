@@ -30,7 +30,7 @@ from unskew.local.data import DeviceData
 from unskew.local.executor import AUTO, EXECUTORS, CellParts, ExecutorKind, PoolParts, by_rule
 from unskew.local.trainer import LocalTrainer, kernels
 from unskew.local.workers.pool import JobPool
-from unskew.local.workers.recipe import Open, Recipe, WorkerSetup
+from unskew.local.workers.recipe import Recipe, WorkerSetup
 from unskew.machine import cores, processor
 from unskew.protocol import SgdConfig
 from unskew.run import attack
@@ -420,22 +420,31 @@ def cells(experiment: Experiment) -> list[tuple[int, Method]]:
     return [(seed, method) for seed in experiment.seeds for method in experiment.methods]
 
 
-def opener(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> Open:
-    """The function that a worker calls to start a cell."""
+@dataclass(frozen=True, eq=False)
+class Opener:
+    """Starts a cell of a run in a worker, which calls it with the cell's number."""
 
-    def open_cell(index: int) -> WorkerSetup:
-        seed, method = cells(experiment)[index]
-        trainer, population, _ = clients(experiment, method, setup, feds[seed], seed)
-        return WorkerSetup(played(experiment, method, seed, feds[seed].num_clients), trainer, population.me)
+    experiment: Experiment
+    setup: Setup
+    feds: Mapping[int, FederatedData]
 
-    return open_cell
+    def __call__(self, index: int) -> WorkerSetup:
+        """Build the method, the data on their device, and what clients know of themselves."""
+        seed, method = cells(self.experiment)[index]
+        trainer, population, _ = clients(self.experiment, method, self.setup, self.feds[seed], seed)
+        clients_of_all = self.feds[seed].num_clients
+        return WorkerSetup(played(self.experiment, method, seed, clients_of_all), trainer, population.me)
+
+    def on(self, device: torch.device) -> "Opener":
+        """The same on another device."""
+        return dataclasses.replace(self, setup=dataclasses.replace(self.setup, device=device))
 
 
-def opener_of(config: str) -> Open:
+def opener_of(config: str) -> Opener:
     """The same from a resolved configuration, for workers that cannot be forked."""
     experiment = read(Path(config), allow_code=True)  # its code was allowed, or this run would not have begun
     setup = prepare(experiment)
-    return opener(experiment, setup, {seed: divide(experiment, setup.dataset, seed) for seed in experiment.seeds})
+    return Opener(experiment, setup, {seed: divide(experiment, setup.dataset, seed) for seed in experiment.seeds})
 
 
 def pool(
@@ -452,7 +461,7 @@ def pool(
     model_bytes = sum(t.numel() * t.element_size() for t in setup.task.init(Key(0)).values())
     recipe = Recipe("unskew.run.setup:opener_of", (str(config),))
     processes: JobPool = start(
-        PoolParts(opener(experiment, setup, feds), experiment.runtime.workers, model_bytes, recipe, note)
+        PoolParts(Opener(experiment, setup, feds), experiment.runtime.workers, model_bytes, recipe, note)
     )
     return processes
 

@@ -32,15 +32,10 @@ class SharedBuffer:
 
     def put(self, tensors: Mapping[str, Tensor], at: int, end: int) -> tuple[list[Any], int] | None:
         """Write tensors from offset `at`: their index and their end; nothing, and None, if that is beyond `end`."""
-        index: list[Any] = []
-        for name, t in tensors.items():
-            index.append([name, wire.DTYPES[t.dtype], list(t.shape), at])
-            at += -(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT
+        index, at = places(tensors, at)
         if at > end:  # the memory behind belongs to another job
             return None
-        for t, (_, _, _, start) in zip(tensors.values(), index, strict=True):
-            if n := t.numel() * t.element_size():
-                self._bytes[start : start + n].view(t.dtype).view(t.shape).copy_(t.detach())
+        write(self._bytes, tensors, index)
         return index, at
 
     def views(self, index: Sequence[Any]) -> dict[str, Tensor]:
@@ -50,6 +45,22 @@ class SharedBuffer:
     def copy(self, start: int, end: int) -> Tensor:
         """A part of the memory, taken in one go."""
         return self._bytes[start:end].clone()
+
+
+def places(tensors: Mapping[str, Tensor], at: int) -> tuple[list[Any], int]:
+    """The index of tensors that are written from offset `at`, and their end."""
+    index: list[Any] = []
+    for name, t in tensors.items():
+        index.append([name, wire.DTYPES[t.dtype], list(t.shape), at])
+        at += -(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT
+    return index, at
+
+
+def write(octets: Tensor, tensors: Mapping[str, Tensor], index: Sequence[Any]) -> None:
+    """Write tensors into bytes, where their index says."""
+    for t, (_, _, _, start) in zip(tensors.values(), index, strict=True):
+        if n := t.numel() * t.element_size():
+            octets[start : start + n].view(t.dtype).view(t.shape).copy_(t.detach())
 
 
 def views(octets: Tensor, index: Sequence[Any], start: int) -> dict[str, Tensor]:

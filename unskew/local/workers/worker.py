@@ -117,6 +117,7 @@ def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "Reader") -> Col
         n = setup.trainer.size(head["part"])
         size = LocalTrainer.CHUNK * -(-n // (LocalTrainer.CHUNK * pieces))
         rows = torch.arange(min(piece * size, n), min((piece + 1) * size, n))
+    rows = rows.to(setup.trainer.device)
     if not len(rows):
         return torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=setup.trainer.dtype)
     return setup.trainer.evaluate(params, head["part"], rows)

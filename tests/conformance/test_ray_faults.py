@@ -1,0 +1,306 @@
+"""Faults of a real Ray cluster of two nodes: what is lost is done again, and the bits stay."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recipe import Relay
+from two_nodes import STORE, check_bits, on, open_cell
+
+from unskew import wire
+from unskew.bench.soak import memory
+from unskew.bench.toolkit import Workload, random_clients
+from unskew.errors import WorkerError
+from unskew.experiment.config import Experiment, to_toml
+from unskew.keys import Key
+from unskew.local import ray as ray_module
+from unskew.local.executor import PoolParts
+from unskew.local.ray import RayPool
+from unskew.local.sequential import Sequential
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workers.executor import Workers
+from unskew.local.workers.recipe import WorkerSetup
+from unskew.protocol import SgdConfig
+from unskew.run import loop
+from unskew.runtime.in_process import Simulator
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore"),  # Ray's own
+]
+machine_kind = ray_module.machine_kind
+
+
+def started(pool: RayPool, timeout: float = 60.0) -> None:
+    ray.get([w.started for w in pool.workers], timeout=timeout)
+
+
+# ---------------------------------------------------------------- actors and nodes
+def test_a_killed_actor_is_begun_again_and_the_bits_stay(free: Any) -> None:
+    own = RayPool(PoolParts(open_cell, 1, 1 << 12))
+    victims: list[int] = []
+
+    def kill(t: int) -> None:
+        if not victims:
+            victims.append(ray.get(own.workers[0].actor.pid.remote()))
+            os.kill(victims[0], signal.SIGKILL)
+
+    try:
+        check_bits(own, "scaffold", "perceptron", kill)
+        assert ray.get(own.workers[0].actor.pid.remote()) != victims[0]
+    finally:
+        own.close()
+
+
+def test_a_node_of_another_kind_is_refused_unless_mixing_is_allowed(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_module, "machine_kind", lambda: {**machine_kind(), "instructions": "AVX1024"})
+    own = RayPool(PoolParts(open_cell, 1, 1 << 12))
+    with pytest.raises(WorkerError, match=r"node .* is not like the one .*instructions .* here, AVX1024 there.*mixed"):
+        check_bits(own, "fedavg", "perceptron")
+    mixed = RayPool(PoolParts(open_cell, 1, 1 << 12), mixed=True)
+    try:
+        check_bits(mixed, "fedavg", "perceptron")
+    finally:
+        mixed.close()
+
+
+def test_a_node_lost_in_the_middle_of_a_round_and_one_that_joins_change_no_bits(
+    free: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node has one core, so one actor is on the node that goes, between two answers of the first exchange; it
+    begins again on the one that comes."""
+    own = RayPool(PoolParts(open_cell, 2, 1 << 12))
+    started(own)
+    lost: list[int] = []
+    answers = RayPool._answers
+
+    def lose(self: RayPool, *given: Any) -> Iterator[Any]:
+        if not lost:
+            lost.append(len(self.workers))
+            free.remove_node(free.list_all_nodes()[-1], allow_graceful=False)
+            free.add_node(num_cpus=1, object_store_memory=STORE)
+        yield from answers(self, *given)
+
+    monkeypatch.setattr(RayPool, "_answers", lose)
+    try:
+        check_bits(own, "relay", "perceptron")
+        assert lost == [2]
+        ray.get([w.actor.pid.remote() for w in own.workers], timeout=60)
+    finally:
+        own.close()
+
+
+def test_a_node_that_joins_later_is_given_work(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three actors find two cores; the third begins with the node that comes after the first round."""
+    own = RayPool(PoolParts(open_cell, 3, 1 << 12))
+    worked: list[set[int]] = [set()]
+    nodes: list[Any] = []
+    answers = RayPool._answers
+
+    def noted(self: RayPool, reference: Any, sent: Any, where: str) -> Iterator[Any]:
+        worked[-1].add(self.workers.index(sent.worker))
+        yield from answers(self, reference, sent, where)
+
+    def join(t: int) -> None:
+        if not nodes:
+            nodes.append(free.add_node(num_cpus=1, object_store_memory=STORE))
+            started(own)
+        worked.append(set())
+
+    monkeypatch.setattr(RayPool, "_answers", noted)
+    try:
+        check_bits(own, "fedavg", "perceptron", join)
+        assert worked[0] <= {0, 1, 2}
+        assert len(worked[0]) <= 2
+        assert set.union(*worked[1:]) == {0, 1, 2}
+    finally:
+        own.close()
+        for node in nodes:
+            free.remove_node(node)
+
+
+# ---------------------------------------------------------------- memory
+def test_more_kept_models_than_the_object_stores_hold_change_no_bits(free: Any) -> None:
+    """Forty models of 14 MB hop twice, 1.7 GB in all, through two stores of 200 MB: Ray writes them to disk."""
+    clients = 40
+    world = random_clients(Workload("fcn", (1, 28, 28), 4, (("hidden", (1400, 1400)),)), clients, Key(5))
+    algorithm = Relay(SgdConfig(0.05, batch_size=4, local_epochs=1))
+    assert clients * world.model_bytes > 2 * STORE
+
+    def open_setup(_: int) -> WorkerSetup:
+        return WorkerSetup(algorithm, LocalTrainer(world.task, world.data), world.population.me)
+
+    def after_a_round(executor: Any) -> bytes:
+        sim = Simulator(algorithm, world.population, executor)
+        return wire.encode(sim.round(sim.start(), 1)[0])
+
+    own = RayPool(PoolParts(open_setup, 2, world.model_bytes))
+    try:
+        by_actors = after_a_round(Workers(own, 0, algorithm))
+    finally:
+        own.close()
+    assert by_actors == after_a_round(Sequential(LocalTrainer(world.task, world.data)))
+
+
+def test_five_hundred_rounds_leave_memory_as_it_was(free: Any) -> None:
+    """Driver, actors and stores after 100 rounds and after 500; PSS, so that pages shared with Ray count once."""
+    own = RayPool(PoolParts(open_cell, 2, 1 << 12))
+    try:
+        started(own)
+        sim = on(own, "relay", "perceptron")
+        pids = [os.getpid(), *ray.get([w.actor.pid.remote() for w in own.workers])]
+        state, readings = sim.start(), {}
+        for t in range(1, 501):
+            state, _ = sim.round(state, t)
+            if t in (100, 500):
+                time.sleep(1.0)  # what is freed is told to the stores a moment later
+                free_store = ray.available_resources().get("object_store_memory", 0.0)
+                readings[t] = memory(pids)[1], free_store
+        (early, free_early), (late, free_late) = readings[100], readings[500]
+        assert late < 1.05 * early + 5.0
+        assert free_late > free_early - (4 << 20)
+    finally:
+        own.close()
+
+
+# ---------------------------------------------------------------- the driver
+RUN = ("seeds=[4]", "rounds=60", "runtime.checkpoint_every=1", "runtime.executor=ray", "runtime.workers=2")
+
+
+def unskew(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "unskew", *map(str, arguments)], **options)
+
+
+def test_a_killed_driver_is_resumed_on_the_same_cluster(
+    free: Any, tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    address = f'runtime.executor_options={{address="{free.address}"}}'
+    file, folder = tmp_path / "experiment.toml", tmp_path / "run"
+    file.write_text(to_toml(tiny(*RUN, address)))
+    alone = loop.start(tiny(*RUN[:3], "runtime.executor=sequential"), tmp_path / "alone")
+    with (tmp_path / "killed.log").open("wb") as log:
+        driver = unskew("run", file, "--out", folder, "--quiet", stdout=log, stderr=log)
+        until = time.monotonic() + 120
+        while not list(folder.glob("**/*.safetensors")) and driver.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        driver.kill()
+        assert driver.wait() == -signal.SIGKILL, (tmp_path / "killed.log").read_text()
+    assert not (folder / "summary.json").exists()
+    resumed = unskew("resume", folder, "--quiet")
+    assert resumed.wait(timeout=180) == 0
+    assert json.loads((folder / "summary.json").read_text())["fingerprint"] == alone.summary["fingerprint"]
+
+
+@contextmanager
+def ray_start(*arguments: str, log: Path, env: dict[str, str]) -> Iterator[None]:
+    """`ray start` as long as the block lasts; ended by itself, since `ray stop` ends every Ray of the machine."""
+    command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--num-cpus=1", *arguments]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.mark.parametrize("token", ["none", "asked for"])
+def test_two_nodes_begun_by_the_command_line_run_an_experiment(
+    token: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the guide has it: ray start, ray start, unskew doctor, unskew run; with and without Ray's token."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # where Ray keeps a token
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    if token != "none":
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text("0123456789abcdef" * 4)
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    port, env = free_port(), dict(os.environ)
+    address = f"127.0.0.1:{port}"
+    file = tmp_path / "experiment.toml"
+    settings = (*RUN, "rounds=3", f'runtime.executor_options={{address="{address}"}}')
+    file.write_text(to_toml(tiny(*settings)))
+    alone = loop.start(tiny(*RUN[:3], "rounds=3", "runtime.executor=sequential"), tmp_path / "alone")
+    store = f"--object-store-memory={STORE}"
+    with ExitStack() as stack:
+        stack.enter_context(
+            ray_start("--head", f"--port={port}", "--include-dashboard=false", store, log=tmp_path / "head", env=env)
+        )
+        wait_for(port)
+        stack.enter_context(ray_start(f"--address={address}", store, log=tmp_path / "second", env=env))
+        time.sleep(8)
+        doctor = unskew("doctor", "--cluster", address, stdout=subprocess.PIPE)
+        said = doctor.communicate(timeout=120)[0].decode()
+        assert "2 machines, 2 cores" in said, said
+        assert said.count("versions and processor as here") == 2
+        assert unskew("run", file, "--out", tmp_path / "run", "--quiet").wait(timeout=180) == 0
+        if token == "asked for":
+            bare = unskew(
+                "doctor", "--cluster", address, env=env | {"RAY_AUTH_MODE": "disabled"}, stderr=subprocess.PIPE
+            )
+            assert "InvalidAuthToken, set RAY_AUTH_MODE=token and copy" in bare.communicate(timeout=120)[1].decode()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["fingerprint"] == alone.summary["fingerprint"]
+
+
+def wait_for(port: int) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        with socket.socket() as sock:
+            if sock.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"nothing listens on port {port}")
+
+
+# ---------------------------------------------------------------- GPUs
+def test_actors_share_the_gpus_that_there_are(free: Any) -> None:
+    """A node that claims one GPU has room for two actors of half a GPU; without CUDA the first job says so."""
+    node = free.add_node(num_cpus=3, num_gpus=1, object_store_memory=STORE)
+    try:
+        own = RayPool(PoolParts(open_cell, None, 1 << 12), num_gpus=0.5)
+        try:
+            started(own)
+            assert ray.get([w.actor.gpus.remote() for w in own.workers]) == [[0], [0]]
+            if not torch.cuda.is_available():
+                with pytest.raises(WorkerError, match=r"has a GPU by Ray's account, and PyTorch finds none"):
+                    check_bits(own, "fedavg", "perceptron")
+        finally:
+            own.close()
+    finally:
+        free.remove_node(node)
+
+
+def test_gpus_that_no_node_has_are_refused_before_any_work(free: Any) -> None:
+    with pytest.raises(WorkerError, match=r"num_gpus is 0\.5, and the Ray cluster has 0 GPUs; leave it out"):
+        RayPool(PoolParts(open_cell, None, 1 << 12), num_gpus=0.5)
+
+
+def test_without_a_cluster_doctor_says_how_to_begin_one() -> None:
+    asked = unskew("doctor", "--cluster", f"127.0.0.1:{free_port()}", stderr=subprocess.PIPE)
+    said = asked.communicate(timeout=120)[1].decode()
+    assert asked.returncode == 2
+    assert "no Ray cluster at" in said
+    assert "ray start --head" in said
