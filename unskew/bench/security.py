@@ -94,14 +94,18 @@ def measure(
     only: Sequence[str] = (),
     quick: bool = False,
     say: Say = print,
+    seeds: int = 1,
 ) -> list[BenchRow]:
     """Measure, as rows of the benchmark's JSON, balanced accuracy by suite, attack, share of attackers and method.
+
+    A row has the mean over seeds, which draw the malicious clients too, and with several their standard deviation.
 
     Args:
         data_dir: Directory with the folder `federated`; None takes digits.
         only: Attacks to measure; by default all.
         quick: Two rounds, one share of malicious clients.
         say: Called with a line for each run.
+        seeds: Number of seeds.
 
     Raises:
         ConfigError: If an attack in `only` is not measured.
@@ -120,6 +124,7 @@ def measure(
                 methods(suite.clients, share),
                 data=suite.data,
                 rounds=2 if quick else suite.rounds,
+                seeds=range(seeds),
                 eval_every=100,
                 evaluate=("global", "balanced_accuracy"),
                 world=World(attack=attack),
@@ -127,13 +132,15 @@ def measure(
                 progress=False,
                 **suite.options,
             )
-            for row in history.rows:
-                what = {METRIC: "balanced accuracy", "global.attack_success": "attack success"}.get(row["name"])
-                if what is not None and row["round"] > 0:
-                    case = f"{name}/{label}/{share:g}"
-                    rows.append({"case": case, "what": what, "contender": row["method"], "value": row["value"]})
+            case, ended = f"{name}/{label}/{share:g}", [row for row in history.rows if row["round"] > 0]
+            for metric, what in ((METRIC, "balanced accuracy"), ("global.attack_success", "attack success")):
+                for method in history.methods:
+                    values = [r["value"] for r in ended if r["name"] == metric and r["method"] == method]
+                    if values:
+                        row = {"case": case, "what": what, "contender": method, "value": float(np.mean(values))}
+                        rows.append(row | ({"deviation": float(np.std(values, ddof=1))} if seeds > 1 else {}))
             say(f"{name}, {label} {share:g}: " + ", ".join(
-                f"{r['contender']} {r['value']:.3f}" for r in rows if r["case"] == f"{name}/{label}/{share:g}"
+                f"{r['contender']} {r['value']:.3f}" for r in rows if r["case"] == case
             ))  # fmt: skip
     return rows
 

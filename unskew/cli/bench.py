@@ -237,6 +237,7 @@ def security(
     only: Annotated[list[str] | None, typer.Option("--only", help="An attack (ALIE); repeat for several.")] = None,
     figures: Annotated[Path | None, typer.Option("--figures", help="Folder for a figure of each suite.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Two rounds, one share of malicious clients.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds to average over.")] = 1,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -246,7 +247,7 @@ def security(
     """
     from unskew.bench.security import figure, measure
 
-    rows = measure(data_dir, tuple(only or ()), quick, _say)
+    rows = measure(data_dir, tuple(only or ()), quick, _say, seeds)
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
         for suite in dict.fromkeys(row["case"].split("/")[0] for row in rows):
@@ -269,7 +270,7 @@ def _show(rows: list[dict[str, Any]], out: Path | None, as_json: bool, title: st
 
 
 def _print(rows: list[dict[str, Any]], title: str) -> None:
-    numbers = ("value", "peak_gb", "ratio", "low", "high", "ratio_of_medians", "ratio_of_minima", "bar")
+    numbers = ("value", "deviation", "peak_gb", "ratio", "low", "high", "ratio_of_medians", "ratio_of_minima", "bar")
     order = ("case", "what", "contender", "value", "unit", *numbers[1:])
     columns = [c for c in order if any(c in r for r in rows)]
     table = Table(title=title, box=SIMPLE, padding=(0, 1))
