@@ -609,12 +609,14 @@ class Spending:
         multiplier: Standard deviation of the noise over the sensitivity.
         mechanisms: Number of mechanisms of that multiplier in the reply.
         most: Number of them that a client may make in a run; None is no limit.
+        share: Probability that an example is in what a mechanism is about, drawn in secret by the client.
     """
 
     purpose: str
     multiplier: float
     mechanisms: int
     most: int | None
+    share: float = 1.0
 
 
 Step = Generator[Sgd | Fold | Run, Any, T]

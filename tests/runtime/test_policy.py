@@ -4,15 +4,18 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import dp_accounting
 import pytest
 
 pytest.importorskip("flwr")
 pytest.importorskip("dp_accounting")
 
 import loopback
+from dp_accounting import rdp
 
 from unskew import wire
 from unskew.algorithms import resolve
@@ -37,7 +40,9 @@ from unskew.runtime.message import (
     write,
 )
 from unskew.runtime.policy import Rules, SitePolicy, record
+from unskew.server import privacy
 from unskew.wrappers.base import wrap
+from unskew.wrappers.dp_sgd import DPSGD
 
 SMALL = SgdConfig(0.05, batch_size=8)
 ONE = FedDW(local=SMALL, dp=LabelNoise(epsilon=1.0, uploads=1))
@@ -101,7 +106,7 @@ def test_the_same_order_again_draws_the_same_noise_and_costs_nothing(site: Calla
     first, again = there.ask(1), there.ask(1, nonce="another")
     assert first.parts == again.parts
     (row,) = (json.loads(line) for line in (there.client.state / "privacy.jsonl").read_text().splitlines())
-    assert row["spending"] == [["soft labels", ONE.by.dp.multiplier, 1]]  # type: ignore[union-attr]
+    assert row["spending"] == [["soft labels", ONE.by.dp.multiplier, 1, 1.0]]  # type: ignore[union-attr]
 
 
 def test_an_upload_is_on_the_record_before_it_leaves(
@@ -159,6 +164,44 @@ def test_all_uploads_about_a_data_set_count_whatever_run_or_experiment(tmp_path:
     charge(path, third, COST, rules)
     charge(path, dataclasses.replace(UPLOAD, data="other", request="fourth"), COST, rules)
     assert len(path.read_text().splitlines()) == 4
+
+
+def test_uploads_about_secret_samples_cost_what_sampling_leaves_of_them(tmp_path: Path) -> None:
+    """Ten steps at q = .1 and one upload about everything: by dp-accounting, and less than without sampling."""
+    path, steps = tmp_path / "privacy.jsonl", Spending("gradients", 2.0, 10, None, 0.1)
+    accountant = rdp.RdpAccountant(privacy.ORDERS, dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    step = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0))
+    accountant.compose(dp_accounting.SelfComposedDpEvent(step, 20)).compose(dp_accounting.GaussianDpEvent(2.0))
+    both = accountant.get_epsilon(1e-5)
+    assert both < privacy.epsilon(2.0, 6, 1e-5)
+    for allowed, says in ((both * 1.001, None), (both * 0.999, "max_epsilon")):
+        own, rules = path.with_name(f"{allowed}.jsonl"), Rules(SitePolicy(max_epsilon=allowed), "policy.toml")
+        charge(own, UPLOAD, (steps,), rules)
+        charge(own, dataclasses.replace(UPLOAD, request="second"), COST, rules)
+        with nullcontext() if says is None else pytest.raises(WireError, match=says):
+            charge(own, dataclasses.replace(UPLOAD, experiment="another", request="third"), (steps,), rules)
+
+
+def test_a_row_of_before_shares_were_recorded_counts_in_full(tmp_path: Path) -> None:
+    path, rules = tmp_path / "privacy.jsonl", Rules(SitePolicy(max_epsilon=3.0), "policy.toml")
+    charge(path, UPLOAD, (Spending("gradients", 2.0, 2, None, 0.1),), rules)
+    path.write_text(path.read_text().replace(",0.1]", "]"))
+    with pytest.raises(WireError, match=r"epsilon would be 3\.\d+"):
+        charge(path, dataclasses.replace(UPLOAD, request="second"), COST, rules)
+
+
+def test_a_deployed_client_trains_under_dp_sgd_until_its_own_account_is_spent(site: Callable[..., Site]) -> None:
+    """Each order is four steps at q = .5; the participant allows three orders, the experiment any number."""
+    private = wrap(FedAvg(local=SgdConfig(0.05, batch_size=8, local_epochs=2)), DPSGD(noise_multiplier=4.0, share=0.5))
+    most = privacy.sampled_epsilon(4.0, 0.5, 12, 1e-5)
+    there = site(private, rules=rules(max_epsilon=most * 1.001))
+    answers = [there.ask(t) for t in (1, 2, 2, 3, 4)]
+    assert [a.action for a in answers] == ["ask"] * 4 + ["refused"]
+    assert answers[1].parts == answers[2].parts != answers[3].parts
+    assert reason(answers[-1]).endswith(f"(policy.toml: max_epsilon = {most * 1.001})")
+    assert [read(a, REPLIES).losses for a in answers[:4]] == [()] * 4  # type: ignore[union-attr]
+    rows = [json.loads(line) for line in (there.client.state / "privacy.jsonl").read_text().splitlines()]
+    assert [row["spending"] for row in rows] == [[["gradients", 4.0, 4, 0.5]]] * 3
 
 
 def test_a_damaged_record_is_refused_and_a_torn_last_line_had_not_left(tmp_path: Path) -> None:

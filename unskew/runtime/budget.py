@@ -1,7 +1,8 @@
 """A client's own record of the noised uploads it has made, across runs, and its refusal to make more than are paid for.
 
 Notation   z      noise multiplier of an upload: standard deviation of its noise over its L2 sensitivity
-           Gaussian mechanisms of multipliers z_i are together one of multiplier (sum 1 / z_i^2)^(-1/2), exactly (1)
+           q      share: probability that an example is in what the upload is about, 1 if all are
+All uploads about one data set are composed, of whatever experiment (`unskew.server.privacy.composed_epsilon`).
 
 A server says how often it asks; this record says how often the client answered.  It lies outside the run's folder and
 is kept by data set, so that neither a new run nor a new federation starts from nothing.  The same request, on the same
@@ -12,6 +13,7 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -63,6 +65,7 @@ def charge(path: Path, upload: Upload, spending: Sequence[Spending], rules: Rule
     """
     if not spending:
         return
+    costs = [[s.purpose, s.multiplier, s.mechanisms, s.share] for s in spending]
     with _locked(path):
         _drop_torn_line(path)
         rows = [row for row in _rows(path) if row["data"] == upload.data]
@@ -70,7 +73,7 @@ def charge(path: Path, upload: Upload, spending: Sequence[Spending], rules: Rule
             return
         same = [r for r in rows if (r["experiment"], r["cell"]) == (upload.experiment, upload.cell)]
         for s in spending:
-            before = sum(n for r in same for purpose, _, n in r["spending"] if purpose == s.purpose)
+            before = sum(n for r in same for purpose, _, n, _ in r["spending"] if purpose == s.purpose)
             if s.most is not None and before + s.mechanisms > s.most:
                 raise WireError(
                     f"the privacy budget of this experiment is spent: {before} of {s.most} noised releases about this "
@@ -78,15 +81,15 @@ def charge(path: Path, upload: Upload, spending: Sequence[Spending], rules: Rule
                 )
         most = rules.policy.max_epsilon
         if most is not None:
-            inverse = sum(n / z**2 for r in rows for _, z, n in r["spending"])
-            inverse += sum(s.mechanisms / s.multiplier**2 for s in spending)
-            epsilon = privacy.epsilon(1.0 / math.sqrt(inverse), 1, rules.policy.delta)  # (1)
+            made = Counter[tuple[float, float]]()
+            for _, z, n, share in (cost for row in (*rows, {"spending": costs}) for cost in row["spending"]):
+                made[z, share] += n
+            epsilon = privacy.composed_epsilon(tuple(sorted(made.items())), rules.policy.delta)
             if epsilon > most:
                 raise rules.forbid(
                     "max_epsilon", f"with this upload epsilon would be {epsilon:.4g} about this client's data"
                 )
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        costs = [[s.purpose, s.multiplier, s.mechanisms] for s in spending]
         append(path, {"time": now, **asdict(upload), "spending": costs})  # one row: it is written whole or not at all
 
 
@@ -101,7 +104,10 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             row = json.loads(line)
-            if not all(math.inf > z > 0.0 and n > 0 for _, z, n in row["spending"]) or not row.keys() >= FIELDS:
+            # Rows of three are of before shares were recorded: the mechanism was about all examples.
+            row["spending"] = [(*cost, 1.0) if len(cost) == 3 else tuple(cost) for cost in row["spending"]]
+            sound = (math.inf > z > 0.0 and n > 0 and 0.0 < share <= 1.0 for _, z, n, share in row["spending"])
+            if not all(sound) or not row.keys() >= FIELDS:
                 raise ValueError
         except (ValueError, TypeError, KeyError, RecursionError):
             raise RunError(

@@ -141,6 +141,29 @@ def sampled_epsilon(noise_multiplier: float, share: float, steps: int, delta: fl
     return min(plain, float(_rdp().compute_epsilon(ORDERS, [steps * r for r in one], delta)[0]))
 
 
+@functools.cache
+def composed_epsilon(mechanisms: tuple[tuple[tuple[float, float], int], ...], delta: float) -> float:
+    """Compute the epsilon of Gaussian mechanisms of several kinds together, by equations (1) and (3).
+
+    Args:
+        mechanisms: Noise multiplier z and share q of each kind, positive, and the number of such mechanisms.
+        delta: Between 0 and 1.
+
+    Raises:
+        ConfigError: If the accountant is not installed.
+    """
+    if not mechanisms:
+        return 0.0
+    plain = epsilon(sum(n / z**2 for (z, _), n in mechanisms) ** -0.5, 1, delta)
+    if all(q >= 1.0 for (_, q), _ in mechanisms):
+        return plain
+    total = [0.0] * len(ORDERS)
+    for (z, q), n in mechanisms:
+        one = _sampled_renyi(z, q) if q < 1.0 else tuple(order / (2.0 * z**2) for order in ORDERS)
+        total = [t + n * r for t, r in zip(total, one, strict=True)]
+    return min(plain, float(_rdp().compute_epsilon(ORDERS, total, delta)[0]))
+
+
 ORDERS = (*range(2, 25), 28, 32, 40, 48, 64)
 """Orders of Renyi divergence: each gives a bound that holds.  Those above 64 take a second, and win below .5."""
 

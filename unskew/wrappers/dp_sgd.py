@@ -17,8 +17,7 @@ Privacy    One example of a client is covered, towards everyone, if it is replac
 Gradients  By torch.func, `vmap(grad)`, not by Opacus: its hooks rewrite the module, which executors here call
            functionally, and its optimiser and loader would be a second loop beside `SgdConfig`'s.
 Departures A batch's size follows from q, so `batch_size` and `drop_last` are not heeded.  Noise in floating point,
-           whose low-order bits can leak.  A participant's own `max_epsilon` counts steps as if every example were in
-           each.
+           whose low-order bits can leak.
 """
 
 import math
@@ -246,12 +245,13 @@ class DPSGD(Wrapper):
         return done
 
     def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
-        """Return the cost of a reply: one local training, each of its steps as if all examples were in it."""
+        """Return the cost of a reply: the steps of one local training."""
         types = step_types(steps_of(method)[step])
         if types is None or not types.works or not self.noise_multiplier:
             return ()
         steps, most = self.steps_in(method.local), self.most(method)
-        return (Spending("gradients", self.noise_multiplier, steps, None if most is None else most * steps),)
+        most_steps = None if most is None else most * steps
+        return (Spending("gradients", self.noise_multiplier, steps, most_steps, self.share),)
 
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: SampledState[Any], fed: Federation) -> Plan[SampledState[Any]]:
