@@ -95,6 +95,26 @@ Take = str | Callable[[int, Any], Any]
 """A field of the reply by its name, or a function of client and reply."""
 
 
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """Movement of some tensors, as what a sum takes of a reply: a function that also says what it does.
+
+    Attributes:
+        field: Field of the reply with the tensors.
+        names: Those that are taken.
+        start: What they moved from; None where the field has movements already.
+    """
+
+    field: str
+    names: tuple[str, ...]
+    start: Params | None = None
+
+    def __call__(self, client: int, reply: Any) -> Params:
+        """Return the movement of a client's tensors."""
+        table: Params = getattr(reply, self.field)
+        return {n: table[n] if self.start is None else table[n] - self.start[n] for n in self.names}
+
+
 def _take(what: Take, client: int, reply: Any) -> Any:
     return getattr(reply, what) if isinstance(what, str) else what(client, reply)
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 import unskew as us
 from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.feddc import FedDC
+from unskew.algorithms.feddyn import FedDyn
 from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError, ProtocolError, QuorumError
 from unskew.protocol import Ask
@@ -21,6 +23,9 @@ METHODS = {
     "by examples": FedAvg(local=LOCAL),
     "own head": FedAvg(local=LOCAL, weighting="uniform", personal=("head",)),
     "two vectors": SCAFFOLD(local=LOCAL),
+    "a mean and what moved": FedDyn(local=LOCAL),
+    "a weighted mean and what moved": FedDyn(local=LOCAL, weighting="samples"),
+    "movements of some tensors": FedDC(local=LOCAL),
 }
 ALL = {"clients_per_round": 6}
 
@@ -117,8 +122,9 @@ def test_a_client_unmasks_a_sum_once_and_never_both_secrets_of_one() -> None:
 REFUSED = {
     "hcct": "marks none",
     "cfl": "looks at each reply by itself",
-    "fednova": "from groups of replies or by a function of each",
-    "grouped": "from groups of replies or by a function of each",
+    "fednova": "by a function of each reply",
+    "feddw": "by a function of each reply",
+    "grouped": "adds up those of each group",
     "fedproto": "marks none",
 }
 
@@ -133,7 +139,7 @@ def test_what_needs_single_replies_is_refused_before_round_1(name: str) -> None:
 def test_a_robust_mean_and_a_secure_sum_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="Median compares the models or updates that clients send"):
         wrap(FedAvg(local=LOCAL), SecureSum(), us.Median())
-    with pytest.raises(ConfigError, match="takes its result from groups of replies or by a function of each"):
+    with pytest.raises(ConfigError, match="takes or weights them by a function of each reply"):
         simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(local=LOCAL), us.Median(), SecureSum())).start()
 
 

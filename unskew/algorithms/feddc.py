@@ -54,7 +54,7 @@ from unskew.protocol import (
     fit,
     step,
 )
-from unskew.reduction import SumOf
+from unskew.reduction import Moved, SumOf
 from unskew.schema import Search
 from unskew.tree import Params, map_params, zeros_like
 
@@ -170,7 +170,7 @@ class FedDC:
         n = (yield from sizes(self.declare, state.n, fed)) if counts else state.n
         mean_size = sum(n.values()) / len(n) if n else None
         to = {c: FedDCMessage(state.params, state.c, state.heard.get(c, 0), mean_size) for c in fed.sample()}
-        moves = SumOf(lambda c, r: {m: r.dy[m] for m in state.drift})
+        moves = SumOf(Moved("dy", tuple(state.drift)))
         answer = yield from ask(self.train, to, reduce=(mean_of("dy", self.weighting), SumOf("dc"), moves))
         mean, dc, dh = answer.values
         # 1/N, not 1/M: absent clients keep theirs, and these are means of all.

@@ -41,7 +41,7 @@ from unskew.algorithms.fedavg import ModelReply, Weighting, mean_of
 from unskew.algorithms.parts import SizeReply, acknowledged, corrected, share, sizes
 from unskew.errors import ConfigError
 from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
-from unskew.reduction import SumOf
+from unskew.reduction import Moved, SumOf
 from unskew.schema import Search
 from unskew.tree import Params, zeros_like
 
@@ -134,7 +134,7 @@ class FedDyn:
         n = (yield from sizes(self.declare, state.n, fed)) if self.scaled else state.n
         mean_size = sum(n.values()) / len(n) if n else None
         to = {c: FedDynMessage(state.params, state.heard.get(c, 0), mean_size) for c in fed.sample()}
-        moves = SumOf(lambda c, r: {m: r.params[m] - state.params[m] for m in state.h})
+        moves = SumOf(Moved("params", tuple(state.h), state.params))
         answer = yield from ask(self.train, to, reduce=(mean_of("params", self.weighting), moves))
         w, moved = answer.values
         # 1/N, not 1/M: absent clients keep their g, and h is the mean of all.

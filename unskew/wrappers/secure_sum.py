@@ -37,7 +37,7 @@ from torch import Tensor
 from unskew.errors import ConfigError, ProtocolError, WireError
 from unskew.keys import Key
 from unskew.protocol import Ask, ClientId, Collect, Federation, Layout, Me, Plan, Step, step, steps_of
-from unskew.reduction import EACH, MeanOf, Reduced, SumOf
+from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
 from unskew.wrappers.base import StepTypes, Wrapper, name_of, running, step_types
 from unskew.wrappers.uploads import Upload, at, emptied, sent_model, uploads
@@ -220,11 +220,17 @@ class SecureSum(Wrapper):
                 "by itself; leave it out"
             )
         for reduction in cast(tuple[Any, ...], request.reduce):
-            plain = type(reduction) in (MeanOf, SumOf) and reduction.by is None and reduction.of in names
+            linear = type(reduction) in (MeanOf, SumOf)
+            if linear and reduction.by is not None:
+                raise ConfigError(
+                    f"SecureSum adds up the uploads of all clients, and step {request.step!r} of {method_name} adds up "
+                    "those of each group, of whose members the server decides when it has seen them; leave it out"
+                )
+            plain = linear and (_field_of(reduction) in names)
             if not plain or not (reduction.weight is None or isinstance(reduction.weight, str)):
                 raise ConfigError(
-                    f"SecureSum adds up fields that clients send, and step {request.step!r} of {method_name} takes its "
-                    "result from groups of replies or by a function of each; leave it out"
+                    "SecureSum adds up fields that clients send, weighted by a whole number, and step "
+                    f"{request.step!r} of {method_name} takes or weights them by a function of each reply; leave it out"
                 )
             weights |= {reduction.weight} - {None}
         reply = step_types(steps_of(method)[request.step])
@@ -280,7 +286,7 @@ class SecureSum(Wrapper):
         keys = yield Ask(KEYS, dict.fromkeys(cohort, Begin(cohort, number)), least, request.timeout_s)
         shares = yield Ask(SHARES, dict.fromkeys(keys, Everybody(keys, least)), least, request.timeout_s)
         members = {c: keys[c] for c in shares}
-        sums = tuple((str(r.of), str(r.weight or "")) for r in cast(tuple[MeanOf, ...], request.reduce))
+        sums = tuple(dict.fromkeys(map(_sum_of, request.reduce)))
         to = {c: SecureMessage(request.to[c], members, sums) for c in members}
         masked = yield Ask(request.step, to, least, request.timeout_s, (SumOfVectors(),))
         present = tuple(masked.replies)
@@ -317,16 +323,26 @@ class SecureSum(Wrapper):
         """Turn the sum of vectors into the results of the method's reductions, and their weights."""
         model = sent_model(next(iter(request.to.values()))) or {}
         kinds = {field.path[0]: field.kind for field in self.fields(method, request.step)}
-        values, weights, start = [], [], 0
-        for reduction in cast(tuple[MeanOf, ...], request.reduce):
+        sums: dict[tuple[str, str], tuple[int, Params]] = {}
+        start = 0
+        for which in dict.fromkeys(map(_sum_of, request.reduce)):
             weight, flags = int(total[start]), total[start + 1 : start + 1 + len(model)].tolist()
             start += 1 + len(model)
-            table: Params = {}
+            moved: Params = {}
             for name in (n for n, flag in zip(model, flags, strict=True) if flag):
                 like = model[name]
-                part = total[start : start + like.numel()].double().reshape(like.shape) * UNIT
+                moved[name] = total[start : start + like.numel()].double().reshape(like.shape) * UNIT
                 start += like.numel()
-                base = like.double().cpu() if kinds[str(reduction.of)] == "model" else 0.0
+            sums[which] = weight, moved
+        values, weights = [], []
+        for reduction in cast(tuple[MeanOf, ...], request.reduce):
+            weight, moved = sums[_sum_of(reduction)]
+            only = reduction.of.names if isinstance(reduction.of, Moved) else tuple(moved)
+            from_model = not isinstance(reduction.of, Moved) and kinds[_field_of(reduction)] == "model"
+            table: Params = {}
+            for name in only:
+                like, part = model[name], moved[name]
+                base = like.double().cpu() if from_model else 0.0
                 whole = part / weight + base if isinstance(reduction, MeanOf) else part + weight * base
                 table[name] = whole.to(like)
             values.append(table)
@@ -487,6 +503,16 @@ def _stream(secret: bytes, length: int) -> Tensor:
 
 def _sign(client: ClientId, peer: ClientId) -> int:
     return 1 if peer > client else -1
+
+
+def _field_of(reduction: Any) -> Any:
+    """Return the field of a reply that a reduction takes, whole or as its movement."""
+    return reduction.of.field if isinstance(reduction.of, Moved) else reduction.of
+
+
+def _sum_of(reduction: Any) -> tuple[str, str]:
+    """Return field and weight of the sum that a reduction is taken from."""
+    return str(_field_of(reduction)), str(reduction.weight or "")
 
 
 def _types(method: Any) -> dict[str, StepTypes]:
