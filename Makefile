@@ -52,8 +52,8 @@ nightly: $(EXTRAS) ## Fresh random examples for every property, and twenty minut
 	$(PYTEST) -m "hypothesis and not gpu" $(IN_TWO) --hypothesis-profile=nightly
 	UNSKEW_FUZZ_S=1200 $(PYTEST) tests/runtime/test_fuzz_coverage.py
 
-# Training, whole runs, reports, deployments, examples and the conformance grid wait for `make test`, and so do three
-# of four examples of Hypothesis: this is to stay under two minutes.
+# Training, whole runs, reports, deployments, examples and the conformance grid wait for `make test`, and so do tests
+# marked `seconds` and three of four examples of Hypothesis: this is to stay under two minutes.
 QUICK := --hypothesis-profile quick tests/test_*.py $(addprefix tests/,algorithms data experiment models record server world)
 
 check: $(EXTRAS) ## Format, lint, types, layers and the tests of single parts
@@ -61,7 +61,7 @@ check: $(EXTRAS) ## Format, lint, types, layers and the tests of single parts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(PYTEST) -m "not slow and not gpu and not network" $(IN_TWO) -x $(QUICK)
+	$(PYTEST) -m "not slow and not seconds and not gpu and not network" $(IN_TWO) -x $(QUICK)
 
 format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .

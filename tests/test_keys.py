@@ -10,6 +10,7 @@ parts = st.lists(st.integers() | st.text(max_size=5), max_size=4).map(tuple)
 
 
 @given(st.integers(), parts)
+@pytest.mark.seconds
 def test_the_same_path_gives_the_same_draw_whatever_was_drawn_before(seed: int, path: tuple[int | str, ...]) -> None:
     key = Key(seed, path)
     first = torch.rand(3, generator=key.generator())

@@ -157,6 +157,7 @@ def cases(draw: st.DrawFn) -> tuple[Any, Any]:
 
 @settings(max_examples=300)
 @given(cases())
+@pytest.mark.seconds
 def test_every_value_of_every_type_comes_back_and_weighs_what_it_is(case: tuple[Any, Any]) -> None:
     of, value = case
     there_and_back(value, of)
@@ -494,6 +495,7 @@ json_values = st.recursive(
 
 @settings(max_examples=200)
 @given(st.dictionaries(st.sampled_from(list(BODY)), json_values), st.sampled_from([Trained, Trained | Other | None]))
+@pytest.mark.seconds
 def test_any_json_in_a_well_formed_file_brings_a_refusal_or_a_value_of_the_type(change: Any, of: Any) -> None:
     try:
         value = wire.decode(message(TENSORS, json.dumps({**BODY, **change})), of)

@@ -155,6 +155,7 @@ def test_absent_clients_keep_their_memory(classes: Any, equal: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n, e in TABLE.items() if e.limit is not None])
+@pytest.mark.seconds
 def test_its_limit_is_fedavg(name: str, classes: Any, equal: Any) -> None:
     """I-5, I-11, I-12: as TABLE declares it; unequal sizes, half of the clients in a round.
 
@@ -168,6 +169,7 @@ def test_its_limit_is_fedavg(name: str, classes: Any, equal: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in FEDERATED if n not in {"feddif", "cyclic"}])  # models meet several clients
+@pytest.mark.seconds
 def test_buffers_take_the_plain_mean(name: str, classes: Any, equal: Any) -> None:
     """In round 1 every method's clients start alike: the statistics of the first batches do not depend on it.
 
@@ -216,6 +218,7 @@ def test_no_penalty_sees_a_buffer(algorithm: Any, classes: Any, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", FEDERATED)
+@pytest.mark.seconds
 def test_lost_replies_do_not_end_a_round_until_none_is_left(name: str, classes: Any, some_late: Outage) -> None:
     algorithm = quick(name)
     play = classes().play(algorithm, rounds=3, outage=some_late, codec=True, seed=2)
@@ -227,6 +230,7 @@ def test_lost_replies_do_not_end_a_round_until_none_is_left(name: str, classes: 
 
 
 @pytest.mark.parametrize("name", [n for n, e in TABLE.items() if e.kind != "bound" and n not in recipe.APART])
+@pytest.mark.seconds
 def test_messages_survive_the_wire(name: str, classes: Any, equal: Any) -> None:
     world = classes(norm=True)
     algorithm = quick(name)
@@ -276,6 +280,7 @@ def test_every_method_has_its_wire_cost_stated() -> None:
 
 
 @pytest.mark.parametrize(("name", "models", "buffers"), [(n, *f) for n, f in FLOATS.items()])
+@pytest.mark.seconds
 def test_what_travels_is_what_the_papers_say(
     name: str, models: int, buffers: int, classes: Any, spy: Any, floats: Any
 ) -> None:
@@ -288,6 +293,7 @@ def test_what_travels_is_what_the_papers_say(
     assert len({n for n in sizes if n}) <= 1
 
 
+@pytest.mark.seconds
 def test_nothing_the_server_gave_out_is_changed_in_place(classes: Any, equal: Any) -> None:
     """Aliasing: a client's start and reference must not change when the server goes on."""
     world = classes()

@@ -109,6 +109,7 @@ def test_alpha_zero_alone_is_not_fedavg(classes: Any, equal: Any) -> None:
 
 
 # ---------------------------------------------------------------- where it goes
+@pytest.mark.seconds
 def test_it_converges_where_fedavg_drifts(springs: Any, value: Any) -> None:
     """Curvatures 4 and 1 with m = 1, -1: optimum .6."""
     world, local = springs(m=[1.0, -1.0], a=[4.0, 1.0]), SgdConfig(lr=0.1, local_steps=8, batch_size=None)
@@ -117,6 +118,7 @@ def test_it_converges_where_fedavg_drifts(springs: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("scaled", "optimum"), [(False, 2.0), (True, 3.0)])
+@pytest.mark.seconds
 def test_scaling_by_size_is_for_the_mean_by_examples(scaled: bool, optimum: float, springs: Any, value: Any) -> None:
     """m = 4, 0 of 3 and 1 examples: the plain mean of losses is least at 2, the mean by examples at 3."""
     local = SgdConfig(lr=0.2, local_steps=5, batch_size=None)

@@ -437,6 +437,7 @@ def test_the_hop_limit_and_the_budget_hold() -> None:
 
 
 # ---------------------------------------------------------------- how many models
+@pytest.mark.seconds
 def test_models_begin_at_clients_drawn_from_all() -> None:
     """Fewer than the cohort: .3 of 10 clients; every client starts sooner or later, and others may bid."""
     game = Game(FedDif(model_ratio=0.3), torch.eye(10, dtype=torch.int64) * 5 + 1, clients_per_round=6)
@@ -743,6 +744,7 @@ def test_at_the_target_the_pull_is_clamped() -> None:
 
 
 @pytest.mark.parametrize("outage", [Outage(), Outage(late=0.4), Outage(0.2, 0.2)], ids=str)
+@pytest.mark.seconds
 def test_the_station_knows_the_means_of_what_clients_remember(outage: Outage, classes: Any) -> None:
     """Drifts from the models it collects, gradient states from their changes; a reply that was lost never happened."""
     world = classes(n=[4, 7, 9, 5, 6])

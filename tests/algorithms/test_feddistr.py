@@ -103,6 +103,7 @@ def test_what_two_clients_share_is_kept_once() -> None:
     assert states[-1].prompts.counts.tolist() == [14, 9, 31, 30, 15]
 
 
+@pytest.mark.seconds
 def test_prediction_distance_finds_the_same_sets() -> None:
     one, other = (
         played(dataclasses.replace(FEDDISTR, m="oracle", steps=100, distance=d))[1][-1] for d in ("l2", "prediction")

@@ -168,6 +168,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "clients"), CASES)
+@pytest.mark.seconds
 def test_what_cannot_be_is_refused_and_the_round_goes_on_without(
     name: str, clients: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ def test_what_cannot_be_is_refused_and_the_round_goes_on_without(
 
 
 @pytest.mark.parametrize(("name", "clients"), CASES)
+@pytest.mark.seconds
 def test_what_might_be_ends_no_run(name: str, clients: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, (what, lie) in enumerate(possible(VECTORS[name]).items()):
         state, _, _ = lived(name, clients, lie, FIRST[name], tmp_path / str(number), monkeypatch)

@@ -254,6 +254,7 @@ def half(first: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", half(0))
+@pytest.mark.seconds
 def test_without_strength_a_method_stays_itself(name: str) -> None:
     """mu = 0 and the bias kept: state and memory of the method bit for bit, and every transfer, but for soft labels."""
     one, two = (recipe.make(name) for _ in range(2))
@@ -309,6 +310,7 @@ class Watching(LocalTrainer):
 
 
 @pytest.mark.parametrize("name", half(1))
+@pytest.mark.seconds
 def test_every_method_takes_the_term(name: str) -> None:
     """Options stay those of the method; the term is in every optimisation of the layer, the bias stays zero."""
     target = resolve(f"{name}+dw")

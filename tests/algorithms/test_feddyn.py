@@ -118,6 +118,7 @@ def test_the_gradient_form_is_the_drift_form(sizes: tuple[int, ...], cohort: int
 
 
 # ---------------------------------------------------------------- where it goes
+@pytest.mark.seconds
 def test_it_converges_where_fedavg_drifts(springs: Any, value: Any) -> None:
     """I-15: curvatures 4 and 1 with m = 1, -1, optimum (4 - 1) / 5 = .6; 25 steps solve almost exactly."""
     world, local = springs(m=[1.0, -1.0], a=[4.0, 1.0]), SgdConfig(lr=0.2, local_steps=25, batch_size=None)
@@ -126,6 +127,7 @@ def test_it_converges_where_fedavg_drifts(springs: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("scaled", "optimum"), [(False, 2.0), (True, 3.0)])
+@pytest.mark.seconds
 def test_scaling_by_size_is_for_the_mean_by_examples(scaled: bool, optimum: float, springs: Any, value: Any) -> None:
     """m = 4, 0 of 3 and 1 examples: the plain mean of losses is least at 2, the mean by examples at 3."""
     local = SgdConfig(lr=0.2, local_steps=15, batch_size=None)

@@ -98,6 +98,7 @@ def test_with_equal_work_and_a_pull_it_is_fedprox(classes: Any, equal: Any) -> N
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.seconds
 def test_its_fixed_point_is_nearer_the_optimum(momentum: float, springs: Any, value: Any) -> None:
     """I-10: client 0 takes 1 step per round, client 1 takes 10, of F_k = (w - m_k)^2 / 2 with m = 0, 1.
 

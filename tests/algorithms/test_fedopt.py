@@ -143,6 +143,7 @@ def test_what_takes_fedavgs_round_takes_any_server_rule() -> None:
 
 
 @pytest.mark.parametrize("name", TAKERS)
+@pytest.mark.seconds
 def test_a_server_rule_steps_from_the_mean_that_the_method_would_have_taken(
     name: str, classes: Any, equal: Any
 ) -> None:

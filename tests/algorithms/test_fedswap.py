@@ -200,6 +200,7 @@ def test_a_round_without_any_leg_is_fatal(route: Any, classes: Any) -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("weighting", ["uniform", "samples", "seen"])
+@pytest.mark.seconds
 def test_many_losses_are_survived(route: Any, weighting: Any, classes: Any) -> None:
     algorithm = FedSwap(4, "derangement", weighting, route, SMALL)
     play = classes(n=[4, 7, 9, 3, 5]).play(algorithm, 4, outage=Outage(0.3, 0.3), codec=True, seed=3)

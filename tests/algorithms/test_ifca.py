@@ -130,6 +130,7 @@ def test_permuted_starts_give_permuted_results(classes: Any, equal: Any) -> None
         assert ends[0][j][1] == ends[1][j][1]
 
 
+@pytest.mark.seconds
 def test_two_planted_distributions_are_found(classes: Any) -> None:
     """I-27: labels of one half are those of the other, shifted; one model cannot fit both, two begun apart can."""
     world, local = planted(classes), SgdConfig(lr=0.5, local_epochs=2, batch_size=10)

@@ -49,6 +49,7 @@ def test_on_a_quadratic_differences_are_exact_whatever_their_length(delta: float
 
 
 @pytest.mark.parametrize(("order", "optimum"), [("first", 0.454545454545), ("hessian_free", 0.28), ("exact", 0.28)])
+@pytest.mark.seconds
 def test_it_converges_to_the_optimum_of_what_it_minimises(order: Any, optimum: float, springs: Any, value: Any) -> None:
     """Curvatures 4 and 1, m = 1, -1, alpha .1: weights a (1 - alpha a)^2 = 1.44 and .81 give (1.44 - .81) / 2.25 = .28.
 

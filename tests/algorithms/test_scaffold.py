@@ -64,6 +64,7 @@ def test_option_one_takes_the_gradient_at_the_received_model(springs: Any, value
     assert [value(s.c) for s in play.states] == pytest.approx([0.0, -2.0, -0.5])
 
 
+@pytest.mark.seconds
 def test_it_converges_where_fedavg_drifts(springs: Any, value: Any) -> None:
     """Curvatures 4 and 1 with m = 1, -1: the optimum is (4 - 1) / 5 = .6; five steps a round pull FedAvg off it."""
     world, local = springs(m=[1.0, -1.0], a=[4.0, 1.0]), SgdConfig(lr=0.1, local_steps=5, batch_size=None)
@@ -95,6 +96,7 @@ def test_option_two_keeps_the_mean_of_the_raw_gradients(
     assert [value(play.sim.memory.get(i).c) for i in range(3)] == pytest.approx(variates, abs=1e-9)
 
 
+@pytest.mark.seconds
 def test_weight_decay_leads_to_the_regularised_optimum(springs: Any, value: Any) -> None:
     """Both options: sum_k (4 (w - 1) + (w + 1)) + 2 * .5 w = 0 gives 3 / 6 = .5."""
     local = SgdConfig(lr=0.1, local_steps=3, batch_size=None, weight_decay=0.5)

@@ -133,6 +133,7 @@ def test_absent_clients_keep_what_they_have_not_sent(classes: Any) -> None:
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("outage", [Outage(), Outage(0.2, 0.2)], ids=str)
 @pytest.mark.parametrize("ternary", [False, True])
+@pytest.mark.seconds
 def test_every_client_trains_from_the_servers_model(
     norm: bool, outage: Outage, ternary: bool, classes: Any, watched: Watch, spy: Any
 ) -> None:
@@ -266,6 +267,7 @@ def test_only_what_is_trained_travels(classes: Any, spy: Any) -> None:
     assert not torch.equal(state.params["head.weight"], sim.population.initial["head.weight"])
 
 
+@pytest.mark.seconds
 def test_coarse_updates_reach_the_optimum_that_whole_ones_reach(springs: Any, classes: Any) -> None:
     """Error feedback: with a tenth of the entries, full batches and a small rate, the loss of FedAvg is nearly met."""
     world, local = classes(n=[8, 8, 8]), SgdConfig(lr=0.1, local_steps=1, batch_size=None)

@@ -84,6 +84,7 @@ def test_printed_digits_are_the_same_today_as_when_they_were_made():
     assert hashlib.sha256(x.tobytes()).hexdigest() == "60406c26b9a0b31b4a486112f39d8e1e9b5c004293ea5657d20cf5bc993c7850"
 
 
+@pytest.mark.seconds
 def test_an_image_depends_on_its_own_place_and_label_only(pictures: Images):
     """300 images are two chunks of work, 1,500 are six."""
     labels = np.arange(300) % 10
@@ -99,6 +100,7 @@ def test_no_two_printed_digits_are_alike(pictures: Images):
     assert not (printed(np.arange(10), Key(6)) == pictures[:10]).all((1, 2, 3)).any()
 
 
+@pytest.mark.seconds
 def test_in_no_image_is_the_digit_lost():
     """The same draws with a 1 and an 8: what differs is the digit.  The contrast asked for is a quarter of 255, 64, of
     which blur and noise leave half to the faintest of all, that is 32 less a little."""

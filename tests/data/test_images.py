@@ -193,6 +193,7 @@ def test_local_work_on_bytes_ends_with_the_same_bits(network: str, both: tuple[D
 
 # ---------------------------------------------------------------- a run
 @pytest.mark.parametrize("executor", ["sequential", "workers", "stacked"])
+@pytest.mark.seconds
 def test_a_run_on_bytes_writes_the_same_metrics(executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
     for name, limit in (("floats", NEVER), ("bytes", 0)):

@@ -57,6 +57,7 @@ def random_case(seed: int, clients: int, wide: int) -> tuple[Tensor, list[int]]:
     groups=st.one_of(st.none(), st.none(), st.integers(1, 5)),
     leave_one_out=st.sampled_from([False, False, True]),
 )
+@pytest.mark.seconds
 def test_it_is_the_printed_algorithm_on_vectors(
     seed: int, clients: int, wide: int, alpha: Any, groups: int | None, leave_one_out: bool
 ) -> None:
@@ -92,6 +93,7 @@ def test_the_first_merge_is_the_best_of_all_pairs(seed: int, clients: int, leave
 
 @given(seed=st.integers(0, 2**32), alpha=st.sampled_from([1.0, 50.0, 1e3, 1e6]), leave_one_out=st.booleans())
 @settings(max_examples=30, deadline=None)
+@pytest.mark.seconds
 def test_benefits_that_are_kept_are_those_that_would_be_found_anew(
     seed: int, alpha: float, leave_one_out: bool
 ) -> None:
