@@ -60,6 +60,24 @@ class MemoryShortage(UnskewError):
     """Less memory than the work needs, noticed only when allocating it."""
 
 
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys and does not show: control characters but tab and newline, turns of direction."""
+
+
+def obeyed(text: str) -> bool:
+    """True if a terminal would obey some of this text."""
+    return _OBEYED.search(text) is not None
+
+
+def shown(text: str) -> str:
+    r"""Write out what a terminal would obey, in text that may be of someone else.
+
+    >>> shown("a\x1b[31m")
+    'a\\x1b[31m'
+    """
+    return _OBEYED.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known word closest to this one; None if none is close."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)

@@ -87,3 +87,16 @@ def test_postscript_with_the_ending_of_an_image_starts_no_program(
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
     with pytest.raises(DataError):
         load(folder_of_images(tmp_path / "images", script))
+
+
+@pytest.mark.parametrize("key", ["classes", "clients", "features"])
+def test_names_that_a_terminal_would_obey_are_refused(key: str, tmp_path: Path) -> None:
+    """Before, `unskew data` wrote them to the terminal as they are."""
+    names = {"classes": ["a", "b"], "clients": ["x", "y"], "features": ["p", "q"]}
+    names[key][1] += "\x1b]0;title\x07"
+    own = np.arange(20) // 10
+    arrays = {"x_train": np.arange(40.0).reshape(20, 2), "y_train": np.arange(20) % 2, "client_train": own}
+    np.savez(tmp_path / "names.npz", **arrays, **{key: np.array(values) for key, values in names.items()})
+    with pytest.raises(DataError, match=r"name '.\\x1b\]0;title\\x07' has control characters") as refused:
+        load(f"npz:{tmp_path / 'names.npz'}")
+    assert "\x1b" not in str(refused.value)

@@ -67,16 +67,18 @@ def _warn(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
     """Print a warning on the data as one line, and any other as Python does."""
-    from unskew.errors import DataWarning
+    from unskew.errors import DataWarning, shown
 
     plain = f"Warning: {message}\n"
-    shown = plain if issubclass(category, DataWarning) else warnings.formatwarning(message, category, filename, lineno)
-    print(shown, end="", file=file or sys.stderr)
+    text = plain if issubclass(category, DataWarning) else warnings.formatwarning(message, category, filename, lineno)
+    print(shown(text), end="", file=file or sys.stderr)
 
 
 def _end(name: str, text: str, code: int) -> None:
+    from unskew.errors import shown
+
     if text:  # none where a command without arguments has shown its help
-        print(f"{name}: {' '.join(text.splitlines())}", file=sys.stderr)
+        print(f"{name}: {shown(' '.join(text.splitlines()))}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from unskew.cli.options import AllowCode, AsJson, DataDir, Settings, find_own_code, load_own, located
+from unskew.cli.text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

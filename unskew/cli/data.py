@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from unskew.cli.options import AsJson, DataDir, load_own
+from unskew.cli.text import escape
 from unskew.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import typer
 from click import Context, UsageError
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
@@ -30,6 +29,7 @@ from unskew.cli.options import (
     located,
 )
 from unskew.cli.tables import results, results_json
+from unskew.cli.text import escape
 from unskew.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unskew.cli.options import AsJson, as_file
-from unskew.errors import RunError
+from unskew.errors import RunError, shown
 
 
 def export(
@@ -39,7 +39,7 @@ def export(
         print(json.dumps({"file": str(path), **asdict(card)}))
         return
     owner = "global model" if card.client is None else f"model of client {card.client_name or card.client}"
-    print(f"{path}: {owner} of {card.method}, seed {card.seed}; network {card.task.model}")
+    print(shown(f"{path}: {owner} of {card.method}, seed {card.seed}; network {card.task.model}"))
     print("\nimport unskew as us")
     print(f"model = us.load_model({str(path)!r})  # a torch.nn.Module")
     print("us.predict(model, x)  # raw inputs in, names of classes out")

@@ -1,9 +1,9 @@
 """Prints "Should I join?": the benefit that groups promised each client and the benefit it got."""
 
 from rich.box import SIMPLE
-from rich.markup import escape
 from rich.table import Table
 
+from unskew.cli.text import escape
 from unskew.report import Record
 from unskew.report.members import JoinSummary, Member, join_summaries
 from unskew.tasks.measure import Measure

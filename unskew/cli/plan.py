@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from unskew.cli.options import AsJson, DataDir, Settings, load_own, located
+from unskew.cli.text import escape
 from unskew.ledger import DIRECTIONS
 from unskew.units import human_bytes
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from unskew.cli.options import AsJson
 from unskew.cli.tables import in_lines, run_names
+from unskew.cli.text import escape
 from unskew.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from unskew.cli.options import AsJson
 from unskew.cli.tables import results, results_json, run_names
+from unskew.errors import shown
 
 
 def compare(
@@ -54,10 +55,10 @@ def compare(
         console.print(results(comparison))
         for name, record in zip(names, records, strict=True):
             for j in join_summaries(record):
-                console.print(f"{name}/{j.words}", highlight=False, markup=False, soft_wrap=True)
+                console.print(shown(f"{name}/{j.words}"), highlight=False, markup=False, soft_wrap=True)
     damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
     for remark in (*incomparable(records, names), *damages):
-        print(remark, file=sys.stderr)
+        print(shown(remark), file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)
 
 
@@ -90,4 +91,4 @@ def table(
     from unskew.report import read
     from unskew.report.export import table as written
 
-    print(written(read(folder), format), end="")
+    print(shown(written(read(folder), format)), end="")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from unskew.cli.options import (
@@ -24,6 +23,7 @@ from unskew.cli.options import (
     located,
 )
 from unskew.cli.tables import in_lines, in_seconds, with_spread
+from unskew.cli.text import escape
 
 if TYPE_CHECKING:
     from unskew.run.sweep import Point, PointResult

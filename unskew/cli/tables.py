@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
-from rich.markup import escape
 from rich.table import Table
 
+from unskew.cli.text import escape
 from unskew.errors import RunError
 
 if TYPE_CHECKING:
@@ -102,4 +102,6 @@ def with_spread(row: Mapping[str, Any] | None, measure: "Measure", spread: bool 
     """A row's mean ± standard deviation for a table, or the mean alone; a dash if not measured."""
     if row is None:
         return "–"
-    return measure.show(row["mean"]) + ("" if row["std"] is None or not spread else f" ± {measure.show(row['std'])}")
+    return measure.show(row["mean"]) + (
+        "" if row.get("std") is None or not spread else f" ± {measure.show(row['std'])}"
+    )

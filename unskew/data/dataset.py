@@ -14,7 +14,7 @@ from torch import Tensor
 from unskew.data.images import ByteImages, as_tensor
 from unskew.data.inputs import Inputs, prepared
 from unskew.data.preprocess import RawRows
-from unskew.errors import DataError
+from unskew.errors import DataError, obeyed
 from unskew.tasks.targets import CLASS, Targets
 
 ROWS = 4096
@@ -167,6 +167,15 @@ def checked(
         raise DataError(f"{name}: {len(client_names)} client names, but no client for the training examples")
     if own_test is not None and (owners is None or own_test.dtype != torch.bool or own_test.shape != owners.shape):
         raise DataError(f"{name}: own_test must be true or false for each training example of a known client")
+    columns = [feature for column in inputs.columns for feature in column.features]
+    words = () if targets.tokens else outputs  # a vocabulary may have characters that are not printed
+    for what, names in (
+        ("class", words), ("domain", domain_names or ()), ("client", client_names or ()), ("column", columns),
+    ):  # fmt: skip
+        if strange := next((n for n in names if obeyed(n)), None):
+            raise DataError(
+                f"{name}: the {what} name {strange!r} has control characters, which terminals obey; rename it"
+            )
     for client in never_train:
         if client not in (client_names or ()):
             raise DataError(f"{name}: never_train names {client!r}, and there is no client of this name")

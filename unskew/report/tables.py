@@ -439,10 +439,11 @@ def _conditions(record: Record) -> dict[str, str]:
 def trained_apart(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """A sentence for each setting of local optimisation in which methods differ: allowed, but worth knowing."""
     local_of = {
-        names[m.get("label", m.get("name"))]: m["local"]
+        names[label]: m["local"]
         for r, names in zip(records, labels, strict=True)
         for m in configured(r).get("methods", [])
-        if "local" in m
+        # A file that was edited may have labels that the logs have not.
+        if (label := m.get("label", m.get("name"))) in names and "local" in m
     }
     sentences = []
     for key in sorted({key for local in local_of.values() for key in local}):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from unskew.errors import shown
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -164,4 +166,7 @@ ACCURACY = Measure("accuracy", "accuracy")
 
 def described(card: Mapping[str, Any] | None) -> Measure:
     """The measure that a run's folder describes, accuracy if it describes none; it cannot be taken, only shown."""
-    return ACCURACY if card is None else Measure(**card)
+    if card is None:
+        return ACCURACY
+    written: dict[str, Any] = {k: shown(v) if isinstance(v, str) else v for k, v in card.items()}
+    return Measure(**written)

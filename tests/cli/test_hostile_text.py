@@ -1,0 +1,45 @@
+"""Text of others that a terminal would obey, in folders and errors, and files that were edited until they disagree."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .conftest import Unskew
+
+ORDER = "\x1b]0;title\x07\x1b[31m"
+
+
+@pytest.fixture
+def run(unskew: Unskew, here: Path) -> Path:
+    unskew("run", "tiny.toml", "--set", "rounds=1", "--set", "seeds=[0]", "--out", "run", "--no-report", "-q")
+    shutil.copytree("run", "other")
+    (here / "run" / "checksums").rename(here / "unchecked")
+    return here / "run"
+
+
+def edited(path: Path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), "utf-8")
+
+
+def test_a_terminal_obeys_nothing_that_stands_in_a_folder_or_in_an_error(unskew: Unskew, run: Path) -> None:
+    written = json.dumps(ORDER)[1:-1]
+    edited(run / "summary.json", '"fedprox"', f'"fedprox{written}"')
+    dataset = json.loads((run / "partition.json").read_text("utf-8"))["seeds"]["0"]["dataset"]
+    edited(run / "partition.json", json.dumps(dataset), json.dumps(dataset + ORDER))
+    said = [unskew("compare", "run", "other"), unskew("table", f"{ORDER}run"), unskew("run", f"{ORDER}.toml")]
+    assert [s.code for s in said[1:]] == [2, 2]
+    assert not any("\x1b" in s.out + s.err for s in said)
+    assert all("\\x1b]0;title" in s.out + s.err for s in said)
+
+
+def test_a_folder_whose_files_disagree_ends_in_no_traceback(unskew: Unskew, run: Path) -> None:
+    edited(run / "config.toml", 'label = "fedprox"', 'label = "another"')
+    rows = json.loads((run / "summary.json").read_text("utf-8"))
+    for row in rows["rows"]:
+        del row["std"]
+    (run / "summary.json").write_text(json.dumps(rows), "utf-8")
+    assert unskew("compare", "run", "other").code == 0
