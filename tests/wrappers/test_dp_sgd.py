@@ -20,6 +20,7 @@ from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Layout, Me, Sgd, SgdConfig
+from unskew.run.audit import lower_bound
 from unskew.server import privacy
 from unskew.tasks.task import make_task
 from unskew.tree import Params
@@ -237,3 +238,61 @@ def test_a_client_that_trains_under_it_sees_neither_counts_of_classes_nor_losses
         work.send(trainer.answer(me, 0, request))
     assert seen[0] == [0, 0, 0]
     assert math.isnan(seen[1])
+
+
+# ---------------------------------------------------------------- under attack
+def least_epsilon(by: DPSGD, canaries: int = 200) -> float:
+    """Epsilon that the attack of `unskew.run.audit` proves of one training, 10 epochs, 95 % confidence.
+
+    Every example has a feature of its own; a fair coin has it be far out, where its gradient is clipped, or zero, where
+    it has none.  Its two weights move by T C / (n sqrt 2) each, or by noise alone; the clearer half is guessed.
+    """
+    inside = (Key(7) / "coins").bits(canaries) % 2 == 0
+    trainer = linear(torch.diag(100.0 * inside.float()), torch.zeros(canaries, dtype=torch.int64))
+    config = SgdConfig(1.0, local_steps=10)
+    moved = trained(trainer, by, Sgd({"0.weight": torch.zeros(2, canaries)}, config))["0.weight"]
+    score = (moved[0] - moved[1]) * canaries / (10 * math.sqrt(2)) - 0.5
+    clearest = score.abs().argsort(descending=True)[: canaries // 2]
+    right = int(((score > 0) == inside)[clearest].sum())
+    return lower_bound(canaries, len(clearest), right, 1e-5, 0.95)
+
+
+def test_an_attack_on_examples_finds_less_than_is_claimed_and_less_under_more_noise() -> None:
+    mechanisms = [DPSGD(noise_multiplier=z, share=0.5) for z in (0.3, 2.0, 20.0)]
+    found = [least_epsilon(by) for by in mechanisms]
+    assert found[0] > 2.0 > found[1] > found[2]
+    assert all(least < by.epsilon(10) for least, by in zip(found, mechanisms, strict=True))
+
+
+def test_an_accountant_that_believes_in_ten_times_the_noise_is_caught() -> None:
+    assert least_epsilon(DPSGD(noise_multiplier=1.0, share=0.5)) > DPSGD(noise_multiplier=10.0, share=0.5).epsilon(10)
+
+
+class Last(nn.Module):
+    """An LSTM's last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.lstm(x.view(len(x), 2, 3))[0][:, -1])
+        return scores
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_an_lstm_has_the_gradient_of_each_example() -> None:
+    """torch.func has no rule for LSTMs: it goes from example to example, with the same gradients."""
+    task = make_task(Last, 2)
+    x, y = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 0, 1, 1])
+    trainer = LocalTrainer(task, DeviceData(x, y, (torch.arange(5),), (torch.arange(0),)))
+    torch.manual_seed(0)
+    net = Last()
+    params = {n: t.detach() for n, t in net.named_parameters()}
+    local = trainer.local(client(task.layout, 5), 0)
+    each, losses = local.example_gradients(params, list(params), torch.arange(5), Key(0))
+    for i in range(5):
+        loss = nn.functional.cross_entropy(net(x[i : i + 1]), y[i : i + 1])
+        assert float(losses[i]) == pytest.approx(float(loss.detach()), rel=1e-5)
+        for (name, _), g in zip(net.named_parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
+            torch.testing.assert_close(each[name][i], g, rtol=1e-4, atol=1e-6)
