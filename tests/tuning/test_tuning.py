@@ -1,10 +1,13 @@
 """`us.tune` and `unskew tune`: equal budgets, validation rows only, a search that goes on, and what comes out."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -200,6 +203,35 @@ def test_a_damaged_file_of_trials_is_refused_and_named(tmp_path: Path) -> None:
     (tmp_path / "trials" / "FedProx.db").write_bytes(b"not SQLite" * 1000)
     with pytest.raises(RunError, match=r"FedProx\.db is not a file of trials .* delete it to start again"):
         tune(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "update trial_user_attributes set value_json = '\"high\"' where key = 'score'",
+        "update trial_user_attributes set value_json = '\"won\"' where key = 'state'",
+        "delete from trial_user_attributes",
+        "update trial_params set param_value = 1e30",
+        """update trial_params set distribution_json = '{"name": "os.system", "attributes": {}}'""",
+        "create trigger x after insert on trials begin delete from trials; end",
+    ],
+    ids=["score", "state", "nothing told", "value out of range", "kind of range", "trigger"],
+)
+def test_a_file_of_trials_that_somebody_wrote_is_refused_and_named(edit: str, trials: Path, tmp_path: Path) -> None:
+    """Before, the first and third ended in a traceback, and a value out of its range could be the best."""
+    shutil.copytree(trials, tmp_path / "copy")
+    with contextlib.closing(sqlite3.connect(tmp_path / "copy" / "trials" / "FedProx.db")) as file:
+        file.executescript(edit)
+    with pytest.raises(RunError, match=r"FedProx\.db is not a file of trials .* delete it to start again"):
+        tune(tmp_path / "copy", trials=2)
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trial of each method."""
+    folder = tmp_path_factory.mktemp("tuned")
+    tune(folder, trials=1)
+    return folder
 
 
 @pytest.mark.parametrize("at", [pytest.param(0, marks=pytest.mark.slow), 5])

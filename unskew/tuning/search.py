@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from unskew.advice.training import Sites, Training
 from unskew.errors import ConfigError, DivergedError, RunError
@@ -30,6 +30,9 @@ LOOKS = 5
 
 RANDOM = 5
 """Trials of a search that are drawn at random before others are proposed from their results."""
+
+ENDED = ("COMPLETE", "PRUNED")
+"""States of trials that count."""
 
 NAMES = "names"
 """Attribute where Optuna keeps the hyperparameters that a trial sets; the first sets only those that are in range."""
@@ -121,23 +124,27 @@ def search(
     """Spend a method's budget, beginning after the trials that the folder has.
 
     Raises:
-        RunError: If the trials cannot be kept, or Optuna is missing.
+        RunError: If the trials cannot be kept, their file is damaged, or Optuna is missing.
     """
     if not ranges:
         return Searched(method, {}, (), None)
     optuna = optuna_module()
     higher = sites.measure.higher
-    study = _study(optuna, sites, method, ranges, budget, folder)
+    study, file = _study(optuna, sites, method, ranges, budget, folder)
+    _ended(study, file, ranges)  # which is the first to look at them
     _take_back(optuna, study, present(method, ranges))
-    ended = _ended(study)
+    ended = _ended(study, file, ranges)
     while not budget.spent(len(ended), sum(t.seconds for t in ended)):
         seed = (Key(sites.experiment.seeds[0]) / "tune" / method.label / len(ended)).number() % 2**32
         study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM, multivariate=True)
-        trial = study.ask()
+        try:
+            trial = study.ask()
+        except optuna.exceptions.OptunaError as error:
+            raise _damaged(file, error.__cause__ or error) from error
         names = trial.user_attrs.get(NAMES, list(ranges))
         values = {n: _suggest(trial, n, ranges[n]) for n in ranges if n in names}
         _train(optuna, study, trial, with_values(method, values), sites)
-        ended = _ended(study)
+        ended = _ended(study, file, ranges)
         best = _best(ended, higher)
         score = "none is complete" if best is None else sites.measure.show(ended[best].score or 0.0)
         note(f"{method.label}: trial {len(ended)} of {budget}, best {sites.measure.label} so far {score}")
@@ -174,8 +181,8 @@ def optuna_module() -> Any:
 
 def _study(
     optuna: Any, sites: Sites, method: Method, ranges: Mapping[str, Search], budget: Budget, folder: Path
-) -> Any:
-    """Open a method's study, or make it.
+) -> tuple[Any, Path]:
+    """Open a method's study, or make it; return it with its file.
 
     Raises:
         RunError: If its file is damaged, or of another Optuna.
@@ -194,7 +201,7 @@ def _study(
     }
     file = (trials / f"{safe}.db").resolve()
     try:
-        return optuna.create_study(
+        study = optuna.create_study(
             storage=f"sqlite:///{file}",
             study_name=f"{method.label} {hashlib.sha256(of.encode()).hexdigest()[:16]}",
             pruner=pruners[budget.pruner](),
@@ -202,9 +209,12 @@ def _study(
             load_if_exists=True,
         )
     except (DBAPIError, optuna.exceptions.OptunaError) as error:
-        raise RunError(
-            f"{file} is not a file of trials to continue from ({error.__cause__ or error}); delete it to start again"
-        ) from error
+        raise _damaged(file, error.__cause__ or error) from error
+    return study, file
+
+
+def _damaged(file: Path, why: object) -> RunError:
+    return RunError(f"{file} is not a file of trials to continue from ({why}); delete it to start again")
 
 
 def _take_back(optuna: Any, study: Any, first: Mapping[str, float]) -> None:
@@ -213,7 +223,8 @@ def _take_back(optuna: Any, study: Any, first: Mapping[str, float]) -> None:
     killed = study.get_trials(deepcopy=False, states=(states.RUNNING,))
     for trial in killed:
         study.tell(trial.number, state=states.FAIL)
-    again = next((t.params for t in killed if t.params), None) if _ended(study) else first
+    ended = any(t.state.name in ENDED for t in study.get_trials(deepcopy=False))
+    again = next((t.params for t in killed if t.params), None) if ended else first
     if again is not None and not study.get_trials(deepcopy=False, states=(states.WAITING,)):
         _enqueue(study, again)
 
@@ -252,9 +263,29 @@ def _train(optuna: Any, study: Any, trial: Any, method: Method, sites: Sites) ->
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
 
 
-def _ended(study: Any) -> tuple[Trial, ...]:
-    """List the trials that have ended, in their order."""
-    ended = [t for t in study.get_trials(deepcopy=False) if t.state.name in ("COMPLETE", "PRUNED")]
-    return tuple(
-        Trial(dict(t.params), *(t.user_attrs[name] for name in ("score", "state", "rounds", "seconds"))) for t in ended
-    )
+def _ended(study: Any, file: Path, ranges: Mapping[str, Search]) -> tuple[Trial, ...]:
+    """List the trials that have ended, in their order.
+
+    Raises:
+        RunError: If the file says what no search of ours wrote.
+    """
+    try:
+        ended = [t for t in study.get_trials(deepcopy=False) if t.state.name in ENDED]
+        return tuple(_sound(dict(t.params), t.user_attrs, ranges) for t in ended)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(file, error) from error
+
+
+def _sound(values: dict[str, float], told: Mapping[str, Any], ranges: Mapping[str, Search]) -> Trial:
+    """Check a trial as it was read.
+
+    Raises:
+        ValueError, KeyError, TypeError: If it is none.
+    """
+    score, state, rounds, seconds = (told[name] for name in ("score", "state", "rounds", "seconds"))
+    for name, value in values.items():
+        if not ranges[name].low <= value <= ranges[name].high:
+            raise ValueError(f"a trial has {name} = {value:g}, out of its range")
+    if state not in get_args(State) or not (score is None or math.isfinite(score)) or not 0.0 <= seconds < math.inf:
+        raise ValueError(f"a trial has state {state!r}, score {score!r} and seconds {seconds!r}")
+    return Trial(values, score, state, int(rounds), seconds)
