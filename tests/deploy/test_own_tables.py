@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from unskew.cli.app import app
 from unskew.data import load, own
 from unskew.data.preprocess import Preprocess
-from unskew.deploy.client import open_client
+from unskew.deploy.client import account_of, open_client
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
 
@@ -99,8 +99,9 @@ def test_what_sites_agree_on_is_what_all_their_training_rows_together_would_give
 def test_a_site_opens_with_its_own_table_and_the_agreed_numbers(tmp_path: Path) -> None:
     tables(tmp_path)
     columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    layouts = [open_client(site(tmp_path, i, {"columns": columns})).info.layout for i in (0, 1)]
-    assert layouts[0] == layouts[1]
+    clients = [open_client(site(tmp_path, i, {"columns": columns})) for i in (0, 1)]
+    assert clients[0].info.layout == clients[1].info.layout
+    assert "" != clients[0].account != clients[1].account
 
 
 def test_a_site_without_agreed_numbers_is_told_how_to_get_them(tmp_path: Path) -> None:
@@ -138,3 +139,19 @@ def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bern.json").write_text("{]")
     with pytest.raises(ConfigError, match=r"bern\.json was not written by --sums"):
         unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
+
+
+def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_path: Path) -> None:
+    """The attack that worked: with `leave_out` in the experiment the data had another hash, and nothing was spent."""
+    one, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    rows = "".join(f"{i},{i * i % 7},{i % 2}\n" for i in range(20))
+    one.write_text(f"a,b,label\n{rows}")
+    other.write_text(f"a,b,label\n{rows}20,1,0\n")
+    columns = ({"leave_out": leave_out, "target": "label", "alone": True} for leave_out in ([], ["b"]))
+    hashes = [load(f"csv:{one}", options=options).sha256 for options in columns]
+    assert hashes[0] != hashes[1]
+    assert account_of(f"csv:{one}") != account_of(f"csv:{other}")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "x_train.npy").write_bytes(one.read_bytes())
+    assert account_of(f"folder:{tmp_path / 'folder'}") != ""
+    assert account_of("digits") == ""

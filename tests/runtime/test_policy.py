@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -43,6 +44,7 @@ from unskew.runtime.policy import Rules, SitePolicy, record
 from unskew.server import privacy
 from unskew.wrappers.base import wrap
 from unskew.wrappers.dp_sgd import DPSGD
+from unskew.wrappers.local_dp import LocalDP
 
 SMALL = SgdConfig(0.05, batch_size=8)
 ONE = FedDW(local=SMALL, dp=LabelNoise(epsilon=1.0, uploads=1))
@@ -65,7 +67,8 @@ class Site:
         head = read(self.order, REQUESTS)
         assert isinstance(head, StepRequest)
         context = dataclasses.replace(head.context, round=round, run=run, starts=((1, 1),))
-        return self.client.answer(write("ask", dataclasses.replace(head, context=context, **other), *self.order.parts))
+        head = dataclasses.replace(head, **{"context": context, **other})
+        return self.client.answer(write("ask", head, *self.order.parts))
 
     def soft(self, reply: Envelope) -> Any:
         """The soft labels of a reply; None if it is a refusal."""
@@ -202,6 +205,26 @@ def test_a_deployed_client_trains_under_dp_sgd_until_its_own_account_is_spent(si
     assert [read(a, REPLIES).losses for a in answers[:4]] == [()] * 4  # type: ignore[union-attr]
     rows = [json.loads(line) for line in (there.client.state / "privacy.jsonl").read_text().splitlines()]
     assert [row["spending"] for row in rows] == [[["gradients", 4.0, 4, 0.5]]] * 3
+
+
+def test_the_same_order_of_another_folder_or_experiment_draws_other_noise_and_is_paid_for(
+    site: Callable[..., Site], tmp_path: Path
+) -> None:
+    """The attack that worked: a second folder has a secret of its own, and its upload was taken for the first one."""
+    account, private = tmp_path / "privacy.jsonl", wrap(FedAvg(local=SMALL), LocalDP(noise_multiplier=50.0))
+    there = site(private, privacy=account, account="files")
+    first = there.ask(1)
+    there.client = dataclasses.replace(there.client, state=tmp_path / "second")
+    second = there.ask(1)
+    shutil.copytree(tmp_path / "second", tmp_path / "third", ignore=lambda _, names: {*names} - {"draws.secret"})
+    info = dataclasses.replace(there.client.info, config="another")
+    there.client = dataclasses.replace(there.client, state=tmp_path / "third", info=info)
+    context = dataclasses.replace(read(there.order, REQUESTS).context, config="another", round=1, run="hostile")
+    third = there.ask(1, context=dataclasses.replace(context, starts=((1, 1),)))
+    assert [a.action for a in (first, second, third)] == ["ask"] * 3
+    assert len({a.parts for a in (first, second, third)}) == 3
+    rows = [json.loads(line) for line in account.read_text().splitlines()]
+    assert [row["data"] for row in rows] == ["files"] * 3
 
 
 def test_a_damaged_record_is_refused_and_a_torn_last_line_had_not_left(tmp_path: Path) -> None:

@@ -118,7 +118,28 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         rules=rules,
         audit=Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl",
         privacy=Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl",
+        account=account_of(_beside(folder, config.data)) if config.data else setup.dataset.sha256,
     )
+
+
+def account_of(source: str) -> str:
+    """Hash a participant's files as they lie: an experiment that reads other columns of them opens no new account.
+
+    Returns:
+        A SHA-256; empty where the source names no files.
+    """
+    _, colon, rest = source.partition(":")
+    if not colon or not rest:
+        return ""
+    path = Path(rest).expanduser()
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path] if path.is_file() else []
+    if not files:
+        return ""
+    whole = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as f:
+            whole.update(hashlib.file_digest(f, "sha256").digest())
+    return whole.hexdigest()
 
 
 def _beside(folder: Path, source: str) -> str:

@@ -99,6 +99,7 @@ class ClientRuntime:
         rules: The participant's own.
         audit: File of the audit log; None keeps none.
         privacy: Record of noised uploads, across runs; by default in `state`.
+        account: Name of the data in that record, which no experiment changes; by default `info.data`.
     """
 
     info: ClientInfo
@@ -109,6 +110,7 @@ class ClientRuntime:
     rules: Rules = Rules()
     audit: Path | None = None
     privacy: Path | None = None
+    account: str = ""
 
     @property
     def client(self) -> ClientId:
@@ -356,19 +358,23 @@ def _charge(runtime: ClientRuntime, setup: ClientSetup, head: StepRequest, messa
     if spending is None:
         return
     context = head.context
-    place = hashlib.sha256(repr((context.run, context.cell, context.round, head.step, what)).encode()).hexdigest()
-    upload = Upload(runtime.info.data, context.config, context.cell, place)
+    # Another folder has another secret, so that the same request draws other noise there: it is another upload.
+    drawn = hashlib.sha256(b"account" + _secret(runtime)).hexdigest()
+    request = (drawn, context.config, context.run, context.cell, context.round, head.step, what)
+    place = hashlib.sha256(repr(request).encode()).hexdigest()
+    upload = Upload(runtime.account or runtime.info.data, context.config, context.cell, place)
     charge(runtime.privacy or runtime.state / "privacy.jsonl", upload, spending(head.step, message), runtime.rules)
 
 
 def _me(runtime: ClientRuntime, setup: ClientSetup, context: RoundContext, key: Key, what: str) -> Me:
     """The client's view of itself, with private keys whose draws no one else can repeat.
 
-    They depend on its data and on the request.  Two uploads with the same noise would reveal their exact difference, so
-    only a request that is the same to the byte, on the same data, may draw the same noise again.
+    They depend on its data, the experiment and the request.  Two uploads with the same noise would reveal their exact
+    difference, so only a request that is the same to the byte, of the same experiment on the same data, may draw the
+    same noise again.
     """
     own = Key(int.from_bytes(_secret(runtime), "big")) / runtime.info.data
-    asked = own / "ask" / context.run / context.cell / context.round / what
+    asked = own / "ask" / context.config / context.run / context.cell / context.round / what
     lasting = own / "lasting" / context.config / context.cell
     return replace(setup.me(runtime.client, context.round, key), private=asked, private_fixed=lasting)
 
