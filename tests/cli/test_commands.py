@@ -340,6 +340,23 @@ def test_a_reproduction_leaves_the_run_of_another_experiment_alone(
     assert "holds a run of another experiment" in said.err
 
 
+def test_how_a_reproduction_is_run_can_be_set_and_nothing_else(
+    unskew: Unskew, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = toolkit.settings
+
+    def tiny(request: toolkit.ReproductionRequest) -> dict[str, Any]:
+        return {**settings(request), "experiment": {**TINY, "runtime": settings(request)["experiment"]["runtime"]}}
+
+    monkeypatch.setattr(toolkit, "settings", tiny)
+    assert unskew("reproduce", "noniid/digits", "--out", "it", "-q", "--set", "runtime.executor=sequential").code == 0
+    assert 'executor = "sequential"' in (here / "it" / "config.toml").read_text()
+    said = unskew("reproduce", "noniid/digits", "--out", "runs/other", "--set", "rounds=3")
+    assert (said.code, "how a reproduction is run, as in runtime.executor=ray, got 'rounds=3'" in said.err) == (2, True)
+    said = unskew("reproduce", "--campaign", "papers", "--set", "runtime.executor=ray")
+    assert (said.code, "is for a single reproduction" in said.err) == (2, True)
+
+
 @pytest.mark.usefixtures("tiny_paper")
 def test_a_reproduction_shows_people_a_table_and_verdicts(unskew: Unskew, here: Path) -> None:
     said = unskew("reproduce", "noniid/digits", "-q")

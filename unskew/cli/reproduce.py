@@ -5,7 +5,7 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,6 +26,10 @@ def reproduce(
             help="Folder for the runs behind the numbers; one that was stopped goes on. "
             "[runs/NAME-DATE; of a campaign runs/campaign-NAME]"
         ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="runtime.KEY=VALUE", help="Say how it is run, e.g. runtime.executor=ray."),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Copy the result to docs/results/.")] = False,
     campaign: Annotated[
@@ -52,10 +56,12 @@ def reproduce(
     and killed anywhere; the same command goes on.
 
     [dim]unskew reproduce noniid/digits[/]
+    [dim]unskew reproduce hcct/newcomers --set runtime.executor=ray[/]
     [dim]unskew reproduce --campaign papers --data-dir DIR[/]
     """
     if (name is None) == (campaign is None):
         raise ConfigError("give the name of a reproduction, or a file of claims with --campaign")
+    changes = _runtime(settings or [], campaign)
     if campaign is not None:
         _campaign(campaign, out, data_dir, cores, nice, status, keep, quiet, as_json)
         return
@@ -64,7 +70,7 @@ def reproduce(
 
     folder = out or Path("runs") / f"{str(name).replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as callback:
-        result = papers.reproduce(str(name), scale, folder, data_dir, callback)
+        result = papers.reproduce(str(name), scale, folder, data_dir, callback, changes)
     if as_json:
         print(json.dumps(result.to_json()))
     else:
@@ -73,6 +79,22 @@ def reproduce(
             print(f"[{claim.verdict}] {claim.text}: {claim.evidence}")
     if keep:
         print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)
+
+
+def _runtime(settings: list[str], campaign: str | None) -> dict[str, Any]:
+    """The changes that settings ask for, of the runtime alone: all others are the reproduction's own.
+
+    Raises:
+        ConfigError: If another is among them, or there is a campaign.
+    """
+    from unskew.experiment import config
+
+    for text in settings:
+        if campaign is not None:
+            raise ConfigError(f"--set is for a single reproduction, got {text!r} with --campaign; use --cores there")
+        if not text.startswith("runtime."):
+            raise ConfigError(f"--set changes how a reproduction is run, as in runtime.executor=ray, got {text!r}")
+    return config.override({}, [f"experiment.{text}" for text in settings])
 
 
 def _campaign(
