@@ -63,6 +63,9 @@ from .data.split import Natural as Natural
 from .data.split import Pathological as Pathological
 from .data.split import Quantity as Quantity
 from .data.split import Shards as Shards
+from .errors import ConfigError as ConfigError
+from .errors import DataError as DataError
+from .errors import UnskewError as UnskewError
 from .experiment.config import Runtime as Runtime
 from .experiment.config import Stop as Stop
 from .experiment.config import TaskConfig as TaskConfig
@@ -70,6 +73,8 @@ from .experiment.config import Unseen as Unseen
 from .experiment.config import UntilDecided as UntilDecided
 from .experiment.config import World as World
 from .history import History as History
+from .keys import Key as Key
+from .protocol import Constant as Constant
 from .protocol import Cosine as Cosine
 from .protocol import Exponential as Exponential
 from .protocol import Milestones as Milestones
@@ -77,9 +82,17 @@ from .protocol import SgdConfig as SgdConfig
 from .run.models import load_model as load_model
 from .run.models import predict as predict
 from .run.models import save_model as save_model
+from .tasks.measure import Measure as Measure
 from .tuning import tune as tune
 from .version import __version__ as __version__
+from .world.attack import ALIE as ALIE
+from .world.attack import IPM as IPM
+from .world.attack import Backdoor as Backdoor
+from .world.attack import Gaussian as Gaussian
+from .world.attack import LabelFlip as LabelFlip
+from .world.attack import SignFlip as SignFlip
 from .world.outage import Outage as Outage
+from .world.wireless import Radio as Radio
 from .wrappers.base import wrap as wrap
 from .wrappers.central_dp import AdaptiveClip as AdaptiveClip
 from .wrappers.central_dp import CentralDP as CentralDP

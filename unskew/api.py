@@ -39,6 +39,10 @@ DATA_FILE = "data.npz"
 RUN_DATA = f"run:{DATA_FILE}"
 
 
+DESCRIBED = ("methods", "split", "until")
+"""Settings of an experiment that are not read as a file's: they are made of arguments that take values as well."""
+
+
 def simulate(
     methods: object | Sequence[object] | Mapping[str, object],
     *,
@@ -61,7 +65,7 @@ def simulate(
     callback: callbacks.Callback | None = None,
     fraction: float | None = None,
     clients_per_round: int | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float = Experiment.test_fraction,
     val_fraction: float = 0.0,
     eval_every: int = 1,
     evaluate: Sequence[str | Measure | Callable[[Any, Any], float]] = ("global", "personal"),
@@ -140,6 +144,7 @@ def simulate(
         "test_fraction": test_fraction,
         "val_fraction": val_fraction,
         "eval_every": eval_every,
+        "evaluate": evaluate,
         "evaluate_clients": evaluate_clients,
         "unseen": unseen if isinstance(unseen, Unseen) else {"clients": unseen},
         "stop": stop,
@@ -153,7 +158,7 @@ def simulate(
     with torch_left_alone(), watching(not progress) as watcher:
         experiment, inputs = described(
             methods, settings, data=data, model=model, target=target, client=client, test=test, preprocess=preprocess,
-            split=split, task=task, loss=loss, evaluate=evaluate, bounds=bounds,
+            split=split, task=task, loss=loss, bounds=bounds,
         )  # fmt: skip
         dataset = inputs.dataset
         assert dataset is not None
@@ -181,6 +186,17 @@ def simulate(
         return dataclasses.replace(history(outcome), path=None, _scratch=scratch, _network=fresh)
 
 
+def require_settings(settings: Mapping[str, Any], owner: str) -> None:
+    """Refuse further settings that an experiment does not have, or that have an argument of their own.
+
+    Raises:
+        ConfigError: Naming the first.
+    """
+    known = schema.parameters(Experiment, skip=DESCRIBED)
+    if strangers := [name for name in settings if name not in known]:
+        raise schema.unknown(strangers[0], known, "", owner)
+
+
 def described(
     methods: object,
     settings: Mapping[str, Any],
@@ -194,14 +210,13 @@ def described(
     split: Split | None = None,
     task: TaskConfig | str | None = None,
     loss: str | Loss | None = None,
-    evaluate: Sequence[str | Measure | Callable[[Any, Any], float]] = ("global", "personal"),
     bounds: bool = False,
 ) -> tuple[Experiment, InMemoryInputs]:
     """The experiment that `simulate`'s arguments describe, and data, model, loss and metrics given as values.
 
     Args:
         methods: As in `simulate`, and so are all that have its arguments' names.
-        settings: The experiment's other settings.
+        settings: The experiment's other settings; `evaluate` may hold metrics as values.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
@@ -212,6 +227,7 @@ def described(
         data = f"{kind_of(data)}:{data}"
     test_fraction = settings.get("test_fraction", Experiment.test_fraction)
     table = {"target": target, "client": client, "test": test, "test_fraction": test_fraction}
+    evaluate: Any = settings.get("evaluate", ("global", "personal"))
     metrics = {} if isinstance(evaluate, str) else _metrics(evaluate)
     seeds = settings.get("seeds")
     rule = isinstance(seeds, UntilDecided | Mapping)
@@ -226,7 +242,7 @@ def described(
         methods=tuple(config.with_bounds(chosen, from_python.local_of(chosen)) if bounds else chosen),
         split=Natural() if split is None else from_python.split_of(split),
         until=until,
-        **schema.checked(Experiment, from_python.to_plain(plain), "", skip=("methods", "split", "until")),
+        **schema.checked(Experiment, from_python.to_plain(plain), "", skip=DESCRIBED),
     )
     dataset = _dataset(experiment.task, data, table)
     if split is None and dataset.owners is None:
@@ -265,7 +281,7 @@ def _task(
             columns["target"] = list(columns["target"])
         if not isinstance(columns.get("test", ""), str | int | float):
             raise ConfigError("test of a file is a column, another file, or a share of the rows")
-        if table["test_fraction"] != 0.2:
+        if table["test_fraction"] != Experiment.test_fraction:
             raise ConfigError(
                 f"the share of a file's rows that is set aside is test={table['test_fraction']:g}, not test_fraction"
             )

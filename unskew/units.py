@@ -5,8 +5,6 @@ from typing import NewType
 
 Bytes = NewType("Bytes", int)
 Bits = NewType("Bits", float)
-Hertz = NewType("Hertz", float)
-Seconds = NewType("Seconds", float)
 
 MB = 1_000_000
 

@@ -363,9 +363,10 @@ def test_a_setting_that_is_none_is_refused() -> None:
         us.advise(made(), roundz=3, progress=False)
 
 
-def test_an_experiment_s_file_says_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [{"model": "logistic"}, {"methods": "ditto"}, {"rounds": 3}, {"eval_every": 2}])
+def test_an_experiment_s_file_says_everything(given: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="says everything about the experiment"):
-        us.advise(tmp_path / "my.toml", model="logistic", progress=False)
+        us.advise(tmp_path / "my.toml", progress=False, **given)
 
 
 # ---------------------------------------------------------------- what comes out

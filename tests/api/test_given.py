@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import unskew as us
+from unskew import api
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.report import write_comparison
@@ -40,6 +41,20 @@ class Net(nn.Module):
 
 def made(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Linear(input_shape[0], num_classes)
+
+
+def test_what_tune_and_advise_are_to_evaluate_reaches_the_experiment() -> None:
+    def largest(outputs: Any, targets: Any) -> float:
+        return float(outputs.max())
+
+    settings = {"name": "advice", "rounds": 2, "evaluate": ["global", "macro_f1", largest]}
+    experiment, inputs = api.described("fedavg", settings, data=(X, Y), split=us.IID(num_clients=4))
+    assert experiment.evaluate[:2] == ("global", "macro_f1")
+    assert experiment.evaluate[2:] == tuple(inputs.metrics)
+    assert len(inputs.metrics) == 1
+    for tool in (us.tune, us.advise):
+        with pytest.raises(ConfigError, match="unknown key until"):
+            tool(until={}, progress=False, **({"methods": "fedavg", "out": "nowhere"} if tool is us.tune else {}))
 
 
 def test_arrays_and_a_module_are_all_that_is_needed() -> None:

@@ -85,7 +85,7 @@ _LOST = '{"method": "FedX", "seed": 0, "round": 1, "client": 2, "step": "train",
         (_edit("run.json", lambda v: v.update(cells=v["cells"] * 2)), r"cells name FedAvg, seed 0, twice"),
         (
             _edit("run.json", lambda v: v["cells"][0].update(bound="top")),
-            r"bound must be one of 'lower', 'up",
+            r"bound must be one of '\w+' or '\w+', got \"top\"",
         ),
         (
             _edit("partition.json", lambda v: v["seeds"].update(a=v["seeds"]["0"])),

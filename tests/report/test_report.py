@@ -38,7 +38,7 @@ METHODS = (
     Trained("FedAvg", 0.80, 0.20),
     Trained("FedProx(mu=0.1)", 0.803, 0.19),
     Trained("SCAFFOLD", 0.87, 0.25, control=True, d2d=True),
-    Trained("Centralised", 0.95, 0.5, bound="upper"),
+    Trained("Centralised", 0.95, 0.5, bound="pooled"),
 )
 
 

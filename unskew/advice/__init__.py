@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from unskew import api, schema
+from unskew import api
 from unskew.advice.answer import Advice
 from unskew.advice.check import MOST_SEEDS, check, newcomers
 from unskew.advice.measure import measure
@@ -38,7 +38,7 @@ def advise(
     data: object = "digits",
     *,
     model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
-    methods: object = "fedavg",
+    methods: object = None,
     target: str | Sequence[str] | None = None,
     client: str | None = None,
     test: object = None,
@@ -46,7 +46,7 @@ def advise(
     split: Split | None = None,
     task: TaskConfig | str | None = None,
     loss: str | Loss | None = None,
-    rounds: int = 20,
+    rounds: int | None = None,
     minutes: float = MINUTES,
     max_rounds: int | None = None,
     max_megabytes: float | None = None,
@@ -63,7 +63,8 @@ def advise(
     Args:
         data: As in `simulate`, or the path of an experiment's file (.toml), which then says everything else.
         model, target, client, test, preprocess, split, task, loss, rounds: As in `simulate`.
-        methods: Methods that race beside ours, as in `simulate`; the first one's local training is that of all.
+        methods: Methods that race beside ours, as in `simulate`, FedAvg if none is given; the first one's local
+            training is that of all.
         minutes: The budget of time; infinite for a race that is never cut short, with as many seeds as there may be.
         max_rounds: The most communication rounds of a federation.
         max_megabytes: The most that all sites and the server together may send in one training, 10^6 bytes.
@@ -78,17 +79,16 @@ def advise(
     with api.torch_left_alone(), watching(not progress) as watcher:
         if isinstance(data, str | Path) and str(data).endswith(".toml"):
             if settings or any(
-                given is not None for given in (model, target, client, test, preprocess, split, task, loss)
+                given is not None
+                for given in (model, methods, target, client, test, preprocess, split, task, loss, rounds)
             ):
                 raise ConfigError(f"{data} says everything about the experiment; leave the other settings out")
             experiment, inputs = config.load(Path(data), allow_code=True), InMemoryInputs()
         else:
-            known = schema.parameters(Experiment)
-            strangers = [name for name in settings if name not in known]
-            if strangers:
-                raise schema.unknown(strangers[0], known, "", "advise")
+            api.require_settings(settings, "advise")
+            chosen = {"name": "advice", "rounds": 20 if rounds is None else rounds, **settings}
             experiment, inputs = api.described(
-                methods, {"name": "advice", "rounds": rounds, **settings}, data=data, model=model, target=target,
+                "fedavg" if methods is None else methods, chosen, data=data, model=model, target=target,
                 client=client, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
             )  # fmt: skip
         advice = advise_experiment(experiment, minutes, max_rounds, max_megabytes, watcher.note, inputs=inputs)

@@ -29,8 +29,7 @@ from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, experim
 from unskew.pricing import radio, summary, traffic
 from unskew.pricing.presets import PRESETS
 from unskew.report.stats import curve
-from unskew.server.distance import iid_distance as distance_to_uniform
-from unskew.server.distance import shares
+from unskew.server import distance
 
 EPSILON = published("feddif-table1")
 TABLE2, TABLE3 = published("feddif-table2"), published("feddif-table3")
@@ -242,18 +241,15 @@ def distances(info: Passes, counts: Tensor) -> Iterable[tuple[list[float], list[
     uniform = torch.full((classes,), 1.0 / classes, dtype=torch.float64)
     for m, start in enumerate(info.starts):
         h = counts[start].double()
-        psi, size, chain = shares(h), float(h.sum()), [start]
+        psi, size, chain = distance.shares(h), h.sum(), [start]
         carried, closed = [], []
         for hop in (None, *info.hops):
             to = next((v.dst for v in hop.moves if v.model == m), None) if hop else None
             if to is not None:
-                own = counts[to].double()
-                psi, size = (size * psi + own) / (size + own.sum()), size + float(own.sum())
+                psi, size = distance.learn(psi, size, counts[to].double())
                 chain.append(to)
-            carried.append(float(distance_to_uniform(psi, uniform)))
-            seen = counts[chain].double()
-            apart = (seen - seen.sum(1, keepdim=True) * uniform).sum(0)
-            closed.append(float(apart.norm() / seen.sum()))
+            carried.append(float(distance.iid_distance(psi, uniform)))
+            closed.append(float(distance.chain_distance(counts[chain], uniform)))
         yield carried, closed
 
 

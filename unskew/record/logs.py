@@ -23,7 +23,7 @@ from unskew.tasks.measure import Direction
 
 SCHEMA = 1
 
-Bound = Literal["lower", "upper", "pooled"]
+Bound = Literal["lower", "pooled"]
 
 T = TypeVar("T")
 

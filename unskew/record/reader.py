@@ -288,7 +288,7 @@ def read(folder: Path) -> Record:
         warned=warned,
         ignored=ignored,
         parameters=card.get("parameters"),
-        baseline=base if (base := card.get("baseline")) in {c.method for c in cells} else None,
+        baseline=base if (base := card.get("baseline")) in {"", *(c.method for c in cells)} else None,
         headline=headline,
         until=until,
     )

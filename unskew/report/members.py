@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from unskew.info import ClientGroups
 from unskew.record.reader import Record
 from unskew.report.sections import groups
+from unskew.report.worth import alone
 from unskew.tasks.measure import Measure
 
 
@@ -67,7 +68,7 @@ def join_summaries(record: Record) -> tuple[JoinSummary, ...]:
         RunError: If the run's files contradict each other.
     """
     methods = record.reports(ClientGroups)
-    base, settings = groups.alone(record), groups.settings(record) if methods else {}
+    base, settings = alone(record), groups.settings(record) if methods else {}
     summaries = []
     for method in methods:
         g = groups.grouping(record, method, base)

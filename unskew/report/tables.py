@@ -24,7 +24,7 @@ from unskew.run.metrics import last_value, mean_of_last
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
 
-BOUNDS: dict[Bound, str] = {"lower": "lower bound", "upper": "upper bound", "pooled": "bound, pooled data"}
+BOUNDS: dict[Bound, str] = {"lower": "lower bound", "pooled": "bound, pooled data"}
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from unskew.local.executor import EvalJob
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId
 from unskew.record import columns
-from unskew.record.logs import METRICS, WORK
+from unskew.record.logs import METRICS, SCHEMA, WORK
 from unskew.run import attack, checkpoint, decide, models, one_class, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
@@ -55,7 +55,6 @@ from unskew.runtime.round import Driver, Trace
 from unskew.tree import map_leaves
 from unskew.version import __version__
 
-SCHEMA = 1
 SAVE_AFTER_S = 10.0
 ECHO_S = 1.0
 """A SIGTERM so soon after a first request to stop repeats it: `timeout` signals a process and then its group."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from unskew import api, schema
+from unskew import api
 from unskew.advice.training import sites_of
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import Split
@@ -68,9 +68,7 @@ def tune(
         ConfigError, DataError: If the experiment or the budget is impossible.
         RunError: If `out` cannot be written, or Optuna (extra unskew[tune]) is missing.
     """
-    known = schema.parameters(Experiment)
-    if strangers := [name for name in settings if name not in known]:
-        raise schema.unknown(strangers[0], known, "", "tune")
+    api.require_settings(settings, "tune")
     with api.torch_left_alone(), watching(not progress) as watcher:
         experiment, inputs = api.described(
             methods, {"name": "tuning", "rounds": rounds, **settings}, data=data, model=model, target=target,

@@ -332,3 +332,11 @@ def step_types(begin: Callable[..., Any]) -> StepTypes | None:
         return None
     _, message, memory = (hint for name, hint in hints.items() if name != "return")
     return StepTypes(message, memory, answer[0], answer[1], works, hints)
+
+
+def first_request(method: Any, state: Any, fed: Federation) -> Any:
+    """Return the first request of a round's plan, which is then given up; None if it makes none."""
+    plan = method.round(state, fed)
+    request = next(plan, None)
+    plan.close()
+    return request

@@ -37,7 +37,7 @@ from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCoun
 from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type
-from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, name_of, step_types, through
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
 from unskew.wrappers.uploads import sent_model, uploads
 
 S = TypeVar("S")
@@ -237,9 +237,7 @@ class CentralDP(Wrapper):
         """
         view = drawing(fed)
         state = method.init(params, view)
-        plan = method.round(state, view)
-        request = next(plan, None)
-        plan.close()
+        request = first_request(method, state, view)
         if isinstance(request, Ask | Collect):
             self.permit(method, request, view, view.cohorts)
         return CentralState(state, self.clip, 0.0, 0, 0, len(fed.clients), False)

@@ -52,7 +52,7 @@ from unskew.protocol import (
 from unskew.server import privacy
 from unskew.tasks.needs import needs_of
 from unskew.tree import Params
-from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, name_of, running, step_types, through
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, running, step_types, through
 from unskew.wrappers.local_dp import uncovered
 
 S = TypeVar("S")
@@ -206,9 +206,7 @@ class DPSGD(Wrapper):
                 f"({fed.layout.buffers[0]}, ...): with BatchNorm examples change each other's; use a model without it"
             )
         state = method.init(params, fed)
-        plan = method.round(state, fed)
-        request = next(plan, None)
-        plan.close()
+        request = first_request(method, state, fed)
         if isinstance(request, Ask) and request.to:
             client, message = next(iter(request.to.items()))
             key, histogram = fed.key / "dry run", torch.zeros(fed.num_classes, dtype=torch.int64)

@@ -28,7 +28,7 @@ from unskew.info import Privacy, PrivacyBudget, parts
 from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, UploadMark, steps_of
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
-from unskew.wrappers.base import Wrapped, name_of, step_types, through
+from unskew.wrappers.base import Wrapped, first_request, name_of, step_types, through
 from unskew.wrappers.uploads import UploadWrapper, sent_model
 
 S = TypeVar("S")
@@ -126,9 +126,7 @@ class LocalDP(UploadWrapper):
             ConfigError: If the first round would upload statistics of batches, or sends no model to compare with.
         """
         state = super().init(method, params, fed)
-        plan = method.round(state, fed)
-        request = next(plan, None)
-        plan.close()
+        request = first_request(method, state, fed)
         sent = [sent_model(m) or {} for m in request.to.values()] if isinstance(request, Ask) else []
         statistics = [n for n in fed.layout.buffers if any(n in m for m in sent)]
         if statistics:

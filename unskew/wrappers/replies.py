@@ -17,7 +17,7 @@ from unskew.errors import ConfigError
 from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, steps_of
 from unskew.reduction import Folding, Reduced, Reduction, Within
 from unskew.tree import Params
-from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, name_of, step_types, through
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
 from unskew.wrappers.uploads import Upload, UploadWrapper, differences, sent_model, uploads, with_updates
 
 
@@ -117,9 +117,7 @@ class ReplyWrapper(Wrapper):
             ConfigError: If the first round asks for what has no robust form.
         """
         state = method.init(params, self.server(method, fed))
-        plan = method.round(state, fed)
-        request = next(plan, None)
-        plan.close()
+        request = first_request(method, state, fed)
         self.permit(method, request)
         return state
 

@@ -39,7 +39,7 @@ from unskew.keys import Key
 from unskew.protocol import Ask, ClientId, Collect, Federation, Layout, Me, Plan, Step, step, steps_of
 from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
-from unskew.wrappers.base import StepTypes, Wrapper, name_of, running, step_types
+from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types
 from unskew.wrappers.uploads import Upload, at, emptied, sent_model, uploads
 
 M = TypeVar("M")
@@ -193,9 +193,7 @@ class SecureSum(Wrapper):
                 "other's part"
             )
         state = method.init(params, fed)
-        plan = method.round(state, fed)
-        request = next(plan, None)
-        plan.close()
+        request = first_request(method, state, fed)
         self.permit(method, request)
         return state
 

@@ -20,7 +20,7 @@ from unskew.errors import ConfigError, ProtocolError, WireError
 from unskew.protocol import Ask, ClientId, Federation, Layout, Me, Plan, Step, UploadMark, steps_of
 from unskew.reduction import Reduced, Within
 from unskew.tree import Params, hints_of, is_record, is_record_type
-from unskew.wrappers.base import StepTypes, Wrapper, name_of, running, step_types, through
+from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types, through
 
 M = TypeVar("M")
 Names = tuple[tuple[int, ...], ...]
@@ -101,9 +101,7 @@ class UploadWrapper(Wrapper):
             ConfigError: If the first round would not send its clients one model to take differences from.
         """
         state = method.init(params, fed)
-        plan = method.round(state, fed)
-        request = next(plan, None)
-        plan.close()
+        request = first_request(method, state, fed)
         if isinstance(request, Ask) and self._uploads(method, request.step):
             for message in request.to.values():
                 if sent_model(message) is None:

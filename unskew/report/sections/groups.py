@@ -37,6 +37,7 @@ from unskew.info import ClientGroups, GroupMerge, JudgedGroups
 from unskew.record.reader import Record, configured, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report.worth import alone
 from unskew.server.cluster import alphas
 from unskew.tasks.measure import ACCURACY, Measure
 
@@ -249,11 +250,6 @@ def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
 
     group_of = {c: k for k, members in enumerate(groups) for c in members}
     return float(adjusted_rand_score([planted[c] for c in group_of], list(group_of.values())))
-
-
-def alone(record: Record) -> str | None:
-    """The label of local-only training, the first if there are several; None if the run has none."""
-    return next((m for m in record.methods if record.cell(m).bound == "lower"), None)
 
 
 def gains(record: Record, method: str, base: str) -> dict[int, dict[int, float]]:
