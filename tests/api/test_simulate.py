@@ -198,7 +198,9 @@ QUICKLY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", algorithms.TABLE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if i % 3 else ()) for i, name in enumerate(algorithms.TABLE)]
+)
 def test_every_algorithm_made_in_python_is_written_as_what_makes_it_again(name: str, tmp_path: Path) -> None:
     """Else resume would go on with another algorithm: FedProx(mu=0.1) is a FedAvg with a term no file can hold."""
     made = config.method(name, QUICKLY.get(name, {}))

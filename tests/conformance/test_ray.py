@@ -14,7 +14,7 @@ from unskew.local.workers.executor import Workers
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore")]  # Ray's own
-SMOKE = ("fedavg", "scaffold", "relay", "hcct", "fedprox+dw")
+SMOKE = ("scaffold", "relay", "fedprox+dw")
 """Cases that `make test` tries, all in one test: whoever of its two processes has it begins the one cluster."""
 
 

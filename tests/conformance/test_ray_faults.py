@@ -251,9 +251,10 @@ def test_two_nodes_begun_by_the_command_line_run_an_experiment(
         )
         wait_for(port)
         stack.enter_context(ray_start(f"--address={address}", store, log=tmp_path / "second", env=env))
-        time.sleep(8)
-        doctor = unskew("doctor", "--cluster", address, stdout=subprocess.PIPE)
-        said = doctor.communicate(timeout=120)[0].decode()
+        until, said = time.monotonic() + 60, ""
+        while "2 machines, 2 cores" not in said and time.monotonic() < until:
+            doctor = unskew("doctor", "--cluster", address, stdout=subprocess.PIPE)
+            said = doctor.communicate(timeout=120)[0].decode()
         assert "2 machines, 2 cores" in said, said
         assert said.count("versions and processor as here") == 2
         assert unskew("run", file, "--out", tmp_path / "run", "--quiet").wait(timeout=180) == 0

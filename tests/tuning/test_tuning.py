@@ -208,11 +208,16 @@ def test_a_damaged_file_of_trials_is_refused_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        "update trial_user_attributes set value_json = '\"high\"' where key = 'score'",
+        pytest.param(
+            "update trial_user_attributes set value_json = '\"high\"' where key = 'score'", marks=pytest.mark.slow
+        ),
         "update trial_user_attributes set value_json = '\"won\"' where key = 'state'",
-        "delete from trial_user_attributes",
+        pytest.param("delete from trial_user_attributes", marks=pytest.mark.slow),
         "update trial_params set param_value = 1e30",
-        """update trial_params set distribution_json = '{"name": "os.system", "attributes": {}}'""",
+        pytest.param(
+            """update trial_params set distribution_json = '{"name": "os.system", "attributes": {}}'""",
+            marks=pytest.mark.slow,
+        ),
         "create trigger x after insert on trials begin delete from trials; end",
     ],
     ids=["score", "state", "nothing told", "value out of range", "kind of range", "trigger"],
