@@ -48,6 +48,20 @@ def started(pool: RayPool, timeout: float = 60.0) -> None:
 
 
 # ---------------------------------------------------------------- actors and nodes
+@pytest.mark.parametrize("actors", [1, 3, 4])
+def test_any_number_of_actors_gives_the_same_bits(actors: int, free: Any) -> None:
+    """On three nodes of one, one and two cores; most tests have two actors."""
+    node = free.add_node(num_cpus=2, object_store_memory=STORE)
+    own = RayPool(PoolParts(open_cell, actors, 1 << 12))
+    try:
+        started(own)
+        for case in ("relay", "scaffold"):
+            check_bits(own, case, "perceptron")
+    finally:
+        own.close()
+        free.remove_node(node)
+
+
 def test_a_killed_actor_is_begun_again_and_the_bits_stay(free: Any) -> None:
     own = RayPool(PoolParts(open_cell, 1, 1 << 12))
     victims: list[int] = []
