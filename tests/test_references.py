@@ -28,7 +28,7 @@ def test_a_method_that_starts_a_shell_is_not_called(tmp_path: Path) -> None:
     """The worker's entry point takes the name of a function and its arguments, and calls it."""
     order = json.dumps({"target": "os:system", "arguments": [f"touch {tmp_path / 'ran'}"], "fd": -1})
     with pytest.raises(ConfigError, match="must be a class with init, round, serve"):
-        config.parse({"rounds": 1, "algorithm": {"name": "unskew.local.workers.worker:started", "order": order}})
+        config.parse({"rounds": 1, "method": {"name": "unskew.local.workers.worker:started", "order": order}})
     assert not (tmp_path / "ran").exists()
 
 
@@ -36,7 +36,7 @@ def test_a_method_that_deletes_a_folder_is_not_called(tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     options = {"name": "unskew.run.folder:remove", "path": str(tmp_path / "precious")}
     with pytest.raises(ConfigError, match="must be a class with init, round, serve"):
-        config.parse({"rounds": 1, "algorithm": options})
+        config.parse({"rounds": 1, "method": options})
     assert (tmp_path / "precious").is_dir()
 
 
@@ -252,7 +252,7 @@ def test_installed_registries_need_no_permission(ran: Path, tmp_path: Path, monk
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[unskew.algorithms]\nforeign = foreign_code:Mine\n")
     for name in ("unskew:FedAvg", "unskew.algorithms.fedavg:FedAvg", "foreign", "foreign_code:Mine"):
-        assert config.parse({"rounds": 1, "algorithm": {"name": name}}).methods[0].name == name
+        assert config.parse({"rounds": 1, "method": {"name": name}}).methods[0].name == name
 
 
 def test_what_a_run_is_compared_with_is_read_without_its_code(ran: Path, tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def simulate(
     PyTorch's settings in this process, such as its number of threads, are restored on return.
 
     Args:
-        methods: An algorithm, several, or {label: algorithm}; a string is a name from the table.  The run of an
-            algorithm that holds functions or classes of your own cannot be resumed: no file can describe them.
+        methods: A method, several, or {label: method}; a string is a name from the table.  The run of a
+            method that holds functions or classes of your own cannot be resumed: no file can describe them.
         data: Arrays or tensors (x, y); {client: (x, y)}; a pandas or Polars DataFrame, or a Hugging Face dataset, with
             `target` and, if it has one, `client`; the path of such a table, .csv or .parquet; a torch Dataset of
             (input, label) pairs; what `unskew.load` returns; or a name.  Labels may be words.  With `out`, the run's

@@ -23,7 +23,7 @@ class DataWarning(UserWarning):
 
 
 class ProtocolError(UnskewError):
-    """A violation of the contract of plans and steps by an algorithm."""
+    """A violation of the contract of plans and steps by a method."""
 
 
 class QuorumError(UnskewError):

@@ -1,10 +1,10 @@
-"""The vocabulary: what a server plan and a client step may ask for.  Types only: no I/O, no runtime, no algorithm.
+"""The vocabulary: what a server plan and a client step may ask for.  Types only: no I/O, no runtime, no method.
 
 A *plan* is a generator that the server runs for one round; it yields `Ask`, `Collect` or `Probe`.
 A *step* is a generator that a client runs for one ask; it yields `Sgd`, `Fold` or `Run` on its own data.
 The code that drives a generator decides how a request is met: in one process, stacked on a GPU, or over a network.
 
-An algorithm is a frozen dataclass whose fields are its hyperparameters:
+A method is a frozen dataclass whose fields are its hyperparameters:
 
     @dataclass(frozen=True)
     class Mine:
@@ -81,7 +81,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-# ---------------------------------------------------------------- the model, as far as an algorithm may know it
+# ---------------------------------------------------------------- the model, as far as a method may know it
 @dataclass(frozen=True)
 class Layout:
     """Names of the model's tensors by role.  Server and clients both know it.

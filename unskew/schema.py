@@ -47,6 +47,7 @@ ALIASES = {
     "seed": "seeds",
     "dataset": "data",
     "algorithms": "methods",
+    "algorithm": "method",
     "beta": "alpha",
     "dir_alpha": "alpha",
     "dirichlet_alpha": "alpha",
@@ -146,7 +147,7 @@ def build(
     Args:
         target: A dataclass or a function; its signature is the schema.
         options: Settings as TOML or JSON gives them.
-        place: Dotted path of the table, for messages: "algorithm", "split", ...
+        place: Dotted path of the table, for messages: "method", "split", ...
         where: The file, for messages.
         owner: Name of the object that the settings belong to, for messages; by default the place.
         elsewhere: Settings of other tables, each with a sentence that says where it belongs.

@@ -852,13 +852,13 @@ def test_a_resolved_configuration_reads_back_to_the_same_algorithm(options: dict
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"preset": "p002"}, "algorithm.preset must be one of 'paper', 'p000' or 'p001', got \"p002\""),
-        ({"epsilon": -1.0}, "algorithm.epsilon must be >= 0, got -1"),
-        ({"sigma": -0.1}, "algorithm.sigma must be >= 0, got -0.1"),
-        ({"epsilom": 0.1}, "unknown key algorithm.epsilom; did you mean epsilon"),
-        ({"model_ratio": 0.0}, "algorithm.model_ratio must be > 0, got 0"),
-        ({"bits": "many"}, "algorithm.bits must be"),
-        ({"drift": {"a": -1.0}}, "algorithm.drift.a must be >= 0, got -1"),
+        ({"preset": "p002"}, "method.preset must be one of 'paper', 'p000' or 'p001', got \"p002\""),
+        ({"epsilon": -1.0}, "method.epsilon must be >= 0, got -1"),
+        ({"sigma": -0.1}, "method.sigma must be >= 0, got -0.1"),
+        ({"epsilom": 0.1}, "unknown key method.epsilom; did you mean epsilon"),
+        ({"model_ratio": 0.0}, "method.model_ratio must be > 0, got 0"),
+        ({"bits": "many"}, "method.bits must be"),
+        ({"drift": {"a": -1.0}}, "method.drift.a must be >= 0, got -1"),
     ],
 )
 def test_options_that_are_none_are_refused(options: dict[str, Any], why: str) -> None:

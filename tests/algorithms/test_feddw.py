@@ -609,14 +609,14 @@ def test_one_class_in_all_is_refused(springs: Any) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"name": "feddw", "mu": -0.1}, r"algorithm.mu must be >= 0, got -0.1"),
-        ({"name": "fedprox+dw", "dw": {"mu": -1.0}}, r"algorithm.dw.mu must be >= 0, got -1.0"),
-        ({"name": "fedprox+dw", "dw": {"layr": "x"}}, r"unknown key algorithm.dw.layr; did you mean layer\?"),
-        ({"name": "fedprox+dw", "nu": 1.0}, r"unknown key algorithm.nu \(fedprox\+dw has: mu, .*, dw\)"),
-        ({"name": "fedprox+bw"}, r"algorithm.name: unknown wrapper 'bw'"),
+        ({"name": "feddw", "mu": -0.1}, r"method.mu must be >= 0, got -0.1"),
+        ({"name": "fedprox+dw", "dw": {"mu": -1.0}}, r"method.dw.mu must be >= 0, got -1.0"),
+        ({"name": "fedprox+dw", "dw": {"layr": "x"}}, r"unknown key method.dw.layr; did you mean layer\?"),
+        ({"name": "fedprox+dw", "nu": 1.0}, r"unknown key method.nu \(fedprox\+dw has: mu, .*, dw\)"),
+        ({"name": "fedprox+bw"}, r"method.name: unknown wrapper 'bw'"),
         ({"name": "feddw+dw"}, r"has the class-relation term already"),
         ({"name": "moon+dw+dw"}, r"the method has an option dw of its own"),
-        ({"name": "fedporx+dw"}, r"unknown algorithm 'fedporx'; did you mean fedprox"),
+        ({"name": "fedporx+dw"}, r"unknown method 'fedporx'; did you mean fedprox"),
         ({"name": "feddw", "dp": {"delta": 0.1}}, r"needs either noise_multiplier or epsilon, got neither"),
         ({"name": "feddw", "dp": {"epsilon": 1.0}}, r"budget for a number of uploads; set dp.uploads"),
         ({"name": "feddw", "dp": {"epsilon": 1.0, "noise_multiplier": 1.0}}, r"got both"),
@@ -624,7 +624,7 @@ def test_one_class_in_all_is_refused(springs: Any) -> None:
 )
 def test_settings_that_cannot_be_are_refused(table: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        config.parse({"rounds": 1, "algorithm": table})
+        config.parse({"rounds": 1, "method": table})
 
 
 # ---------------------------------------------------------------- configuration

@@ -167,14 +167,14 @@ def test_a_server_rule_steps_from_the_mean_that_the_method_would_have_taken(
 
 def test_moon_with_adam_on_the_server_is_one_line_of_a_file(classes: Any) -> None:
     table = {"name": "moon", "mu": 5.0, "server": {"name": "adam", "server_lr": 0.1}}
-    method = config.parse({"rounds": 1, "algorithm": table}).methods[0]
+    method = config.parse({"rounds": 1, "method": table}).methods[0]
     assert method.algorithm == MOON(mu=5.0, server=Adam(server_lr=0.1))
     assert config.method(method.name, method.options) == method
-    with pytest.raises(ConfigError, match=r"algorithm.server.name must be one of mean, momentum, adagrad, adam, yogi"):
+    with pytest.raises(ConfigError, match=r"method.server.name must be one of mean, momentum, adagrad, adam, yogi"):
         config.method("moon", {"server": {"name": "sgd"}})
-    with pytest.raises(ConfigError, match=r"unknown key algorithm.server.server_rl; did you mean server_lr\?"):
+    with pytest.raises(ConfigError, match=r"unknown key method.server.server_rl; did you mean server_lr\?"):
         config.method("moon", {"server": {"name": "adam", "server_rl": 1.0}})
-    with pytest.raises(ConfigError, match=r"algorithm.server.beta1 must be < 1, got 1"):
+    with pytest.raises(ConfigError, match=r"method.server.beta1 must be < 1, got 1"):
         config.method("moon", {"server": {"name": "adam", "beta1": 1.0}})
 
 

@@ -93,7 +93,7 @@ def test_groups_that_are_no_division_of_the_clients_are_refused(classes: Any, gr
 
 
 def test_a_file_says_groups_as_lists() -> None:
-    found = config.parse({"rounds": 1, "algorithm": {"name": "grouped", "groups": [[0, 1], [2]]}})
+    found = config.parse({"rounds": 1, "method": {"name": "grouped", "groups": [[0, 1], [2]]}})
     assert found.methods[0].algorithm == Grouped(((0, 1), (2,)))
     assert config.parse(config.resolved(found)) == found
     assert config.method("grouped", {}).algorithm == Grouped()

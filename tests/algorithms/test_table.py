@@ -123,7 +123,7 @@ def test_a_literal_place_is_found() -> None:
 
 
 def test_a_near_miss_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"unknown algorithm 'FedPorx'; did you mean fedprox\? \(there are: indep"):
+    with pytest.raises(ConfigError, match=r"unknown method 'FedPorx'; did you mean fedprox\? \(there are: indep"):
         resolve("FedPorx")
     with pytest.raises(ConfigError) as error:
         resolve("zzzzzz")
@@ -166,7 +166,7 @@ def test_an_installed_algorithm_that_cannot_be_loaded_names_its_owner(
 ) -> None:
     install(tmp_path, "broken-pkg", "fedmine = no_such_module:FedMine")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match="algorithm 'fedmine' of broken-pkg cannot be imported"):
+    with pytest.raises(ConfigError, match="method 'fedmine' of broken-pkg cannot be imported"):
         resolve("fedmine")
 
 

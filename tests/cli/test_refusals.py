@@ -53,7 +53,7 @@ SETTINGS = {
     "more clients than examples": (["split.num_clients=5000"], "DataError", "5000", "1438"),
     "an unknown model": (["task.model=lgistic"], "ConfigError", "did you mean logistic?"),
     "an unknown option": (["task.model=mlp", "task.model_options.hiden=3"], "ConfigError", "did you mean hidden?"),
-    "an unknown algorithm": (["methods.0.name=fedavgg"], "ConfigError", "methods.0.name", "did you mean fedavg?"),
+    "an unknown method": (["methods.0.name=fedavgg"], "ConfigError", "methods.0.name", "did you mean fedavg?"),
     "an unknown split": (["split.name=dirichle"], "ConfigError", "split.name", "dirichlet", "did you mean dirichlet?"),
     "a name of nothing": (['name=""'], "ConfigError", "name must be a line that is not empty, got", '""'),
     "a name of two lines": (['name="a\\nb"'], "ConfigError", "name must be a line"),

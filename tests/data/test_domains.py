@@ -320,7 +320,7 @@ def test_an_experiment_names_domains_and_cap():
         "rounds": 1,
         "task": {"data": "digit_domains", "model": "digit_model"},
         "split": {"name": "group", "clients_per_group": 2, "max_samples": 370},
-        "algorithm": {"name": "fedavg"},
+        "method": {"name": "fedavg"},
     }
     experiment = config.parse(raw)
     assert experiment.split == ByGroup(2, max_samples=370)

@@ -158,7 +158,7 @@ def test_other_forms_are_looked_at_too(tmp_path: Path) -> None:
 def test_the_command_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
     table(dose=[None if i % 10 == 0 else float(i) for i in range(N)]).write_csv(tmp_path / "h.csv")
     (tmp_path / "e.toml").write_text(
-        f'rounds = 1\nalgorithm = {{ name = "fedavg" }}\n[task]\ndata = "csv:{tmp_path / "h.csv"}"\n'
+        f'rounds = 1\nmethod = {{ name = "fedavg" }}\n[task]\ndata = "csv:{tmp_path / "h.csv"}"\n'
         'data_options = { target = "sick", client = "site" }\n'
     )
     page = tmp_path / "data.html"

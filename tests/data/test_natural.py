@@ -49,7 +49,7 @@ def test_heart_is_scaled_by_each_hospitals_training_patients_as_flamby_does() ->
 
 
 def test_the_hospitals_are_the_default_division() -> None:
-    experiment = config.parse({"rounds": 1, "task": {"data": "heart"}, "algorithm": {"name": "fedavg"}})
+    experiment = config.parse({"rounds": 1, "task": {"data": "heart"}, "method": {"name": "fedavg"}})
     assert experiment.split == Natural()
 
 

@@ -75,7 +75,7 @@ def test_test_rows_may_be_a_file_of_their_own(tmp_path: Path) -> None:
 def test_an_experiment_names_a_file_and_the_clients_are_those_in_it(tmp_path: Path) -> None:
     text = f"""
 rounds = 1
-algorithm = {{ name = "fedavg" }}
+method = {{ name = "fedavg" }}
 [task]
 data = "{written(tmp_path)}"
 data_options = {{ target = "sick", client = "site", test = "part" }}

@@ -61,7 +61,7 @@ def site(folder: Path, number: int, preprocessing: dict[str, object]) -> Path:
     here.mkdir()
     experiment = {
         "rounds": 1,
-        "algorithm": {"name": "fedavg"},
+        "method": {"name": "fedavg"},
         "task": {
             "data": "csv:coordinators.csv",
             "model": "logistic",
@@ -82,7 +82,7 @@ def test_what_sites_agree_on_is_what_all_their_training_rows_together_would_give
     told = json.loads((tmp_path / "basel.json").read_text())
     assert told["smokes"]["words"] == ["no", "yes"]
     assert set(told["age"]) == {"n", "mean", "m2", "gaps", "words"}  # and no row
-    experiment = config.parse(config.tomllib.loads(f'rounds = 1\nalgorithm = {{ name = "fedavg" }}\n{text}'))
+    experiment = config.parse(config.tomllib.loads(f'rounds = 1\nmethod = {{ name = "fedavg" }}\n{text}'))
     rules = experiment.task.preprocess
     together = own.dataset(
         polars.concat(frames.values()), target="sick", client="hospital", test="part", preprocess=Preprocess()

@@ -233,12 +233,12 @@ def test_contradictions_are_refused() -> None:
     assert refusal("local.local_epochs=1", "local.local_steps=2") == (
         "local: local_epochs and local_steps exclude each other, got 1 and 2; leave one out"
     )
-    assert refusal("algorithm.name=fedavg") == "give either [algorithm] or [[methods]]"
-    assert refusal(text="rounds = 2") == "give either [algorithm] or [[methods]]"
+    assert refusal("method.name=fedavg") == "give either [method] or [[methods]]"
+    assert refusal(text="rounds = 2") == "give either [method] or [[methods]]"
     assert refusal("seed=1", "seeds=[1]") == "seed and seeds exclude each other; leave one out"
     assert refusal("methods.1.label=fedavg") == "two methods are called 'fedavg'; give one of them another label"
-    assert refusal(text='algorithm = { name = "fedavg" }') == "rounds is required"
-    assert refusal(text='rounds = 1\nalgorithm = "fedavg"') == ('algorithm must be a table with a name, got "fedavg"')
+    assert refusal(text='method = { name = "fedavg" }') == "rounds is required"
+    assert refusal(text='rounds = 1\nmethod = "fedavg"') == ('method must be a table with a name, got "fedavg"')
 
 
 def test_an_unknown_executor_is_refused_with_those_there_are() -> None:
@@ -249,8 +249,8 @@ def test_an_unknown_executor_is_refused_with_those_there_are() -> None:
 
 def test_an_unknown_method_is_refused_with_those_there_are() -> None:
     message = refusal("methods.0.name=fedavgg")
-    assert message.startswith("methods.0.name: unknown algorithm 'fedavgg'; did you mean fedavg? (there are: ")
-    assert refusal("methods.0.name=no.such:thing").startswith("methods.0.name: algorithm 'no.such:thing' cannot be ")
+    assert message.startswith("methods.0.name: unknown method 'fedavgg'; did you mean fedavg? (there are: ")
+    assert refusal("methods.0.name=no.such:thing").startswith("methods.0.name: method 'no.such:thing' cannot be ")
     assert refusal("methods.0.name=builtins:dict").endswith("; builtins:dict is part of Python itself")
     assert refusal("methods.0.name=unskew.data.split:IID").endswith(
         "; unskew.data.split:IID is inside unskew and not in its table"
@@ -445,7 +445,7 @@ def test_accuracy_as_a_reason_to_stop_brings_validation_data() -> None:
 
 
 def test_an_experiment_without_methods_is_refused() -> None:
-    with pytest.raises(ConfigError, match="methods must name at least one algorithm"):
+    with pytest.raises(ConfigError, match="methods must name at least one method"):
         Experiment(methods=(), rounds=1)
 
 
@@ -494,7 +494,7 @@ def test_what_is_spelled_out_reads_back_equal(
     name: str, local: dict[str, Any], split: dict[str, Any], top: dict[str, Any]
 ) -> None:
     fits = {"d2d_before_global": True} if name == "tthf" else {}  # or it wants two local epochs
-    first = config.parse({**top, "split": split, "algorithm": {"name": name, **fits, "local": local}})
+    first = config.parse({**top, "split": split, "method": {"name": name, **fits, "local": local}})
     again = config.parse(tomllib.loads(config.to_toml(first)))
     assert again == first
     assert config.fingerprint(again) == config.fingerprint(first)

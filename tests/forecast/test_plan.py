@@ -752,7 +752,7 @@ split = { name = "dirichlet", num_clients = 8, alpha = 0.3, min_samples = 10 }
 clients_per_round = 3
 local = { lr = 0.05, batch_size = 64 }
 world = { channel = { name = "radio" } }
-algorithm = { name = "feddif", preset = "paper", epsilon = 0.1 }
+method = { name = "feddif", preset = "paper", epsilon = 0.1 }
 """
 
 

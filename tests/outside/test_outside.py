@@ -127,7 +127,7 @@ def test_list_shows_what_a_stranger_adds_and_whose_it_is() -> None:
 def test_a_piece_that_nobody_registered_may_be_a_value() -> None:
     world = from_python.to_plain(config.World(channel=Unregistered(gamma=3.0)))
     assert world["channel"] == {"gamma": 3.0, "name": f"{__name__}:Unregistered"}
-    experiment = config.parse({"rounds": 1, "algorithm": {"name": "fedavg"}, "world": world}, allow_code=True)
+    experiment = config.parse({"rounds": 1, "method": {"name": "fedavg"}, "world": world}, allow_code=True)
     assert experiment.world.channel == Unregistered(3.0, f"{__name__}:Unregistered")
 
 
@@ -165,7 +165,7 @@ def _table(text: str = EXPERIMENT) -> dict[str, object]:
         ("task.kind=cautius", "task.kind: unknown kind of task 'cautius'; did you mean cautious? ("),
         ("track=['cvs']", "track: unknown tracker 'cvs'; did you mean csv? ("),
         ("runtime.executor=backward", "runtime: unknown executor 'backward'; did you mean backwards? ("),
-        ("methods.0.name=medien", "methods.0.name: unknown algorithm 'medien'; did you mean median? ("),
+        ("methods.0.name=medien", "methods.0.name: unknown method 'medien'; did you mean median? ("),
         ("methods.0.name=median+shi", "methods.0.name: unknown wrapper 'shi'; did you mean shy? ("),
         ("methods.0.lokal={}", "unknown key methods.0.lokal; did you mean local? (median+shy has: local, shy)"),
         ("task.data_options.n=3", "task.data_options.n must be >= 20, got 3"),

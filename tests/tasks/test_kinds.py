@@ -393,7 +393,7 @@ def test_a_loss_that_takes_the_mean_itself_is_refused() -> None:
 
 
 def test_a_metric_from_a_strangers_file_is_not_imported() -> None:
-    table = {"rounds": 1, "algorithm": {"name": "fedavg"}, "evaluate": ["foreign_code:metric"]}
+    table = {"rounds": 1, "method": {"name": "fedavg"}, "evaluate": ["foreign_code:metric"]}
     with pytest.raises(ConfigError, match=r"evaluate.0 names code .foreign_code:metric"):
         parse(table)
     with pytest.raises(ConfigError, match=r"task.loss names code .foreign_code:loss"):

@@ -120,7 +120,7 @@ def test_a_backdoor_is_measured_and_attackers_are_not(tiny: Tiny, tmp_path: Path
 
 
 def test_a_file_says_who_lies_and_how() -> None:
-    text = {"rounds": 1, "algorithm": {"name": "fedavg"}, "world": {"attack": {"name": "ALIE", "fraction": 0.3}}}
+    text = {"rounds": 1, "method": {"name": "fedavg"}, "world": {"attack": {"name": "ALIE", "fraction": 0.3}}}
     assert config.parse(text).world.attack == ALIE(0.3)
     text["world"] = {"attack": {"name": "sign_flop"}}
     with pytest.raises(ConfigError, match=r"world\.attack\.name: unknown attack 'sign_flop'; did you mean sign_flip\?"):

@@ -379,18 +379,18 @@ def test_wrappers_stand_in_a_file_in_order_and_read_back_equal() -> None:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"with": "dw"}, r"algorithm.with must be a list of wrappers, as in \['dw'\], got .dw"),
-        ({"with": [3]}, "algorithm.with.0 must be the name of a wrapper or a table with one, got 3"),
+        ({"with": "dw"}, r"method.with must be a list of wrappers, as in \['dw'\], got .dw"),
+        ({"with": [3]}, "method.with.0 must be the name of a wrapper or a table with one, got 3"),
         ({"with": ["topk"]}, r"unknown wrapper 'topk'; did you mean top_k"),
-        ({"with": [{"name": "top_k", "share": 2.0}]}, "algorithm.top_k.share must be <= 1"),
-        ({"with": [{"name": "top_k", "shar": 0.5}]}, "unknown key algorithm.top_k.shar; did you mean share"),
+        ({"with": [{"name": "top_k", "share": 2.0}]}, "method.top_k.share must be <= 1"),
+        ({"with": [{"name": "top_k", "shar": 0.5}]}, "unknown key method.top_k.shar; did you mean share"),
         ({"with": ["dw", "dw"]}, "option dw of its own"),
-        ({"with": [{"name": "dw", "mu": 0.1}, {"name": "dw", "mu": 0.2}]}, "algorithm.with.1: dw is there already"),
+        ({"with": [{"name": "dw", "mu": 0.1}, {"name": "dw", "mu": 0.2}]}, "method.with.1: dw is there already"),
     ],
 )
 def test_wrappers_that_cannot_be_are_refused(entry: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        config.parse({"rounds": 1, "algorithm": {"name": "fedavg", **entry}})
+        config.parse({"rounds": 1, "method": {"name": "fedavg", **entry}})
 
 
 def test_uploads_are_found_in_generic_records() -> None:

@@ -205,7 +205,7 @@ TABLE: dict[str, MethodEntry] = {
 }  # fmt: skip
 
 METHODS = Registry(
-    "algorithm",
+    "method",
     "unskew.algorithms",
     {name: entry.target for name, entry in TABLE.items()},
     f"a class with {', '.join(PARTS)}, or a function annotated to return one, as in def mine(mu: float = 0.1) -> Mine",

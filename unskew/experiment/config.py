@@ -13,7 +13,7 @@
     name = "fedprox"
     mu = 0.1
 
-`[algorithm]` instead of `[[methods]]` runs a single one.  `[local]` is every method's local optimisation unless the
+`[method]` instead of `[[methods]]` runs a single one.  `[local]` is every method's local optimisation unless the
 method says otherwise.  TOML has no null: "none" stands for it, as in `batch_size = "none"`.  A resolved
 configuration spells everything out and reads back to an equal experiment.
 """
@@ -247,7 +247,7 @@ class World:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """An algorithm with its settings, and its label in tables and figures."""
+    """A method with its settings, and its label in tables and figures."""
 
     label: str
     name: str
@@ -339,7 +339,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if not self.methods:
-            raise ConfigError("methods must name at least one algorithm, got none")
+            raise ConfigError("methods must name at least one method, got none")
         if self.fraction is not None and self.clients_per_round is not None:
             raise ConfigError(
                 f"fraction and clients_per_round exclude each other, got {self.fraction:g} and "
@@ -423,9 +423,9 @@ class Experiment:
 
 
 def method(
-    name: str, options: Mapping[str, Any], label: str | None = None, place: str = "algorithm", where: str = ""
+    name: str, options: Mapping[str, Any], label: str | None = None, place: str = "method", where: str = ""
 ) -> Method:
-    """An algorithm from the table with checked options.
+    """A method from the table with checked options.
 
     Raises:
         ConfigError: If the name or an option is not known, or a value is not allowed.
@@ -442,7 +442,7 @@ def method(
     lacks = [part for part in ("init", "round", "serve") if not callable(getattr(algorithm, part, None))]
     if lacks:
         raise ConfigError(
-            f"{place}.name: {name} makes no algorithm, it lacks {', '.join(lacks)}{schema.in_file(where)}"
+            f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}"
         )
     preset = presets.settings(target, values.get("preset"))
     fields = {key: (hint, preset.get(key, default)) for key, (hint, default) in parameters.items()}
@@ -518,7 +518,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """`raw` with settings such as `algorithm.mu=0.1` or `methods.1.mu=0.1`; values are read as TOML, else as text.
+    """`raw` with settings such as `method.mu=0.1` or `methods.1.mu=0.1`; values are read as TOML, else as text.
 
     Raises:
         ConfigError: If a setting is not of that form or leads through something that is not a table.
@@ -569,7 +569,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     if not allow_code:
         _permit(raw, where)
     table = dict(raw)
-    known = (*(k for k in schema.parameters(Experiment) if k != "until"), "algorithm", "local", "bounds", "seed")
+    known = (*(k for k in schema.parameters(Experiment) if k != "until"), "method", "local", "bounds", "seed")
     for key in table:
         if key == "sweep":
             file = where or "FILE"
@@ -585,16 +585,16 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     bounds = table.pop("bounds", False)
     if not isinstance(bounds, bool):
         raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.in_file(where)}")
-    if ("algorithm" in table) == ("methods" in table):
-        raise ConfigError(f"give either [algorithm] or [[methods]]{schema.in_file(where)}")
-    single = "algorithm" in table
-    entries = [table.pop("algorithm")] if single else table.pop("methods")
+    if ("method" in table) == ("methods" in table):
+        raise ConfigError(f"give either [method] or [[methods]]{schema.in_file(where)}")
+    single = "method" in table
+    entries = [table.pop("method")] if single else table.pop("methods")
     if not isinstance(entries, list) or not entries:
         raise ConfigError(
             f"methods must be a list of at least one table, got {schema.show(entries)}{schema.in_file(where)}"
         )
     methods = [
-        _method(entry, local, "algorithm" if single else f"methods.{i}", where) for i, entry in enumerate(entries)
+        _method(entry, local, "method" if single else f"methods.{i}", where) for i, entry in enumerate(entries)
     ]
     if bounds:
         methods = with_bounds(methods, local)
@@ -635,7 +635,7 @@ def _permit(raw: Mapping[str, Any], where: str) -> None:
     """Refuse an experiment that would import code that is not installed with unskew, before anything is."""
     methods = raw.get("methods")
     entries = {f"methods.{i}": entry for i, entry in enumerate(methods)} if isinstance(methods, list) else {}
-    for place, entry in {"algorithm": raw.get("algorithm"), **entries}.items():
+    for place, entry in {"method": raw.get("method"), **entries}.items():
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if isinstance(name, str):
             algorithms.permit(_with_wrappers(entry, place, where)[0], f"{place}.name", where)

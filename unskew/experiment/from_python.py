@@ -61,10 +61,10 @@ def method_of(value: object, label: str | None = None) -> Method:
     """
     if isinstance(value, str):
         return config.method(value, {}, label, label or "method")
+    if inspect.isclass(value) and hasattr(value, "round"):
+        raise ConfigError(f"a method is made of its class: write {value.__name__}(), got the class {value.__name__}")
     if not is_record(value) or not hasattr(value, "round"):
-        raise ConfigError(
-            f"a method is an algorithm (a frozen dataclass with a round) or the name of one, got {value!r}"
-        )
+        raise ConfigError(f"a method is a frozen dataclass with a round, such as FedAvg(), or a name, got {value!r}")
     kind = type(value)
     words = "".join(f"+{word}" for word in _wrappers(value))
     wrapped = [f"{name}{words}" for name in algorithms.TABLE] if words else []
@@ -132,7 +132,7 @@ def _as_in_a_file(value: Any) -> Any:
 
 
 def _made_with(name: str, algorithm: Any) -> dict[str, Any] | None:
-    """The options with which the algorithm called `name` equals this one; None if it is another."""
+    """The options with which the method called `name` equals this one; None if it is another."""
     wrappers = {name.rpartition(":")[2]: by for name, by in _wrappers(algorithm).items()}
     settings = {**_all_settings(algorithm), **wrappers}
     try:

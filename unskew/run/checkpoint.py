@@ -88,7 +88,7 @@ class Saved:
         try:
             return wire.decode((self.path / name).read_bytes(), of)
         except WireError as error:
-            raise RunError(f"{self.path / name} does not fit the algorithm that runs now: {error}") from None
+            raise RunError(f"{self.path / name} does not fit the method that runs now: {error}") from None
 
 
 Pieces = Sequence[bytes | memoryview]

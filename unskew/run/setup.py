@@ -506,7 +506,7 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
 
 
 def _optimisations(value: Any) -> Iterator[SgdConfig]:
-    """Every local optimisation in an algorithm's settings."""
+    """Every local optimisation in a method's settings."""
     if isinstance(value, SgdConfig):
         yield value
     elif is_record(value):

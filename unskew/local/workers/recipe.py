@@ -30,7 +30,7 @@ class WorkerSetup:
     # Annotations are read once: it takes as long as a small client's whole training.
     @cached_property
     def steps(self) -> dict[str, Callable[..., Any]]:
-        """The algorithm's steps by name."""
+        """The method's steps by name."""
         return steps_of(self.algorithm)
 
     @cached_property

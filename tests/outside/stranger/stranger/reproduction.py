@@ -15,7 +15,7 @@ def blobs(request: ReproductionRequest) -> Result:
             "rounds": 1,
             "task": {"data": "blobs", "model": "wide"},
             "split": {"name": "comb"},
-            "algorithm": {"name": "median"},
+            "method": {"name": "median"},
         }
     )
     outcome = history(loop.start(experiment, request.folder, request.callback))
