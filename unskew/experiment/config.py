@@ -441,9 +441,7 @@ def method(
     algorithm = schema.construct(target, values, place, where)
     lacks = [part for part in ("init", "round", "serve") if not callable(getattr(algorithm, part, None))]
     if lacks:
-        raise ConfigError(
-            f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}"
-        )
+        raise ConfigError(f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}")
     preset = presets.settings(target, values.get("preset"))
     fields = {key: (hint, preset.get(key, default)) for key, (hint, default) in parameters.items()}
     return Method(label or name, name, _spelled_out(fields, values), algorithm)
@@ -593,9 +591,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
         raise ConfigError(
             f"methods must be a list of at least one table, got {schema.show(entries)}{schema.in_file(where)}"
         )
-    methods = [
-        _method(entry, local, "method" if single else f"methods.{i}", where) for i, entry in enumerate(entries)
-    ]
+    methods = [_method(entry, local, "method" if single else f"methods.{i}", where) for i, entry in enumerate(entries)]
     if bounds:
         methods = with_bounds(methods, local)
     split = parse_split(table.pop("split", {"name": _default_split(table.get("task"))}), where)

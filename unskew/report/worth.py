@@ -273,8 +273,8 @@ def _counted(of: Sequence[Worth], m: Measure) -> str:
     above, below = (sum(s * c.gain.mean > 1e-9 for c in best.clients) for s in (1, -1))
     last = f"; {worst.name} loses most ({bracket(worst.gain, m)})" if worst.gain.mean < -1e-9 else ""
     return (
-        f"With {best.method}, {above} of {n} clients do better than alone and {below} worse, "
-        f"{best.count('gains')} and {best.count('loses')} of them beyond their intervals{last}."
+        f"With {best.method}, {above} of {n} clients do better than alone ({best.count('gains')} by an interval "
+        f"above zero) and {below} do worse ({best.count('loses')} by one below zero){last}."
     )
 
 
@@ -293,8 +293,8 @@ def _basis(of: Sequence[Worth], m: Measure) -> str:
     if over == "seeds" and known and m.percent:
         few = min(known, key=lambda c: c.examples)
         text += (
-            f"; these do not cover which examples were tested: of {few.name}’s {few.examples}, one is "
-            f"{100 / few.examples:.1f} points"
+            f".  The intervals do not cover the choice of test examples: {few.name} has {few.examples}, so that one "
+            f"more right is {100 / few.examples:.1f} points"
         )
     return f"{text}."
 
