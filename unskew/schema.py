@@ -357,6 +357,14 @@ def registry_of(hint: Any) -> Any:
     return next((m for m in metadata if hasattr(m, "resolve") and hasattr(m, "build")), None)
 
 
+def with_name(plain: Any, value: Any, hint: Any) -> Any:
+    """Add to the settings of a piece the name by which a file finds it, registered or not."""
+    registry = registry_of(hint)
+    return (
+        plain if registry is None or not isinstance(plain, dict) else {**plain, "name": registry.name_of(type(value))}
+    )
+
+
 def allows_none(hint: Any) -> bool:
     """True if the word "none" means None: where None is allowed and text is not."""
     members = _types(hint)

@@ -1,6 +1,7 @@
 """Server optimisers: the rules by hand, and the methods made of them."""
 
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from unskew.algorithms.fedprox import FedProx
 from unskew.algorithms.moon import MOON
 from unskew.errors import ConfigError
 from unskew.experiment import config, from_python
@@ -170,12 +172,45 @@ def test_moon_with_adam_on_the_server_is_one_line_of_a_file(classes: Any) -> Non
     method = config.parse({"rounds": 1, "method": table}).methods[0]
     assert method.algorithm == MOON(mu=5.0, server=Adam(server_lr=0.1))
     assert config.method(method.name, method.options) == method
-    with pytest.raises(ConfigError, match=r"method.server.name must be one of mean, momentum, adagrad, adam, yogi"):
+    with pytest.raises(
+        ConfigError, match=r"method.server.name: unknown server rule 'sgd' .there are: mean, momentum, "
+    ):
         config.method("moon", {"server": {"name": "sgd"}})
     with pytest.raises(ConfigError, match=r"unknown key method.server.server_rl; did you mean server_lr\?"):
         config.method("moon", {"server": {"name": "adam", "server_rl": 1.0}})
     with pytest.raises(ConfigError, match=r"method.server.beta1 must be < 1, got 1"):
         config.method("moon", {"server": {"name": "adam", "beta1": 1.0}})
+
+
+@dataclass(frozen=True)
+class PartWay:
+    share: float = 0.5
+
+    def start(self, params: Params) -> Moments:
+        return Moments()
+
+    def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
+        return {n: t + self.share * (mean[n] - t) for n, t in w.items()}, moments
+
+
+def test_a_rule_of_ones_own_stands_in_python_and_in_a_file() -> None:
+    table = {"name": "fedprox", "server": {"name": f"{__name__}:PartWay", "share": 0.25}}
+    method = config.parse({"rounds": 1, "method": table}, allow_code=True).methods[0]
+    assert method.algorithm == FedProx(server=PartWay(0.25))
+    made = from_python.method_of(method.algorithm)
+    assert (made.name, made.options["server"]) == ("fedprox", method.options["server"])
+    assert config.method(made.name, made.options).algorithm == method.algorithm
+    with pytest.raises(ConfigError, match=r"^algorithm.server.name names code .*:PartWay.*pass --allow-code"):
+        config.parse({"rounds": 1, "method": table})
+
+
+def test_a_rule_that_no_file_can_name_works_in_python() -> None:
+    class Inside(PartWay):
+        """A class with no address."""
+
+    made = from_python.method_of(FedProx(server=Inside()), "inside")
+    assert (made.label, made.algorithm) == ("inside", FedProx(server=Inside()))
+    assert made.name == "made in Python:FedAvg"
 
 
 def test_a_method_made_in_python_is_called_what_says_it_shortest() -> None:

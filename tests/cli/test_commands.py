@@ -241,6 +241,7 @@ NAMES = {
         *("dw", "clip_norm", "top_k", "quantise", "central_dp", "dp_sgd", "local_dp"),
         *("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_bound", "secure_sum"),
     },
+    "server_rules": {"mean", "momentum", "adagrad", "adam", "yogi"},
     "sections": {"embeddings", "diffusion", "groups", "class_relations", "predictions", "privacy"},
     "executors": {"sequential", "workers", "stacked", "ray"},
     "trackers": {"tensorboard", "mlflow", "wandb"},

@@ -47,6 +47,11 @@ local = { lr = 0.1 }
 name = "median"
 with = [{ name = "shy", depth = 2 }]
 label = "Median"
+
+[[methods]]
+name = "moon"
+server = { name = "part_way", share = 0.25 }
+label = "MOON, part way"
 """
 
 
@@ -91,6 +96,7 @@ def test_one_run_uses_a_strangers_piece_of_every_kind(site: Path, tmp_path: Path
     assert "A stranger saw move: Median in round 1 under gamma 6; Median in round 2 under gamma 3." in page
     assert "drawn by no section" not in page
     assert "Brier score" in page
+    assert "share = 0.25" in (run / "config.toml").read_text()
     lines = (run / "stranger.csv").read_text().splitlines()
     assert lines[-1] == "closed"
     assert {line.split(",")[2] for line in lines[:-1]} == {"0", "2"}
@@ -166,6 +172,11 @@ def _table(text: str = EXPERIMENT) -> dict[str, object]:
         ("track=['cvs']", "track: unknown tracker 'cvs'; did you mean csv? ("),
         ("runtime.executor=backward", "runtime: unknown executor 'backward'; did you mean backwards? ("),
         ("methods.0.name=medien", "methods.0.name: unknown method 'medien'; did you mean median? ("),
+        ("methods.1.server.share=2", "methods.1.server.share must be <= 1, got 2"),
+        (
+            "methods.1.server.name=partway",
+            "methods.1.server.name: unknown server rule 'partway'; did you mean part_way? (",
+        ),
         ("methods.0.name=median+shi", "methods.0.name: unknown wrapper 'shi'; did you mean shy? ("),
         ("methods.0.lokal={}", "unknown key methods.0.lokal; did you mean local? (median+shy has: local, shy)"),
         ("task.data_options.n=3", "task.data_options.n must be >= 20, got 3"),
@@ -192,6 +203,7 @@ def test_a_strangers_settings_are_refused_in_our_words(setting: str, message: st
         "track.0",
         "runtime.executor",
         "methods.0.name",
+        "methods.1.server.name",
     ],
 )
 def test_code_that_a_file_from_elsewhere_names_is_not_imported(place: str) -> None:

@@ -14,6 +14,7 @@ from unskew.registry import Registry
 REGISTRIES = {
     "methods": "unskew.algorithms:METHODS",
     "wrappers": "unskew.algorithms:WRAPPERS",
+    "server_rules": "unskew.server.optimise:RULES",
     "tasks": "unskew.tasks:KINDS",
     "splits": "unskew.data.split:SPLITS",
     "models": "unskew.models:MODELS",
@@ -36,6 +37,8 @@ OTHER_NAMES = {
     "papers": "reproductions",
     "radios": "channels",
     "callbacks": "trackers",
+    "servers": "server_rules",
+    "optimisers": "server_rules",
 }
 
 

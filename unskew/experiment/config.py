@@ -24,7 +24,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from unskew.local.executor import AUTO, EXECUTORS
 from unskew.protocol import SgdConfig
 from unskew.references import makes
 from unskew.registry import Registry
+from unskew.server.optimise import RULES
 from unskew.tasks.kind import LOSSES, METRICS, TaskKind
 from unskew.tasks.needs import refusal
 from unskew.tree import is_record
@@ -450,8 +451,10 @@ def method(
 def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
     """All settings with their values, defaults included, as TOML writes them."""
     return {
-        name: schema.NONE if (value := values.get(name, default)) is None else plain(value)
-        for name, (_, default) in parameters.items()
+        name: schema.NONE
+        if (value := values.get(name, default)) is None
+        else schema.with_name(plain(value), value, hint)
+        for name, (hint, default) in parameters.items()
         if values.get(name, default) is not None or default is not None
     }
 
@@ -634,7 +637,10 @@ def _permit(raw: Mapping[str, Any], where: str) -> None:
     for place, entry in {"method": raw.get("method"), **entries}.items():
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if isinstance(name, str):
-            algorithms.permit(_with_wrappers(entry, place, where)[0], f"{place}.name", where)
+            full_name, options = _with_wrappers(entry, place, where)
+            algorithms.permit(full_name, f"{place}.name", where)
+            for at, piece in _named_in(options, place):
+                RULES.permit(piece, at, where)
     trackers = raw.get("track")
     for i, name in enumerate(trackers if isinstance(trackers, list) else ()):
         if isinstance(name, str):
@@ -649,6 +655,15 @@ def _permit(raw: Mapping[str, Any], where: str) -> None:
             value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, str):
             registry.permit(value, ".".join(path), where)
+
+
+def _named_in(options: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
+    """Dotted path and name of each piece that a method's settings name, such as its server rule."""
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _named_in(value, f"{place}.{key}")
+        elif key == "name" and isinstance(value, str):
+            yield f"{place}.name", value
 
 
 def _of_tables() -> dict[str, str]:

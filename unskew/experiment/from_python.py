@@ -99,7 +99,7 @@ def _settings_given(name: str, options: Mapping[str, Any]) -> int:
         return int(a != b)
 
     known = schema.parameters(algorithms.resolve(name))
-    defaults = {key: to_plain(schema.NONE if default is None else default) for key, (_, default) in known.items()}
+    defaults = {key: to_plain(default) for key, (_, default) in known.items()}
     return sum(differing(option, defaults[key]) for key, option in options.items())
 
 
@@ -139,11 +139,14 @@ def _made_with(name: str, algorithm: Any) -> dict[str, Any] | None:
         target = algorithms.resolve(name)
         if inspect.isclass(target) and target is not type(algorithm):
             return None
-        options = {key: settings[key] for key in schema.parameters(target) if key in settings}
-        same = _same(target(**options), algorithm)
+        hints = {key: hint for key, (hint, _) in schema.parameters(target).items() if key in settings}
+        same = _same(target(**{key: settings[key] for key in hints}), algorithm)
+        plain = {key: schema.with_name(to_plain(settings[key]), settings[key], hint) for key, hint in hints.items()}
+        for key, hint in hints.items():
+            if (registry := schema.registry_of(hint)) is not None:
+                registry.resolve(plain[key]["name"])  # a class made inside a function has no name that a file could use
     except Exception:  # whatever a stranger's code says to settings that are not its own: it did not make this
         return None
-    plain = {k: to_plain(schema.NONE if v is None else v) for k, v in options.items()}
     return plain if same and plain == _as_in_a_file(plain) else None
 
 
@@ -169,15 +172,14 @@ def _settings(value: Any) -> dict[str, Any]:
         held = getattr(value, name)
         if held is None and default is None:
             continue
-        settings[name] = _settings(held) if is_record(held) else to_plain(schema.NONE if held is None else held)
-        registry = schema.registry_of(hint)
-        if registry is not None and isinstance(settings[name], dict):
-            settings[name]["name"] = registry.name_of(type(held))  # by which a file finds it, registered or not
+        settings[name] = schema.with_name(to_plain(held), held, hint)
     return settings
 
 
 def to_plain(value: Any) -> Any:
     """The value as JSON holds it; numbers and arrays of NumPy and PyTorch become Python's."""
+    if value is None:
+        return schema.NONE
     if is_record(value):
         return _settings(value)
     if isinstance(value, Mapping):

@@ -10,14 +10,16 @@ Notation   w      global trainable parameters
            tau    degree of adaptivity; larger is less adaptive
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
+from unskew.registry import Registry
 from unskew.tree import Params, map_params, zeros_like
 
 Decay = Annotated[float, Interval(ge=0.0, lt=1.0)]
@@ -30,6 +32,18 @@ class Moments:
 
     m: Params = field(default_factory=dict)
     v: Params = field(default_factory=dict)
+
+
+class Rule(Protocol):
+    """A server rule: a frozen dataclass whose fields are its settings."""
+
+    def start(self, params: Params) -> Moments:
+        """Return what the rule remembers before round 1 of the trainable parameters `params`."""
+        ...
+
+    def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
+        """Return the next global model, and what the rule remembers, from the model and the mean of a round."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -148,7 +162,20 @@ class Yogi(Adaptive):
         return v - (1.0 - self.beta2) * square * torch.sign(v - square)
 
 
-ServerRule = Mean | Momentum | Adagrad | Adam | Yogi
+def _is_rule(kind: Any) -> bool:
+    is_record = inspect.isclass(kind) and hasattr(kind, "__dataclass_fields__")
+    return is_record and all(callable(getattr(kind, part, None)) for part in ("start", "step"))
+
+
+RULES = Registry(
+    "server rule",
+    "unskew.server_rules",
+    {rule.__name__.lower(): f"{__name__}:{rule.__name__}" for rule in (Mean, Momentum, Adagrad, Adam, Yogi)},
+    "a frozen dataclass with start(params) and step(w, mean, moments)",
+    _is_rule,
+)
+ServerRule = Annotated[Rule, RULES]
+"""A server rule as a setting: in a file a table with the name of a registered one, or `module:attribute`."""
 
 
 def momentum(delta: Params, m: Params, *, beta: float, nesterov: bool = False) -> tuple[Params, Params]:
