@@ -291,6 +291,42 @@ def test_hooks_are_handed_the_methods_own_messages_and_replies() -> None:
 
 
 @dataclass(frozen=True)
+class Renamed(FedAvg):
+    """A method that calls its arguments what it likes."""
+
+    def serve(self, s: Any, who: Any) -> Params:
+        params: Params = s.params
+        return params
+
+    def info(self, s: Any) -> dict[str, int]:
+        return {"tensors": len(s.params)}
+
+    def newcomer_models(self, s: Any) -> tuple[Params, ...]:
+        return (s.params,)
+
+
+def test_a_hook_may_call_its_arguments_what_it_likes() -> None:
+    for by in (us.DW(), us.CentralDP(), us.LocalDP(), us.DPSGD()):
+        sim, states, _ = played(wrap(Renamed(local=LOCAL), by, ClipNorm(1.0)), 1)
+        assert set(params_of(sim, states[1])) == set(sim.algorithm.newcomer_models(s=states[1])[0])
+        info = sim.algorithm.info(states[1])
+        assert {"tensors": 4} in (info if isinstance(info, tuple) else (info,))
+
+
+@dataclass(frozen=True)
+class Nosy(Wrapper):
+    """A wrapper with a hook of its own."""
+
+    def heard(self, method: Any, msg: Any) -> str:
+        return type(msg).__name__
+
+
+def test_a_hook_of_a_wrapper_inside_is_handed_what_that_wrapper_knows() -> None:
+    both = wrap(FEDAVG, Nosy(), Telling())
+    assert both.heard(Told(ModelMessage({}), 7)) == "ModelMessage"
+
+
+@dataclass(frozen=True)
 class Quiet(Wrapper):
     """A wrapper that changes nothing."""
 

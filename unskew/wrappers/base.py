@@ -24,12 +24,11 @@ state or memory, it names a record that has the method's in a field `of`:
 in its class attribute `Message`, `Reply`, `State` or `Memory`; None leaves the method's own as it is.
 
 Every other part of a method, `serve` and all optional hooks, the wrapper may define too, with `method` as the first
-argument.  What it does not define is the method's own: arguments called state, memory, msg, reply, me and fed are
-turned into the method's first, so a hook that is invented tomorrow is handed on as well.
+argument.  What it does not define is the method's own: records of the wrapper, clients and federations among the
+arguments are turned into the method's first, so a hook that is invented tomorrow is handed on as well.
 """
 
 import functools
-import inspect
 import types
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -196,31 +195,24 @@ class Wrapped:
             return functools.partial(own, self.of)
         if value is None and (name == "personalise" or not hasattr(self.of, name)):
             raise AttributeError(f"{name_of(self)} has no {name}")
-        return self._handed_on(value) if inspect.ismethod(value) or inspect.isfunction(value) else value
+        hooks = (types.MethodType, types.FunctionType, functools.partial)  # the last is a hook of a wrapper inside
+        return self._handed_on(value) if isinstance(value, hooks) else value
 
     def _handed_on(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook of the method that takes the wrapper's state, memory, messages, client or federation."""
         by = self.by
+        records = tuple(record for record in (by.State, by.Memory, by.Message, by.Reply) if record is not None)
 
-        def inside(record: Any) -> Callable[[Any], Any]:
-            return lambda value: value.of if record is not None and isinstance(value, record) else value
-
-        own: dict[str, Callable[[Any], Any]] = {
-            "state": inside(by.State),
-            "memory": inside(by.Memory),
-            "msg": inside(by.Message),
-            "reply": inside(by.Reply),
-            "me": functools.partial(by.client, self.of),
-            "fed": functools.partial(by.server, self.of),
-        }
-        signature = inspect.signature(hook)
+        def inside(value: Any) -> Any:
+            if isinstance(value, records):
+                return value.of
+            if isinstance(value, Me):
+                return by.client(self.of, value)
+            return by.server(self.of, value) if isinstance(value, Federation) else value
 
         @functools.wraps(hook)
         def handed_on(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs)
-            for name, value in given.arguments.items():
-                given.arguments[name] = own[name](value) if name in own else value
-            return hook(*given.args, **given.kwargs)
+            return hook(*map(inside, args), **{name: inside(value) for name, value in kwargs.items()})
 
         return handed_on
 
