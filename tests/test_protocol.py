@@ -19,6 +19,7 @@ from unskew.protocol import (
     Exponential,
     Federation,
     Held,
+    Hooks,
     Keep,
     Layout,
     Milestones,
@@ -29,10 +30,12 @@ from unskew.protocol import (
     collect,
     drive,
     fit,
+    hook,
     map_held,
     map_keep,
     probe,
     refuse_request,
+    report_of,
     sees_features,
     step,
     steps_of,
@@ -358,3 +361,27 @@ def test_a_client_without_weight_is_never_drawn() -> None:
 def test_weights_that_mean_nothing_are_refused(weights: list[float]) -> None:
     with pytest.raises(ProtocolError, match=r"sample\(\) needs a finite weight >= 0 for each of 10 clients"):
         federation(10).sample(3, weights=weights)
+
+
+# ---------------------------------------------------------------- hooks
+def test_what_a_method_does_not_say_holds_by_default() -> None:
+    class Quiet:
+        """A method without any hook."""
+
+    assert {name: hook(Quiet(), name) for name in vars(Hooks)["__annotations__"]} == {
+        name: getattr(Hooks, name) for name in vars(Hooks)["__annotations__"]
+    }
+    assert report_of(Quiet(), None) == ()
+    with pytest.raises(AttributeError):
+        hook(Quiet(), "poled")
+
+
+def test_a_report_has_parts() -> None:
+    class Reporting:
+        """A method that reports its state."""
+
+        def info(self, state: object) -> object:
+            return state
+
+    assert report_of(Reporting(), 3) == (3,)
+    assert report_of(Reporting(), (3, 4)) == (3, 4)

@@ -48,6 +48,8 @@ A method whose noise is differentially private adds an attribute `has_dp_noise` 
 spending(self, step: str, msg: Any) -> tuple[Spending, ...]`, the cost of the reply to a message: in a deployment each
 client keeps its own account by it, refuses beyond the budget, and reports no metrics.
 
+`Hooks` has all of these with what holds for a method that does not define them.
+
 `S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
 and a message can hold nothing that its step's signature does not name.  `memory` is the client's own memory: `None` at
 first, then what the step returned last.  No generator survives a round: between rounds there is `state`, client memory
@@ -67,6 +69,7 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
 from unskew.errors import ConfigError, ProtocolError
+from unskew.info import parts
 from unskew.keys import Key
 from unskew.reduction import Reduced, Reduction
 from unskew.tree import Params
@@ -721,6 +724,55 @@ class Algorithm(Protocol[S]):
         ...
 
 
+class Hooks:
+    """What a method may define besides, and what holds where it does not; `hook` looks here.
+
+    A wrapper hands on what it does not define itself, so a new hook is a line here and works through every wrapper.
+
+    Attributes:
+        local: The clients' optimisation, by which clients adapt a model that come after training.
+        pooled: True for a bound that trains on the data of all clients in one place.
+        personalise, personalises: The model a client uses, and False if that is the served one; see `personalise_of`.
+        newcomer_models, adapt: What clients that come after training choose from, and how they adapt it.
+        info: Report on a round; see `report_of`.
+        validate_reply: Check of a reply that came over a network.
+        uses_private_randomness: True if results depend on draws that no one else can repeat.
+        has_dp_noise: True if clients' uploads have differentially private noise.
+        spending: What a reply costs a client, in differential privacy.
+        planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
+        needs: What it needs of a task, of the words of `unskew.tasks.needs`.
+        needs_domains: Name of the setting that needs data with domains; empty if none does.
+        prior: Name of the diffusion prior that it uses.
+    """
+
+    local: Any = None
+    pooled: bool = False
+    personalise: Any = None
+    personalises: bool = True
+    newcomer_models: Any = None
+    adapt: Any = None
+    info: Any = None
+    validate_reply: Any = None
+    uses_private_randomness: bool = False
+    has_dp_noise: bool = False
+    spending: Any = None
+    planned: Any = None
+    needs: tuple[str, ...] = ()
+    needs_domains: str = ""
+    prior: Any = None
+
+
+def hook(method: object, name: str) -> Any:
+    """Return what a method says under the name of a hook, or what holds for methods that say nothing."""
+    return getattr(method, name, getattr(Hooks, name))
+
+
+def report_of(method: object, state: Any) -> tuple[object, ...]:
+    """Return the parts of a method's report on the round that led to `state`."""
+    info = hook(method, "info")
+    return () if info is None else parts(info(state))
+
+
 # ---------------------------------------------------------------- requests, for use with `yield from`
 @overload
 def ask(
@@ -824,7 +876,7 @@ def personalise_of(algorithm: object) -> Callable[..., Any] | None:
         (vars(kind) for kind in type(algorithm).__mro__ if "personalise" in vars(kind)), {}
     )
     says_so = "personalises" in nearest and not algorithm.personalises  # type: ignore[attr-defined]
-    return None if says_so else getattr(algorithm, "personalise", None)
+    return None if says_so else hook(algorithm, "personalise")
 
 
 def drive(gen: Any, answer: Callable[[Any], Any]) -> Any:

@@ -15,7 +15,8 @@ from unskew.advice.training import Clock, Limits, Scores, Sites, Training, diffe
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Method
-from unskew.info import ClientGroups, parts
+from unskew.info import ClientGroups
+from unskew.protocol import report_of
 
 RATES = (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0))
 """Factors on the experiment's local rate that are tried, its own first."""
@@ -388,8 +389,7 @@ def groups_of(training: Training, entry: Entry) -> Groups:
     """The groups of the last round: those that the method was given, or those that it reports."""
     if entry.groups:
         return entry.groups
-    reports = getattr(training.sim.algorithm, "info", None)
-    for part in () if reports is None else parts(reports(training.state)):
+    for part in report_of(training.sim.algorithm, training.state):
         if isinstance(part, ClientGroups):
             return tuple(tuple(g) for g in part.groups if g)
     return ()

@@ -52,7 +52,7 @@ from unskew.algorithms.fedavg import FedAvg, Weighting
 from unskew.algorithms.parts import classifier, weight_of
 from unskew.algorithms.presets import presets
 from unskew.errors import ConfigError
-from unskew.info import ClassRelations, Embeddings, Mixtures, Privacy, Refused, parts
+from unskew.info import ClassRelations, Embeddings, Mixtures, Privacy, Refused
 from unskew.keys import Key
 from unskew.protocol import (
     Ask,
@@ -71,6 +71,8 @@ from unskew.protocol import (
     field_names,
     fold,
     held_at,
+    hook,
+    report_of,
     steps_of,
 )
 from unskew.reduction import Each, Reduced, Within
@@ -366,7 +368,7 @@ class DW(Wrapper):
 
     def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply: that of the method's own upload, and of soft labels if they are asked for."""
-        inner, informed, dp = getattr(method, "spending", None), self.informs(method, step), self.dp
+        inner, informed, dp = hook(method, "spending"), self.informs(method, step), self.dp
         own: tuple[Spending, ...] = inner(step, msg.of if informed else msg) if inner is not None else ()
         return (*own, Spending("soft labels", dp.multiplier, 1, dp.uploads)) if dp and informed and msg.report else own
 
@@ -497,7 +499,7 @@ class DW(Wrapper):
 
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
         """Refuse what the method refuses; unusable soft labels do not invalidate the rest of a reply."""
-        validate = getattr(method, "validate_reply", None)
+        validate = hook(method, "validate_reply")
         if validate is not None:
             validate(step, reply.of if self.informs(method, step) else reply, model, layout)
 
@@ -513,7 +515,7 @@ class DW(Wrapper):
         Matrices are given for up to 20 classes, rounded to 5 digits; CR and the distance ||SL - CR||_F for the global
         model, if the method has one.
         """
-        own = parts(method.info(state.of)) if hasattr(method, "info") else ()
+        own = report_of(method, state.of)
         own_privacy = next((part.privacy for part in own if isinstance(part, Embeddings | Mixtures)), None)
         both = together(own_privacy, self.spent(state))
         small = len(state.sl) <= 20

@@ -44,12 +44,13 @@ def audit(
     [dim]unskew audit runs/private --runs 8 --out audit.svg[/]
     """
     from unskew.errors import ConfigError
+    from unskew.protocol import hook
     from unskew.report.audit_figure import document
     from unskew.run.audit import audit as attack
 
     path = Path(experiment)
     chosen = _read(path, experiment, located(settings, data_dir), allow_code)
-    private = [m for m in chosen.methods if hasattr(m.algorithm, "planned")]
+    private = [m for m in chosen.methods if hook(m.algorithm, "planned") is not None]
     if not private:
         raise ConfigError('no method has differential privacy to audit; add it with: with = ["central_dp"]')
     audits = []

@@ -17,6 +17,7 @@ from unskew.deploy.settings import ClientConfig, own_state, read_rules, read_set
 from unskew.errors import ConfigError, WireError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.keys import Key
+from unskew.protocol import hook
 from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
@@ -43,7 +44,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
     rules = read_rules(folder)
     experiment = load(folder / config.experiment, allow_code=rules.code_allowed(allow_code))
-    private = {m.label: bool(getattr(m.algorithm, "has_dp_noise", False)) for m in experiment.methods}
+    private = {m.label: bool(hook(m.algorithm, "has_dp_noise")) for m in experiment.methods}
     rules.check_methods(
         {m.label: m.name for m in experiment.methods},
         private,

@@ -19,6 +19,7 @@ from unskew.deploy.settings import Address, ServerConfig, own_state, read_rules,
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
 from unskew.files import write_atomically
+from unskew.protocol import hook
 from unskew.record.logs import LOGS
 from unskew.run import setup as run_setup
 from unskew.run.folder import locked, read_json
@@ -70,7 +71,7 @@ def refuse_pooled(experiment: Experiment) -> None:
         ConfigError: Naming the first.
     """
     for method in experiment.methods:
-        if getattr(method.algorithm, "pooled", False):
+        if hook(method.algorithm, "pooled"):
             raise ConfigError(
                 f"{method.label} trains on everybody's data in one place, which no deployment allows; leave it out"
             )

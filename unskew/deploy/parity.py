@@ -11,6 +11,7 @@ import safetensors.torch
 
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
+from unskew.protocol import hook
 from unskew.record.logs import rows
 from unskew.run import callbacks, loop, models
 from unskew.run.folder import LOGS, read_json, require_done
@@ -60,7 +61,7 @@ def comparable(experiment: Experiment) -> None:
     Raises:
         ConfigError: If clients of a method draw noise from secrets of their own.
     """
-    labels = [m.label for m in experiment.methods if getattr(m.algorithm, "uses_private_randomness", False)]
+    labels = [m.label for m in experiment.methods if hook(m.algorithm, "uses_private_randomness")]
     if labels:
         raise ConfigError(
             f"a deployed run of {', '.join(labels)} has noise that each client draws from a secret of its own, which "

@@ -19,7 +19,7 @@ from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
 from unskew.local.workers.pool import JobPool
-from unskew.protocol import ClientId
+from unskew.protocol import ClientId, hook
 from unskew.run import callbacks, loop
 from unskew.run import setup as run_setup
 from unskew.run.folder import read_json
@@ -69,7 +69,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
             "unseen: a deployment has no clients that it must not train on; to hold a site out, do not register it, or "
             "leave unseen out"
         )
-    pooled = next((m.label for m in experiment.methods if getattr(m.algorithm, "pooled", False)), None)
+    pooled = next((m.label for m in experiment.methods if hook(m.algorithm, "pooled")), None)
     if pooled is not None:
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
     setup = replace(run_setup.prepare(experiment), executor=EXECUTOR)

@@ -41,7 +41,7 @@ from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
 from unskew.data.split import TABLE as OUR_SPLITS
 from unskew.errors import ConfigError
 from unskew.local.executor import AUTO, EXECUTORS
-from unskew.protocol import SgdConfig
+from unskew.protocol import SgdConfig, hook
 from unskew.references import makes
 from unskew.registry import Registry
 from unskew.server.optimise import RULES
@@ -271,7 +271,7 @@ class Method:
     @property
     def bound(self) -> Literal["pooled", "lower"] | None:
         """The bound that the method is, if it is one: training on pooled data, or of every client alone."""
-        if getattr(self.algorithm, "pooled", False):
+        if hook(self.algorithm, "pooled"):
             return "pooled"
         return "lower" if self.name == "independent" else None
 

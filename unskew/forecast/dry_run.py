@@ -22,7 +22,7 @@ from unskew.info import Passes, whole
 from unskew.ledger import totals
 from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, answer_untrained
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import ClientId, Layout, drive
+from unskew.protocol import ClientId, Layout, drive, report_of
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate, evaluated_clients
 from unskew.run.setup import Setup
@@ -164,10 +164,9 @@ def untrained_rounds(
         algorithm, population, _Untrained(), seed=seed, clients_per_round=clients_per_round, channel=channel
     )
     state = sim.start()
-    info = getattr(algorithm, "info", None)
     for t in range(1, count + 1):
         state, trace = sim.round(state, t)
-        yield ((None if info is None else whole(info(state), Passes)) or Passes()), trace
+        yield (whole(report_of(algorithm, state), Passes) or Passes()), trace
 
 
 class _Untrained:

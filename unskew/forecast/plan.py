@@ -26,6 +26,7 @@ from unskew.forecast.mock_executor import CodeResults, Mock
 from unskew.forecast.timing import Timer
 from unskew.forecast.values import Forecast, MemoryPart, MethodCost, TrafficCertainty
 from unskew.ledger import DIRECTIONS, Direction
+from unskew.protocol import hook
 from unskew.run import setup as run_setup
 from unskew.run.decide import FIRST
 from unskew.run.setup import Setup
@@ -147,7 +148,7 @@ def forecast(
         totals.add(method, driven, models[method.label][0], prepared.pooled, preparing_s)
     notes += timer.notes
     for method in experiment.methods:
-        planned = getattr(method.algorithm, "planned", None)
+        planned = hook(method.algorithm, "planned")
         if planned is not None:
             clients = next(iter(feds.values())).num_clients
             notes.append(f"{method.label}: {planned(experiment.rounds, clients, experiment.cohort(clients))}")

@@ -31,7 +31,7 @@ from unskew.info import Info
 from unskew.ledger import totals
 from unskew.local.executor import EvalJob
 from unskew.local.workers.pool import JobPool
-from unskew.protocol import ClientId
+from unskew.protocol import ClientId, report_of
 from unskew.record import columns
 from unskew.record.logs import METRICS, SCHEMA, WORK
 from unskew.run import attack, checkpoint, decide, models, one_class, trackers, unseen
@@ -603,8 +603,7 @@ class _Cell:
 
     def info(self, state: Any, t: int) -> tuple[object, ...]:
         """The method's report on the round; its warnings are shown once."""
-        reports = getattr(self.sim.algorithm, "info", None)
-        parts = () if reports is None else info.parts(reports(state))
+        parts = report_of(self.sim.algorithm, state)
         if own := self.sim.drain_warnings():
             parts = (*parts, info.Info(warnings=tuple(own)))
         parts = (*parts, *self.at_end(state, t))

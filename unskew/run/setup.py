@@ -32,7 +32,7 @@ from unskew.local.trainer import LocalTrainer, kernels
 from unskew.local.workers.pool import JobPool
 from unskew.local.workers.recipe import Recipe, WorkerSetup
 from unskew.machine import cores, processor
-from unskew.protocol import SgdConfig
+from unskew.protocol import SgdConfig, hook
 from unskew.run import attack
 from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
@@ -355,7 +355,7 @@ def simulator(
 
 
 def _is_pooled(method: Method) -> bool:
-    return bool(getattr(method.algorithm, "pooled", False))
+    return bool(hook(method.algorithm, "pooled"))
 
 
 # ---------------------------------------------------------------- where the clients are
@@ -474,12 +474,12 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
         ConfigError, DataError, ProtocolError: As in a run, naming the method.
     """
     layout = setup.task.layout
-    prior = getattr(method.algorithm, "prior", None)
+    prior = hook(method.algorithm, "prior")
     try:
         if isinstance(prior, str):
             data = setup.dataset
             imagery.of(prior, setup.device, data.input_shape, data.levels).check(data.x_train)
-        setting = getattr(method.algorithm, "needs_domains", "")
+        setting = hook(method.algorithm, "needs_domains")
         if setting and setup.dataset.domains is None:
             raise ConfigError(f"{setting} needs data with domains, and {setup.dataset.name} has none; leave it out")
         for i, (seed, fed) in enumerate(feds.items()):

@@ -24,7 +24,7 @@ from unskew.keys import Key
 from unskew.local.executor import StepJob
 from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import ClientId, Me, SgdConfig, Step, personalise_of, sgd
+from unskew.protocol import ClientId, Me, SgdConfig, Step, hook, personalise_of, sgd
 from unskew.record.logs import ADAPTED, SERVED, gap_name
 from unskew.run.evaluation import ClientScores, reduced, table
 from unskew.run.metrics import Metric
@@ -127,7 +127,7 @@ def served_to(algorithm: Any, state: Any, newcomer: ClientId) -> tuple[Params | 
     Raises:
         ProtocolError: If the method only knows clients that trained.
     """
-    candidates = getattr(algorithm, "newcomer_models", None)
+    candidates = hook(algorithm, "newcomer_models")
     try:
         return (algorithm.serve(state, newcomer),) if candidates is None else tuple(candidates(state))
     except (LookupError, StopIteration):
@@ -159,8 +159,8 @@ def newcomers_of(sim: Simulator[Any], task: Task, fed: FederatedData, seed: int,
 
 def adaptation(algorithm: Any, epochs: int) -> Callable[[Me, Params, Any], Step[Params]]:
     """The step by which a newcomer adapts: the method's `adapt`, or training as in its `local` for so many epochs."""
-    own = getattr(algorithm, "adapt", None)
-    config = getattr(algorithm, "local", None)
+    own = hook(algorithm, "adapt")
+    config = hook(algorithm, "local")
     config = config if isinstance(config, SgdConfig) else SgdConfig()
 
     def adapt(me: Me, params: Params, memory: Any) -> Step[Params]:

@@ -38,7 +38,7 @@ from unskew.local.executor import StepJob
 from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock, lockable
-from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
+from unskew.protocol import ClientId, Held, Keep, Me, hook, map_held, map_keep, personalise_of, steps_of
 from unskew.runtime.budget import Upload, charge
 from unskew.runtime.message import (
     REPLIES,
@@ -345,7 +345,7 @@ def _compute(
 
 def _metrics(runtime: ClientRuntime, setup: ClientSetup) -> bool:
     """True if counts, losses and test results may be reported: they have no noise, so never under a method that has."""
-    return runtime.metrics and not getattr(setup.algorithm, "has_dp_noise", False)
+    return runtime.metrics and not hook(setup.algorithm, "has_dp_noise")
 
 
 def _charge(runtime: ClientRuntime, setup: ClientSetup, head: StepRequest, message: Any, what: str) -> None:
@@ -354,7 +354,7 @@ def _charge(runtime: ClientRuntime, setup: ClientSetup, head: StepRequest, messa
     Raises:
         WireError: If the budget is spent.
     """
-    spending = getattr(setup.algorithm, "spending", None)
+    spending = hook(setup.algorithm, "spending")
     if spending is None:
         return
     context = head.context
@@ -465,7 +465,7 @@ def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[byte
         raise WireError(f"expected {int(head.served)} payloads, got {len(parts)}")
     setup = runtime.open_setup(context.cell)
     model: Params | None = _validator(runtime, setup).decode(parts[0], Params) if head.served else None
-    personalise = getattr(setup.algorithm, "personalise", None)
+    personalise = personalise_of(setup.algorithm)
     if personalise is not None:
         kept = _latest_answer(folder, _answer_ids(folder), context, head.since)
         mine = None if kept is None else wire.decode(kept.memory, wire.memory_type(setup.algorithm))

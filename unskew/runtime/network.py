@@ -37,6 +37,7 @@ from unskew.protocol import (
     Me,
     drive,
     held_at,
+    hook,
     map_held,
     map_keep,
     steps_of,
@@ -154,7 +155,7 @@ class RemoteClients:
         seed_index: int,
         spool: Path | None,
     ) -> None:
-        if getattr(algorithm, "pooled", False) and num_clients > 1:
+        if hook(algorithm, "pooled") and num_clients > 1:
             raise ConfigError("a method that pools all clients' data cannot be deployed: data stay where they are")
         wire.memory_type(algorithm)
         self.model, self.membership, self.executor = model, membership, executor
@@ -166,7 +167,7 @@ class RemoteClients:
         limit = limit_bytes(model.initial, limits.models)
         sizes = sizes_of(model.num_classes, model.layout, model.initial)
         self.validator = Validator(model.initial, limit, limits.max_norm, 0, sizes)
-        self.validate_reply: ReplyCheck | None = getattr(algorithm, "validate_reply", None)
+        self.validate_reply: ReplyCheck | None = hook(algorithm, "validate_reply")
         self.spool, self._begin, self._count = spool, begin, count
         self.rounds_begun = 0
         self._begun: tuple[tuple[int, int], ...] = ()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from unskew.protocol import hook
 from unskew.tasks.kind import TaskKind
 from unskew.tree import is_record
 
@@ -34,7 +35,7 @@ def _declared(value: Any) -> set[str]:
         return set().union(*map(_declared, value))
     if isinstance(value, Mapping):
         return set().union(*map(_declared, value.values()))
-    own = set(getattr(type(value), "needs", ()))
+    own = set(hook(type(value), "needs"))
     return own.union(*(_declared(getattr(value, f.name)) for f in fields(value))) if is_record(value) else own
 
 

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Optional, get_args, get_origin, get_type_hints
 
 from unskew.errors import ConfigError, ProtocolError
-from unskew.protocol import Federation, Me, Plan, Step, personalise_of, step, steps_of
+from unskew.protocol import Federation, Me, Plan, Step, hook, personalise_of, step, steps_of
 from unskew.tree import Params
 
 
@@ -121,11 +121,11 @@ class Wrapper:
 
     def has_dp_noise(self, method: Any) -> bool:
         """True if clients' uploads have differentially private noise."""
-        return bool(getattr(method, "has_dp_noise", False))
+        return bool(hook(method, "has_dp_noise"))
 
     def uses_private_randomness(self, method: Any) -> bool:
         """True if results depend on draws that no one else can repeat."""
-        return bool(getattr(method, "uses_private_randomness", False))
+        return bool(hook(method, "uses_private_randomness"))
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Wrapped:
         hooks = (types.MethodType, types.FunctionType, functools.partial)  # the last is a hook of a wrapper inside
         return self._handed_on(value) if isinstance(value, hooks) else value
 
-    def _handed_on(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+    def _handed_on(self, own: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook of the method that takes the wrapper's state, memory, messages, client or federation."""
         by = self.by
         records = tuple(record for record in (by.State, by.Memory, by.Message, by.Reply) if record is not None)
@@ -210,9 +210,9 @@ class Wrapped:
                 return by.client(self.of, value)
             return by.server(self.of, value) if isinstance(value, Federation) else value
 
-        @functools.wraps(hook)
+        @functools.wraps(own)
         def handed_on(*args: Any, **kwargs: Any) -> Any:
-            return hook(*map(inside, args), **{name: inside(value) for name, value in kwargs.items()})
+            return own(*map(inside, args), **{name: inside(value) for name, value in kwargs.items()})
 
         return handed_on
 

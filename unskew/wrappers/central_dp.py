@@ -31,9 +31,9 @@ import torch
 from annotated_types import Ge, Gt, Interval
 
 from unskew.errors import ConfigError, QuorumError
-from unskew.info import Privacy, PrivacyBudget, parts
+from unskew.info import Privacy, PrivacyBudget
 from unskew.keys import Key
-from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCount, steps_of
+from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCount, report_of, steps_of
 from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type
@@ -335,7 +335,7 @@ class CentralDP(Wrapper):
 
     def info(self, method: Any, state: CentralState[Any]) -> tuple[object, ...]:
         """Report the method's own info and the privacy spent so far."""
-        own = parts(method.info(state.of)) if hasattr(method, "info") else ()
+        own = report_of(method, state.of)
         spent = self.epsilon(state.releases, state.clients, state.cohort)
         drawn = state.cohort < state.clients
         guarantee = Privacy(

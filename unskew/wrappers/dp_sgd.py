@@ -30,7 +30,7 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
 from unskew.errors import ConfigError, DivergedError, ProtocolError
-from unskew.info import ExampleBudget, Privacy, parts
+from unskew.info import ExampleBudget, Privacy
 from unskew.keys import Key
 from unskew.local.optim import optimiser
 from unskew.protocol import (
@@ -46,6 +46,8 @@ from unskew.protocol import (
     Spending,
     Step,
     drive,
+    hook,
+    report_of,
     sees_features,
     steps_of,
 )
@@ -136,9 +138,9 @@ class DPSGD(Wrapper):
             ConfigError: If so, if it has noise already, or if the budget does not allow one training.
         """
         name = name_of(method)
-        if not isinstance(getattr(method, "local", None), SgdConfig):
+        if not isinstance(hook(method, "local"), SgdConfig):
             raise ConfigError(f"DPSGD adds noise to clients' local training, and {name} has no setting `local` for one")
-        if getattr(method, "has_dp_noise", False):
+        if hook(method, "has_dp_noise"):
             raise ConfigError(f"DPSGD states one guarantee, and {name} has noise of its own; leave one of them out")
         if counted := [n for n in needs_of(method) if n == "groups"]:
             raise ConfigError(f"DPSGD covers gradients only, and {name} also counts examples ({counted[0]})")
@@ -165,7 +167,7 @@ class DPSGD(Wrapper):
         """
         if isinstance(whole, Wrapped) and not whole.by.adds_nothing:
             raise ConfigError(f"DPSGD covers gradients only, and {type(whole.by).__name__} sends more; leave one out")
-        if isinstance(whole, Wrapped) and hasattr(whole.by, "planned") and not isinstance(whole.by, DPSGD):
+        if isinstance(whole, Wrapped) and hook(whole.by, "planned") is not None and not isinstance(whole.by, DPSGD):
             raise ConfigError(
                 f"DPSGD states one guarantee, and {type(whole.by).__name__} around it another; leave one of them out"
             )
@@ -292,7 +294,7 @@ class DPSGD(Wrapper):
 
     def info(self, method: Any, state: SampledState[Any]) -> tuple[object, ...]:
         """Report the method's own info, and the privacy that each client has spent."""
-        own = parts(method.info(state.of)) if hasattr(method, "info") else ()
+        own = report_of(method, state.of)
         steps = self.steps_in(method.local)
         most = max(state.asked.values(), default=0)
         spent = self.epsilon(most * steps)

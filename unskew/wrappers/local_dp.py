@@ -24,8 +24,8 @@ import torch
 from annotated_types import Gt, Interval
 
 from unskew.errors import ConfigError
-from unskew.info import Privacy, PrivacyBudget, parts
-from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, UploadMark, steps_of
+from unskew.info import Privacy, PrivacyBudget
+from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, UploadMark, hook, report_of, steps_of
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
 from unskew.wrappers.base import Wrapped, first_request, name_of, step_types, through
@@ -150,7 +150,7 @@ class LocalDP(UploadWrapper):
 
     def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply: that of the method's own, and of one upload."""
-        inner = getattr(method, "spending", None)
+        inner = hook(method, "spending")
         own: tuple[Spending, ...] = inner(step, msg) if inner is not None else ()
         cost = Spending("models and updates", self.noise_multiplier / 2, 1, self.most)
         return (*own, cost) if self._uploads(method, step) else own
@@ -191,7 +191,7 @@ class LocalDP(UploadWrapper):
 
     def info(self, method: Any, state: LocalState[Any]) -> tuple[object, ...]:
         """Report the method's own info, and the privacy spent by the client that was asked most often."""
-        own = parts(method.info(state.of)) if hasattr(method, "info") else ()
+        own = report_of(method, state.of)
         most, sigma = max(state.asked.values(), default=0), self.noise_multiplier * self.clip
         guarantee = Privacy(
             epsilon=round(self.epsilon(most), 6),

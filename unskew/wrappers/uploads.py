@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_typ
 from torch import Tensor
 
 from unskew.errors import ConfigError, ProtocolError, WireError
-from unskew.protocol import Ask, ClientId, Federation, Layout, Me, Plan, Step, UploadMark, steps_of
+from unskew.protocol import Ask, ClientId, Federation, Layout, Me, Plan, Step, UploadMark, hook, steps_of
 from unskew.reduction import Reduced, Within
 from unskew.tree import Params, hints_of, is_record, is_record_type
 from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types, through
@@ -180,7 +180,7 @@ class UploadWrapper(Wrapper):
         fields = self._uploads(method, step)
         if self.Reply is not None and fields:
             reply = self.restored(fields, reply, model, layout)
-        validate = getattr(method, "validate_reply", None)
+        validate = hook(method, "validate_reply")
         if validate is not None:
             validate(step, reply, model, layout)
 
