@@ -61,12 +61,12 @@ def test_plan_as_json_is_only_json_and_foretells_the_run(unskew: Unskew, monkeyp
 
 
 def test_plan_says_the_least_and_the_most_that_a_run_until_it_is_decided_costs(unskew: Unskew) -> None:
-    """With twenty seeds at most the least is a quarter: no interval is finite before the fifth."""
-    rule = ("--set", "seeds={ until = 0.5, most = 20, least = 2 }")
+    """With 24 seeds at most the least is a quarter: there is no interval before the sixth."""
+    rule = ("--set", "seeds={ until = 0.5, most = 24, least = 2 }")
     words = unskew("plan", "tiny.toml", *rule).out
-    assert "(5 to 20 seeds, until it is decided, 2 rounds" in words
+    assert "(6 to 24 seeds, until it is decided, 2 rounds" in words
     found = json.loads(unskew("plan", "tiny.toml", *rule, "--json").out)
-    assert (found["seeds"], found["least"]) == (20, 5)
+    assert (found["seeds"], found["least"]) == (24, 6)
     assert found["least_seconds"] == pytest.approx(found["seconds"] / 4)
 
 
@@ -81,10 +81,10 @@ def test_plan_says_the_least_and_the_most_that_a_run_until_it_is_decided_costs(u
 def test_a_run_until_it_is_decided_lasts_from_the_least_to_the_most(
     seconds: float, words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment = config.load(here / "tiny.toml", overrides=["seeds={ until = 0.5, most = 20, least = 2 }"])
+    experiment = config.load(here / "tiny.toml", overrides=["seeds={ until = 0.5, most = 24, least = 2 }"])
     timed = dataclasses.replace(forecast_plan.plan(experiment), seconds=seconds)
     plan_command.show(timed, Console())
-    assert f"whole run: {words} (5 to 20 seeds" in capsys.readouterr().out
+    assert f"whole run: {words} (6 to 24 seeds" in capsys.readouterr().out
 
 
 def test_plan_takes_settings_and_built_in_names(unskew: Unskew) -> None:

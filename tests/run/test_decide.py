@@ -30,12 +30,23 @@ Array = npt.NDArray[np.float64]
 
 # ---------------------------------------------------------------- the interval
 def test_the_interval_by_hand() -> None:
-    """Differences 1, 1, 3, 3, 2, 2: m = 2, s^2 = 4/5; n = 6, g = 1, alpha = .05.
+    """Differences 1, 1, 3, 3, 2, 2, 2: m = 2, s^2 = 4/6, no skewness; n = 7, g = 1, alpha = .05.
 
-    K = (7 * 400)^(1/6) = 3.7543; half = sqrt(.8) sqrt(5/6 * 2.7543 / (1 - 3.7543/7)) = 1.9900.
+    K = (8 * 400)^(1/7) = 3.1676; t* = sqrt(6 * 2.1676 / (1 - 3.1676/8)) = 4.6402; half = t* sqrt(4/6) / sqrt(7).
     """
-    ends = decide.interval([1.0, 1.0, 3.0, 3.0, 2.0, 2.0])
-    assert ends == pytest.approx((0.0100, 3.9900), abs=1e-4)
+    ends = decide.interval([1.0, 1.0, 3.0, 3.0, 2.0, 2.0, 2.0])
+    assert ends == pytest.approx((2 - 1.4320, 2 + 1.4320), abs=1e-4)
+
+
+def test_the_interval_is_longer_on_the_side_of_the_tail_by_hand() -> None:
+    """Differences 0, 0, 0, 0, 0, 0, 7: m = 1, s^2 = 42/6, c = (6 * -1 + 216) / 7 / 6^(3/2) = 2.0412; t* as above.
+
+    The low end is 1 - 4.6402 (s / sqrt(7) is 1), the high one further off by 2.0412 / (3 sqrt(7)) = 0.2572 times
+    1 + 2 t*^2 = 44.062: 1 + 4.6402 + 11.3316.
+    """
+    values = [0.0] * 6 + [7.0]
+    assert decide.interval(values) == pytest.approx((1 - 4.6402, 1 + 4.6402 + 11.3316), abs=1e-3)
+    assert decide.interval([-v for v in values]) == pytest.approx((-1 - 4.6402 - 11.3316, -1 + 4.6402), abs=1e-3)
 
 
 def test_at_its_end_the_likelihood_ratio_is_one_over_alpha() -> None:
@@ -54,37 +65,47 @@ def test_the_p_value_and_the_interval_agree(values: list[float]) -> None:
         assert (p < 0.05) == (ends[0] > 0.0 or ends[1] < 0.0)
 
 
-def test_four_seeds_decide_nothing_and_so_does_what_has_no_spread() -> None:
-    assert decide.interval([0.01, 0.0100001, 0.01, 0.01]) is None
+def test_five_seeds_decide_nothing_and_so_does_what_has_no_spread() -> None:
+    assert decide.interval([0.01, 0.0100001, 0.01, 0.01, 0.01]) is None
     assert decide.interval([0.01] * 10) is None
     assert decide.interval([0.0] * 2) == (0.0, 0.0)
     assert decide.interval([0.1, math.inf, 0.2, 0.1, 0.1, 0.1]) is None
-    assert decide.interval([0.1, 0.2, 0.1, 0.2, 0.1][: decide.FIRST]) is not None
+    assert decide.interval([0.1, 0.2, 0.1, 0.2, 0.1, 0.2][: decide.FIRST]) is not None
 
 
 def test_a_comparison_is_decided_by_sign_or_by_width() -> None:
     """Of the last one the interval has zero in it: it is decided as soon as it may be that wide."""
-    assert decide.is_decided([0.1, 0.11, 0.09, 0.1, 0.12], until=1e-9)
-    assert decide.is_decided([-0.1, -0.11, -0.09, -0.1, -0.12], until=1e-9)
-    near = [0.01, -0.01, 0.005, -0.005, 0.0]
+    assert decide.is_decided([0.1, 0.11, 0.09, 0.1, 0.12, 0.1], until=1e-9)
+    assert decide.is_decided([-0.1, -0.11, -0.09, -0.1, -0.12, -0.1], until=1e-9)
+    near = [0.01, -0.01, 0.005, -0.005, 0.0, 0.0]
     low, high = decide.interval(near) or (0.0, 0.0)
     assert low < 0.0 < high
     assert not decide.is_decided(near, until=0.99 * (high - low))
     assert decide.is_decided(near, until=1.01 * (high - low))
-    assert not decide.is_settled({"a": [0.1, 0.11, 0.09, 0.1, 0.12], "b": near}, until=1e-9)
+    assert not decide.is_settled({"a": [0.1, 0.11, 0.09, 0.1, 0.12, 0.1], "b": near}, until=1e-9)
 
 
 # ---------------------------------------------------------------- what repeated looks cost
-def ever_decided(x: Array, sequential: bool) -> tuple[float, float]:
-    """The share of runs (runs, seeds) whose interval excludes zero after a seed, and their mean seeds."""
+def ever_decided(x: Array, sequential: bool, tail: float = 1.0) -> tuple[float, float]:
+    """The share of runs (runs, seeds) whose interval excludes zero after a seed, and their mean seeds.
+
+    With `tail` zero the interval is not wider on the side of the tail.
+    """
     n = np.arange(1, x.shape[1] + 1)
-    mean, squares = x.cumsum(1) / n, (x * x).cumsum(1)
+    mean, second, third = (np.cumsum(x**k, axis=1) / n for k in (1, 2, 3))
+    variance = second - mean**2
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.abs(mean) * np.sqrt(n) / np.sqrt((squares - n * mean**2) / (n - 1))
-        a = 1.0 + n * decide.SPREAD
-        k = (a / decide.ALPHA**2) ** (1 / n)
-        bound = np.sqrt((n - 1) * (k - 1) / (1 - k / a)) if sequential else special.stdtrit(n - 1, 0.975)
-    decided = (t > bound)[:, decide.FIRST - 1 :]
+        t = np.abs(mean) * np.sqrt(n - 1) / np.sqrt(variance)
+        if sequential:
+            a = 1.0 + n * decide.SPREAD
+            k = (a / decide.ALPHA**2) ** (1 / n)
+            least = np.sqrt((n - 1) * (k - 1) / (1 - k / a))
+            c = (third - 3 * mean * second + 2 * mean**3) / variance**1.5
+            bound = least + tail * (c * mean < 0) * np.abs(c) / (3 * np.sqrt(n)) * (1 + 2 * least**2)
+        else:
+            bound = special.stdtrit(n - 1, 0.975)
+    spread = np.maximum.accumulate(x, 1) > np.minimum.accumulate(x, 1)
+    decided = ((t > bound) & spread)[:, decide.FIRST - 1 :]
     seeds = np.where(decided.any(1), decide.FIRST + decided.argmax(1), x.shape[1])
     return float(decided.any(1).mean()), float(seeds.mean())
 
@@ -101,6 +122,14 @@ def drawn(shape: str) -> Array:
             rng.standard_normal(size) * np.where(rng.random(size) < 0.1, 10, 1)
         ),
         "accuracies on a hundred test examples": lambda: np.round(rng.standard_normal(size) * 1.5) / 100,
+        "two values": lambda: rng.choice([-1.0, 1.0], size),
+        "about two values": lambda: rng.choice([-1.0, 1.0], size) * (1 + 0.01 * rng.standard_normal(size)),
+        "two values, one twice as far off": lambda: np.where(rng.random(size) < 1 / 3, 2.0, -1.0),
+        "exponential": lambda: rng.exponential(size=size) - 1.0,
+        "gamma of shape two": lambda: rng.gamma(2.0, size=size) - 2.0,
+        "both methods fail in a fifth of their runs": lambda: (
+            rng.standard_normal(size) - 5.0 * (rng.random(size) < 0.2) + 5.0 * (rng.random(size) < 0.2)
+        ),
     }
     x: Array = draws[shape]()
     return x
@@ -124,6 +153,12 @@ def test_the_simulation_decides_as_the_module_does() -> None:
         "Cauchy",
         "one in ten is ten times as far off",
         "accuracies on a hundred test examples",
+        "two values",
+        "about two values",
+        "two values, one twice as far off",
+        "exponential",
+        "gamma of shape two",
+        "both methods fail in a fifth of their runs",
     ],
 )
 def test_equal_methods_are_called_different_in_at_most_five_percent_of_runs(shape: str) -> None:
@@ -136,22 +171,26 @@ def test_student_s_interval_would_err_four_times_as_often() -> None:
     assert ever_decided(drawn("normal"), sequential=False)[0] > 0.2
 
 
-def test_differences_of_one_standard_deviation_are_found_in_13_seeds_and_of_two_in_7() -> None:
-    """The power that is left.  A fixed number of seeds needs 10 for 80 % at one standard deviation."""
+def test_differences_of_one_standard_deviation_are_found_in_15_seeds_and_of_two_in_8() -> None:
+    """The power that is left; without regard to skewness it would be 13 and 7.
+
+    A fixed number of seeds needs 10 for 80 % at one standard deviation.
+    """
     x = drawn("normal")
-    for size, share, seeds in ((0.5, 0.42, 25.0), (1.0, 0.98, 13.3), (2.0, 1.0, 6.9)):
+    for size, share, seeds in ((0.5, 0.35, 26.1), (1.0, 0.97, 14.9), (2.0, 1.0, 7.9)):
         found, mean = ever_decided(x + size, sequential=True)
         assert found == pytest.approx(share, abs=0.025)
         assert mean == pytest.approx(seeds, abs=0.4)
 
 
-def test_strong_skewness_and_two_values_are_beyond_what_is_promised() -> None:
-    """Said in the module: these are the shapes for which five percent do not hold, and by how much they do not."""
-    rng = np.random.default_rng(3)
-    exponential = rng.exponential(size=(RUNS, MOST)) - 1.0
-    coin = rng.choice([-1.0, 1.0], (RUNS, MOST))
-    assert 0.05 < ever_decided(exponential, sequential=True)[0] < 0.14
-    assert 0.05 < ever_decided(coin, sequential=True)[0] < 0.11
+def test_without_regard_to_skewness_exponential_differences_err_in_nine_percent_of_runs() -> None:
+    assert 0.07 < ever_decided(drawn("exponential"), sequential=True, tail=0.0)[0] < 0.11
+
+
+def test_a_mean_that_hangs_on_one_seed_in_a_hundred_is_beyond_what_is_promised() -> None:
+    """Said in the module: log-normal differences around zero, of skewness 6."""
+    x = np.exp(np.random.default_rng(3).standard_normal((RUNS, MOST))) - math.exp(0.5)
+    assert 0.05 < ever_decided(x, sequential=True)[0] < 0.13
 
 
 # ---------------------------------------------------------------- Holm
@@ -283,7 +322,7 @@ def test_simulate_takes_the_rule_as_a_value_and_as_a_table() -> None:
 # ---------------------------------------------------------------- settings
 def test_the_rule_is_written_in_the_place_of_seeds_and_read_back(until: Experiment) -> None:
     table = config.resolved(until)
-    assert table["seeds"] == {"until": 0.1, "most": 9, "least": 5, "first": 0, "metric": "last_round"}
+    assert table["seeds"] == {"until": 0.1, "most": 9, "least": 6, "first": 0, "metric": "last_round"}
     assert "until" not in table
     assert config.parse(table) == until
     assert fingerprint(config.parse(table)) == fingerprint(until)
@@ -294,7 +333,7 @@ def test_the_rule_is_written_in_the_place_of_seeds_and_read_back(until: Experime
     [
         ("{ most = 9 }", TWO, "seeds.until is required"),
         ("{ until = 0.0 }", TWO, "seeds.until must be > 0, got 0.0"),
-        ("{ until = 0.5, most = 3 }", TWO, "seeds: most must be at least 5, which is least, got 3"),
+        ("{ until = 0.5, most = 3 }", TWO, "seeds: most must be at least 6, which is least, got 3"),
         ("{ until = 0.5, mots = 9 }", TWO, "unknown key seeds.mots"),
         ('{ until = 0.5, metric = "best" }', TWO, "seeds.metric must be"),
         ("{ until = 0.5 }", '[[methods]]\nname = "fedavg"\n', "seeds.until decides comparisons with FedAvg"),

@@ -164,14 +164,14 @@ class UntilDecided:
         until: Width below which an interval is narrow: in points where the headline is shown in percent, else in its
             own unit.
         most: The most seeds.
-        least: The fewest; no interval is finite before the fifth.
+        least: The fewest; there is no interval before the sixth.
         first: The first seed; the others follow it.
         metric: What is compared: the last round's headline, or its mean over the last fifth of evaluations.
     """
 
     until: Annotated[float, Gt(0.0)]
     most: Annotated[int, Interval(ge=2, le=1000)] = 30
-    least: Annotated[int, Ge(2)] = 5
+    least: Annotated[int, Ge(2)] = 6
     first: Annotated[int, Ge(0)] = 0
     metric: Literal["last_round", "last_fifth"] = "last_round"
 
