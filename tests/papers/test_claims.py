@@ -19,7 +19,7 @@ def test_the_interval_of_two_differences_worked_by_hand() -> None:
     assert interval([0.01, 0.03]) == pytest.approx((0.02, -0.107062, 0.147062), abs=1e-6)
 
 
-@pytest.mark.parametrize("differences", [[], [0.5], [0.0, 0.0, 0.0], [0.1] * 7, [0.3 - 0.1, 0.4 - 0.2, 0.5 - 0.3]])
+@pytest.mark.parametrize("differences", [[], [0.5], [0.0], [0.1] * 7, [0.3 - 0.1, 0.4 - 0.2, 0.5 - 0.3]])
 def test_without_spread_there_is_no_interval_and_no_verdict(differences: list[float]) -> None:
     """0.3 - 0.1 and 0.4 - 0.2 differ by 3e-17, which is rounding and not what seeds differ by."""
     assert interval(differences) is None
@@ -52,6 +52,43 @@ def test_a_claim_holds_if_the_whole_interval_is_on_its_side(
     assert claim.verdict == verdict
 
 
+def test_what_lies_within_half_a_point_on_both_sides_is_level() -> None:
+    """-.001, 0, .001: 0 ± 4.302653 x .001 / sqrt(3) = ± .002484; -.002, 0, .002: ± .004968; -.003, 0, .003: ± .007452."""
+    claim = decide("a is above b", [-0.001, 0.0, 0.001])
+    assert (claim.holds, claim.level, claim.verdict) == (False, True, "does not hold: level within 0.5 points")
+    assert claim.evidence == "+0.00 points, 95 % interval [-0.25, +0.25] over 3 seeds"
+    assert decide("", [-0.002, 0.0, 0.002]).level
+    assert decide("", [-0.003, 0.0, 0.003]).holds is None
+    assert decide("", [0.0, 0.0, 0.0]).verdict == claim.verdict
+    assert decide("", [-0.001, 0.0, 0.001], "AUROC", 1.0).holds is None
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_small_difference_that_is_one_is_not_level(sign: int) -> None:
+    """.002, .003, .004: .003 ± .002484, above zero and below half a point: it is ahead."""
+    claim = decide("", [sign * d for d in (0.002, 0.0025, 0.003)])
+    assert (claim.holds, claim.level) == (sign > 0, False)
+
+
+def test_a_level_claim_says_so_in_json() -> None:
+    assert decide("a", [0.0, 0.0]).to_json() == {
+        "text": "a",
+        "holds": False,
+        "evidence": "+0.00 points in each of 2 seeds, no interval",
+        "level": True,
+    }
+    assert set(decide("a", [0.1]).to_json()) == {"text", "holds", "evidence"}
+
+
+@pytest.mark.parametrize(("published", "words"), [(0.0937, "+9.37, excluded"), (0.02, "+2.00, within")])
+def test_a_published_difference_outside_the_interval_is_excluded(published: float, words: str) -> None:
+    """1, 2, 3 points: 2 ± 2.48."""
+    evidence = decide("", [0.01, 0.02, 0.03], published=published).evidence
+    assert evidence == f"+2.00 points, 95 % interval [-0.48, +4.48] over 3 seeds; published {words}"
+    number = words.partition(",")[0]
+    assert decide("", [0.01], published=published).evidence == f"+1.00 points in 1 seed, no interval; published {number}"
+
+
 def test_differences_that_are_no_accuracies_keep_their_unit() -> None:
     """1, 2, 3 tenths: mean 0.2, half width 0.2484 as in the worked example."""
     claim = decide("", [0.1, 0.2, 0.3], "in distance", 1.0, "+.3f")
@@ -61,15 +98,16 @@ def test_differences_that_are_no_accuracies_keep_their_unit() -> None:
 
 @given(DIFFERENCES)
 def test_the_opposite_claim_has_the_opposite_verdict(differences: list[float]) -> None:
-    one, other = decide("", differences).holds, decide("", [-d for d in differences]).holds
-    assert other == (None if one is None else not one)
+    one, other = decide("", differences), decide("", [-d for d in differences])
+    assert one.level == other.level
+    assert other.holds == (one.holds if one.holds is None or one.level else not one.holds)
 
 
 @given(DIFFERENCES)
 def test_no_verdict_goes_against_the_mean(differences: list[float]) -> None:
-    holds = decide("", differences).holds
-    if holds is not None:
-        assert holds == (sum(differences) > 0)
+    claim = decide("", differences)
+    if claim.holds is not None and not claim.level:
+        assert claim.holds == (sum(differences) > 0)
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,10 @@ def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) ->
         there = "cifar100, pathological"
         assert (rows[base, there, g].paper, rows[f"{base}+dw", there, g].paper) == (without / 100, mixed / 100)
     assert len(result.claims) == 2 * len(feddw.TABLE4)
+    gains = {c.text: c.evidence.partition("; published ")[2].partition(",")[0] for c in result.claims}
+    assert gains["+dw helps fedavg on cifar10, pathological"] == "+9.37"
+    assert gains["+dw helps moon on cifar10, pathological"] == ""
+    assert gains["+dw helps moon on cifar100, pathological"] == "+3.77"
     assert [name for name, _ in result.figures] == ["cifar10.svg", "cifar100.svg"]
     for _, svg in result.figures:
         assert all(f">{base}<" in svg.decode() for base in feddw.TABLE4)

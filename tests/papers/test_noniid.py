@@ -17,13 +17,13 @@ def test_a_method_whose_interval_lies_below_is_named_with_it() -> None:
     claim = noniid.none_below("none", GAINS)
     assert claim.verdict == "does not hold"
     assert claim.evidence == (
-        "of 3, 1 above it, 1 undecided, 1 below: worse -2.50 points, 95 % interval [-3.74, -1.26] over 3 seeds"
+        "of 3, 1 above it, 1 undecided, 0 level, 1 below: worse -2.50 points, 95 % interval [-3.74, -1.26] over 3 seeds"
     )
 
 
 def test_without_one_the_claim_holds_and_the_others_are_counted() -> None:
     claim = noniid.none_below("none", {name: gain for name, gain in GAINS.items() if name != "worse"})
-    assert (claim.verdict, claim.evidence) == ("holds", "of 2, 1 above it, 1 undecided, 0 below")
+    assert (claim.verdict, claim.evidence) == ("holds", "of 2, 1 above it, 1 undecided, 0 level, 0 below")
 
 
 def test_every_method_but_those_of_images_is_tried_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

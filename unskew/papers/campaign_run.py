@@ -25,7 +25,7 @@ from unskew.experiment.config import UntilDecided
 from unskew.files import write_atomically
 from unskew.papers import toolkit
 from unskew.papers.campaign import LABEL, Arm, Campaign, Comparison, Planned, Whole
-from unskew.papers.claims import Claim
+from unskew.papers.claims import LEVEL, LEVEL_WORDS, Claim
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.result import keep as keep_result
 from unskew.papers.toolkit import ReproductionRequest
@@ -159,7 +159,8 @@ class Work:
             last.append(scale * (last_value(a) - last_value(b)))
             fifth.append(scale * (mean_of_last(a) - mean_of_last(b)))
             values = last if rule.metric == "last_round" else fifth
-            if len(values) >= rule.least and (verdict := _verdict(values, claim, rule)):
+            percent = above.scale(claim) == 100.0
+            if len(values) >= rule.least and (verdict := _verdict(values, claim, rule, percent)):
                 return Standing(tuple(last), tuple(fifth), *verdict)
         return Standing(tuple(last), tuple(fifth), "undecided", f"{rule.most} seeds, the most")
 
@@ -168,8 +169,13 @@ def _diverged(place: Path) -> Path:
     return place.with_name(f"{place.name}-diverged.json")
 
 
-def _verdict(differences: Sequence[float], claim: Comparison, rule: UntilDecided) -> tuple[str, str] | None:
-    """The verdict on differences, with its reason; None if more seeds are needed."""
+def _verdict(
+    differences: Sequence[float], claim: Comparison, rule: UntilDecided, percent: bool
+) -> tuple[str, str] | None:
+    """The verdict on differences, with its reason; None if more seeds are needed.
+
+    Differences in points (`percent`) may be level, as in `unskew.papers.claims`.
+    """
     ends = decide.interval([d - claim.by for d in differences])
     if ends is None:
         return None
@@ -181,6 +187,8 @@ def _verdict(differences: Sequence[float], claim: Comparison, rule: UntilDecided
         return ("does not hold", f"the interval lies beyond {claim.within:g}") if beyond else None
     if low > 0.0 or high < 0.0:
         return "holds" if low > 0.0 else "does not hold", f"the interval excludes {claim.by:g}"
+    if percent and not claim.by and -100 * LEVEL < low and high < 100 * LEVEL:
+        return "does not hold", LEVEL_WORDS
     return ("undecided", f"the interval is narrower than {rule.until:g}") if high - low < rule.until else None
 
 
@@ -380,6 +388,7 @@ def _result(name: str, title: str, planned: Sequence[Planned], work: Work) -> Re
                 f"last round {_evidence(standing.last)}, mean of the last fifth {_evidence(standing.fifth)}, decided "
                 f"by the {'first' if p.rule.metric == 'last_round' else 'second'}; 95 % confidence sequence over "
                 f"{len(standing.last)} seeds{'; ' + standing.why if standing.why else ''}",
+                standing.why == LEVEL_WORDS,
             )
         )
         for arm in p.arms:

@@ -1,13 +1,17 @@
 """Claims: sentences that can be true, decided by paired differences over seeds.
 
-A claim holds if the whole of Student's 95 % interval is on its side, does not hold if the whole interval is on the
-other, and is undecided otherwise.
+A claim that one number is above another holds if the whole of Student's 95 % interval is on its side, and does not hold
+if the whole interval is on the other.  It does not hold either if the interval reaches to both sides but lies within
+LEVEL of zero: the two are *level*, whichever is ahead.  All else is undecided.  This is the usual pair of one-sided tests
+of equivalence, at 2.5 % each and not at 5 %: the interval that is printed then decides all three verdicts, and "level" is
+said by mistake no more often than "holds".
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 from unskew.report import stats
 from unskew.report.stats import CONFIDENCE
@@ -15,19 +19,39 @@ from unskew.report.stats import CONFIDENCE
 SAME = 0.01
 """Two errors are called equal if the interval of their difference lies within one point of zero."""
 
+LEVEL = 0.005
+"""Differences of accuracies or errors that matter to nobody: below half a point, as in `seeds = { until = 0.5 }`."""
+
+LEVEL_WORDS = f"level within {100 * LEVEL:g} points"
+
+POINTS = "points"
+"""Unit of the differences that LEVEL is about."""
+
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that can be true, and the numbers' evidence for it."""
+    """A sentence that can be true, and the numbers' evidence for it.
+
+    Attributes:
+        level: It does not hold because the two numbers it compares are level.
+    """
 
     text: str
     holds: bool | None
     evidence: str
+    level: bool = False
 
     @property
     def verdict(self) -> str:
-        """holds, does not hold, or undecided."""
+        """holds, does not hold (with a word more if that is because of a level), or undecided."""
+        if self.level:
+            return f"does not hold: {LEVEL_WORDS}"
         return {True: "holds", False: "does not hold", None: "undecided"}[self.holds]
+
+    def to_json(self) -> dict[str, Any]:
+        """The claim as `reproduce --json` prints it, with `level` only where it is so."""
+        card = {"text": self.text, "holds": "undecided" if self.holds is None else self.holds}
+        return {**card, "evidence": self.evidence, **({"level": True} if self.level else {})}
 
 
 def paired(these: Sequence[float], those: Sequence[float], margin: float = 0.0) -> list[float]:
@@ -42,19 +66,41 @@ def interval(differences: Sequence[float], level: float = CONFIDENCE) -> tuple[f
 
 
 def decide(
-    text: str, differences: Sequence[float], unit: str = "points", factor: float = 100.0, form: str = "+.2f"
+    text: str,
+    differences: Sequence[float],
+    unit: str = POINTS,
+    factor: float = 100.0,
+    form: str = "+.2f",
+    published: float | None = None,
 ) -> Claim:
-    """The claim that the paired differences are above zero; the evidence shows them times `factor`, as `form` says."""
+    """The claim that the paired differences are above zero.
+
+    Args:
+        text: The claim.
+        differences: One for each seed.  Those that are zero in every seed are level.
+        unit, factor, form: The evidence shows the differences times `factor`, as `form` says; in points they may be level.
+        published: The paper's difference; the evidence says if it lies outside the interval, which excludes it.
+    """
     bounds, n = interval(differences), len(differences)
+    printed = "" if published is None else f"{PUBLISHED}{factor * published:{form}}"
     if not n:
-        return Claim(text, None, "no interval")
+        return Claim(text, None, f"no interval{printed}")
     if bounds is None:
+        level = unit == POINTS and n > 1 and not any(differences)
         difference = f"{factor * differences[0]:{form}} {unit} in {'each of ' if n > 1 else ''}{n} seed{'s' * (n > 1)}"
-        return Claim(text, None, f"{difference}, no interval")
+        return Claim(text, False if level else None, f"{difference}, no interval{printed}", level)
     mean, low, high = (factor * v for v in bounds)
-    holds = True if low > 0 else False if high < 0 else None
+    level = unit == POINTS and -LEVEL < bounds[1] <= 0 <= bounds[2] < LEVEL
+    holds = True if low > 0 else False if high < 0 or level else None
     between = f"[{low:{form}}, {high:{form}}]"
-    return Claim(text, holds, f"{mean:{form}} {unit}, 95 % interval {between} over {n} seeds")
+    evidence = f"{mean:{form}} {unit}, 95 % interval {between} over {n} seeds"
+    if published is not None:
+        printed += ", within" if bounds[1] <= published <= bounds[2] else ", excluded"
+    return Claim(text, holds, evidence + printed, level)
+
+
+PUBLISHED = "; published "
+"""What stands in the evidence before a published difference."""
 
 
 def counted(text: str, differences: Sequence[float], unit: str, factor: float = 1.0, form: str = "+.1f") -> Claim:

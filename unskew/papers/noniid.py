@@ -55,9 +55,10 @@ def defaults(request: ReproductionRequest) -> Result:
 def none_below(text: str, gains: Mapping[str, Sequence[float]]) -> Claim:
     """Return the claim that no gain's 95 % interval lies below zero, with those that do, and a count of the others."""
     decided = {name: decide(name, gain) for name, gain in gains.items()}
-    below = [f"{c.text} {c.evidence}" for c in decided.values() if c.holds is False]
+    below = [f"{c.text} {c.evidence}" for c in decided.values() if c.holds is False and not c.level]
     above = sum(c.holds is True for c in decided.values())
-    counts = f"of {len(gains)}, {above} above it, {len(gains) - above - len(below)} undecided, {len(below)} below"
+    level = sum(c.level for c in decided.values())
+    counts = f"of {len(gains)}, {above} above it, {len(gains) - above - level - len(below)} undecided, {level} level, {len(below)} below"
     return Claim(text, not below, f"{counts}{': ' if below else ''}{'; '.join(below)}")
 
 

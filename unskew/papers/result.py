@@ -88,10 +88,7 @@ class Result:
             "scale": self.scale,
             "seconds": self.seconds,
             "rows": [r.to_json() for r in self.rows],
-            "claims": [
-                {"text": c.text, "holds": "undecided" if c.holds is None else c.holds, "evidence": c.evidence}
-                for c in self.claims
-            ],
+            "claims": [c.to_json() for c in self.claims],
         }
 
     def table(self) -> Table:
