@@ -8,7 +8,7 @@ import pytest
 
 from unskew.errors import RunError
 from unskew.papers import keep, overview
-from unskew.papers.claims import Claim
+from unskew.papers.claims import Claim, decide
 from unskew.papers.result import Result, over_seeds
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -28,7 +28,7 @@ def test_every_kept_claim_is_on_the_page_and_the_counts_add_up() -> None:
     text = (RESULTS / "README.md").read_text("utf-8")
     claims = [c for path in RESULTS.glob("*/*/*/result.json") for c in json.loads(path.read_text("utf-8"))["claims"]]
     tables = text[text.index("\n### ") :]
-    lines = re.findall(r"^\| .* \| (?:holds|does not hold|undecided) \| .*\|$", tables, re.M)
+    lines = re.findall(r"^\| .* \| (?:holds|does not hold(?:: level within 0.5 points)?|undecided) \| .*\|$", tables, re.M)
     assert len(lines) == len(claims)
     match = re.search(r"Of (\d+) claims \*\*(\d+) hold, (\d+) do not, (\d+) are undecided", text)
     assert match is not None
@@ -48,8 +48,8 @@ def test_keeping_a_result_writes_the_page(tmp_path: Path) -> None:
     assert text.startswith("# Mine")
     assert "Of 3 claims **1 hold, 1 do not, 1 are undecided**" in text
     assert (
-        "a reason is named for 0, and proven by a run that differs in that alone for 0.  All of it took 2 min 0 s."
-        in text
+        "0 are level within 0.5 points, a reason is named for 0, and proven by a run that differs in that alone for 0.  "
+        "All of it took 2 min 0 s." in text
     )
     assert text.index("### feddw/mu, small") < text.index("### mine/one, small")
     assert "| a\\|b | +1.00 points | holds |  |" in text
@@ -88,6 +88,66 @@ def test_a_reason_within_the_evidence_gets_its_own_column(tmp_path: Path) -> Non
 )
 def test_the_seeds_that_would_decide_it_are_named(evidence: str, words: str) -> None:
     assert overview.seeds_needed(evidence) == words
+
+
+def test_level_and_what_was_published_stand_in_the_table(tmp_path: Path) -> None:
+    level = decide("x ends above y", [-0.001, 0.0, 0.001], published=0.0937)
+    keep(result("mine/one", level, decide("z ends above y", [0.01, 0.02, 0.03])), tmp_path)
+    text = (tmp_path / "README.md").read_text("utf-8")
+    ours = "+0.00 points, 95 % interval [-0.25, +0.25] over 3 seeds"
+    assert "| claim | ours | published | verdict | reason |" in text
+    verdict = "does not hold: level within 0.5 points"
+    assert f"| x ends above y | {ours} | +9.37, excluded | {verdict} | not known yet |" in text
+    assert "Of 2 claims **0 hold, 1 do not, 1 are undecided**" in text
+    assert "Of those that do not hold, 1 are level within 0.5 points, " in text
+    assert "Of 1 published differences our intervals exclude 1." in text
+
+
+@pytest.mark.parametrize(
+    ("evidence", "level"),
+    [
+        ("-0.07 points, 95 % interval [-0.23, +0.10] over 8 seeds", True),
+        ("-0.07 points, 95 % interval [-0.50, +0.10] over 8 seeds", False),
+        ("+0.00 points in each of 5 seeds, no interval", True),
+        ("+0.20 points in each of 2 seeds, no interval", False),
+        ("+0.00 AUROC, 95 % interval [-0.00, +0.01] over 5 seeds", False),
+        ("-0.07 points, 95 % interval [-0.23, +0.10] over 8 seeds, 1 allowed", False),
+    ],
+)
+def test_a_result_that_was_kept_before_is_read_by_today_s_rule(evidence: str, level: bool, tmp_path: Path) -> None:
+    keep(result("mine/one", Claim("x", None, evidence)), tmp_path)
+    (one,) = overview.kept(tmp_path)
+    assert (one.claims[0].level, one.claims[0].verdict) == (level, "does not hold" if level else "undecided")
+
+
+HEADLINES = """
+[[headlines]]
+paper = "Mine"
+says = "one is above (Table I)"
+reproduction = "mine/one"
+claim = "c *"
+
+[[headlines]]
+paper = "Mine"
+says = "two is above"
+reproduction = "mine/two"
+claim = "*"
+"""
+
+
+def test_headlines_come_first_with_the_claim_that_stands_for_each(tmp_path: Path) -> None:
+    (tmp_path / "headlines.toml").write_text(HEADLINES, "utf-8")
+    keep(result("mine/one", Claim("a", False, "-1"), Claim("c (1)", True, "+1"), Claim("c (2)", None, "?")), tmp_path)
+    text = (tmp_path / "README.md").read_text("utf-8")
+    assert "Of 2 headline claims 1 hold, 0 do not, 1 are undecided." in text
+    assert "| Mine | one is above (Table I) | +1 ([mine/one](#mineone-small)) | holds |  |" in text
+    assert "| Mine | two is above | not kept yet (mine/two) | undecided |  |" in text
+    assert text.index("What the papers are known for") < text.index("All claims by reproduction")
+    with pytest.raises(RunError, match="mine/one has no claim that fits 'c \\*'; correct or remove it"):
+        keep(result("mine/one", Claim("a", False, "-1")), tmp_path)
+    (tmp_path / "headlines.toml").write_text("[[headlines]]\npaper = 'Mine'\n", "utf-8")
+    with pytest.raises(RunError, match=r"headlines.toml is no list of headlines: TypeError"):
+        overview.page(tmp_path)
 
 
 def test_what_is_no_result_is_refused_by_its_path(tmp_path: Path) -> None:

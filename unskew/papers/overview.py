@@ -1,9 +1,9 @@
 """The page over all kept results: paper by paper, table by table, each claim with our number, verdict, reason and cost.
 
-It is made from what `unskew reproduce NAME --keep` wrote, `NAME/SCALE/result.json` below a folder, and from
-`reasons.toml` beside them: reasons for claims that do not hold, by reproduction and by the claim's text, in which `*`
-stands for anything.  The first pattern that fits a claim counts.  A reason that begins with "Proven" names the run
-that shows it.
+It is made from what `unskew reproduce NAME --keep` wrote, `NAME/SCALE/result.json` below a folder, and from two files
+beside them.  `reasons.toml` has reasons for claims that do not hold, by reproduction and by the claim's text, in which
+`*` stands for anything.  The first pattern that fits a claim counts.  A reason that begins with "Proven" names the run
+that shows it.  `headlines.toml` has what each paper is known for, in its order, and the claims that stand for it.
 
     python -m unskew.papers.overview [FOLDER]
 """
@@ -18,16 +18,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy import special
 
 from unskew.errors import RunError
 from unskew.files import write_atomically
+from unskew.papers.claims import LEVEL, LEVEL_WORDS, POINTS, PUBLISHED
 from unskew.run.progress import duration
 
 BEGIN, END = "<!-- made by unskew.papers.overview -->\n", "<!-- end -->\n"
-REASONS = "reasons.toml"
+REASONS, HEADLINES = "reasons.toml", "headlines.toml"
 VERDICTS = {True: "holds", False: "does not hold", "undecided": "undecided"}
 UNKNOWN = "not known yet"
 MOST_SEEDS = 1000
@@ -36,20 +37,61 @@ _INTERVAL = re.compile(
 )
 
 
+class Decided(NamedTuple):
+    """A claim of a kept result.
+
+    Attributes:
+        verdict: One of `VERDICTS`.
+        level: It does not hold because the two are level.
+        ours: The evidence.
+        published: The paper's difference, and if our interval excludes it; empty if the paper has none.
+        reason: Why it does not hold; how many seeds would decide it.
+    """
+
+    text: str
+    verdict: str
+    level: bool
+    ours: str
+    published: str
+    reason: str
+
+    @property
+    def shown(self) -> str:
+        """The verdict in words."""
+        return f"{self.verdict}: {LEVEL_WORDS}" if self.level else self.verdict
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What a paper is known for.
+
+    Attributes:
+        paper: Its method.
+        says: What it says, and where.
+        reproduction: The reproduction that has the claim.
+        claim: The claim's text, `*` standing for anything; the first that fits.
+    """
+
+    paper: str
+    says: str
+    reproduction: str
+    claim: str
+
+
 @dataclass(frozen=True)
 class Kept:
-    """A kept result: its reproduction and scale, its folder, its claims as (text, verdict, ours, reason), seconds."""
+    """A kept result: its reproduction and scale, its folder, its claims, seconds."""
 
     name: str
     scale: str
     title: str
     folder: Path
-    claims: tuple[tuple[str, str, str, str], ...]
+    claims: tuple[Decided, ...]
     seconds: float
 
     def count(self, verdict: str) -> int:
         """The number of claims with this verdict."""
-        return sum(claim[1] == verdict for claim in self.claims)
+        return sum(claim.verdict == verdict for claim in self.claims)
 
 
 def kept(root: Path) -> tuple[Kept, ...]:
@@ -97,8 +139,12 @@ def _reasons(path: Path) -> dict[str, dict[str, str]]:
 
 def _claim(
     row: Mapping[str, Any], name: str, reasons: Mapping[str, Mapping[str, str]], used: set[tuple[str, str]]
-) -> tuple[str, str, str, str]:
-    verdict, text, ours = VERDICTS[row["holds"]], row["text"], row["evidence"]
+) -> Decided:
+    text = row["text"]
+    ours, _, published = str(row["evidence"]).partition(PUBLISHED)
+    # A result that was kept before anything could be level is read by today's rule.
+    level = bool(row.get("level")) or (row["holds"] == "undecided" and is_level(ours))
+    verdict = VERDICTS[False if level else row["holds"]]
     if text.startswith("as published") and ": " in ours:  # the evidence of these says why
         ours, _, reason = ours.partition(": ")
         reason = "" if verdict == "holds" else f"differs from the paper's: {reason}"
@@ -110,7 +156,44 @@ def _claim(
                 used.add((name, pattern))
                 reason = given
                 break
-    return text, verdict, ours, reason
+    return Decided(text, verdict, level, ours, published, reason)
+
+
+def is_level(evidence: str) -> bool:
+    """True if the evidence has one interval in points, and that lies within LEVEL of zero, or no difference at all.
+
+    >>> is_level("+0.03 points, 95 % interval [-0.35, +0.41] over 3 seeds")
+    True
+    >>> is_level("+0.03 points, 95 % interval [-0.35, +0.50] over 3 seeds")
+    False
+    """
+    if re.fullmatch(r"\+0\.00 points in each of \d+ seeds, no interval", evidence):
+        return True
+    match = re.fullmatch(rf"[+-][\d.]+ {POINTS}, 95 % interval \[([+-][\d.]+), ([+-][\d.]+)\] over \d+ seeds", evidence)
+    return match is not None and all(abs(float(bound)) < 100 * LEVEL for bound in match.groups())
+
+
+def headlines(root: Path, results: Sequence[Kept]) -> tuple[tuple[Headline, Decided | None], ...]:
+    """What the papers are known for, with the claim that stands for it; None where that is not kept.
+
+    Raises:
+        RunError: If the file cannot be read, or names a claim that its kept reproduction does not have.
+    """
+    path = root / HEADLINES
+    if not path.exists():
+        return ()
+    try:
+        listed = [Headline(**entry) for entry in tomllib.loads(path.read_text("utf-8"))["headlines"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is no list of headlines: {type(error).__name__}: {error}") from None
+    out = []
+    for h in listed:
+        there = [r for r in results if r.name == h.reproduction]
+        fit = [c for r in there for c in r.claims if fnmatchcase(c.text, h.claim)]
+        if there and not fit:
+            raise RunError(f"{path}: {h.reproduction} has no claim that fits {h.claim!r}; correct or remove it")
+        out.append((h, fit[0] if fit else None))
+    return tuple(out)
 
 
 def seeds_needed(evidence: str) -> str:
@@ -137,22 +220,49 @@ def page(root: Path) -> str:
     """The made part of the page, in Markdown.
 
     Raises:
-        RunError: As `kept` does.
+        RunError: As `kept` and `headlines` do.
     """
-    return "\n".join(_lines(kept(root), root))
+    results = kept(root)
+    return "\n".join((*_headline_lines(headlines(root, results), results), *_lines(results, root)))
+
+
+def _headline_lines(found: Sequence[tuple[Headline, Decided | None]], results: Sequence[Kept]) -> Iterator[str]:
+    """What the papers are known for, one table."""
+    if not found:
+        return
+    verdicts = Counter(claim.verdict if claim else "undecided" for _, claim in found)
+    yield "## What the papers are known for\n"
+    yield (
+        f"Of {len(found)} headline claims {verdicts['holds']} hold, {verdicts['does not hold']} do not, "
+        f"{verdicts['undecided']} are undecided.\n"
+    )
+    yield "| paper | it says | ours | verdict | reason |"
+    yield "|---|---|---|---|---|"
+    at = {r.name: r for r in results}
+    for headline, claim in found:
+        r = at.get(headline.reproduction)
+        where = f"[{headline.reproduction}](#{_anchor(r)})" if r else headline.reproduction
+        ours = "not kept yet" if claim is None else claim.ours + (f"; published {claim.published}" * bool(claim.published))
+        verdict = claim.shown if claim else "undecided"
+        cells = (_cell(headline.says), f"{_cell(ours)} ({where})", verdict, _cell(claim.reason if claim else ""))
+        yield f"| {headline.paper} | {' | '.join(cells)} |"
+    yield ""
 
 
 def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
     total: Counter[str] = Counter()
     for result in results:
-        total.update(claim[1] for claim in result.claims)
-    failed = [claim for result in results for claim in result.claims if claim[1] == "does not hold"]
-    explained = sum(claim[3] != UNKNOWN for claim in failed)
-    proven = sum(claim[3].startswith("Proven") for claim in failed)
+        total.update(claim.verdict for claim in result.claims)
+    failed = [claim for result in results for claim in result.claims if claim.verdict == "does not hold"]
+    explained = sum(claim.reason != UNKNOWN for claim in failed)
+    proven = sum(claim.reason.startswith("Proven") for claim in failed)
+    level = sum(claim.level for claim in failed)
+    yield "## All claims by reproduction\n"
     yield (
         f"Of {total.total()} claims **{total['holds']} hold, {total['does not hold']} do not, {total['undecided']} are "
-        f"undecided**.  Of those that do not hold, a reason is named for {explained}, and proven by a run that differs "
-        f"in that alone for {proven}.  All of it took {duration(sum(r.seconds for r in results))}.\n"
+        f"undecided**.  Of those that do not hold, {level} are {LEVEL_WORDS}, a reason is named for {explained}, and "
+        f"proven by a run that differs in that alone for {proven}.{_excluded(results)}  All of it took "
+        f"{duration(sum(r.seconds for r in results))}.\n"
     )
     yield "| reproduction | scale | claims | hold | do not | undecided | cost |"
     yield "|---|---|---:|---:|---:|---:|---:|"
@@ -167,11 +277,23 @@ def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
         yield f"\n### {_heading(r)}\n"
         numbers = (r.folder / "README.md").relative_to(root).as_posix()
         yield f"{r.title[:1].upper()}{r.title[1:]}: [numbers, settings and seeds]({numbers}); {duration(r.seconds)}.\n"
-        yield "| claim | ours | verdict | reason |"
-        yield "|---|---|---|---|"
-        for text, verdict, ours, reason in r.claims:
-            yield f"| {_cell(text)} | {_cell(ours)} | {verdict} | {_cell(reason)} |"
+        printed = any(claim.published for claim in r.claims)
+        heads = ("claim", "ours", *(("published",) * printed), "verdict", "reason")
+        yield f"| {' | '.join(heads)} |"
+        yield "|---" * len(heads) + "|"
+        for c in r.claims:
+            cells = (_cell(c.text), _cell(c.ours), *((c.published,) * printed), c.shown, _cell(c.reason))
+            yield f"| {' | '.join(cells)} |"
     yield ""
+
+
+def _excluded(results: Sequence[Kept]) -> str:
+    """A sentence on published differences."""
+    printed = [c.published for r in results for c in r.claims if "," in c.published]
+    if not printed:
+        return ""
+    out = sum(words.endswith("excluded") for words in printed)
+    return f"  Of {len(printed)} published differences our intervals exclude {out}."
 
 
 def _heading(r: Kept) -> str:
