@@ -53,7 +53,7 @@ def test_a_claim_holds_if_the_whole_interval_is_on_its_side(
 
 
 def test_what_lies_within_half_a_point_on_both_sides_is_level() -> None:
-    """-.001, 0, .001: 0 ± 4.302653 x .001 / sqrt(3) = ± .002484; -.002, 0, .002: ± .004968; -.003, 0, .003: ± .007452."""
+    """-.001, 0, .001: 0 ± 4.302653 x .001 / sqrt(3) = ± .002484; twice that is ± .004968, three times ± .007452."""
     claim = decide("a is above b", [-0.001, 0.0, 0.001])
     assert (claim.holds, claim.level, claim.verdict) == (False, True, "does not hold: level within 0.5 points")
     assert claim.evidence == "+0.00 points, 95 % interval [-0.25, +0.25] over 3 seeds"
@@ -86,7 +86,9 @@ def test_a_published_difference_outside_the_interval_is_excluded(published: floa
     evidence = decide("", [0.01, 0.02, 0.03], published=published).evidence
     assert evidence == f"+2.00 points, 95 % interval [-0.48, +4.48] over 3 seeds; published {words}"
     number = words.partition(",")[0]
-    assert decide("", [0.01], published=published).evidence == f"+1.00 points in 1 seed, no interval; published {number}"
+    assert (
+        decide("", [0.01], published=published).evidence == f"+1.00 points in 1 seed, no interval; published {number}"
+    )
 
 
 def test_differences_that_are_no_accuracies_keep_their_unit() -> None:

@@ -245,11 +245,11 @@ RELEASED = {f"{name}, released code" for name in ("global", "hcct", "hcct_e", "h
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("name", ["table2", "table4", "groups", "newcomers", "alpha"])
+@pytest.mark.parametrize("name", ["table2", "table4", "groups", "known_groups", "newcomers", "alpha"])
 def test_every_task_is_a_possible_experiment_on_some_division(name: str, scale: str) -> None:
-    draft = Draft.of(request(name, Path(), scale=scale))
+    draft = Draft.of(request(name.replace("_", "-"), Path(), scale=scale))
     for task in draft["tasks"].values():
-        settings = {key: value for key, value in task.items() if key not in ("divide", "why")}
+        settings = {key: value for key, value in task.items() if key not in ("divide", "groups", "why")}
         assert callable(hcct.division(**task["divide"]))
         made = experiment("x", draft["experiment"], settings, {"methods": {"hcct": {}}})
         assert (made.methods[0].algorithm.local.lr, made.methods[0].algorithm.local.batch_size) == (0.1, 64)
@@ -278,7 +278,7 @@ def shrunk(toy: Path, divide: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def reproduce(name: str, folder: Path, tasks: dict[str, Any], **changes: Any) -> Result:
     """The reproduction with two seeds, of these tasks alone, whose settings replace their own."""
-    asked = request(name, folder, seeds=[0, 1], **changes)
+    asked = request(name.replace("_", "-"), folder, seeds=[0, 1], **changes)
     table = toolkit.settings(asked)
     table["tasks"] = {task: {**table["tasks"][task], **own} for task, own in tasks.items()}
     with pytest.MonkeyPatch.context() as patch:
@@ -287,9 +287,9 @@ def reproduce(name: str, folder: Path, tasks: dict[str, Any], **changes: Any) ->
     return result
 
 
-def test_all_five_are_in_the_table() -> None:
-    for name in ("table2", "table4", "groups", "newcomers", "alpha"):
-        assert papers.TABLE[f"hcct/{name}"].target == f"unskew.papers.hcct:{name}"
+def test_all_six_are_in_the_table() -> None:
+    for name in ("table2", "table4", "groups", "known-groups", "newcomers", "alpha"):
+        assert papers.TABLE[f"hcct/{name}"].target == f"unskew.papers.hcct:{name.replace('-', '_')}"
 
 
 def test_a_client_alone_does_what_it_does_in_independent(toy: Path, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_the_other_two_tasks_run_with_their_own_claims(
     result = reproduce("table4", tmp_path, tasks)
     for task in tasks:
         assert {r.method for r in result.rows if (r.setting, r.metric) == (task, "error")} == {
-            *hcct.TABLE4, hcct.BY_RULE,
+            *hcct.TABLE4, hcct.BY_RULE, hcct.BY_DOMAIN,  # the toy has domains
         }  # fmt: skip
     assert [c.text for c in result.claims if not c.text.startswith("as published")] == [
         "FMNIST: hcct equals global",
@@ -366,6 +366,40 @@ def test_groups_are_forced_and_their_utility_is_read(toy: Path, tmp_path: Path) 
     assert utility["1 groups"] > utility["3 groups"] > -3.0
     assert [c.x for c in result.curves.values()] == [(1.0, 3.0, 6.0)] * 2
     assert len(result.claims) == 1
+
+
+def test_groups_are_turned_or_relabelled_and_as_large_as_each_other() -> None:
+    """Image i has the pixels 4 i to 4 i + 3: turned by a quarter (0 1 / 2 3) is (1 3 / 0 2)."""
+    arrays = {"x_train": np.arange(48).reshape(12, 1, 2, 2), "y_train": np.arange(12) % 3, "classes": np.arange(3)}
+    turned = hcct.in_groups(arrays, "turned", 4, 9, KEY)
+    assert turned["domain_train"].tolist() == [0, 1, 2, 3] * 2
+    for x, y, g in zip(turned["x_train"], turned["y_train"], turned["domain_train"], strict=True):
+        i = x.min() // 4
+        assert y == i % 3
+        assert x[0].ravel().tolist() == [4 * i + k for k in ((0, 1, 2, 3), (1, 3, 0, 2), (3, 2, 1, 0), (2, 0, 3, 1))[g]]
+    other = hcct.in_groups(arrays, "relabelled", 2, 12, KEY)
+    own = other["x_train"].min((1, 2, 3)) // 4 % 3
+    assert (other["y_train"] == own)[other["domain_train"] == 0].all()
+    names = {
+        (a, b) for a, b, g in zip(own.tolist(), other["y_train"].tolist(), other["domain_train"], strict=True) if g
+    }
+    assert len(names) == len(dict(names)) == len({b for _, b in names}) > 1  # one label for another, both ways
+
+
+def test_known_groups_are_compared_with_those_that_are_found(toy: Path, tmp_path: Path) -> None:
+    groups = {"how": "turned", "count": 2, "examples": 400}
+    tasks = {"turned": shrunk(toy, {"by": "domains", "per_domain": 2, "train": 40}, groups=groups)}
+    tasks["relabelled"] = {**tasks["turned"], "groups": {**groups, "how": "relabelled"}}
+    methods = {"HCCT": {"name": "hcct", "alpha": 1e6}, "IFCA": {"name": "ifca", "clusters": 2}}
+    result = reproduce("known_groups", tmp_path, tasks, methods=methods)
+    rows = {(r.method, r.setting, r.metric): r for r in result.rows}
+    # All in one group is what chance finds.
+    assert rows["HCCT", "turned", "adjusted Rand"].seeds == (0.0, 0.0)
+    assert rows["HCCT", "turned", "error"].seeds != rows["HCCT", "relabelled", "error"].seeds
+    texts = {c.text: c for c in result.claims}
+    assert "turned: groups by true domain errs less than one global model" in texts
+    assert texts["relabelled: HCCT finds the known groups (adjusted Rand above 0.9)"].holds is False
+    assert len(texts) == 2 * (4 * 2 + 3)
 
 
 def test_newcomers_are_told_from_founders(toy: Path, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def _verdict(
         return ("does not hold", f"the interval lies beyond {claim.within:g}") if beyond else None
     if low > 0.0 or high < 0.0:
         return "holds" if low > 0.0 else "does not hold", f"the interval excludes {claim.by:g}"
-    if percent and not claim.by and -100 * LEVEL < low and high < 100 * LEVEL:
+    if percent and not claim.by and low > -100 * LEVEL and high < 100 * LEVEL:
         return "does not hold", LEVEL_WORDS
     return ("undecided", f"the interval is narrower than {rule.until:g}") if high - low < rule.until else None
 

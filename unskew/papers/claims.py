@@ -2,9 +2,9 @@
 
 A claim that one number is above another holds if the whole of Student's 95 % interval is on its side, and does not hold
 if the whole interval is on the other.  It does not hold either if the interval reaches to both sides but lies within
-LEVEL of zero: the two are *level*, whichever is ahead.  All else is undecided.  This is the usual pair of one-sided tests
-of equivalence, at 2.5 % each and not at 5 %: the interval that is printed then decides all three verdicts, and "level" is
-said by mistake no more often than "holds".
+LEVEL of zero: the two are *level*, whichever is ahead.  All else is undecided.  This is the usual pair of one-sided
+tests of equivalence, at 2.5 % each and not at 5 %: the interval that is printed then decides all three verdicts, and
+"level" is said by mistake no more often than "holds".
 """
 
 import math
@@ -78,7 +78,7 @@ def decide(
     Args:
         text: The claim.
         differences: One for each seed.  Those that are zero in every seed are level.
-        unit, factor, form: The evidence shows the differences times `factor`, as `form` says; in points they may be level.
+        unit, factor, form: The evidence shows the differences times `factor`, as `form` says.  Points may be level.
         published: The paper's difference; the evidence says if it lies outside the interval, which excludes it.
     """
     bounds, n = interval(differences), len(differences)

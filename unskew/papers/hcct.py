@@ -34,8 +34,9 @@ from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
 from unskew.files import write_atomically
 from unskew.history import History
+from unskew.info import ClientGroups
 from unskew.keys import Key
-from unskew.papers.claims import SAME, Claim, decide, interval, ordered, paired, same
+from unskew.papers.claims import SAME, Claim, counted, decide, interval, ordered, paired, same
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import (
     Draft,
@@ -50,6 +51,8 @@ from unskew.papers.toolkit import (
     write_npz,
 )
 from unskew.record.logs import rows as log
+from unskew.record.reader import info_of, read
+from unskew.report.sections.groups import adjusted_rand, members
 from unskew.report.stats import Curve
 
 Floats = npt.NDArray[np.float64]
@@ -190,6 +193,32 @@ def division(by: str, **options: Any) -> Divide:
     return named[by](**options)
 
 
+def in_groups(
+    arrays: Mapping[str, npt.NDArray[Any]], how: str, count: int, examples: int, key: Key
+) -> dict[str, npt.NDArray[Any]]:
+    """So many of the training examples in `count` groups as large as each other, a group a domain.
+
+    Args:
+        arrays: `x_train` (N, C, H, W), `y_train` (N,) and others, which stay.
+        how: "turned" turns group g's images by g quarters, as IFCA does; "relabelled" exchanges the labels of all
+            groups but the first, at random and in each in another way.
+        count: Number of groups.
+        examples: Number of examples of all groups together.
+        key: Draws the examples, their groups and the labels.
+    """
+    drawn = (key / "examples").numpy().permutation(len(arrays["y_train"]))[: examples // count * count]
+    group = np.arange(len(drawn)) % count
+    x, y = arrays["x_train"][drawn], arrays["y_train"][drawn]
+    for g in range(1, count):
+        rows = group == g
+        if how == "turned":
+            x[rows] = np.rot90(x[rows], g, axes=(-2, -1))
+        else:
+            y[rows] = (key / "labels" / g).numpy().permutation(int(arrays["y_train"].max()) + 1)[y[rows]]
+    names = np.array([f"{how} {g}" for g in range(count)])
+    return {**arrays, "x_train": x, "y_train": y, "domain_train": group, "domains": names}
+
+
 # ---------------------------------------------------------------- runs
 @dataclass(frozen=True, eq=False)
 class ImageTask:
@@ -221,7 +250,7 @@ def read_task(draft: Draft, name: str) -> ImageTask:
     """A task of the reproduction."""
     settings = dict(draft["tasks"][name])
     why, divide = settings.pop("why", ""), division(**settings.pop("divide"))
-    seeds = tuple(settings.pop("seeds", ()))
+    seeds, groups = tuple(settings.pop("seeds", ())), settings.pop("groups", None)
     data = load(draft.request, settings["task"]["data"])
     arrays: dict[str, npt.NDArray[Any]] = {
         "x_train": as_tensor(data.x_train).numpy(),
@@ -233,8 +262,11 @@ def read_task(draft: Draft, name: str) -> ImageTask:
     }
     if data.domains is not None:
         arrays |= {"domain_train": data.domains.numpy(), "domains": np.array(data.domain_names)}
+    if groups is not None:
+        arrays = in_groups(arrays, key=Key(0) / draft.request.name / name, **groups)
     # A file of their own, so that the compressed original is read once.
-    source = write_npz(draft.request.folder / "data" / f"{data.name}.npz", arrays)
+    file = data.name if groups is None else f"{data.name}-{name}"
+    source = write_npz(draft.request.folder / "data" / f"{file}.npz", arrays)
     settings["task"] = {**settings["task"], **source}
     return ImageTask(name, settings, sources.load(source["data"]), divide, why, seeds)
 
@@ -574,6 +606,51 @@ def placed(errors: Mapping[str, Sequence[Floats]], utility: Mapping[str, Sequenc
     )
     where = f"utility is largest at {most}, error smallest at {least}, in the paper both at {BEST_GROUPS:g}"
     return replace(claim, evidence=f"{where}; {claim.evidence}")
+
+
+# ---------------------------------------------------------------- groups that are known
+def known_groups(request: ReproductionRequest) -> Result:
+    """Clients in groups that are known: do HCCT and IFCA find them, and is it worth it?"""
+    draft = Draft.of(request)
+    for name in draft["tasks"]:
+        task = read_task(draft, name)
+        runs, rand = [], dict[str, list[float]]()
+        for seed in draft["seeds"]:
+            clients = task.divide(task.dataset, Key(seed) / request.name / name)
+            assert task.dataset.domains is not None
+            truth = [int(task.dataset.domains[c.train[0]]) for c in clients]
+            history = run(draft, task, clients, seed, {**draft["methods"], **by_domain(task.dataset, clients)})
+            runs.append(history)
+            record = read(history.folder)
+            for method in set(draft["methods"]) & set(record.reports(ClientGroups)):
+                last = [members(info) for _, _, info in info_of(record, method, ClientGroups)][-1]
+                rand.setdefault(method, []).append(adjusted_rand(last, truth))
+        errors = client_errors(runs)
+        draft.rows += [over_clients(method, name, "error", values) for method, values in errors.items()]
+        draft.rows += [over_seeds(method, name, "adjusted Rand", values) for method, values in sorted(rand.items())]
+        draft.claims += known_groups_claims(name, errors, rand)
+        draft.curves = draft.curves or error_curves(runs)
+    return draft.result(**draft["tasks"][name]["groups"], rounds=task.rounds)
+
+
+FOUND = 0.9
+"""Adjusted Rand index from which groups are the known ones: 1 is all of them, 0 what chance finds."""
+
+
+def known_groups_claims(
+    name: str, errors: Mapping[str, Sequence[Floats]], rand: Mapping[str, Sequence[float]]
+) -> list[Claim]:
+    """Claims that the known groups help, that a method's groups do, and that they are the known ones."""
+    finders = sorted(rand)
+    claims = [
+        decide(f"{name}: {method} errs less than {words}", _apart(errors[other], errors[method]))
+        for method in (BY_DOMAIN, *finders)
+        for other, words in (("global", "one global model"), ("independent", "training alone"))
+    ]
+    for method in finders:
+        text = f"{name}: {method} finds the known groups (adjusted Rand above {FOUND:g})"
+        claims.append(counted(text, [v - FOUND for v in rand[method]], "of the index", 1.0, "+.2f"))
+    return claims
 
 
 # ---------------------------------------------------------------- clients that come later (Fig. 3)

@@ -58,7 +58,8 @@ def none_below(text: str, gains: Mapping[str, Sequence[float]]) -> Claim:
     below = [f"{c.text} {c.evidence}" for c in decided.values() if c.holds is False and not c.level]
     above = sum(c.holds is True for c in decided.values())
     level = sum(c.level for c in decided.values())
-    counts = f"of {len(gains)}, {above} above it, {len(gains) - above - level - len(below)} undecided, {level} level, {len(below)} below"
+    undecided = len(gains) - above - level - len(below)
+    counts = f"of {len(gains)}, {above} above it, {undecided} undecided, {level} level, {len(below)} below"
     return Claim(text, not below, f"{counts}{': ' if below else ''}{'; '.join(below)}")
 
 

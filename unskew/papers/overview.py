@@ -242,7 +242,9 @@ def _headline_lines(found: Sequence[tuple[Headline, Decided | None]], results: S
     for headline, claim in found:
         r = at.get(headline.reproduction)
         where = f"[{headline.reproduction}](#{_anchor(r)})" if r else headline.reproduction
-        ours = "not kept yet" if claim is None else claim.ours + (f"; published {claim.published}" * bool(claim.published))
+        ours = (
+            "not kept yet" if claim is None else claim.ours + (f"; published {claim.published}" * bool(claim.published))
+        )
         verdict = claim.shown if claim else "undecided"
         cells = (_cell(headline.says), f"{_cell(ours)} ({where})", verdict, _cell(claim.reason if claim else ""))
         yield f"| {headline.paper} | {' | '.join(cells)} |"
