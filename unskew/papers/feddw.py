@@ -450,10 +450,12 @@ def _gradient_claims(measured: Mapping[str, Mapping[int, Sequence[Mapping[str, R
         claims.append(Claim(text, largest == 0.0, f"the largest ratio is {largest:g}"))
         for kind, words in RATIO_WORDS.items():
             ratios = [[getattr(layers[CLASSIFIER], kind) for layers in seed] for seed in by_seed]
-            differences = [max(r) - bound if i else bound - max(r) for r in ratios]
+            # A ratio spreads by factors: the interval is that of the logarithms.
+            beyond = [math.log10(max(*r, math.ulp(0.0)) / bound) for r in ratios]
+            differences = beyond if i else [-d for d in beyond]
             side = "reaches more than" if i else "stays below"
             text = f"{label}: in the classifier its gradient {side} {100 * bound:g} % of cross-entropy's, {words}"
-            claim = decide(text, differences, "percentage points", 100.0, "+.3f")
+            claim = decide(text, differences, "decades from it", 1.0)
             most = ", ".join(f"{100 * max(r):.3g}" for r in ratios)
             claims.append(replace(claim, evidence=f"at most {most} % by seed: {claim.evidence}"))
     return claims
