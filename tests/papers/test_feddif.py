@@ -120,3 +120,18 @@ def test_the_comparison_runs_and_prices_every_method(tmp_path: Path) -> None:
     assert rows["fedavg", "to_target.iterations"].seeds == rows["fedavg", "to_target.rounds"].seeds
     assert rows["feddif eps1", "bytes.total"].ours > rows["fedavg", "bytes.total"].ours > 0
     assert {c.text.split()[0] for c in result.claims} == {m.split()[0] for m in methods - {"fedavg"}}
+
+
+def test_p001s_table_1_is_transcribed_and_feddif_claimed_above_what_it_is_published_above(tmp_path: Path) -> None:
+    """By more than FedSwap it is not: 92.18 beside 92.38 on MNIST.  Here on digits, two rounds of a toy's size."""
+    for name in ("cifar10", "mnist", "fashion_mnist"):
+        assert max(feddif.P001_TABLE1, key=lambda m: feddif.P001_TABLE1[m][name]) == "fedswap"
+    digits = {"task": {"data": "digits", "model": "logistic"}, "draw": {"train": 200, "test": 100}}
+    quick = {"rounds": 1, "seeds": [0, 1]}
+    result = feddif.p001_table1(request("p001-table1", tmp_path, experiment=quick, grounds={"mnist": digits}))
+    assert [c.text for c in result.claims] == [
+        f"feddif peaks above {rival} (logistic @ mnist)" for rival in ("fedavg", "tthf", "stc")
+    ]
+    peaks = {r.method: r.paper for r in result.rows if r.metric == "global.accuracy.best"}
+    assert peaks == {m: row["mnist"] / 100 for m, row in feddif.P001_TABLE1.items()}
+    assert "; published +8.44" in result.claims[0].evidence
