@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 from grid import GRID, network_of, one_network_each
 from recipe import CASES, make, world
-from two_nodes import check_bits, on
+from two_nodes import LARGE, LARGE_CELL, check_bits, on
 
 from unskew.local.executor import EvalJob
 from unskew.local.ray import RayPool, nodes
 from unskew.local.sequential import Sequential
 from unskew.local.workers.executor import Workers
+from unskew.tree import Params
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore")]  # Ray's own
@@ -23,6 +24,7 @@ def test_two_nodes_train_evaluate_and_hop_with_the_bits_of_one_process(pool: Ray
         check_bits(pool, case, network_of(case))
     check_evaluation(pool)
     check_hops(pool)
+    check_hops_of_large_models(pool)
     looked_at = nodes(cluster.address)
     assert [(n.cores, n.differences, n.problem) for n in looked_at] == [(1, (), "")] * 2
 
@@ -36,15 +38,26 @@ def check_evaluation(pool: RayPool) -> None:
 
 
 def check_hops(pool: RayPool) -> None:
-    """Four clients get a model, hop twice and are collected once: eight of sixteen models pass the driver.
+    """Four clients get a model of 2 kB, hop twice and are collected once: Ray gives a small model to the driver with
+    each of twelve answers, and the driver gives it on with eight hops; the first four are sent by it.
 
     Nothing else that passes has tensors; each of a model's four begins at a multiple of 64 bytes.
     """
     sim, before = on(pool, "relay", "perceptron"), pool.driver_bytes
     _, trace = sim.round(sim.start(), 1)
     assert len([t for t in trace.transfers if 0 not in (t.src, t.dst) and t.kind == "model"]) == 8
-    aligned = sum(-(-t.nbytes // 64) * 64 for t in sim.population.initial.values())
-    assert pool.driver_bytes - before == 8 * aligned
+    assert pool.driver_bytes - before == (4 + 12 + 8) * aligned(sim.population.initial)
+
+
+def check_hops_of_large_models(pool: RayPool) -> None:
+    """As above with models of 0.2 MB: only the four that are sent and the four that are collected pass the driver."""
+    before = pool.driver_bytes
+    assert next(LARGE.states(pool, LARGE_CELL)) == next(LARGE.states())
+    assert pool.driver_bytes - before == (4 + 4) * aligned(LARGE.world.population.initial)
+
+
+def aligned(model: Params) -> int:
+    return sum(-(-t.nbytes // 64) * 64 for t in model.values())
 
 
 @pytest.mark.slow

@@ -6,7 +6,11 @@ same bits.  Of messages and replies the tensors lie in one array, which Ray hand
 many clients share is put once for an exchange.
 
 A value that a step keeps stays in the object store.  The driver knows its size and where it lies; the actor of the
-client it hops to fetches it from there.
+client it hops to fetches it from there.  Ray itself keeps values below 100 kB in the driver, where they are counted
+among the bytes that pass it.
+
+The functions and objects that actors begin with are handed over by Ray, by its pickle; messages, memories, replies and
+what steps keep are JSON and arrays of bytes, as elsewhere.
 """
 
 import os
@@ -126,6 +130,7 @@ class _Actor:
                 data = {key: Packed.of(value) for key, value in parts.items()}
                 stays = {path: data.pop(path) for path in given.get("kept", ())}
                 given["sizes"] = {path: (wire.nbytes(parts[path]), wire.kind(parts[path])) for path in stays}
+                given["octets"] = sum(len(value.octets) for value in stays.values())
                 answers.append({**given, "parts": data})
                 kept.append(stays)
         except BaseException as error:
@@ -176,6 +181,15 @@ class _Sent:
     worker: _Worker
     job: Job
     kept: Sequence[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """What a client's step kept: its reference, and the bytes of it that Ray keeps in this process; 0 if it is in a
+    store, where values above 100 kB are."""
+
+    reference: Any
+    here: int
 
 
 @dataclass(eq=False)
@@ -282,8 +296,12 @@ class RayPool:
         return {i: self._ray.put(self._counted(Packed.of(value))) for i, value in common.items()}
 
     def _counted(self, value: Any) -> Any:
-        """The same value, its bytes added to those that passed this process."""
-        self.driver_bytes += len(value.octets) if isinstance(value, Packed) else 0
+        """The value as Ray is given it, its bytes added to those that passed this process."""
+        if isinstance(value, Packed):
+            self.driver_bytes += len(value.octets)
+        elif isinstance(value, _Kept):
+            self.driver_bytes += value.here
+            return value.reference
         return value
 
     def _send(self, queue: deque[Job], sent: dict[Any, _Sent], common: Mapping[int, Any]) -> list[Any]:
@@ -309,16 +327,21 @@ class RayPool:
         answers = self._get(reference, f"{where}, at work on {', '.join(map(str, sent.job.names))}")
         if answers and isinstance(answers[0], str):  # a failure: its kind, text and trace
             raise exception(*answers)
-        for name, given, kept in zip(sent.job.names, answers, sent.kept, strict=True):
+        places = self._ray.experimental.get_local_object_locations(sent.kept)
+        for name, given, reference in zip(sent.job.names, answers, sent.kept, strict=True):
             for key, packed in given["parts"].items():
                 given["parts"][key] = packed.body, self._counted(packed).tensors()
+            place = places.get(reference, {})
+            kept = _Kept(reference, 0 if place.get("node_ids") or place.get("did_spill") else given["octets"])
+            self.driver_bytes += kept.here
             for path, (nbytes, kind) in given["sizes"].items():
                 given["parts"][path] = Stored(nbytes, kind, (kept, path), self._bring(kept, path))
             yield name, given
 
-    def _bring(self, kept: Any, path: str) -> Callable[[Any], Any]:
+    def _bring(self, kept: _Kept, path: str) -> Callable[[Any], Any]:
         def bring(value_type: Any) -> Any:
-            return self._counted(self._get(kept, "a kept value")[path]).read(value_type)
+            packed: Packed = self._get(kept.reference, "a kept value")[path]
+            return (packed if kept.here else self._counted(packed)).read(value_type)
 
         return bring
 
@@ -337,8 +360,8 @@ def _written(job: Job, common: Mapping[int, Any]) -> tuple[list[dict[str, Any]],
 
     def place(value: Any) -> dict[str, Any]:
         if isinstance(value, Stored):
-            reference, path = value.place
-            return {"argument": index(reference, reference), "path": path}
+            kept, path = value.place
+            return {"argument": index(kept, kept), "path": path}
         return {"argument": index(id(value), common.get(id(value)) or Packed.of(value))}
 
     def index(name: Any, argument: Any) -> int:
