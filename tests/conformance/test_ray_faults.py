@@ -54,6 +54,28 @@ def test_any_number_of_actors_gives_the_same_bits(actors: int, free: Any) -> Non
         free.remove_node(node)
 
 
+def test_a_pool_waits_for_cores_that_another_has_and_says_so(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two points of a sweep on one cluster: the second begins when the first ends, however long that takes."""
+    first = RayPool(PoolParts(open_cell, 2, 1 << 12))
+    noted: list[str] = []
+    started(first)
+    monkeypatch.setattr(ray_module, "STARTING_S", 0.5)
+
+    def note(text: str) -> None:
+        noted.append(text)
+        first.close()
+
+    try:
+        second = RayPool(PoolParts(open_cell, 2, 1 << 12, note=note))
+    finally:
+        first.close()
+    try:
+        check_bits(second, "fedavg", "perceptron")
+        assert noted == ["no core of the Ray cluster is free; this run begins when one is (see: ray status)"]
+    finally:
+        second.close()
+
+
 def test_a_killed_actor_is_begun_again_and_the_bits_stay(free: Any) -> None:
     own = RayPool(PoolParts(open_cell, 1, 1 << 12))
     victims: list[int] = []

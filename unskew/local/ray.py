@@ -43,7 +43,7 @@ JOB_BYTES = 1 << 26
 """Most bytes of a job's messages, memories and replies, at four models for each of its clients."""
 
 STARTING_S = 120.0
-"""Time in which the first actor must be at work, seconds."""
+"""Time in which a cluster must have a core, and a node answer a question, seconds."""
 
 
 def machine_kind() -> dict[str, str]:
@@ -210,7 +210,7 @@ class RayPool:
 
     Raises:
         ConfigError: If Ray is not installed.
-        WorkerError: If there is no cluster at the address, no GPU where some are wanted, or no actor could start.
+        WorkerError: If there is no cluster at the address, no GPU where some are wanted, or it has no core.
     """
 
     parts: PoolParts
@@ -235,13 +235,21 @@ class RayPool:
             for _ in range(self.parts.workers or self._room()):
                 actor = kind.remote(sys.path, [self._open], None if self.mixed else machine_kind())
                 self.workers.append(_Worker(actor, actor.pid.remote()))
-            if not self._ray.wait([w.started for w in self.workers], timeout=STARTING_S)[0]:
-                raise WorkerError(
-                    f"no node of the Ray cluster had a free core within {STARTING_S:.0f} s; see: ray status"
-                )
+            self._await_first()
         except BaseException:
             self.close()
             raise
+
+    def _await_first(self) -> None:
+        """Wait until an actor is at work, for as long as other runs have the cores."""
+        started, noted = [w.started for w in self.workers], False
+        while not self._ray.wait(started, timeout=STARTING_S)[0]:
+            there = self._ray.cluster_resources()
+            if there.get("CPU", 0) < 1 or there.get("GPU", 0) < self.num_gpus:
+                raise WorkerError(f"no node of the Ray cluster had a core within {STARTING_S:.0f} s; see: ray status")
+            if not noted:
+                self.parts.note("no core of the Ray cluster is free; this run begins when one is (see: ray status)")
+                noted = True
 
     def _room(self) -> int:
         """The number of actors that the cluster as it is has room for."""
