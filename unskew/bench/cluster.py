@@ -37,7 +37,7 @@ from unskew.bench.toolkit import (
 from unskew.errors import UnskewError
 from unskew.keys import Key
 from unskew.local.executor import PoolParts, untrained
-from unskew.local.ray import Packed, RayPool, imported
+from unskew.local.ray import Packed, RayPool, connect, imported
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import JobPool, Pool
@@ -229,8 +229,7 @@ def _sums(repeats: int) -> list[BenchRow]:
     world = random_clients(WORKLOADS["W2"], 2, Key(0) / "sum")
     model = Packed.of(world.population.initial)
     with threads(1):
-        ray.init(address="local", num_cpus=cores(), include_dashboard=False, log_to_driver=False,
-                 object_store_memory=STORE_MB << 20)  # fmt: skip
+        connect("local", cores(), STORE_MB)
         try:
             adders = [ray.remote(_Adder).remote() for _ in range(cores())]
             cpu: dict[str, list[float]] = {"driver": [], "actors": []}

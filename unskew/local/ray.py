@@ -13,13 +13,17 @@ The functions and objects that actors begin with are handed over by Ray, by its 
 what steps keep are JSON and arrays of bytes, as elsewhere.
 """
 
+import functools
+import hashlib
 import os
 import platform
+import secrets
 import socket
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -49,12 +53,21 @@ STARTING_S = 120.0
 def machine_kind() -> dict[str, str]:
     """Return what the last bits of training depend on: versions, processor family, vector instructions of PyTorch."""
     return {
-        "unskew": version.__version__,
+        "unskew": f"{version.__version__} ({code_hash(Path(version.__file__).parent)})",
         "torch": torch.__version__,
         "python": platform.python_version(),
         "processor": platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
+
+
+@functools.cache
+def code_hash(package: Path) -> str:
+    """Return a short hash of a package's modules: two checkouts of one version may differ."""
+    modules = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        modules.update(f"{file.relative_to(package)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return modules.hexdigest()[:8]
 
 
 # ---------------------------------------------------------------- values on their way
@@ -357,8 +370,20 @@ class RayPool:
         try:
             return self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise WorkerError(f"{where}: Ray gave up after {RETRIES} retries: {reason}") from error
+            raise WorkerError(f"{where}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Say why Ray has no answer."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if getattr(error, "actor_init_failed", False):
+        return f"an actor could not begin: {lines[-1]}; see: unskew doctor --cluster ADDRESS"
+    if "all references to the actor were removed" in str(error):  # what a cluster makes of a driver that refuses it
+        return (
+            "the Ray cluster dropped the actors: it was begun without the token that this process has; begin it again, "
+            "or set RAY_AUTH_MODE=disabled here"
+        )
+    return f"Ray gave up after up to {RETRIES} retries: {lines[0]}"
 
 
 def _written(job: Job, common: Mapping[int, Any]) -> tuple[list[dict[str, Any]], list[Any]]:
@@ -396,6 +421,9 @@ def connect(address: str, cores: int | None = None, store_mb: int | None = None)
     if address not in ("local", "auto"):
         _require_listening(address)
     ray = imported()
+    if address == "local" and not os.environ.keys() & {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
+        # Ray would leave one in the home folder, and from then on clusters begun there would ask for it.
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     local = {"num_cpus": cores, "object_store_memory": store_mb and store_mb << 20, "include_dashboard": False}
     try:
         ray.init(address=address, log_to_driver=False, **(local if address == "local" else {}))
