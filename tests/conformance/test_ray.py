@@ -1,16 +1,28 @@
 """Actors of a Ray cluster: every algorithm ends with the bits of the sequential executor."""
 
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from grid import GRID, network_of, one_network_each
 from recipe import CASES, make, world
 from two_nodes import LARGE, LARGE_CELL, check_bits, on
 
+import unskew as us
+from unskew import papers
+from unskew.experiment.config import Experiment, to_toml
 from unskew.local.executor import EvalJob
 from unskew.local.ray import RayPool, nodes
 from unskew.local.sequential import Sequential
 from unskew.local.workers.executor import Workers
+from unskew.papers import toolkit
+from unskew.run.callbacks import NoCallback
 from unskew.tree import Params
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
@@ -66,3 +78,78 @@ def test_actors_on_two_nodes_end_with_the_bits_of_the_sequential_executor(
     case: str, network: str, pool: RayPool
 ) -> None:
     check_bits(pool, case, network)
+
+
+# ---------------------------------------------------------------- every way in
+MINE = """
+from dataclasses import dataclass
+from torch import nn
+import unskew as us
+
+@dataclass(frozen=True)
+class Mine(us.FedAvg):
+    pass
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+"""
+
+
+@pytest.mark.slow
+def test_simulate_takes_modules_and_data_of_ones_own_to_every_node(
+    free: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method and a network from a module beside the script, one method from the script itself, and arrays."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = importlib.import_module("mine")
+    sgd = us.SgdConfig(0.1, batch_size=8)
+    here = type("Here", (mine.Mine,), {"__module__": "__main__"})
+    draw = torch.Generator().manual_seed(1)
+    x, y = torch.randn(120, 4, generator=draw), torch.randint(3, (120,), generator=draw)
+
+    def by(executor: str) -> us.History:
+        methods = {"mine": mine.Mine(sgd), "here": here(sgd)}
+        runtime = us.Runtime(executor=executor)
+        return us.simulate(methods, data=(x, y), model=mine.Net, rounds=2, progress=False, runtime=runtime)
+
+    assert by("ray").summary["fingerprint"] == by("sequential").summary["fingerprint"]
+
+
+@pytest.mark.slow
+def test_the_points_of_a_sweep_take_turns_on_a_cluster(
+    free: Any, tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """Two at once, each with an actor for every core: the second waits for the first."""
+    prints: list[str] = []
+    by_ray = f'{{executor="ray", executor_options={{address="{free.address}"}}}}'
+    for runtime in (by_ray, '{executor="sequential"}'):
+        file, out = tmp_path / "sweep.toml", tmp_path / f"sweep{len(prints)}"
+        file.write_text(to_toml(tiny("seeds=[4]")) + '\n[sweep.grid]\n"split.alpha" = [0.5, 1.0]\n')
+        command = ["sweep", str(file), "--out", str(out), "--jobs", "2", "--json", "--set", f"runtime={runtime}"]
+        done = subprocess.run([sys.executable, "-m", "unskew", *command], capture_output=True, timeout=240)
+        assert done.returncode == 0, done.stderr.decode()
+        prints.append(json.loads(done.stdout)["fingerprint"])
+    assert prints[0] == prints[1]
+
+
+@pytest.mark.slow
+def test_a_reproduction_by_ray_has_the_numbers_of_one_in_sequence(
+    free: Any, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = toolkit.settings
+
+    def shrunk(request: toolkit.ReproductionRequest) -> dict[str, Any]:
+        settings = whole(request)
+        return {**settings, "experiment": {**settings["experiment"], "rounds": 2, "seeds": [0, 1]}}
+
+    monkeypatch.setattr(toolkit, "settings", shrunk)
+    found = [
+        papers.reproduce(
+            "noniid/digits", "small", tmp_path / executor, None, NoCallback(),
+            {"experiment": {"runtime": {"executor": executor}}},
+        )
+        for executor in ("ray", "sequential")
+    ]  # fmt: skip
+    assert found[0].to_json()["rows"] == found[1].to_json()["rows"]

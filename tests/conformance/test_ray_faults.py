@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -222,27 +223,43 @@ def test_five_hundred_rounds_leave_memory_as_it_was(free: Any) -> None:
 
 
 # ---------------------------------------------------------------- the driver
-RUN = ("seeds=[4]", "rounds=60", "runtime.checkpoint_every=1", "runtime.executor=ray", "runtime.workers=2")
+RUN = ("seeds=[4]", "rounds=6", "runtime.checkpoint_every=1", "runtime.executor=ray", "runtime.workers=2")
 
 
 def unskew(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "unskew", *map(str, arguments)], **options)
 
 
+DYING = """
+import os, signal
+from unskew import cli
+from unskew.run import checkpoint
+
+save, saved = checkpoint.save, []
+
+def dying(*given):
+    saved.append(save(*given))
+    if len(saved) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return saved[-1]
+
+checkpoint.save = dying
+cli.main()
+"""
+
+
 def test_a_killed_driver_is_resumed_on_the_same_cluster(
     free: Any, tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
+    """It is killed between two rounds, while its actors hold both cores."""
     address = f'runtime.executor_options={{address="{free.address}"}}'
     file, folder = tmp_path / "experiment.toml", tmp_path / "run"
     file.write_text(to_toml(tiny(*RUN, address)))
     alone = loop.start(tiny(*RUN[:3], "runtime.executor=sequential"), tmp_path / "alone")
     with (tmp_path / "killed.log").open("wb") as log:
-        driver = unskew("run", file, "--out", folder, "--quiet", stdout=log, stderr=log)
-        until = time.monotonic() + 120
-        while not list(folder.glob("**/*.safetensors")) and driver.poll() is None and time.monotonic() < until:
-            time.sleep(0.02)
-        driver.kill()
-        assert driver.wait() == -signal.SIGKILL, (tmp_path / "killed.log").read_text()
+        command = [sys.executable, "-c", DYING, "run", str(file), "--out", str(folder), "--quiet"]
+        killed = subprocess.run(command, stdout=log, stderr=log, timeout=180).returncode
+    assert killed == -signal.SIGKILL, (tmp_path / "killed.log").read_text()
     assert not (folder / "summary.json").exists()
     resumed = unskew("resume", folder, "--quiet")
     assert resumed.wait(timeout=180) == 0
@@ -275,51 +292,57 @@ def free_port() -> int:
 def test_two_nodes_begun_by_the_command_line_run_an_experiment(
     token: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the guide has it: ray start, ray start, unskew doctor, unskew run; with and without Ray's token."""
+    """As the guide has it: ray start, ray start, unskew doctor, unskew run.
+
+    Without Ray's token the cluster is found by "auto", with it by its address.
+    """
     monkeypatch.setenv("HOME", str(tmp_path))  # where Ray keeps a token
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
+    secret = tmp_path / ".ray" / "auth_token"
+    secret.parent.mkdir()
     if token != "none":
-        (tmp_path / ".ray").mkdir()
-        (tmp_path / ".ray" / "auth_token").write_text("0123456789abcdef" * 4)
+        secret.write_text("0123456789abcdef" * 4)
         monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    port, env = free_port(), dict(os.environ)
-    address = f"127.0.0.1:{port}"
+    port, store = free_port(), f"--object-store-memory={STORE}"
+    joined = f"127.0.0.1:{port}"
+    address = "auto" if token == "none" else joined
     file = tmp_path / "experiment.toml"
-    settings = (*RUN, "rounds=3", f'runtime.executor_options={{address="{address}"}}')
-    file.write_text(to_toml(tiny(*settings)))
+    file.write_text(to_toml(tiny(*RUN, "rounds=3", f'runtime.executor_options={{address="{address}"}}')))
     alone = loop.start(tiny(*RUN[:3], "rounds=3", "runtime.executor=sequential"), tmp_path / "alone")
-    store = f"--object-store-memory={STORE}"
     with ExitStack() as stack:
-        stack.enter_context(
-            ray_start("--head", f"--port={port}", "--include-dashboard=false", store, log=tmp_path / "head", env=env)
-        )
-        wait_for(port)
-        stack.enter_context(ray_start(f"--address={address}", store, log=tmp_path / "second", env=env))
-        until, said = time.monotonic() + 60, ""
+        short = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))  # a socket's path has 107 characters
+        monkeypatch.setenv("RAY_TMPDIR", short)  # where "auto" looks for the cluster begun last
+        env = dict(os.environ)
+        head = ("--head", f"--port={port}", "--include-dashboard=false", store)
+        stack.enter_context(ray_start(*head, log=tmp_path / "head", env=env))
+        wait_for(Path(short) / "ray" / "ray_current_cluster")
+        stack.enter_context(ray_start(f"--address={joined}", store, log=tmp_path / "second", env=env))
+        until, said = time.monotonic() + 120, ""
         while "2 machines, 2 cores" not in said and time.monotonic() < until:
             doctor = unskew("doctor", "--cluster", address, stdout=subprocess.PIPE)
             said = doctor.communicate(timeout=120)[0].decode()
         assert "2 machines, 2 cores" in said, said
         assert said.count("versions and processor as here") == 2
         assert unskew("run", file, "--out", tmp_path / "run", "--quiet").wait(timeout=180) == 0
-        if token == "asked for":
-            bare = unskew(
-                "doctor", "--cluster", address, env=env | {"RAY_AUTH_MODE": "disabled"}, stderr=subprocess.PIPE
-            )
-            assert "InvalidAuthToken, set RAY_AUTH_MODE=token and copy" in bare.communicate(timeout=120)[1].decode()
+        if token == "none":
+            secret.write_text("0123456789abcdef" * 4)  # as a Ray of another project leaves it
+            late = unskew("run", file, "--out", tmp_path / "late", "--quiet", stderr=subprocess.PIPE)
+            refusal = "begun without the token that this process has; begin it again, or set RAY_AUTH_MODE=disabled"
+        else:
+            bare = env | {"RAY_AUTH_MODE": "disabled"}
+            late = unskew("doctor", "--cluster", address, env=bare, stderr=subprocess.PIPE)
+            refusal = "InvalidAuthToken, set RAY_AUTH_MODE=token and copy"
+        assert refusal in late.communicate(timeout=120)[1].decode()
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["fingerprint"] == alone.summary["fingerprint"]
 
 
-def wait_for(port: int) -> None:
+def wait_for(file: Path) -> None:
     until = time.monotonic() + 60
-    while time.monotonic() < until:
-        with socket.socket() as sock:
-            if sock.connect_ex(("127.0.0.1", port)) == 0:
-                return
+    while not file.exists():
+        assert time.monotonic() < until, f"{file} is not there"
         time.sleep(0.2)
-    raise AssertionError(f"nothing listens on port {port}")
 
 
 # ---------------------------------------------------------------- GPUs
