@@ -3,7 +3,7 @@
 import difflib
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class UnskewError(Exception):
@@ -28,6 +28,18 @@ class ProtocolError(UnskewError):
 
 class QuorumError(UnskewError):
     """Too few replies for a meaningful round."""
+
+
+class SuspectError(QuorumError):
+    """A round without a result because of what some clients sent, which can be tried again without them.
+
+    Attributes:
+        suspects: What is wrong with what they sent, by client.
+    """
+
+    def __init__(self, what: str, suspects: Mapping[int, str]) -> None:
+        super().__init__(f"{what}: " + "; ".join(f"client {c}: {why}" for c, why in suspects.items()))
+        self.suspects = dict(suspects)
 
 
 class WireError(UnskewError):

@@ -48,6 +48,7 @@ from unskew.tasks.task import Task, make_task
 from unskew.tree import Params, leaves
 from unskew.wrappers.clip_norm import ClipNorm
 from unskew.wrappers.quantise import Quantise
+from unskew.wrappers.secure_sum import SecureSum
 from unskew.wrappers.top_k import TopK
 
 SIZES = (9, 4, 12, 6, 2, 7)
@@ -165,6 +166,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "feddistill_plus, feddw": ("feddistill_plus", {"compat": "feddw"}),
 }
 CASES = [*VARIANTS, "relay"]
+VARIANTS["fedavg+secure_sum"] = ("fedavg+secure_sum", {"secure_sum": SecureSum()})  # too slow for every grid
 
 
 factory_of = functools.cache(resolve)

@@ -137,6 +137,25 @@ def odd(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}: {x:g}", x) for x in (0.0, -1.0, 1e-300))
 
 
+def forged(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The value with one key, share or vector in it changed to another, or to none."""
+    if is_record(value):
+        for f in dataclasses.fields(value):
+            for what, lie in forged(getattr(value, f.name), f"{path}/{f.name}"):
+                yield what, dataclasses.replace(value, **{f.name: lie})
+    elif isinstance(value, str):
+        yield f"{path}: nothing", ""
+        yield f"{path}: another", value[::-1]
+    elif isinstance(value, dict) and value:
+        (k, v), *rest = value.items()
+        yield f"{path}: one is missing", dict(rest)
+        yield f"{path}: a stranger's", {**value, 77: v}
+        for what, lie in forged(v, f"{path}/{k}"):
+            yield what, {**value, k: lie}
+    elif isinstance(value, Tensor):
+        yield f"{path}: too short", value[:-1]
+
+
 class Liar:
     """Answers as the client would, but tells a lie that it has not told yet, once a round."""
 
@@ -248,6 +267,27 @@ def joining(kind: Any, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, MAXFLGroupReply) and value.params is None:
         value = dataclasses.replace(value, params=built("maxfl_hcct", NETWORK)[1].initial)
     return kind(value)  # type: ignore[no-any-return]
+
+
+HARMLESS = ("secure_unmask", "secure_shares /to/0")
+"""What of a secure sum one client may forge: the others' shares are enough."""
+FEW_FORGED = ("/own: another", "/to: one is missing", "/masked: too short", "/own/0: another")
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("only", [FEW_FORGED, pytest.param(("",), marks=pytest.mark.slow)], ids=["few", "all"])
+def test_no_forged_key_share_or_vector_ends_a_run_with_secure_sums(only: tuple[str, ...], tmp_path: Path) -> None:
+    """The liar is refused, or its round is begun again without it; or the others' shares are enough."""
+
+    def some(value: Any) -> Iterator[tuple[str, Any]]:
+        yield from ((what, lie) for what, lie in forged(value) if what.endswith(only))
+
+    told = set()
+    for step, what, failures, _ in lived("fedavg+secure_sum", tmp_path, some):
+        told.add(step)
+        assert failures.keys() <= {LIAR}, (step, what, failures)
+        assert failures or f"{step} {what}".startswith(HARMLESS), (step, what, "was believed")
+    assert told == {"secure_keys", "secure_shares", "train", "secure_unmask"}
 
 
 @pytest.mark.parametrize("kind", [lies, odd])

@@ -8,16 +8,27 @@ from recipe import LOCAL, simulator
 from torch import Tensor
 
 import unskew as us
-from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.algorithms.feddc import FedDC
 from unskew.algorithms.feddyn import FedDyn
 from unskew.algorithms.scaffold import SCAFFOLD
-from unskew.errors import ConfigError, ProtocolError, QuorumError
+from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError
 from unskew.protocol import Ask
 from unskew.tree import Params
 from unskew.world.outage import Outage
 from unskew.wrappers.base import wrap
-from unskew.wrappers.secure_sum import KEYS, UNIT, UNMASK, SecureSum, SumOfVectors, Unmask
+from unskew.wrappers.secure_sum import (
+    KEYS,
+    UNIT,
+    UNMASK,
+    PublicKeys,
+    SecureMessage,
+    SecureSum,
+    SumOfVectors,
+    Unmask,
+    _primitives,
+    _together,
+)
 
 METHODS = {
     "by examples": FedAvg(local=LOCAL),
@@ -93,6 +104,56 @@ def test_every_byte_of_the_four_exchanges_is_in_the_ledger() -> None:
     assert {row.hop for row in plain[0].transfers} == {0}
     assert {row.hop for row in secure[0].transfers} == {0, 1, 2, 3}
     assert sum(row.bytes for row in secure[0].transfers) > sum(row.bytes for row in plain[0].transfers)
+
+
+class Forging(SecureSum):
+    """A secure sum in which client 2 adds something else than its vector, before the masks."""
+
+    def __init__(self, forge: Any) -> None:
+        super().__init__()
+        object.__setattr__(self, "forge", forge)
+
+    def vector(self, fields: Any, reply: Any, msg: Any) -> Tensor:
+        vector = super().vector(fields, reply, msg)
+        return self.forge(vector) if reply.n == FORGER else vector  # type: ignore[attr-defined]
+
+
+FORGER = 2
+"""Number of examples of the client that lies."""
+
+
+@pytest.mark.parametrize(
+    ("forge", "says"),
+    [
+        (torch.zeros_like, "no vector of its examples"),
+        (lambda v: torch.cat([v[:1] * 2, v[1:]]), "no vector of its examples"),
+        (lambda v: torch.cat([v[:-1], torch.tensor([1 << 40])]), "numbers beyond clip = 8"),
+        (lambda v: torch.randint(-(1 << 62), 1 << 62, v.shape), "no vector of its examples"),
+    ],
+    ids=["zeros", "another weight", "too large", "noise"],
+)
+def test_a_sum_that_no_vectors_have_is_no_model(forge: Any, says: str) -> None:
+    """Nobody can tell whose vector it was, but the model of before stays."""
+    with pytest.raises(QuorumError, match=f"round 1 has no secure sum of clients .*: one of them sent .*{says}"):
+        played(wrap(FedAvg(local=LOCAL), Forging(forge)))
+
+
+def test_an_update_that_is_not_a_number_ends_in_words() -> None:
+    by, model = SecureSum(), {"w": torch.zeros(2)}
+    message = SecureMessage(ModelMessage(model), {0: PublicKeys("", "", "")}, (("params", ""),))
+    reply = ModelReply({"w": torch.tensor([1.0, float("nan")])}, 3)
+    with pytest.raises(DivergedError, match="an update became NaN"):
+        by.vector(by.fields(FedAvg(local=LOCAL), "train"), reply, message)
+
+
+def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:
+    flwr, secret = _primitives(), bytes(range(32))
+    shares = dict(enumerate(flwr.split(secret, 3, 6)))
+    for liars in (set[int](), {1}, {0, 4}, {1, 2, 5}):
+        told = shares | {c: shares[c][:4] + shares[c][:3:-1] for c in liars}
+        assert _together(told, 3, lambda s: s == secret) == (secret, liars)
+    too_many = shares | {c: shares[c][::-1] for c in range(4)}
+    assert _together(too_many, 3, lambda s: s == secret) == (None, set())
 
 
 def test_entries_are_clipped_at_the_bound() -> None:

@@ -98,7 +98,8 @@ def measure(
 ) -> list[BenchRow]:
     """Measure, as rows of the benchmark's JSON, balanced accuracy by suite, attack, share of attackers and method.
 
-    A row has the mean over seeds, which draw the malicious clients too, and with several their standard deviation.
+    A row has the mean over seeds, which draw the malicious clients too, and with several their standard deviation and
+    the values.
 
     Args:
         data_dir: Directory with the folder `federated`; None takes digits.
@@ -138,7 +139,9 @@ def measure(
                     values = [r["value"] for r in ended if r["name"] == metric and r["method"] == method]
                     if values:
                         row = {"case": case, "what": what, "contender": method, "value": float(np.mean(values))}
-                        rows.append(row | ({"deviation": float(np.std(values, ddof=1))} if seeds > 1 else {}))
+                        rows.append(
+                            row | ({"deviation": float(np.std(values, ddof=1)), "values": values} if seeds > 1 else {})
+                        )
             say(f"{name}, {label} {share:g}: " + ", ".join(
                 f"{r['contender']} {r['value']:.3f}" for r in rows if r["case"] == case
             ))  # fmt: skip
@@ -146,15 +149,16 @@ def measure(
 
 
 def figure(rows: Sequence[BenchRow], suite: str) -> str:
-    """Draw accuracy against the share of malicious clients that flip signs, as SVG."""
-    points: dict[str, dict[float, float]] = {}
+    """Draw accuracy against the share of malicious clients that flip signs, with the range of seeds, as SVG."""
+    points: dict[str, dict[float, Sequence[float]]] = {}
     for row in rows:
         name, attack, share = row["case"].split("/")
         if name == suite and row["what"] == "balanced accuracy" and attack in ("none", "sign_flip"):
-            points.setdefault(row["contender"], {})[float(share)] = row["value"]
+            points.setdefault(row["contender"], {})[float(share)] = row.get("values", (row["value"],))
     looks = figures.looks([False] * len(points))
+    seeds = max((len(values) for of in points.values() for values in of.values()), default=1)
     lines = [
-        figures.Line(method, look, curve([100 * f for f in sorted(of)], [(of[f],) for f in sorted(of)], 1))
+        figures.Line(method, look, curve([100 * f for f in sorted(of)], [of[f] for f in sorted(of)], seeds))
         for (method, of), look in zip(points.items(), looks, strict=True)
     ]
     text = f"Balanced accuracy on {suite} by the share of clients that send three times the opposite of their update."

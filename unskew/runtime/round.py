@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unskew import wire
-from unskew.errors import ConfigError, ProtocolError, QuorumError
+from unskew.errors import ConfigError, ProtocolError, QuorumError, SuspectError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
 from unskew.local.executor import Executor, Stored, Trainer
@@ -330,7 +330,8 @@ class Driver(Generic[S]):
     def round(self, state: S, t: int) -> tuple[S, Trace]:
         """Run round `t`, counted from 1: return the next state, and a record of what happened.
 
-        A round that makes the global model diverge by the replies of a few remote clients is run again without them.
+        A round that makes the global model diverge by the replies of a few remote clients, or has no result because of
+        them, is run again without them.
         Any exception leaves client memory as it was before the round, and what had failed by then to `drain_records`.
 
         Raises:
@@ -344,18 +345,23 @@ class Driver(Generic[S]):
             exchanges = _Round(self, t, trace, left_out)
             try:
                 new: S = drive(self.algorithm.round(state, self.federation(t)), exchanges.answer)
-                suspects = self.suspects(exchanges, state, new)
+                suspects = {
+                    c: f"with its reply the model diverged; {why}"
+                    for c, why in self.suspects(exchanges, state, new).items()
+                }
                 if not suspects:
                     self.memory.commit(t)
                     return new, trace
-            except BaseException:
-                self._failures.extend(trace.failures)
-                raise
+            except BaseException as error:
+                suspects = error.suspects if isinstance(error, SuspectError) and self.clients.remote else {}
+                if not suspects.keys() - left_out.keys():
+                    self._failures.extend(trace.failures)
+                    raise
             finally:
                 self.memory.discard()
             # What the first try sent and computed stays in the record: it has been spent.
             trace.failures.clear()
-            left_out |= {c: f"refused: with its reply the model diverged; {why}" for c, why in suspects.items()}
+            left_out |= {c: f"refused: {why}" for c, why in suspects.items()}
             self.clients.restart(t)
 
     def suspects(self, exchanges: "_Round", before: S, after: S) -> Mapping[ClientId, str]:

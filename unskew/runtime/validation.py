@@ -196,13 +196,16 @@ def outline(reply: Any) -> Outline:
     return dict(_outline(reply))
 
 
-def _outline(reply: Any, path: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield by path the names in each table of tensors, and element type and dimensions of each other tensor."""
+def _outline(reply: Any, path: str = "", exact: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield by path the names in each table of tensors, and element type and dimensions of each other tensor.
+
+    Lengths count where the reply itself is one tensor, and in `sealed` records, whose tensors are added up as they are.
+    """
     if isinstance(reply, Tensor):
-        yield path, (str(reply.dtype), f"{reply.ndim} dimensions" if path else str(tuple(reply.shape)))
+        yield path, (str(reply.dtype), str(tuple(reply.shape)) if exact or not path else f"{reply.ndim} dimensions")
     elif is_record(reply):
         for f in dataclasses.fields(reply):
-            yield from _outline(getattr(reply, f.name), f"{path}/{f.name}")
+            yield from _outline(getattr(reply, f.name), f"{path}/{f.name}", getattr(reply, "sealed", False))
     else:
         yield from ((where, tuple(sorted(table))) for where, table, _ in _tables(reply, path))
 
