@@ -24,7 +24,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
 from unskew.algorithms.feddw import DW, FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
-from unskew.protocol import SgdConfig, Spending
+from unskew.protocol import Held, SgdConfig, Spending
 from unskew.runtime.budget import Upload, charge
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.flower import unpack
@@ -328,3 +328,43 @@ def test_a_row_that_a_power_cut_tore_stays_a_line_of_its_own(tmp_path: Path) -> 
     torn, row = path.read_bytes().splitlines()
     assert torn == b'{"time": "2026'
     assert json.loads(row)["released"] == ["a description of the client"]
+
+
+def test_no_head_of_a_hostile_server_ends_a_client_or_fills_its_log(site: Callable[..., Site], tmp_path: Path) -> None:
+    """JSON as deep as the parser takes could not be written again, and ended the client; and all of it was logged."""
+    there = site(FedAvg(local=SMALL), audit=tmp_path / "audit.jsonl")
+    heads = [
+        f'{{"context":{{"run":{"[" * depth}{"]" * depth}}},"step":"{"x" * 99_999}"}}' for depth in range(700, 1000, 3)
+    ]
+    for head in (
+        *heads,
+        '{"context": {"run": 1e999, "cell": true, "round": null}, "hop": {"a": 1}, "step": "s\\u001b"}',
+    ):
+        assert there.client.answer(Envelope("ask", head)).action == "refused"
+    rows = (tmp_path / "audit.jsonl").read_bytes().splitlines()
+    assert len(rows) == len(heads) + 1
+    assert max(map(len, rows)) < 2000
+    assert json.loads(rows[-1])["step"] == "s\x1b"
+
+
+def test_a_head_that_is_too_long_is_not_read_for_the_log_either(
+    site: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsed, a list of lists takes thirty times its bytes."""
+    there = site(FedAvg(local=SMALL), audit=tmp_path / "audit.jsonl")
+    parsed: list[int] = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text, **options: (parsed.append(len(text)), loads(text, **options))[1])
+    assert "more than the 1048576 allowed" in reason(there.client.answer(Envelope("ask", "[" * (2 << 20))))
+    assert max(parsed) < 1000
+
+
+def test_a_held_value_is_handed_over_once_in_a_reply(site: Callable[..., Site]) -> None:
+    """Its name takes ten bytes, the value may be a model: a request of a megabyte asked for terabytes."""
+    there = site(FedAvg(local=SMALL))
+    there.ask(1)
+    context = dataclasses.replace(read(there.order, REQUESTS).context, run="hostile", starts=((1, 1),))
+    held = Held(0, "0/params")
+    assert reason(there.client.answer(write("fetch", FetchRequest(context, (held, held), "n")))) == (
+        "a value was asked for twice in one request: '0/params'"
+    )

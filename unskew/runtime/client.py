@@ -20,6 +20,7 @@ import os
 import secrets
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -442,6 +443,9 @@ def _validator(runtime: ClientRuntime, setup: ClientSetup) -> Validator:
 # ---------------------------------------------------------------- held values, evaluation
 def _fetch(runtime: ClientRuntime, head: FetchRequest) -> Envelope:
     runtime.rules.check_relay()
+    twice = next((h for h, n in Counter(head.held).items() if n > 1), None)
+    if twice is not None:
+        raise WireError(f"a value was asked for twice in one request: {twice.key[:40]!r}")
     folder = _cell_folder(runtime, head.context)
     return write("fetch", FetchReply(head.nonce), *(_held(folder, head.context, h) for h in head.held))
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Interval
 
 from unskew.errors import ConfigError, WireError
-from unskew.runtime.message import Envelope
+from unskew.runtime.message import HEAD_BYTES, Envelope
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,11 @@ def record(path: Path, request: Envelope, reply: Envelope) -> None:
     """
     asked, answered = _fields(request), _fields(reply)
     place = asked.get("context")
-    place = place if isinstance(place, dict) else {}
     row: dict[str, Any] = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "action": request.action[:40],
-        **{key: place.get(key) for key in ("run", "cell", "round") if key in place},
-        **{key: asked[key] for key in ("hop", "step") if key in asked},
+        **_named(place if isinstance(place, dict) else {}, "run", "cell", "round"),
+        **_named(asked, "hop", "step"),
         "bytes_in": len(request.head.encode("utf-8", "replace")) + request.payload,
         "bytes_out": len(reply.head.encode("utf-8", "replace")) + reply.payload,
         "request": _digest(request),
@@ -174,7 +173,15 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
         os.fsync(f.fileno())
 
 
+def _named(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return these fields as far as they are numbers or text, which is cut: they came from elsewhere."""
+    plain = ((name, fields[name]) for name in names if type(fields.get(name)) in (int, str))
+    return {name: value[:80] if isinstance(value, str) else value for name, value in plain}
+
+
 def _fields(envelope: Envelope) -> dict[str, Any]:
+    if len(envelope.head) > HEAD_BYTES:
+        return {}
     try:
         head = json.loads(envelope.head)
     except (ValueError, RecursionError):
