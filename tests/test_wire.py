@@ -541,6 +541,51 @@ def test_a_message_class_may_refuse_a_foreign_value() -> None:
         wire.decode(message({}, '{"part":2.0}'), Share)
 
 
+def test_a_message_nested_as_deeply_as_json_can_be_is_refused_where_its_type_may_be() -> None:
+    """The parser takes a depth that building, which needs several calls a level, does not."""
+    body: Any = None
+    for _ in range(5_000):
+        body = {"inner": body}
+    with pytest.raises(WireError, match="message is nested too deeply"):
+        wire.build(Nest, body, {})
+
+
+@dataclass(frozen=True)
+class Strict:
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n > 9:
+            raise WireError(f"n must be at most 9, got {self.n}")
+
+
+@pytest.mark.parametrize(
+    ("of", "text", "says"),
+    [
+        (Literal["up", "down"], '"left"', r"expected one of \('up', 'down'\) at top"),
+        (tuple[int, str], '[1,"a",2]', "expected 2 entries at top, got 3"),
+        (tuple[int, str], "{}", "expected a list at top"),
+        (float, "true", "expected float at top"),
+        (Strict, '{"n":10}', "^n must be at most 9, got 10$"),
+    ],
+)
+def test_what_is_refused_is_named(of: Any, text: str, says: str) -> None:
+    with pytest.raises(WireError, match=says):
+        wire.decode(message({}, text), of)
+
+
+def test_a_whole_number_may_stand_for_a_float() -> None:
+    value = wire.decode(message({}, "3"), float)
+    assert (type(value), value) == (float, 3.0)
+    with pytest.raises(WireError, match="expected float"):
+        wire.decode(message({}, "1" + "0" * 400), float)
+
+
+def test_a_type_that_nobody_read_a_signature_of_is_a_fault_of_ours() -> None:
+    with pytest.raises(ProtocolError, match=r"the wire cannot build .*complex.* \(at top\)"):
+        wire.decode(message({}, "1"), complex)
+
+
 # ---------------------------------------------------------------- annotations of shape
 @dataclass(frozen=True)
 class Table:

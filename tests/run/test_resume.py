@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from unskew import wire
 from unskew.errors import MemoryShortage, RunError
 from unskew.experiment.config import Experiment, load, to_toml
 from unskew.local.trainer import LocalTrainer
@@ -406,14 +408,45 @@ def test_a_half_written_checkpoint_is_passed_over(stopped: Path, unstopped: dict
     assert not leftovers(stopped)
 
 
-def test_a_checkpoint_of_another_schema_is_refused(stopped: Path) -> None:
+def resealed(checkpoint: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a manifest and its seal."""
     import hashlib
 
-    last = newest(stopped)
-    body = (last / "manifest.json").read_text().replace('"schema": 2', '"schema": 99').encode()
-    (last / "manifest.json").write_bytes(body)
-    (last / "seal.json").write_text(json.dumps({"manifest_sha256": hashlib.sha256(body).hexdigest()}))
-    with pytest.raises(RunError, match="was written by another version of unskew, with schema 99; remove "):
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    change(manifest)
+    body = json.dumps(manifest).encode()
+    (checkpoint / "manifest.json").write_bytes(body)
+    (checkpoint / "seal.json").write_text(json.dumps({"manifest_sha256": hashlib.sha256(body).hexdigest()}))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema": 99}, "was written by another version of unskew, with schema 99; remove "),
+        (
+            {"files": ["state.safetensors"]},
+            "manifest.json is not a manifest: Input should be a valid dictionary; remove ",
+        ),
+        ({"round": "many"}, "manifest.json is not a manifest: Input should be a valid integer.*; remove "),
+    ],
+    ids=["schema", "files", "round"],
+)
+def test_a_manifest_that_no_run_of_this_version_wrote_is_refused(
+    stopped: Path, change: dict[str, Any], says: str
+) -> None:
+    resealed(newest(stopped), lambda manifest: manifest.update(change))
+    with pytest.raises(RunError, match=says):
+        loop.resume(stopped)
+
+
+def test_a_state_that_is_not_the_method_s_is_refused(stopped: Path) -> None:
+    import hashlib
+
+    other = wire.encode({"w": torch.zeros(2)})
+    (newest(stopped) / "state.safetensors").write_bytes(other)
+    digest = hashlib.sha256(other).hexdigest()
+    resealed(newest(stopped), lambda manifest: manifest["files"].update({"state.safetensors": digest}))
+    with pytest.raises(RunError, match=r"state\.safetensors does not fit the algorithm that runs now: expected "):
         loop.resume(stopped)
 
 

@@ -1,6 +1,7 @@
 """Central differential privacy: its equations by hand, its accountant, and who is accounted for or refused."""
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,6 +154,15 @@ def test_epsilon_is_that_of_dp_accounting_for_the_event_made_by_hand() -> None:
     everyone = dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(50), 1e-5)
     assert privacy.cohort_epsilon(4.0, 10, 10, 50, 1e-5) == pytest.approx(everyone, rel=1e-12)
     assert by_hand < everyone
+
+
+def test_nothing_told_costs_nothing_and_without_the_accountant_there_is_no_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert privacy.composed_epsilon((), 1e-5) == 0.0
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(ConfigError, match=r"dp-accounting, which is not installed; pip install 'unskew\[dp\]'"):
+        privacy.require()
 
 
 def test_more_rounds_cost_more_and_larger_cohorts_too() -> None:
