@@ -298,7 +298,7 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def _value(row: Mapping[str, Any] | None, measure: Measure) -> str:
     if row is None:
         return "-"
-    return measure.with_unit(row["mean"]) + ("" if row["std"] is None else f" ± {measure.show(row['std'])}")
+    return measure.with_unit(row["mean"]) + measure.spread(row["std"])
 
 
 def history(outcome: loop.RunResult) -> History:

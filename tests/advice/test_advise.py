@@ -411,6 +411,15 @@ def test_a_sentence_names_eight_sites_and_counts_the_others(simple: Advice) -> N
     assert "site 3 (−13.00 [−20.00, −5.00]) and 3 more lose" in text
 
 
+def test_the_answer_says_better_and_worse_not_above_and_below_where_lower_is_better(simple: Advice) -> None:
+    """Of an error a gain of 1 is a value lower by 1."""
+    error = Measure("mse", "MSE", "lower", high=None, percent=False)
+    check = dataclasses.replace(simple.check, over_pooled=Gain(-1.0, -2.0, -0.5, "seeds"))
+    of = dataclasses.replace(simple, sites=cast(Any, SimpleNamespace(measure=error)), check=check)
+    assert f"With {check.chosen} the mean is worse than that of pooled data (−1 [−2, −0.5])." in of._worth()
+    assert "over local training, with the sign reversed so that positive is better" in of.headline
+
+
 def _with_gains(of: Advice, gains: dict[int, Gain]) -> Check:
     return dataclasses.replace(of.check, by_site={of.check.chosen or "": gains})
 

@@ -136,7 +136,7 @@ class Advice:
             return f"Train alone: {why}."
         label = self.check.chosen
         unit = f" {m.points}" if m.points else f" of {m.label}"
-        sure = f"{bracket(gain, m)}{unit} over local training"
+        sure = f"{bracket(gain, m)}{unit} over local training{m.turned}"
         if self.verdict == "join":
             return f"Federate, with {label}: {sure}."
         if self.verdict == "alone":
@@ -164,8 +164,10 @@ class Advice:
         text = f"{self.headline} Mean over sites on test rows: {levels}."
         pooled = self.check.over_pooled
         if pooled is not None:
-            verdict = {"gains": "is above", "loses": "is below", "open": "cannot be told apart from"}[pooled.verdict]
-            text += f" With {self.check.chosen} the mean {verdict} that of pooled data ({bracket(pooled, m)})."
+            verdict = {"gains": "better than", "loses": "worse than", "open": "not to be told apart from"}[
+                pooled.verdict
+            ]
+            text += f" With {self.check.chosen} the mean is {verdict} that of pooled data ({bracket(pooled, m)})."
         return text
 
     def _for_whom(self) -> str:

@@ -5,6 +5,7 @@ import os
 import sys
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,7 @@ from unskew.cli.options import (
     load_own,
     located,
 )
-from unskew.cli.tables import results, results_json
+from unskew.cli.tables import print_fitting, results, results_json
 from unskew.cli.text import escape
 from unskew.errors import ConfigError, DataError, did_you_mean
 
@@ -145,7 +146,7 @@ def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = N
 
 def _show(summary: dict[str, Any], checks: "list[Parity]") -> None:
     console = Console()
-    console.print(results(summary))
+    print_fitting(console, partial(results, summary))
     if not checks:
         return
     table = Table(title="deployed beside simulated", box=SIMPLE, padding=(0, 1))

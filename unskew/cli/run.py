@@ -4,6 +4,7 @@ import shlex
 import sys
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ from unskew.cli.options import (
     located,
 )
 from unskew.cli.plan import Planning
-from unskew.cli.tables import results, results_json
+from unskew.cli.tables import print_fitting, results, results_json
 
 if TYPE_CHECKING:
     from unskew.run.loop import RunResult
@@ -118,7 +119,7 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
         console = Console()
         for damage in discrepancies(record):
             print(damage, file=sys.stderr)
-        console.print(results(outcome.summary))
+        print_fitting(console, partial(results, outcome.summary))
         # The methods that differ from the baseline, and the gains from groups.
         for part in filter(None, (worth.words(record), summary_text.found(record), *joining)):
             console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))

@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 
 from unskew.cli.options import AsJson
-from unskew.cli.tables import results, results_json, run_names
+from unskew.cli.tables import print_fitting, results, results_json, run_names
 from unskew.errors import shown
 
 
@@ -52,7 +53,7 @@ def compare(
         from unskew.report.members import join_summaries
 
         console = Console()
-        console.print(results(comparison))
+        print_fitting(console, partial(results, comparison))
         for name, record in zip(names, records, strict=True):
             for j in join_summaries(record):
                 console.print(shown(f"{name}/{j.words}"), highlight=False, markup=False, soft_wrap=True)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from unskew.cli.options import (
     find_own_code,
     located,
 )
-from unskew.cli.tables import in_lines, in_seconds, with_spread
+from unskew.cli.tables import in_lines, in_seconds, print_fitting, with_spread
 from unskew.cli.text import escape
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def sweep(
     if as_json:
         print(json.dumps(_as_json(name, points, results, summaries)))
     elif done:
-        Console().print(_table(name, points, summaries))
+        print_fitting(Console(), partial(_table, name, points, summaries))
     if len(done) > 1:
         from unskew.report import write_comparison
 
@@ -108,20 +109,20 @@ def _as_json(
     }
 
 
-def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> Table:
-    """A row for each point and method: its settings and the numbers of the last round."""
+def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]], spreads: int = 2) -> Table:
+    """A row for each point and method: its settings and the numbers of the last round; `spreads` as printed."""
     from unskew.tasks.measure import described
 
     cards = [s.get("headline") for s in summaries.values()]
     measure = described(cards[0] if cards else None)
     unit = "percent, " if measure.percent else ""
     table = Table(
-        title=f"{escape(name)}: {unit}mean ± standard deviation over seeds, last round",
+        title=f"{escape(name)}: {unit}mean{' ± standard deviation' * (spreads > 0)} over seeds, last round",
         box=SIMPLE,
         padding=(0, 1),
     )
     for heading in ("point", "method"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", min_width=6)
     for heading in (escape(measure.label), "own data", "worst 1/10", "MB", "s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for point in (p for p in points if p.name in summaries):
@@ -132,8 +133,8 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
                 escape(in_lines(point.name)),
                 escape(method),
                 *(
-                    with_spread(by.get((method, name)), measure)
-                    for name in (measure.shared, measure.own, measure.worst)
+                    with_spread(by.get((method, name)), measure, spread=spreads == 2 or i < spreads)
+                    for i, name in enumerate((measure.shared, measure.own, measure.worst))
                 ),
                 f"{sent['mean'] / 1e6:.2f}" if sent else "",
                 in_seconds(seconds["mean"]) if seconds else "",

@@ -1,11 +1,13 @@
 """Tables that several commands print, and their format of names and numbers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 
 from unskew.cli.text import escape
@@ -20,8 +22,32 @@ def results_json(summary: dict[str, Any]) -> str:
     return json.dumps({key: summary[key] for key in ("run", "fingerprint", "seconds", "rows")})
 
 
-def results(summary: dict[str, Any]) -> Table:
-    """The table of results to print: last round first, best labelled as such."""
+NAME_WIDTH = 10
+"""Least width of a column of names, which is folded beyond."""
+
+
+def print_fitting(console: Console, make: Callable[[int], Table]) -> None:
+    """Print the largest of a table's forms that fits: `make(2)` has all standard deviations, 1 the headline's, 0 none.
+
+    -1 has fewer columns, too.
+    """
+    tables = map(make, (2, 1, 0, -1))
+    console.print(next((table for table in tables if _width(table) <= console.width), make(-1)))
+
+
+def _width(table: Table) -> int:
+    """The width below which a table's cells would be cut off."""
+    widths = 0
+    for column in table.columns:
+        lines = (line for cell in (column.header, *column.cells) for line in str(cell).split("\n"))
+        width = max(map(cell_len, lines))
+        widths += width if column.no_wrap else min(width, NAME_WIDTH)
+    gap = 2 if table.collapse_padding else 3
+    return widths + gap * (len(table.columns) - 1) + (4 if table.pad_edge else 2)
+
+
+def results(summary: dict[str, Any], spreads: int = 2) -> Table:
+    """The table of results to print: last round first, best labelled as such; `spreads` as in `print_fitting`."""
     from unskew.record.logs import ADAPTED, SERVED
     from unskew.run.metrics import steadier
     from unskew.tasks.measure import described
@@ -37,29 +63,34 @@ def results(summary: dict[str, Any]) -> Table:
         ("own data", measure.own),
         ("worst 1/10", measure.worst),
     ]
-    alone = (metric, f"{measure.shared}.best")  # their spreads would not fit into eighty columns
     later = any(name.startswith(f"{SERVED}.") for _, name in by)
     if later:
         columns += [("unseen", f"{SERVED}.{measure.name}.mean"), ("adapted", f"{ADAPTED}.{measure.name}.mean")]
+    alone = (metric, f"{measure.shared}.best")  # their spreads would not fit into eighty columns
+    more = f"; {short}: mean of the {last} of evaluations; *best round on the test set, optimistic"
+    if spreads < 0:
+        columns, more = [column for column in columns if column[1] not in alone], ""
+    with_std = [name for _, name in columns if name not in alone][: {2: len(columns), 1: 1}.get(spreads, 0)]
     unit = "percent, " if measure.percent else ""
     seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
     table = Table(
-        title=f"{escape(summary['run'])}: {unit}mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}",
-        caption=f"{measure.label}: last round, global test set; {short}: mean of the {last} of evaluations; "
-        "*best round on the test set, optimistic; own data: each client's model on its own test data"
+        title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (spreads > 0)} over {seeds} "
+        f"seed{'s' * (seeds != 1)}",
+        caption=f"{measure.label}: last round, global test set{more}; own data: each client's model on its own test "
+        "data"
         + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
         box=SIMPLE,
         padding=(0, 1),
         pad_edge=False,
         collapse_padding=True,
     )
-    table.add_column("method", overflow="fold")
+    table.add_column("method", overflow="fold", min_width=8)
     for heading, _ in columns:
         table.add_column(escape(heading), justify="right", no_wrap=True)
     table.add_column("MB", justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     for method in dict.fromkeys(r["method"] for r in summary["rows"]):
-        cells = [with_spread(by.get((method, m)), measure, spread=m not in alone) for _, m in columns]
+        cells = [with_spread(by.get((method, m)), measure, spread=m in with_std) for _, m in columns]
         sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
         table.add_row(
             escape(in_lines(method)),
@@ -102,6 +133,4 @@ def with_spread(row: Mapping[str, Any] | None, measure: "Measure", spread: bool 
     """A row's mean ± standard deviation for a table, or the mean alone; a dash if not measured."""
     if row is None:
         return "–"
-    return measure.show(row["mean"]) + (
-        "" if row.get("std") is None or not spread else f" ± {measure.show(row['std'])}"
-    )
+    return measure.show(row["mean"]) + (measure.spread(row.get("std")) if spread else "")

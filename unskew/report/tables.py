@@ -513,7 +513,7 @@ def with_spread(spread: Spread | None, measure: Measure = ACCURACY) -> str:
     """
     if spread is None:
         return "–"
-    return measure.show(spread.mean) + (f" ± {measure.show(spread.std)}" if spread.std is not None else "")
+    return measure.show(spread.mean) + measure.spread(spread.std)
 
 
 def bracket(difference: Difference) -> str:

@@ -342,7 +342,7 @@ def table(record: Record, marks: "dict[str, Look] | None" = None) -> Table | Non
     results = _alone_in_words(record, base, m, of[0].clients if named else ())
     note = (
         f"{m.label[:1].upper()}{m.label[1:]} on the client’s own test data minus that under {base}"
-        f"{'' if m.higher else ', with the sign reversed so that positive is better'}, last round. {_basis(of, m)} A "
+        f"{m.turned}, last round. {_basis(of, m)} A "
         f"client is better or worse off if its interval excludes zero.{results} The best of many methods "
         "looks better than it is."
     )

@@ -141,6 +141,16 @@ class Measure:
             return "not finite"
         return f"{100 * value:.{digits}f}" if self.percent else f"{value:.4g}"
 
+    def spread(self, std: float | None) -> str:
+        """A standard deviation to stand behind a value, with two figures if not in percent; empty if there is none.
+
+        >>> ACCURACY.spread(0.0164), Measure("mse", "MSE", "lower", high=None, percent=False).spread(0.01646)
+        (' ± 1.6', ' ± 0.016')
+        """
+        if std is None:
+            return ""
+        return f" ± {self.show(std) if self.percent or not math.isfinite(std) else f'{std:.2g}'}"
+
     def signed(self, difference: float) -> str:
         """A difference of two values without its unit, signed: in percentage points, or with four figures.
 
@@ -153,6 +163,11 @@ class Measure:
     def with_unit(self, value: float) -> str:
         """A value with its unit, as in `86.1 %`."""
         return self.show(value) + (" %" if self.percent else "")
+
+    @property
+    def turned(self) -> str:
+        """End of a sentence about gains, where lower is better: that their sign is reversed; else empty."""
+        return "" if self.higher else ", with the sign reversed so that positive is better"
 
     def card(self) -> dict[str, Any]:
         """The measure as a run's folder holds it."""

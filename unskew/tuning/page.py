@@ -77,7 +77,7 @@ def lead(tuning: Tuning) -> str:
     lost = [label for label, w in tuning.worth.items() if w.gain is None]
     parts += [f"cannot be compared for {', '.join(lost)}, which diverged"] if lost else []
     seeds = f"{len(tuning.seeds)} fresh seeds"
-    return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {seeds}, 95 % intervals."
+    return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {seeds}, 95 % intervals{m.turned}."
 
 
 def _worth(tuning: Tuning) -> Section:

@@ -1,0 +1,46 @@
+"""Tables in a terminal: nothing is cut off, and a method keeps its name."""
+
+import io
+from functools import partial
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from unskew.cli.tables import print_fitting, results
+from unskew.tasks.measure import ACCURACY, Measure
+
+BRIER = Measure("brier", "Brier score", "lower", 0.0, 2.0, percent=False)
+
+
+def printed(measure: Measure, unseen: bool, width: int = 80) -> str:
+    parts = ["global.{}", "global.{}.best", "global.{}.mean_last_fifth", "personal.{}.mean", "personal.{}.worst_decile"]
+    parts += ["unseen.{}.mean", "unseen_adapted.{}.mean"] if unseen else []
+    rows: list[dict[str, Any]] = [
+        {"method": method, "metric": part.format(measure.name), "mean": 0.123456, "std": 0.0123456, "seeds": [1, 2]}
+        for method in ("fedavg", "independent", "made-by-somebody:Else")
+        for part in [*parts, "bytes.total", "seconds"]
+    ]
+    text = io.StringIO()
+    print_fitting(
+        Console(file=text, width=width), partial(results, {"run": "r", "rows": rows, "headline": measure.card()})
+    )
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("measure", [ACCURACY, BRIER])
+@pytest.mark.parametrize("unseen", [False, True])
+def test_nothing_is_cut_off_in_eighty_columns(measure: Measure, unseen: bool) -> None:
+    text = printed(measure, unseen)
+    assert "…" not in text
+    for name in (" fedavg ", " independen", "made-by-so", "MB"):
+        assert name in text
+    assert " s" in text.splitlines()[2]
+    assert measure.show(0.123456) in text
+
+
+def test_standard_deviations_are_shown_where_they_fit() -> None:
+    assert "12.3 ± 1.2" in printed(ACCURACY, unseen=False)
+    assert "0.1235 ± 0.012" in printed(BRIER, unseen=False)
+    assert "±" not in printed(BRIER, unseen=True).split("\n", 1)[1]
+    assert printed(BRIER, unseen=True, width=200).count("0.1235 ± 0.012") == 3 * 5
