@@ -235,6 +235,8 @@ def raw_column(values: Any, name: object) -> Array:
         DataError: If a value is neither a number nor a word.
     """
     array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    if array.ndim != 1:
+        raise DataError(f"there are {array.shape[1]} columns {name!r}; rename or remove all but one")
     if array.dtype.kind in "fiub":
         return array.astype(np.float64)
     plain = [None if is_gap(value) else value for value in array.astype(object).tolist()]
@@ -250,6 +252,16 @@ def is_gap(value: object) -> bool:
     """True for what stands where there is no value: None, NaN, and pandas' NA and NaT."""
     return (
         value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+    )
+
+
+def is_counter(values: Array) -> bool:
+    """True for a different whole number in each of more than 20 rows, as identifiers are."""
+    return (
+        values.dtype.kind == "f"
+        and len(values) > 20
+        and bool((values % 1 == 0).all())
+        and len(np.unique(values)) == len(values)
     )
 
 

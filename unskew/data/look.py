@@ -22,7 +22,7 @@ import numpy.typing as npt
 from unskew.data import skew
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.inputs import Array, RawTable, is_date, is_gap
+from unskew.data.inputs import Array, RawTable, is_counter, is_date, is_gap
 from unskew.data.preprocess import LARGE
 from unskew.keys import Key
 
@@ -489,7 +489,7 @@ def _notes(
             sentences.append(f"column {column.name!r} holds dates: make numbers of them, or leave it out")
         elif values is not None and values.dtype.kind == "O" and len(set(values)) > max(20, len(values) / 2):
             sentences.append(f"column {column.name!r} has a word of its own in most rows: an identifier? leave it out")
-        elif values is not None and _is_counter(values):
+        elif values is not None and is_counter(values):
             sentences.append(
                 f"column {column.name!r} is a different whole number in every row: an identifier? leave it out"
             )
@@ -523,15 +523,6 @@ def _constant_at(values: Array, clients: npt.NDArray[np.int64] | None, sites: Se
         if len(own) >= 20 and (own == own[0]).all():
             there.append(f"{site.name} ({own[0]:g})")
     return _some(there)
-
-
-def _is_counter(values: Array) -> bool:
-    return (
-        values.dtype.kind == "f"
-        and len(values) > 20
-        and bool((values % 1 == 0).all())
-        and len(set(values)) == len(values)
-    )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ from unskew.data import hub
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.inputs import Column, Inputs, RawTable, is_date, is_gap, no_number, raw_column
+from unskew.data.inputs import Column, Inputs, RawTable, is_counter, is_date, is_gap, no_number, raw_column
 from unskew.data.preprocess import Preprocess, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
@@ -129,6 +129,7 @@ def dataset(
     raw = preprocess is not None
     rows = _rows(data, target, client, ignored=column, raw=raw)
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
+    coded = _check_target(rows, target, targets) if rows.columns and isinstance(target, str) else None
     own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
     if column is not None:
         is_test = truths(column_of(data, column, "test"), column)
@@ -151,19 +152,20 @@ def dataset(
     if rows.clients is not None:
         _check_clients(rows, client, fraction if held_out is None else None)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
+    where = f"column {target!r}" if rows.columns else rows.name
     arrays: dict[str, _Array] = {}
     for key, part in parts.items():
-        y = _classes_of(rows.name, part.y) if targets.classes else part.y
-        arrays |= {f"x_{key}": part.x, f"y_{key}": y}
-    if rows.classes is not None:
-        arrays["classes"] = np.array(rows.classes, np.str_)
+        y = _classes_of(where, part.y) if targets.classes else part.y
+        arrays |= {f"x_{key}": part.x, f"y_{key}": y.astype(np.str_) if coded else y}
+    if (names := coded or rows.classes) is not None:
+        arrays["classes"] = np.array(names, np.str_)
     if rows.clients is not None:
         # A client with test rows only is known by name, so that it can be refused by it.
         later = held_out.client_names if held_out is not None and own_test else ()
-        names = (*rows.client_names, *(c for c in later if c not in rows.client_names))
-        number = {client_name: i for i, client_name in enumerate(names)}
+        clients = (*rows.client_names, *(c for c in later if c not in rows.client_names))
+        number = {client_name: i for i, client_name in enumerate(clients)}
         arrays["client_train"] = np.array([number[c] for c in rows.clients], np.int64)
-        arrays["clients"] = np.array(names, np.str_)
+        arrays["clients"] = np.array(clients, np.str_)
         if held_out is not None and own_test:
             if held_out.clients is None:
                 raise DataError(
@@ -235,6 +237,18 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
                 f"{_listed(alike)} {'has' if len(alike) == 1 else 'have'} training rows of one class only: a model "
                 "trained there alone learns nothing but to say it"
             )
+    alike_names = _alike(data.client_names)
+    if alike_names:
+        sentences.append(
+            f"clients {alike_names} differ in case or spaces alone: one client under several names? make them one"
+        )
+    columns = {str(c): rows.x[:, i] for i, c in enumerate(rows.columns)} if rows.table is None else rows.table
+    counted = [name for name, values in columns.items() if is_counter(values) and _is_numbering(values)]
+    if counted:
+        sentences.append(
+            f"column {counted[0]!r} numbers the rows, and a model that trusts it learns nothing about new ones; leave "
+            f"it out with leave_out = [{counted[0]!r}]"
+        )
     both = repeated(x[train], x_test)
     twins = len(x[train]) - len(np.unique(x[train], axis=0))
     if both > 2 and both * train.sum() > 2 * twins * len(x_test):  # some rows are alike by nature
@@ -243,6 +257,23 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
             "to one part"
         )
     return sentences
+
+
+def _is_numbering(counter: _Array) -> bool:
+    """True for whole numbers that lie close together or are huge, unlike measurements."""
+    return bool(np.ptp(counter) < 2 * len(counter) or counter.min() > HUGE)
+
+
+HUGE = 1e6
+"""Whole numbers above which a column of different ones is taken for identifiers."""
+
+
+def _alike(names: Sequence[str]) -> str:
+    """The first names that are one but for case and spaces, as in `'Bern', 'bern '`; empty if there are none."""
+    by_letters: dict[str, list[str]] = {}
+    for name in names:
+        by_letters.setdefault("".join(name.casefold().split()), []).append(name)
+    return next((", ".join(map(repr, several)) for several in by_letters.values() if len(several) > 1), "")
 
 
 FEW_ROWS = 5
@@ -378,6 +409,51 @@ def _classes_of(name: str, labels: _Array) -> _Array:
     return np.array([str(label) for label in plain]) if any(words) else np.array([int(v) for v in plain], np.int64)
 
 
+def _check_target(rows: _Examples, column: str, targets: Targets) -> tuple[str, ...] | None:
+    """Refuse a column of a table that cannot be the target; return names of classes that are not 0, 1, ... but codes.
+
+    Raises:
+        DataError: If it has no value or dates; or, for classes, text or one value; or, for numbers, words.
+    """
+    values = [value for value in rows.y.tolist() if not is_gap(value)]
+    called = f"column {column!r}, the target,"
+    if not values:
+        raise DataError(f"{called} has no value in any row; name another column")
+    if rows.y.dtype.kind in "mM" or all(map(is_date, values)):
+        raise DataError(
+            f"{called} holds dates, such as {str(rows.y[0])!r}; make numbers of them, such as days since a day that "
+            "all agree on, or name another column"
+        )
+    if not targets.classes:
+        spoken = next((value for value in values if isinstance(value, str)), None)
+        if spoken is None:
+            return None
+        raise DataError(
+            f"{called} holds words, such as {spoken!r}, and the task learns {targets.what}; correct them, name another "
+            "column, or choose classification"
+        )
+    known = set(values)
+    if len(known) > MOST_ALONE and 2 * len(known) > len(values) and rows.classes is None:
+        words = any(isinstance(value, str) for value in known)
+        raise DataError(
+            f"{called} holds {len(known):,} different {'words' if words else 'numbers'} in {len(values):,} rows, such "
+            f"as {values[0]!r}, and a class is what many rows share; "
+            f"{'' if words else 'set task.kind = regression, '}group them, or name another column"
+        )
+    if rows.classes is not None or rows.clients is None:  # a client's own file may lack a class
+        return None
+    if len(known) == 1:
+        raise DataError(
+            f"{called} is {values[0]!r} in all {len(values):,} rows, so there is nothing to learn; name another column"
+        )
+    whole = len(values) == len(rows.y) and all(isinstance(v, int | float) and float(v).is_integer() for v in known)
+    return tuple(str(int(v)) for v in sorted(known)) if whole and known != set(range(len(known))) else None
+
+
+MOST_ALONE = 20
+"""Different values of a target up to which they may be classes however few rows each has."""
+
+
 def _of_clients(data: Mapping[Any, Any]) -> _Examples:
     """Examples from {client: (x, y)}, clients in the order given."""
     if not data:
@@ -475,7 +551,7 @@ def check_column(columns: Any, name: object, setting: str, holds: str = "values"
 def _owners(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str, ...]]:
     """The client of each row as a name, and all of them in order: numbers by size, others by name."""
     for i, value in enumerate(values):
-        if value is None or not isinstance(value, str | int | float) or value != value:
+        if is_gap(value) or not isinstance(value, str | int | float) or not str(value).strip():
             raise DataError(f"column {column!r} names no client in row {i}; fill it, or leave the row out")
     distinct = set(values)
     ordered = sorted(distinct) if not any(isinstance(v, str) for v in distinct) else sorted(distinct, key=str)

@@ -7,6 +7,7 @@ and deviation over all rows together (T. F. Chan, G. H. Golub, R. J. LeVeque, "A
 variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -23,6 +24,15 @@ Ints = npt.NDArray[np.int64]
 
 MANY_WORDS = 100
 """Different words from which on a column is no category; a category of more is better grouped by who knows it."""
+
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Size of a number above which a network cannot hold it, nor double precision its square's sum."""
+
+MANY_NUMBERS = 10
+"""Different words, most of them numbers, from which on a column is one of measurements with something else in it."""
+
+_NUMBER = re.compile(r"\s*[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?\s*")
 
 
 @dataclass(frozen=True)
@@ -233,7 +243,7 @@ def _column(
     if kind == "category":
         present = values[~missing & known]
         agreed_words = sorted({word(v) for v in present.tolist()} if not words else set(present.tolist()), key=_natural)
-        _check_category(name, agreed_words, len(present))
+        _check_category(name, agreed_words, len(present), agreed_on.kind is not None)
         return Column(name, "category", gaps=gaps, values=tuple(agreed_words), other=rules.unseen == "other")
     return _number(name, values, by_client, clients, scale, instead, gaps, agreed_on, known)
 
@@ -249,8 +259,11 @@ def _number(
     agreed_on: ColumnRule,
     known: npt.NDArray[np.bool_],
 ) -> Column:
-    if np.isinf(values).any():
-        raise DataError(f"column {name!r} is infinite in row {int(np.isinf(values).argmax())}; correct it")
+    beyond = np.abs(values) > LARGEST
+    if beyond.any():
+        row = int(beyond.argmax())
+        state = "infinite" if np.isinf(values[row]) else f"{values[row]:g}"
+        raise DataError(f"column {name!r} is {state} in row {row}; correct it")
     own = [Moments.of(values[rows]) for rows in by_client]
     together = agreed([Moments.of(values[rows[known[rows]]]) for rows in by_client])
     mean = together.mean if agreed_on.mean is None else agreed_on.mean
@@ -288,16 +301,24 @@ def _natural(word: str) -> tuple[float, str]:
         return float("inf"), word
 
 
-def _check_category(name: str, known: Sequence[str], n: int) -> None:
+def _check_category(name: str, known: Sequence[str], n: int, declared: bool) -> None:
+    """Refuse words that are no category; `declared` is true if somebody said that they are one."""
     if all(map(is_date, known)):
         raise DataError(
             f"column {name!r} holds dates, such as {known[0]!r}; make numbers of them, such as days since a day that "
             "all agree on, or leave the column out"
         )
+    no_numbers = [each for each in known if _NUMBER.fullmatch(each) is None]
+    if not declared and len(known) > MANY_NUMBERS and 2 * len(no_numbers) < len(known) and no_numbers:
+        raise DataError(
+            f"column {name!r} holds numbers and {len(no_numbers)} that are none, such as {no_numbers[0]!r}; correct "
+            "them or leave them empty (data_options.gaps names words of a CSV file that mean so), or declare the "
+            f"column with preprocess.columns.{name}.kind = 'category'"
+        )
     if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > n):
         raise DataError(
             f"column {name!r} holds {len(known)} different words in {n} training rows, such as {known[0]!r}; leave it "
-            "out, or group them"
+            "out, group them, or make numbers of them"
         )
 
 
@@ -336,7 +357,7 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
             continue
         known = sorted({word(v) if values.dtype.kind == "f" else str(v) for v in present.tolist()}, key=_natural)
         if known:
-            _check_category(name, known, len(present))
+            _check_category(name, known, len(present), coded)
         by_name[name] = ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(known))
     return by_name
 

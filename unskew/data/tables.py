@@ -7,11 +7,12 @@ Tables are read by Polars (extra [tables]): one package reads both formats, and 
 of numbers, which matters here.  It is imported in this module only.
 """
 
+import csv
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,10 @@ class TableOptions:
         test: Column that says which rows are test rows, a file or folder with the test rows, or the share of each
             client's rows; by default a fifth is set aside.
         leave_out: Columns that are not used.
-        separator: Character between the columns of a CSV file; by default a comma, and a tab in a .tsv file.
+        separator: Character between the columns of a CSV file; by default a tab in a .tsv file, elsewhere a comma, or
+            the semicolon or tab of a first line that has no comma.
+        decimal: Character before the decimals in a CSV file; by default a point.
+        gaps: Words of a CSV file that mean that there is no value, besides the usual ones.
         classes: Names of all classes, in order, where a client may lack some.
         alone: The file is one client's own: a column `client` is left out if it is there.
     """
@@ -58,6 +62,8 @@ class TableOptions:
     test: str | float | None = None
     leave_out: tuple[str, ...] = ()
     separator: str | None = None
+    decimal: Literal[".", ","] | None = None
+    gaps: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     alone: bool = False
 
@@ -189,35 +195,116 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
 
 def _read(kind: str, path: Path, options: TableOptions) -> Any:
     polars = _polars()
-    separator = options.separator or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    head = _head(path, options.separator) if kind == "csv" else None
     try:
-        if kind == "parquet":
+        if head is None:
             # A kilobyte can hold a column of a billion equal values; the footer has their number.
             rows = int(polars.scan_parquet(path, glob=False).select(polars.len()).collect().item())
             machine.require_room(8 * rows * len(polars.read_parquet_schema(path)), path)
-        frame = (
-            polars.read_parquet(path, glob=False)
-            if kind == "parquet"
-            else polars.read_csv(
+            frame = polars.read_parquet(path, glob=False)
+        else:
+            frame = polars.read_csv(
                 path,
-                separator=separator,
-                null_values=list(GAPS),
+                separator=head.separator,
+                decimal_comma=options.decimal == ",",
+                null_values=[*GAPS, *options.gaps],
                 infer_schema_length=None,
                 try_parse_dates=True,
                 glob=False,
             )
-        )
     except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
-        raise DataError(f"{path} is not a readable {kind} file: {reason[:200]}") from None
+        raise DataError(f"{path} is not a readable {kind} file: {_reason(error, head)}") from None
     if frame.height == 0:
         raise DataError(f"{path} has no rows")
-    if len(frame.columns) == 1 and separator == "," and ";" in frame.columns[0]:
+    if len(frame.columns) == 1 and ";" in frame.columns[0]:
         raise DataError(f"{path} has one column only, {frame.columns[0][:60]!r}: set separator = ';'")
+    if head is not None:
+        frame = _named(frame, head.names, path)
     lacking = [column for column in options.leave_out if column not in frame.columns]
     if lacking:
         raise ConfigError(f"leave_out: {path} has no column {lacking[0]!r} (columns: {', '.join(frame.columns)})")
-    return frame.drop(list(options.leave_out))
+    frame = frame.drop(list(options.leave_out))
+    if "" in frame.columns:
+        raise DataError(
+            f"{path} has a column without a name, such as the row numbers that pandas writes; name it, or leave it out "
+            "with leave_out = ['']"
+        )
+    if head is not None and options.decimal is None:
+        _check_decimals(frame, path)
+    wide = [name for name, of in frame.schema.items() if isinstance(of, polars.Decimal) or of == polars.Int128]
+    return frame.with_columns(polars.col(name).cast(polars.Float64) for name in wide)  # NumPy has no such numbers
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The first line of a CSV file: names of the columns, and the character between them."""
+
+    names: tuple[str, ...]
+    separator: str
+
+
+def _head(path: Path, separator: str | None) -> _Head:
+    """The first line; without names if it cannot be read."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            line = file.readline(1 << 20)
+        chosen = separator or ("\t" if path.suffix.lower() == ".tsv" else _between_names(line))
+        return _Head(tuple(next(csv.reader([line], delimiter=chosen), ())), chosen)
+    except (OSError, ValueError, TypeError, csv.Error):
+        return _Head((), separator or ",")
+
+
+def _between_names(line: str) -> str:
+    return next((one for one in ";\t" if one in line and "," not in line), ",")
+
+
+def _reason(error: Exception, head: _Head | None) -> str:
+    """What is wrong with a file, in a sentence a user can act on."""
+    reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
+    if "invalid utf-8" in reason:
+        return "it is not in UTF-8; save it as CSV UTF-8"
+    if head is not None and "more fields than defined" in reason:
+        return (
+            f"a row has more values than the first line has columns ({len(head.names)}, between them "
+            f"{head.separator!r}); set separator, quote values that hold it, or remove lines above the columns' names"
+        )
+    return reason[:200]
+
+
+def _named(frame: Any, names: Sequence[str], path: Path) -> Any:
+    """The table without columns that have neither name nor value, as a separator at the end of lines makes them.
+
+    Raises:
+        DataError: If two others have one name, of which Polars would rename one.
+    """
+    if len(names) != len(frame.columns):  # a name that goes on in the next line
+        return frame
+    left = [i for i, name in enumerate(names) if name.strip() or frame[:, i].null_count() < frame.height]
+    known = [names[i] for i in left]
+    twice = next((name for name in known if known.count(name) > 1), None)
+    if twice is not None:
+        which = f"called {twice!r}" if twice else "without a name"
+        raise DataError(f"{path} has {known.count(twice)} columns {which}; rename or remove all but one")
+    return frame.select(frame.columns[i] for i in left)
+
+
+def _check_decimals(frame: Any, path: Path) -> None:
+    """Refuse columns most of whose words are numbers with a decimal comma.
+
+    Raises:
+        DataError: Naming the first.
+    """
+    polars = _polars()
+    for name in frame.columns:
+        words = frame[name].drop_nulls() if frame[name].dtype == polars.String else ()
+        if not len(words):
+            continue
+        commas = words.filter(words.str.contains(r"^\s*[+-]?\d+,\d+\s*$"))
+        if 2 * len(commas) > len(words):
+            raise DataError(
+                f"column {name!r} of {path} holds numbers with a decimal comma, such as {commas[0]!r}: set decimal = "
+                "',', or decimal = '.' if they are words"
+            )
 
 
 def _polars() -> Any:
