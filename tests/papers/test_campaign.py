@@ -14,6 +14,7 @@ import pytest
 
 import unskew
 from unskew.errors import ConfigError, DataError
+from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign, campaign_run, toolkit
 from unskew.papers.campaign import Campaign, Planned
 from unskew.papers.campaign_run import Work
@@ -104,6 +105,17 @@ def test_claims_are_decided_and_an_arm_that_two_share_runs_once(done: tuple[Camp
     assert rounds == 2 * (2 + 2 * needed)  # two rounds of: `same` under two seeds, FedAvg and `slow` under all
     arms = [p for p in (folder / "arms").glob("*/seed-*") if (p / "summary.json").exists()]
     assert len(arms) == 2 + 2 * needed
+
+
+def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
+    """A twentieth of a point up and down, eight times: a confidence sequence well within .5."""
+    claim, rule = campaign.Comparison("a is above b", "x", "a", "b"), UntilDecided(until=0.5, most=8)
+    level = ("does not hold", "level within 0.5 points")
+    assert campaign_run._verdict([0.05, -0.05] * 4, claim, rule, percent=True) == level
+    assert campaign_run._verdict([0.0] * 5, claim, rule, percent=True) == level
+    narrow = ("undecided", "the interval is narrower than 0.5")
+    assert campaign_run._verdict([0.05, -0.05] * 4, claim, rule, percent=False) == narrow
+    assert campaign_run._verdict([0.5, -0.5] * 4, claim, rule, percent=True) is None
 
 
 def test_what_is_done_is_not_run_again(done: tuple[Campaign, Path, int]) -> None:
