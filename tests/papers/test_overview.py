@@ -150,6 +150,21 @@ def test_headlines_come_first_with_the_claim_that_stands_for_each(tmp_path: Path
         overview.page(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ([0.01, 0.02, 0.03], "does not hold: excluded"),  # 2 ± 2.48 points, 9.37 published
+        ([0.08, 0.09, 0.10], "holds"),
+        ([0.05, 0.10, -0.02], "undecided"),
+    ],
+)
+def test_a_headline_about_an_amount_fails_with_it(differences: list[float], verdict: str, tmp_path: Path) -> None:
+    more = 'paper = "M"\nsays = "+9.37"\nreproduction = "mine/one"\nclaim = "*"\namount = true\nreason = "the size"\n'
+    (tmp_path / "headlines.toml").write_text(f"[[headlines]]\n{more}", "utf-8")
+    keep(result("mine/one", decide("x", differences, published=0.0937)), tmp_path)
+    assert f" | {verdict} | the size |" in (tmp_path / "README.md").read_text("utf-8")
+
+
 def test_what_is_no_result_is_refused_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "small").mkdir(parents=True)
     (tmp_path / "a" / "b" / "small" / "result.json").write_text("{}", "utf-8")

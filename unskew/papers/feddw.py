@@ -34,7 +34,7 @@ from unskew.data.dataset import Dataset
 from unskew.history import History
 from unskew.info import ClassRelations
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide, paired
+from unskew.papers.claims import POINTS, Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import (
     Draft,
@@ -94,10 +94,18 @@ def minus(these: Ends, those: Ends) -> list[float] | str:
     return paired(these, those)
 
 
-def above(text: str, ours: Ends, theirs: Ends, *form: Any, published: float | None = None) -> Claim:
-    """The claim that one is above the other, undecided if one of them diverged; `published` is the paper's gain."""
+def above(
+    text: str,
+    ours: Ends,
+    theirs: Ends,
+    unit: str = POINTS,
+    factor: float = 100.0,
+    form: str = "+.2f",
+    published: float | None = None,
+) -> Claim:
+    """The claim that one is above the other, as in `decide`, undecided if one of them diverged."""
     apart = minus(ours, theirs)
-    return Claim(text, None, apart) if isinstance(apart, str) else decide(text, apart, *form, published=published)
+    return Claim(text, None, apart) if isinstance(apart, str) else decide(text, apart, unit, factor, form, published)
 
 
 def bests(history: History, method: str, kind: Kind) -> tuple[float, ...]:

@@ -70,12 +70,26 @@ class Headline:
         says: What it says, and where.
         reproduction: The reproduction that has the claim.
         claim: The claim's text, `*` standing for anything; the first that fits.
+        amount: What it says is the published difference and not only its sign: it does not hold if that is excluded.
+        reason: Why not, where that is about the amount.
     """
 
     paper: str
     says: str
     reproduction: str
     claim: str
+    amount: bool = False
+    reason: str = ""
+
+    def verdict(self, claim: Decided | None) -> str:
+        """The verdict in words."""
+        if claim is None:
+            return VERDICTS["undecided"]
+        if not self.amount:
+            return claim.shown
+        if claim.published.endswith("excluded"):
+            return f"{VERDICTS[False]}: excluded"
+        return VERDICTS["undecided"] if claim.verdict == VERDICTS[False] else claim.verdict
 
 
 @dataclass(frozen=True)
@@ -230,7 +244,7 @@ def _headline_lines(found: Sequence[tuple[Headline, Decided | None]], results: S
     """What the papers are known for, one table."""
     if not found:
         return
-    verdicts = Counter(claim.verdict if claim else "undecided" for _, claim in found)
+    verdicts = Counter(headline.verdict(claim).partition(":")[0] for headline, claim in found)
     yield "## What the papers are known for\n"
     yield (
         f"Of {len(found)} headline claims {verdicts['holds']} hold, {verdicts['does not hold']} do not, "
@@ -245,8 +259,8 @@ def _headline_lines(found: Sequence[tuple[Headline, Decided | None]], results: S
         ours = (
             "not kept yet" if claim is None else claim.ours + (f"; published {claim.published}" * bool(claim.published))
         )
-        verdict = claim.shown if claim else "undecided"
-        cells = (_cell(headline.says), f"{_cell(ours)} ({where})", verdict, _cell(claim.reason if claim else ""))
+        reason = headline.reason or (claim.reason if claim else "")
+        cells = (_cell(headline.says), f"{_cell(ours)} ({where})", headline.verdict(claim), _cell(reason))
         yield f"| {headline.paper} | {' | '.join(cells)} |"
     yield ""
 
