@@ -1,5 +1,6 @@
 """Campaigns: claims as data, decided one after another, no arm twice, stopped and killed anywhere."""
 
+import dataclasses
 import json
 import os
 import re
@@ -208,6 +209,12 @@ def test_a_whole_reproduction_is_a_claim_too_and_runs_once(tmp_path: Path, monke
     monkeypatch.setattr("unskew.papers.reproduce", None)
     campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
     assert "1 of 1 claims are done" in (tmp_path / "out" / "STATUS.md").read_text("utf-8")
+    (kept,) = campaign_run.keep(one, Work(tmp_path / "out"), tmp_path / "kept")
+    assert kept == tmp_path / "kept" / "feddif" / "table3-formula" / "small"
+    assert json.loads((kept / "result.json").read_text("utf-8"))["name"] == "feddif/table3-formula"
+    assert "### feddif/table3-formula, small" in (tmp_path / "kept" / "README.md").read_text("utf-8")
+    twice = dataclasses.replace(one, claims=one.claims * 2)
+    assert not list(campaign_run.keep(twice, Work(tmp_path / "out"), tmp_path / "kept"))
 
 
 def test_results_are_kept_as_pages_with_both_headlines(done: tuple[Campaign, Path, int]) -> None:
@@ -246,7 +253,7 @@ def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(
 ) -> None:
     digits = toolkit.sources.load("digits", None)
     monkeypatch.setattr(toolkit.sources, "load", lambda source, data_dir: digits)
-    shipped = campaign.load(campaign.SHIPPED, tmp_path)
+    shipped = campaign.load(campaign.SHIPPED["papers"], tmp_path)
     with pytest.raises(DataError, match="needs all of cifar10, 50,000 training and 10,000 test examples, got 1,4"):
         campaign_run.run(shipped, tmp_path / "out", NoCallback(), tmp_path, silent)
     assert not list((tmp_path / "out").glob("arms/*"))
@@ -298,8 +305,24 @@ def test_a_bad_campaign_is_refused_in_one_sentence_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
+def test_the_campaign_of_small_sizes_reads_and_changes_seeds_alone() -> None:
+    """Each reproduction at its small size has more seeds than its file, and is otherwise as it is there."""
+    small = campaign.load(campaign.SHIPPED["small"], Path("/nowhere"))
+    assert len({c.reproduce for c in small.claims if isinstance(c, campaign.Whole)}) == len(small.claims) == 9
+    for whole in small.claims:
+        assert isinstance(whole, campaign.Whole)
+        asked = [
+            toolkit.ReproductionRequest(whole.reproduce, whole.scale, Path(), None, NoCallback(), changes)
+            for changes in ({}, whole.changes)
+        ]
+        before, after = (json.dumps(toolkit.settings(a)) for a in asked)
+        lists = r'"seeds": (\[[^]]*\])'
+        assert re.sub(lists, "", before) == re.sub(lists, "", after)
+        assert sum(map(len, re.findall(lists, after))) > sum(map(len, re.findall(lists, before)))
+
+
 def test_the_shipped_campaign_reads_and_has_the_headline_claims_at_their_size() -> None:
-    shipped = campaign.load(campaign.SHIPPED, Path("/nowhere"))
+    shipped = campaign.load(campaign.SHIPPED["papers"], Path("/nowhere"))
     planned = [c for c in shipped.claims if isinstance(c, Planned)]
     fedavg = next(c.below for c in planned if c.claim.below == "fedavg")
     assert fedavg.experiment.rounds == 50

@@ -13,8 +13,6 @@ from rich.console import Console
 from unskew.cli.options import AsJson, DataDir, Quiet
 from unskew.errors import ConfigError
 
-SHIPPED = "papers"
-
 
 def reproduce(
     name: Annotated[str | None, typer.Argument()] = None,
@@ -34,7 +32,7 @@ def reproduce(
     keep: Annotated[bool, typer.Option("--keep", help="Copy the result to docs/results/.")] = False,
     campaign: Annotated[
         str | None,
-        typer.Option("--campaign", metavar="FILE", help="Decide the claims of this file; papers is the one we ship."),
+        typer.Option("--campaign", metavar="FILE", help="Decide the claims of this file, or of ours: papers, small."),
     ] = None,
     cores: Annotated[int, typer.Option(min=1, help="With --campaign: processes that train.")] = 1,
     nice: Annotated[int, typer.Option(min=0, max=19, help="With --campaign: its priority; 19 is the lowest.")] = 10,
@@ -108,14 +106,13 @@ def _campaign(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    from unskew import papers
     from unskew.cli.options import find_own_code
     from unskew.papers import campaign, campaign_run
     from unskew.run.progress import watching
 
     find_own_code()
-    path = campaign.SHIPPED if file == SHIPPED else Path(file)
-    folder = out or Path("runs") / f"campaign-{SHIPPED if file == SHIPPED else path.stem}"
+    path = campaign.SHIPPED.get(file) or Path(file)
+    folder = out or Path("runs") / f"campaign-{file if file in campaign.SHIPPED else path.stem}"
     claims = campaign.load(path, data_dir, cores)
     work = campaign_run.Work(folder)
     if not status:
@@ -128,5 +125,5 @@ def _campaign(
         print(json.dumps(campaign_run.to_json(claims, work)))
     elif status:
         print(campaign_run.markdown(claims, work), end="")
-    for result in campaign_run.results(claims, work) if keep else ():
-        print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)
+    for kept in campaign_run.keep(claims, work, Path("docs") / "results") if keep else ():
+        print(f"kept: {kept}", file=sys.stderr)

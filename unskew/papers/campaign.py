@@ -44,7 +44,9 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, UntilDecided
 from unskew.papers import toolkit
 
-SHIPPED = toolkit.FOLDER / "campaign.toml"
+SHIPPED = {"papers": toolkit.FOLDER / "campaign.toml", "small": toolkit.FOLDER / "campaign-small.toml"}
+"""Our own campaigns: headline claims at the papers' size, and more seeds for what small sizes left open."""
+
 LABEL = "arm"
 """Name of every arm's method in its own run, whatever claims call it."""
 

@@ -12,7 +12,8 @@ campaign's folder, and how a claim stands is read from there, so that a campaign
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +24,7 @@ from unskew.errors import ConfigError, DivergedError
 from unskew.experiment import config
 from unskew.experiment.config import UntilDecided
 from unskew.files import write_atomically
-from unskew.papers import toolkit
+from unskew.papers import overview, toolkit
 from unskew.papers.campaign import LABEL, Arm, Campaign, Comparison, Planned, Whole
 from unskew.papers.claims import LEVEL, LEVEL_WORDS, Claim
 from unskew.papers.result import Result, Row, over_seeds
@@ -366,6 +367,24 @@ def write_status(campaign: Campaign, work: Work) -> Path:
 
 
 # ---------------------------------------------------------------- results to keep
+def keep(campaign: Campaign, work: Work, root: Path) -> Iterator[Path]:
+    """Keep the results of claims, and of whole reproductions that are done, below `root`; gives their folders.
+
+    A reproduction that the campaign has twice at one scale, in parts, is no page and is not kept.
+    """
+    for result in results(campaign, work):
+        yield papers.keep(result, root)
+    wholes = [c for c in campaign.claims if isinstance(c, Whole)]
+    times = Counter((w.reproduce, w.scale) for w in wholes)
+    for whole in wholes:
+        if (done := work.result(whole)).exists() and times[whole.reproduce, whole.scale] == 1:
+            folder = root / whole.reproduce / whole.scale
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(done.parent, folder)
+            overview.write(root)
+            yield folder
+
+
 def results(campaign: Campaign, work: Work) -> tuple[Result, ...]:
     """A result for each page that claims name, to be kept as a reproduction's: arms by both headlines, claims."""
     pages: dict[str, list[Planned]] = {}
