@@ -364,6 +364,13 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "all missing": ({"ca": [None] * 40}, {}, "column 'ca' has no value in any training row; leave it out"),
     "a name in every row": ({"id": [f"p{i}" for i in range(40)]}, {}, "column 'id' holds 32 different words in 32"),
+    "a word among measurements": (
+        {"ca": [*map(str, range(39)), "high"]},
+        {},
+        "column 'ca' holds numbers and 1 that are none, such as 'high'; correct them or leave them empty",
+    ),
+    "an infinite number": ({"ca": [1.0, float("inf")] * 20}, {}, "column 'ca' is infinite in row 1; correct it"),
+    "a number too large": ({"ca": [*[1.0] * 39, 1e300]}, {}, "column 'ca' is 1e+300 in row 39; correct it"),
     "a gap where none is allowed": ({}, {"missing": "refuse"}, "column 'age' has no value in row"),
     "a rule for no column": ({}, {"columns": {"agge": ColumnRule()}}, "there is no column 'agge'; did you mean age?"),
     "words as numbers": (

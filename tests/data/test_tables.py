@@ -123,6 +123,70 @@ def test_a_semicolon_a_gap_and_a_question_mark_are_read_as_meant(tmp_path: Path)
         load(f"csv:{tmp_path / 'h.csv'}", None, {**options, "separator": ","})
 
 
+def exported(folder: Path, *lines: str, separator: str = ",", encoding: str = "utf-8") -> str:
+    """A file of 24 rows as spreadsheets write them; the lines take the place of the first ones."""
+    rows = [[("Zürich", "Bern")[i % 2], str(i % 7), f"{i % 5}.5", f"k{i // 2 % 2}"] for i in range(24)]
+    table = [separator.join(row) for row in [["site", "a", "b", "y"], *rows]]
+    (folder / "h.csv").write_text("\n".join([*lines, *table[len(lines) :]]), encoding=encoding)
+    return f"csv:{folder / 'h.csv'}"
+
+
+def test_a_semicolon_a_decimal_comma_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"target": "y", "client": "site"}
+    plain = load(exported(tmp_path), None, options, Preprocess())
+    assert plain.client_names == ("Bern", "Zürich")
+    assert same(load(exported(tmp_path, separator=";", encoding="utf-8-sig"), None, options, Preprocess()), plain)
+    comma = tmp_path / "h.csv"
+    comma.write_text(comma.read_text("utf-8-sig").replace(".5", ",5"))
+    with pytest.raises(
+        DataError, match=r"column 'b' of .*h\.csv holds numbers with a decimal comma, such as '0,5': set"
+    ):
+        load(f"csv:{comma}", None, options, Preprocess())
+    assert same(load(f"csv:{comma}", None, {**options, "decimal": ","}, Preprocess()), plain)
+
+
+def test_further_words_are_gaps_and_empty_columns_without_a_name_are_none(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"target": "y", "client": "site"}
+    data = load(
+        exported(tmp_path, "site,a,b,y,", "Zürich,k.A.,0.5,k0,"), None, {**options, "gaps": ["k.A."]}, Preprocess()
+    )
+    assert [(c.name, c.kind, c.gaps) for c in data.inputs.columns] == [("a", "number", True), ("b", "number", False)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "encoding", "text"),
+    [
+        (["site,a,a,y"], "utf-8", "has 2 columns called 'a'; rename or remove all but one"),
+        (["site,,b,y"], "utf-8", "has a column without a name, such as the row numbers that pandas writes"),
+        (["Export of May"], "utf-8", "a row has more values than the first line has columns (1, between them ',')"),
+        ([], "latin-1", "it is not in UTF-8; save it as CSV UTF-8"),
+        ([], "utf-16", "it is not in UTF-8; save it as CSV UTF-8"),
+    ],
+)
+def test_what_spreadsheets_get_wrong_is_said_in_one_sentence(
+    lines: list[str], encoding: str, text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError) as error:
+        load(exported(tmp_path, *lines, encoding=encoding), None, {"target": "y", "client": "site"})
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_classes_that_are_codes_keep_their_numbers_as_names(tmp_path: Path) -> None:
+    """-1 and 1, and 1 and 2, are two classes; test rows in a file of their own are of the same."""
+    for first, second in ((-1, 1), (2, 10)):
+        codes = altered(sick=[first, second, second, first] * 15)
+        written(tmp_path, codes[:12], "later.csv")
+        data = load(written(tmp_path, codes[12:]), None, {**COLUMNS, "test": str(tmp_path / "later.csv")})
+        assert data.classes == (str(first), str(second))
+        assert data.y_test.tolist() == [0, 1, 1, 0] * 3
+
+
+def test_parquet_columns_of_decimals_are_numbers(tmp_path: Path) -> None:
+    TABLE.drop("part").with_columns(polars.col("age").cast(polars.Decimal(9, 3))).write_parquet(tmp_path / "p.parquet")
+    assert load(f"parquet:{tmp_path / 'p.parquet'}", None, COLUMNS).input_shape == (2,)
+
+
 # ---------------------------------------------------------------- images
 def pictures(root: Path, *parts: str) -> None:
     for i, site in enumerate(("Basel", "Bern")):
@@ -199,6 +263,16 @@ REFUSED: dict[str, tuple[polars.DataFrame, dict[str, Any], str]] = {
         "client Chur has test rows and none to train on",
     ),
     "a column to leave out that is not there": (TABLE, {"leave_out": ["x"]}, "leave_out: "),
+    "a target of text": (
+        altered(sick=[f"seen on day {i}" for i in range(60)]),
+        {},
+        "column 'sick', the target, holds 60 different words in 60 rows, such as 'seen on day 0', and a class is",
+    ),
+    "a target of dates": (altered(sick=["04.03.2021"] * 60), {}, "column 'sick', the target, holds dates, such as '20"),
+    "a target of measurements": (altered(sick=range(60)), {}, "such as 0, and a class is what many rows share; set ta"),
+    "a target that is all gaps": (altered(sick=[None] * 60), {}, "column 'sick', the target, has no value in any row"),
+    "a target of one value": (altered(sick=["yes"] * 60), {}, "column 'sick', the target, is 'yes' in all 60 rows"),
+    "a client of spaces": (altered(site=["  ", *["Basel", "Bern"] * 29, "Bern"]), {}, "names no client in row 0"),
 }
 
 
@@ -221,6 +295,12 @@ WARNED: dict[str, tuple[polars.DataFrame, str]] = {
     "a column far larger than others": (
         altered(age=np.arange(60) * 1000.0),
         "column 'age' has values of about 3",
+    ),
+    "a column that numbers the rows": (altered(age=np.arange(60.0) + 7), "column 'age' numbers the rows"),
+    "identifiers too long to be told apart": (altered(age=[10**17] * 60), "column 'age' numbers the rows"),
+    "one site under two names": (
+        altered(site=["Basel", "basel ", "Bern"] * 20),
+        "clients 'Basel', 'basel ' differ in case or spaces alone",
     ),
     "test rows that stand in training": (
         TWICE.with_columns(part=polars.Series(["train"] * 60 + ["test"] * 6)),

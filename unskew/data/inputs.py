@@ -265,6 +265,14 @@ def is_counter(values: Array) -> bool:
     )
 
 
+def names_alike(names: Sequence[str]) -> str:
+    """The first names that are one but for case and spaces, as in `'Bern', 'bern '`; empty if there are none."""
+    by_letters: dict[str, list[str]] = {}
+    for name in names:
+        by_letters.setdefault("".join(name.casefold().split()), []).append(name)
+    return next((", ".join(map(repr, several)) for several in by_letters.values() if len(several) > 1), "")
+
+
 def is_date(value: object) -> bool:
     """True for a date, and for a word that is written as one."""
     return hasattr(value, "year") or (isinstance(value, str) and _DATE.fullmatch(value.strip()) is not None)

@@ -22,8 +22,8 @@ import numpy.typing as npt
 from unskew.data import skew
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.inputs import Array, RawTable, is_counter, is_date, is_gap
-from unskew.data.preprocess import LARGE
+from unskew.data.inputs import Array, RawTable, is_counter, is_date, is_gap, names_alike
+from unskew.data.preprocess import LARGE, LARGEST, no_numbers
 from unskew.keys import Key
 
 MOST_CLASSES = 20
@@ -324,7 +324,8 @@ def _column(
     if not present.any():
         return ColumnLook(name, "constant", "no value at all", 1.0, by_site)
     if kind == "number":
-        mean, sd = float(values[present].mean()), float(values[present].std())
+        present &= np.abs(values) <= LARGEST
+        mean, sd = (float(values[present].mean()), float(values[present].std())) if present.any() else (0.0, 0.0)
         summary = f"{mean:.4g} ± {sd:.4g}"
         measured = ((np.where(present, values, mean) - mean) / sd)[:, None] if sd > 0 else np.zeros((len(values), 1))
     else:
@@ -473,20 +474,24 @@ def _notes(
     alike = [site.name for site in sites if site.train >= FEW_ROWS and sum(n > 0 for n in site.labels) == 1]
     if alike:
         sentences.append(f"{_some(alike)} {_have(alike)} one class only")
-    if rows.target is not None and rows.target.dtype.kind == "O":
-        without = int((rows.target == "(none)").sum())
-        if without:
-            sentences.append(f"the target has no value in {without:,} rows: leave them out")
+    sentences += _of_target(rows.target)
+    if like := names_alike([site.name for site in sites]):
+        sentences.append(f"sites {like} differ in case or spaces alone: one site under several names?")
     if rows.clients is not None and (rows.clients < 0).any():
         sentences.append(f"{int((rows.clients < 0).sum()):,} rows name no site")
     for column in columns:
         values = rows.columns.get(column.name)
+        beyond = np.flatnonzero(np.abs(values) > LARGEST) if values is not None and values.dtype.kind == "f" else ()
         if column.missing == 1:
             sentences.append(f"column {column.name!r} has no value at all: leave it out")
+        elif len(beyond) and values is not None:
+            sentences.append(f"column {column.name!r} is {values[beyond[0]]:g} in row {beyond[0]}: correct it")
         elif column.kind == "constant":
             sentences.append(f"column {column.name!r} has one value only and says nothing")
         elif column.kind == "dates":
             sentences.append(f"column {column.name!r} holds dates: make numbers of them, or leave it out")
+        elif values is not None and values.dtype.kind == "O" and (odd := no_numbers(sorted(set(values) - {None}))):
+            sentences.append(f"column {column.name!r} holds numbers and {len(odd)} that are none, such as {odd[0]!r}")
         elif values is not None and values.dtype.kind == "O" and len(set(values)) > max(20, len(values) / 2):
             sentences.append(f"column {column.name!r} has a word of its own in most rows: an identifier? leave it out")
         elif values is not None and is_counter(values):
@@ -502,7 +507,7 @@ def _notes(
         sizes = {
             name: float(np.sqrt(np.nanmean(values[train] ** 2)))
             for name, values in rows.columns.items()
-            if values.dtype.kind == "f" and not np.isnan(values[train]).all()
+            if values.dtype.kind == "f" and 0 < np.nanmax(np.abs(values[train]), initial=0.0) <= LARGEST
         }
         large = [name for name, size in sizes.items() if size > LARGE]
         if large:
@@ -511,6 +516,24 @@ def _notes(
     if gaps:
         sentences.append(f"{_columns(gaps)} gaps: fill with preprocess")
     return tuple(sentences)
+
+
+def _of_target(target: Array | None) -> list[str]:
+    """Sentences on a target of words that a run would refuse."""
+    if target is None or target.dtype.kind != "O":
+        return []
+    words = [word for word in target.tolist() if word != "(none)"]
+    if not words:
+        return ["the target has no value at all: name another column"]
+    if all(map(is_date, words)):
+        return [f"the target holds dates, such as {words[0]}: make numbers of them, or name another column"]
+    sentences = []
+    if len(words) < len(target):
+        sentences.append(f"the target has no value in {len(target) - len(words):,} rows: leave them out")
+    known = len(set(words))
+    if known > MOST_CLASSES and 2 * known > len(words):
+        sentences.append(f"the target holds {known:,} different words in {len(words):,} rows: group them")
+    return sentences
 
 
 def _constant_at(values: Array, clients: npt.NDArray[np.int64] | None, sites: Sequence[Site]) -> str:

@@ -30,8 +30,8 @@ from unskew.data import hub
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.inputs import Column, Inputs, RawTable, is_counter, is_date, is_gap, no_number, raw_column
-from unskew.data.preprocess import Preprocess, unscaled
+from unskew.data.inputs import Column, Inputs, RawTable, is_counter, is_date, is_gap, names_alike, no_number, raw_column
+from unskew.data.preprocess import Preprocess, check_size, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
@@ -237,13 +237,12 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
                 f"{_listed(alike)} {'has' if len(alike) == 1 else 'have'} training rows of one class only: a model "
                 "trained there alone learns nothing but to say it"
             )
-    alike_names = _alike(data.client_names)
-    if alike_names:
+    if alike_names := names_alike(data.client_names):
         sentences.append(
             f"clients {alike_names} differ in case or spaces alone: one client under several names? make them one"
         )
     columns = {str(c): rows.x[:, i] for i, c in enumerate(rows.columns)} if rows.table is None else rows.table
-    counted = [name for name, values in columns.items() if is_counter(values) and _is_numbering(values)]
+    counted = [name for name, values in columns.items() if _is_numbering(values)]
     if counted:
         sentences.append(
             f"column {counted[0]!r} numbers the rows, and a model that trusts it learns nothing about new ones; leave "
@@ -259,22 +258,19 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
     return sentences
 
 
-def _is_numbering(counter: _Array) -> bool:
-    """True for whole numbers that lie close together or are huge, unlike measurements."""
-    return bool(np.ptp(counter) < 2 * len(counter) or counter.min() > HUGE)
+def _is_numbering(values: _Array) -> bool:
+    """True for whole numbers all different that lie close together or are huge, or too huge to be told apart."""
+    if values.dtype.kind != "f" or np.isnan(values).any():
+        return False
+    low = np.abs(values).min()
+    return bool(low > EXACT or (is_counter(values) and (np.ptp(values) < 2 * len(values) or low > HUGE)))
 
 
 HUGE = 1e6
 """Whole numbers above which a column of different ones is taken for identifiers."""
 
-
-def _alike(names: Sequence[str]) -> str:
-    """The first names that are one but for case and spaces, as in `'Bern', 'bern '`; empty if there are none."""
-    by_letters: dict[str, list[str]] = {}
-    for name in names:
-        by_letters.setdefault("".join(name.casefold().split()), []).append(name)
-    return next((", ".join(map(repr, several)) for several in by_letters.values() if len(several) > 1), "")
-
+EXACT = 2.0**53
+"""Whole numbers above which double precision has not all of them."""
 
 FEW_ROWS = 5
 """Training rows below which a client is named in a warning."""
@@ -495,6 +491,8 @@ def _of_table(
     labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {target!r}")
     if raw:
         table = {str(column): raw_column(frame[column], column) for column in columns}
+        for column, values in table.items():
+            check_size(values, column)
         return _Examples("dataframe", np.arange(len(labels)), labels, clients, names, columns=columns, table=table)
     return _Examples("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
 

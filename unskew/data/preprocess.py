@@ -259,11 +259,7 @@ def _number(
     agreed_on: ColumnRule,
     known: npt.NDArray[np.bool_],
 ) -> Column:
-    beyond = np.abs(values) > LARGEST
-    if beyond.any():
-        row = int(beyond.argmax())
-        state = "infinite" if np.isinf(values[row]) else f"{values[row]:g}"
-        raise DataError(f"column {name!r} is {state} in row {row}; correct it")
+    check_size(values, name)
     own = [Moments.of(values[rows]) for rows in by_client]
     together = agreed([Moments.of(values[rows[known[rows]]]) for rows in by_client])
     mean = together.mean if agreed_on.mean is None else agreed_on.mean
@@ -301,6 +297,25 @@ def _natural(word: str) -> tuple[float, str]:
         return float("inf"), word
 
 
+def check_size(values: Array, name: str) -> None:
+    """Refuse a column of numbers one of which is infinite or beyond what a network can hold.
+
+    Raises:
+        DataError: Naming its row.
+    """
+    beyond = np.flatnonzero(np.abs(values) > LARGEST) if values.dtype.kind == "f" else ()
+    if len(beyond):
+        row = int(beyond[0])
+        state = "infinite" if np.isinf(values[row]) else f"{values[row]:g}"
+        raise DataError(f"column {name!r} is {state} in row {row}; correct it, or leave the row out")
+
+
+def no_numbers(known: Sequence[str]) -> list[str]:
+    """Those of a column's different words that are no numbers, where the column is one of many numbers; else none."""
+    odd = [each for each in known if _NUMBER.fullmatch(each) is None]
+    return odd if len(known) > MANY_NUMBERS and 2 * len(odd) < len(known) else []
+
+
 def _check_category(name: str, known: Sequence[str], n: int, declared: bool) -> None:
     """Refuse words that are no category; `declared` is true if somebody said that they are one."""
     if all(map(is_date, known)):
@@ -308,10 +323,10 @@ def _check_category(name: str, known: Sequence[str], n: int, declared: bool) -> 
             f"column {name!r} holds dates, such as {known[0]!r}; make numbers of them, such as days since a day that "
             "all agree on, or leave the column out"
         )
-    no_numbers = [each for each in known if _NUMBER.fullmatch(each) is None]
-    if not declared and len(known) > MANY_NUMBERS and 2 * len(no_numbers) < len(known) and no_numbers:
+    odd = () if declared else no_numbers(known)
+    if odd:
         raise DataError(
-            f"column {name!r} holds numbers and {len(no_numbers)} that are none, such as {no_numbers[0]!r}; correct "
+            f"column {name!r} holds numbers and {len(odd)} that are none, such as {odd[0]!r}; correct "
             "them or leave them empty (data_options.gaps names words of a CSV file that mean so), or declare the "
             f"column with preprocess.columns.{name}.kind = 'category'"
         )

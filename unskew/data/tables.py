@@ -34,6 +34,8 @@ ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
 GAPS = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
 """Words of a CSV file that mean that there is no value."""
 
+NO_UTF8 = "it is not in UTF-8; save it as CSV UTF-8, as Excel calls it"
+
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 """What Pillow may take a file for, whatever its ending: of other formats one would start Ghostscript."""
@@ -244,12 +246,18 @@ class _Head:
 
 
 def _head(path: Path, separator: str | None) -> _Head:
-    """The first line; without names if it cannot be read."""
+    """The first line; without names if it cannot be read.
+
+    Raises:
+        DataError: If it is no text in UTF-8.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             line = file.readline(1 << 20)
         chosen = separator or ("\t" if path.suffix.lower() == ".tsv" else _between_names(line))
         return _Head(tuple(next(csv.reader([line], delimiter=chosen), ())), chosen)
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not a readable csv file: {NO_UTF8}") from None
     except (OSError, ValueError, TypeError, csv.Error):
         return _Head((), separator or ",")
 
@@ -262,7 +270,7 @@ def _reason(error: Exception, head: _Head | None) -> str:
     """What is wrong with a file, in a sentence a user can act on."""
     reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
     if "invalid utf-8" in reason:
-        return "it is not in UTF-8; save it as CSV UTF-8"
+        return NO_UTF8
     if head is not None and "more fields than defined" in reason:
         return (
             f"a row has more values than the first line has columns ({len(head.names)}, between them "
