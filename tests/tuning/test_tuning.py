@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import itertools
 import json
 import os
@@ -19,7 +20,7 @@ import pytest
 
 import unskew as us
 from unskew.advice.training import Training
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError, RunError, WorkerError
 from unskew.experiment import config
 from unskew.report.worth import Gain
 from unskew.schema import Search
@@ -28,6 +29,7 @@ from unskew.tuning.result import Worth
 from unskew.tuning.search import Budget, optuna_module
 from unskew.tuning.space import LR, present, ranges_of, with_values
 
+trainers = importlib.import_module("unskew.tuning.trainers")  # in the package the name is the function
 optuna = pytest.importorskip("optuna", reason="optuna is not installed (extra [tune])")
 
 
@@ -247,7 +249,8 @@ def test_a_trial_that_was_killed_is_made_again_and_none_is_lost(
         pass
 
     def search(folder: str) -> Any:
-        methods, asked = {"FedProx": us.FedProx(mu=0.1)}, {"trials": 7, "rounds": 1, "final_seeds": 1}
+        methods = {"FedProx": us.FedProx(mu=0.1)}
+        asked: dict[str, Any] = {"trials": 7, "rounds": 1, "final_seeds": 1}
         (searched,) = us.tune(methods, out=tmp_path / folder, data=clients(), progress=False, **asked).searches
         return [(t.values, t.score) for t in searched.trials]
 
@@ -263,6 +266,71 @@ def test_a_trial_that_was_killed_is_made_again_and_none_is_lost(
         with pytest.raises(Killed):
             search("killed")
     assert search("killed") == search("whole")
+
+
+def of_trials(tuning: Any) -> list[Any]:
+    return [[(t.values, t.score, t.state, t.rounds) for t in s.trials] for s in tuning.searches]
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("pruner", ["median", "hyperband"])
+def test_trials_are_the_same_with_any_number_of_workers(pruner: str, tmp_path: Path) -> None:
+    """Three methods over two batches and a part, and rounds enough that some are pruned."""
+    asked: dict[str, Any] = {"trials": 11, "rounds": 5, "pruner": pruner, "final_seeds": 1}
+    one = of_trials(tune(tmp_path / "one", **asked))
+    assert of_trials(tune(tmp_path / "three", workers=3, **asked)) == one
+    assert any(state == "pruned" for search in one for *_, state, _ in search)
+
+
+def test_a_trial_knows_of_earlier_batches_only(tmp_path: Path) -> None:
+    """Ended one after the other or all at once, stopped within a batch or not: the same trials."""
+    whole = of_trials(tune(tmp_path / "whole", trials=8, rounds=1))
+    for trials in (2, 6, 8):
+        parts = tune(tmp_path / "parts", trials=trials, rounds=1)
+    assert of_trials(parts) == whole
+
+
+def test_a_worker_that_is_killed_is_named_and_the_search_goes_on(tmp_path: Path) -> None:
+    class Killing(trainers.Processes):  # type: ignore[name-defined, misc]
+        def receive(self) -> Any:
+            if next(steps) == 4:
+                self.processes[0].kill()
+            return super().receive()
+
+    steps = itertools.count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainers, "Processes", Killing)
+        with pytest.raises(WorkerError, match=r"worker 0 of the trials is lost: .*; the same command goes on"):
+            tune(tmp_path / "lost", trials=6, rounds=1, workers=2)
+    assert of_trials(tune(tmp_path / "lost", trials=6, rounds=1)) == of_trials(tune(tmp_path / "b", trials=6, rounds=1))
+
+
+def test_a_failure_in_a_worker_is_the_error_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Training, until: int) -> None:
+        raise ConfigError("no")
+
+    monkeypatch.setattr(Training, "go_on", refuse)
+    with pytest.raises(ConfigError, match=r"^no$"):
+        tune(tmp_path, workers=2)
+
+
+def test_less_than_one_worker_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="workers must be at least 1, got 0"):
+        tune(tmp_path, workers=0)
+
+
+def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"trials on a cluster need Ray: pip install 'unskew\[ray\]'"):
+        tune(tmp_path, ray="local")
+
+
+@pytest.mark.network
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_trials_on_ray_are_those_of_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
+    on_ray = tune(tmp_path / "ray", trials=6, ray="local", workers=2)
+    assert of_trials(on_ray) == of_trials(tune(tmp_path / "here", trials=6))
 
 
 @pytest.mark.slow

@@ -17,6 +17,10 @@ def tune(
     trials: Annotated[int | None, typer.Option(help="Trials of each method; 20 if no time is given.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Time for each method's trials, s.")] = None,
     pruner: Annotated[str, typer.Option(help="How bad trials end early: median, hyperband or none.")] = "median",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that train trials; the trials are the same with any number.")
+    ] = None,
+    ray: Annotated[str | None, typer.Option(help="Ray cluster that trains trials: auto, local or HOST:PORT.")] = None,
     final_seeds: Annotated[int, typer.Option(help="Fresh seeds of the comparison with default settings.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Folder; with trials in it the search goes on.")] = None,
     data_dir: DataDir = None,
@@ -32,6 +36,7 @@ def tune(
 
     [dim]unskew tune digits[/]
     [dim]unskew tune my.toml --trials 50 --pruner hyperband --out tuned[/]
+    [dim]unskew tune my.toml --workers 8[/]
     """
     from typing import cast
 
@@ -44,7 +49,7 @@ def tune(
     chosen = load_own(experiment, located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(chosen.name)}-tuning-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as callback:
-        tuning = tune_experiment(chosen, folder, budget, final_seeds, callback.note)
+        tuning = tune_experiment(chosen, folder, budget, final_seeds, callback.note, workers=workers, ray=ray)
     if as_json:
         print(json.dumps(tuning.to_json()))
     else:

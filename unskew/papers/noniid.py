@@ -1,16 +1,27 @@
-"""Comparisons on strong label skew (Dirichlet alpha 0.1): the core's methods, and every method at its defaults.
+"""Comparisons on strong label skew (Dirichlet alpha 0.1) and on natural clients: the core's methods, every method at
+its defaults, and twelve methods each at its best.
 
 These are no paper's tables, but the basis of the other reproductions.  Every method has the same split, cohorts,
 initial model, local optimisation and rounds; server learning rates are round numbers, chosen before the kept runs.
 """
 
+import dataclasses
+import json
+import statistics
 from collections.abc import Mapping, Sequence
 
 from unskew import algorithms
+from unskew.advice.training import sites_of
+from unskew.data.federated import to_manifest
+from unskew.data.split import FromManifest
 from unskew.experiment import config
+from unskew.files import write_atomically
 from unskew.papers.claims import Claim, decide, paired
-from unskew.papers.result import Result, over_seeds
-from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, drawn, experiment, rows_of
+from unskew.papers.result import Result, Row, over_seeds
+from unskew.papers.toolkit import Draft, ReproductionRequest, Settings, curves_of, drawn, experiment, merged, rows_of
+from unskew.report import stats
+from unskew.report.stats import CONFIDENCE
+from unskew.run.folder import locked
 
 METRICS = (
     "global.accuracy",
@@ -40,16 +51,121 @@ WITHOUT_IMAGES = tuple(name for name in algorithms.TABLE if name not in ("feddis
 
 def defaults(request: ReproductionRequest) -> Result:
     """Every method as it comes, on the clients' own test examples: which end below FedAvg?"""
+    return _defaults(request)
+
+
+def defaults_heart(request: ReproductionRequest) -> Result:
+    """Every method as it comes, in four hospitals."""
+    return _defaults(request)
+
+
+def defaults_mnist_writers(request: ReproductionRequest) -> Result:
+    """Every method as it comes, for writers of digits."""
+    return _defaults(request)
+
+
+def defaults_fashion_mnist(request: ReproductionRequest) -> Result:
+    """Every method as it comes, on Fashion-MNIST."""
+    return _defaults(request)
+
+
+TWELVE: dict[str, dict[str, object]] = {
+    name: {}
+    for name in (
+        "fedavg", "fedprox", "fednova", "scaffold", "feddyn", "fedavgm", "fedadam", "feddw", "feddif", "ditto",
+        "fedper", "hcct",
+    )
+}  # fmt: skip
+"""Methods of the fair comparison: corrections of drift, servers' optimisers, ours, and models of one's own."""
+
+
+def tuned_mnist_writers(request: ReproductionRequest) -> Result:
+    """Twelve methods, each at its best, for writers of digits."""
+    return _tuned(request)
+
+
+def tuned_fashion_mnist(request: ReproductionRequest) -> Result:
+    """Twelve methods, each at its best, on Fashion-MNIST."""
+    return _tuned(request)
+
+
+def _asked(request: ReproductionRequest, draft: Draft, methods: Mapping[str, Mapping[str, object]]) -> Settings:
+    """The reproduction's experiment with other methods, its examples drawn; natural clients are not divided."""
+    table = {**draft["experiment"], "methods": methods}
+    task = merged(table["task"], drawn(request, table["task"]["data"], draft.settings.get("draw")))
+    natural = table["split"]["name"] == "natural"
+    return {**table, "task": task, "split": {"name": "natural"} if natural else table["split"]}
+
+
+def _defaults(request: ReproductionRequest) -> Result:
     draft = Draft.of(request)
     methods: dict[str, dict[str, object]] = {name: {} for name in WITHOUT_IMAGES if name not in config.BOUNDS}
-    compared = experiment(request.name.replace("/", "-"), {**draft["experiment"], "methods": methods})
-    history = draft.run(compared, "")
+    history = draft.run(experiment(request.name.replace("/", "-"), _asked(request, draft, methods)), "")
     draft.rows += rows_of(history, (OWN, "personal.accuracy.worst_decile", "global.accuracy", "bytes.total"))
     own = {r.method: r for r in draft.rows if r.metric == OWN}
     gains = {name: paired(r.seeds, own["fedavg"].seeds) for name, r in own.items() if name != "fedavg"}
     draft.rows += [over_seeds(n, own[n].setting, f"{OWN}.minus_fedavg", gain) for n, gain in gains.items()]
     draft.claims.append(none_below("no method ends below FedAvg on clients' own test examples", gains))
     return draft.result()
+
+
+def _tuned(request: ReproductionRequest) -> Result:
+    """Tune at equal budgets on validation rows, then add seeds until it is decided, on rows that no trial has read."""
+    from unskew.tuning.search import Budget, search
+    from unskew.tuning.space import ranges_of
+    from unskew.tuning.trainers import trainers
+
+    draft = Draft.of(request)
+    name, folder = request.name.replace("/", "-"), request.folder / "tuning"
+    sites = sites_of(experiment(name, _asked(request, draft, TWELVE)))
+    folder.mkdir(parents=True, exist_ok=True)
+    budget, note = Budget(draft["trials"]), request.callback.note
+    with locked(folder):
+        methods = sites.experiment.methods
+        here = trainers(sites, methods, None, None)
+        searches = search(sites, [(m, ranges_of(m)) for m in methods], budget, folder, here, note)
+    write_atomically(folder / "clients.json", json.dumps(to_manifest(sites.fed)))
+    compared = dataclasses.replace(
+        sites.experiment,
+        methods=tuple(s.tuned for s in searches),
+        split=FromManifest(str((folder / "clients.json").resolve())),
+        val_fraction=0.0,
+        seeds=(0,),
+        until=config.until_of({**draft["until"], "first": max(sites.experiment.seeds) + 1}),
+    )
+    history = draft.run(compared, "compared")
+    draft.seconds += sum(t.seconds for s in searches for t in s.trials)
+    draft.seeds = set(history.summary["seeds"])
+    draft.rows += rows_of(history, METRICS)
+    setting = draft.rows[0].setting
+    for searched in searches:
+        values = {} if searched.best is None else searched.trials[searched.best].values
+        draft.rows += [Row(searched.method.label, setting, n, None, v, None, "seeds", ()) for n, v in values.items()]
+    draft.claims += against_fedavg({(r.method, r.metric): r.seeds for r in draft.rows})
+    draft.curves = curves_of(history)
+    return draft.result()
+
+
+def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Claim]:
+    """The claims that methods end above FedAvg, from {(method, metric): values by seed} of a run until decided.
+
+    A claim is decided where its p-value, which pays for the looks, is at most .05 once corrected for their number.
+    """
+    gains = {}
+    for method in dict.fromkeys(m for m, _ in values if m != "fedavg"):
+        metric = next(n for n in ("global.accuracy", OWN) if (method, n) in values)
+        gains[method] = paired(values[method, metric], values["fedavg", metric])
+    p_values = {m: p for m, gain in gains.items() if (p := stats.p_value(gain, sequential=True)) is not None}
+    corrected, claims = stats.holm(p_values), []
+    for method, gain in gains.items():
+        ends, p = stats.interval(gain, sequential=True), corrected.get(method)
+        mean = statistics.fmean(gain)
+        between = "no interval" if ends is None else f"95 % [{100 * ends[0]:+.2f}, {100 * ends[1]:+.2f}]"
+        evidence = f"{100 * mean:+.2f} points, {between} over {len(gain)} seeds"
+        evidence += "" if p is None else f", p {p:.2g} for {len(p_values)} methods"
+        decided = p is not None and p <= 1.0 - CONFIDENCE
+        claims.append(Claim(f"{method}, tuned, ends above fedavg, tuned", mean > 0 if decided else None, evidence))
+    return claims
 
 
 def none_below(text: str, gains: Mapping[str, Sequence[float]]) -> Claim:

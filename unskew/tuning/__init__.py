@@ -2,11 +2,13 @@
 
 space.py    what is searched: ranges that stand beside hyperparameters, and the local learning rate
 search.py   trials by Optuna, kept in SQLite files; a search that was killed goes on
+trainers.py where trials train: here, in processes of this machine, in actors of a Ray cluster
 result.py   tuned against default settings on test rows, under fresh seeds; the experiment that follows
 page.py     the page
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from unskew.tuning.page import write_tuning
 from unskew.tuning.result import SEEDS, Tuning, compared
 from unskew.tuning.search import Budget, Pruner, search
 from unskew.tuning.space import ranges_of
+from unskew.tuning.trainers import trainers
 
 
 def tune(
@@ -45,6 +48,8 @@ def tune(
     trials: int | None = None,
     seconds: float | None = None,
     pruner: Pruner = "median",
+    workers: int | None = None,
+    ray: str | None = None,
     final_seeds: int = SEEDS,
     progress: bool = True,
     **settings: Any,
@@ -60,6 +65,9 @@ def tune(
             tuning.html, and the tuned experiment, tuned.toml.
         trials, seconds: Budget of each method: a number of trials, 20 if neither is given, or a time.
         pruner: Trials that go badly end early: by "median", "hyperband", or "none".
+        workers: Processes that train trials side by side, 1 if none are given; the trials are the same with any number.
+        ray: Address of a Ray cluster whose cores train trials, "auto", "local" or HOST:PORT; `workers` is then the
+            number of its actors, by default one a core.
         final_seeds: Number of fresh seeds of the comparison.
         progress: Say on stderr how far it is.
         settings: Further settings of the experiment, as clients_per_round or val_fraction.
@@ -67,6 +75,7 @@ def tune(
     Raises:
         ConfigError, DataError: If the experiment or the budget is impossible.
         RunError: If `out` cannot be written, or Optuna (extra unskew[tune]) is missing.
+        WorkerError: If a worker is lost, or there is no cluster at the address.
     """
     api.require_settings(settings, "tune")
     with api.torch_left_alone(), watching(not progress) as watcher:
@@ -75,7 +84,9 @@ def tune(
             client=client, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
         )  # fmt: skip
         budget = Budget(trials, seconds, pruner)
-        return tune_experiment(experiment, Path(out), budget, final_seeds, watcher.note, inputs=inputs)
+        return tune_experiment(
+            experiment, Path(out), budget, final_seeds, watcher.note, inputs=inputs, workers=workers, ray=ray
+        )
 
 
 def tune_experiment(
@@ -86,11 +97,13 @@ def tune_experiment(
     note: Callable[[str], None] = lambda text: None,
     *,
     inputs: InMemoryInputs = InMemoryInputs(),
+    workers: int | None = None,
+    ray: str | None = None,
 ) -> Tuning:
     """Tune the methods of an experiment, compare them with what they were, and write all to a folder.
 
     Raises:
-        ConfigError, DataError, RunError: As in `tune`.
+        ConfigError, DataError, RunError, WorkerError: As in `tune`.
     """
     if final_seeds < 1:
         raise ConfigError(f"final_seeds must be at least 1, got {final_seeds}")
@@ -103,7 +116,8 @@ def tune_experiment(
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another folder") from error
     with locked(folder):
-        results = tuple(search(sites, m, ranges, budget, folder, note) for m, ranges in chosen)
+        with closing(trainers(sites, experiment.methods, workers, ray)) as at_work:
+            results = search(sites, chosen, budget, folder, at_work, note)
         tuning = compared(sites, results, budget, final_seeds, note)
         write_tuning(tuning, folder)
     return tuning

@@ -2,24 +2,26 @@
 
 The first trial has the method's present settings.  Each trial trains under the experiment's first seed on all folds but
 one of the clients' rows, and is scored by the rows of that one, at five points of its way; at each it may be pruned.
-Draws of a trial follow from the seed and the number of trials before it: a search that went on has the trials of one
-that never stopped (Hyperband also goes by Optuna's numbers, which count a trial that was killed twice).
+
+Trials come in batches, the first of five, each other of four.  What a trial tries, and whether it is pruned, depends on
+its number and on the trials of earlier batches, on nothing else: trials of a batch can train side by side, and a search
+has the same trials with one worker or many, stopped or not, whatever ends first.
 """
 
 import hashlib
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from unskew.advice.training import Sites, Training
-from unskew.errors import ConfigError, DivergedError, RunError
+from unskew.advice.training import Sites
+from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Method, fingerprint
 from unskew.keys import Key
 from unskew.schema import Search
 from unskew.tuning.space import present, with_values
+from unskew.tuning.trainers import Reached, Step, Trainers
 
 Pruner = Literal["median", "hyperband", "none"]
 State = Literal["complete", "pruned", "diverged"]
@@ -31,11 +33,14 @@ LOOKS = 5
 RANDOM = 5
 """Trials of a search that are drawn at random before others are proposed from their results."""
 
+BATCH = 4
+"""Trials of a batch after the first, which has those that are drawn at random."""
+
 ENDED = ("COMPLETE", "PRUNED")
 """States of trials that count."""
 
-NAMES = "names"
-"""Attribute where Optuna keeps the hyperparameters that a trial sets; the first sets only those that are in range."""
+NUMBER = "number"
+"""Attribute where Optuna keeps the number of a trial, which is not the order in which trials end."""
 
 
 @dataclass(frozen=True)
@@ -115,40 +120,170 @@ class Searched:
 
 def search(
     sites: Sites,
-    method: Method,
-    ranges: Mapping[str, Search],
+    chosen: Sequence[tuple[Method, Mapping[str, Search]]],
     budget: Budget,
     folder: Path,
+    trainers: Trainers,
     note: Callable[[str], None],
-) -> Searched:
-    """Spend a method's budget, beginning after the trials that the folder has.
+) -> tuple[Searched, ...]:
+    """Spend each method's budget, beginning after the trials that the folder has; `chosen` are methods and ranges.
 
     Raises:
         RunError: If the trials cannot be kept, their file is damaged, or Optuna is missing.
+        WorkerError: If a worker was lost.
     """
-    if not ranges:
-        return Searched(method, {}, (), None)
-    optuna = optuna_module()
-    higher = sites.measure.higher
-    study, file = _study(optuna, sites, method, ranges, budget, folder)
-    _ended(study, file, ranges)  # which is the first to look at them
-    _take_back(optuna, study, present(method, ranges))
-    ended = _ended(study, file, ranges)
-    while not budget.spent(len(ended), sum(t.seconds for t in ended)):
-        seed = (Key(sites.experiment.seeds[0]) / "tune" / method.label / len(ended)).number() % 2**32
-        study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM, multivariate=True)
+    optuna = optuna_module() if any(ranges for _, ranges in chosen) else None
+    searches = [_Search(optuna, sites, m, ranges, budget, folder) if ranges else None for m, ranges in chosen]
+    free = list(range(trainers.count))
+    while True:
+        for i, of in enumerate(searches):
+            while of is not None and free and (step := of.begin(i)) is not None:
+                trainers.send(free.pop(0), step)
+        if len(free) == trainers.count:
+            break
+        worker, reached = trainers.receive()
+        of = searches[reached.search]
+        assert of is not None
+        if (step := of.took(reached)) is not None:
+            trainers.send(worker, step)
+            continue
+        free.append(worker)
+        best, trials = _best(of.trials, sites.measure.higher), of.trials
+        score = "none is complete" if best is None else sites.measure.show(trials[best].score or 0.0)
+        note(f"{of.method.label}: trial {len(trials)} of {budget}, best {sites.measure.label} so far {score}")
+    return tuple(
+        Searched(m, {}, (), None)
+        if of is None
+        else Searched(m, ranges, of.trials, _best(of.trials, sites.measure.higher))
+        for (m, ranges), of in zip(chosen, searches, strict=True)
+    )
+
+
+def batch_of(number: int) -> int:
+    """The number of the first trial of a trial's batch.
+
+    >>> [batch_of(n) for n in range(10)]
+    [0, 0, 0, 0, 0, 5, 5, 5, 5, 9]
+    """
+    return 0 if number < RANDOM else RANDOM + (number - RANDOM) // BATCH * BATCH
+
+
+@dataclass(eq=False)
+class _Search:
+    """A method's search in progress.
+
+    Attributes:
+        ended: Optuna's record of each trial that has ended, by its number.
+        running: Those in training: Optuna's trial in a study of its own, and what it has taken so far.
+    """
+
+    optuna: Any
+    sites: Sites
+    method: Method
+    ranges: Mapping[str, Search]
+    budget: Budget
+    folder: Path
+    ended: dict[int, Any] = field(default_factory=dict)
+    running: dict[int, "_Running"] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rounds = self.sites.experiment.rounds
+        self.looks = sorted({max(1, math.ceil(rounds * k / LOOKS)) for k in range(1, LOOKS + 1)})
+        self.study, self.file = _study(self.optuna, self.sites, self.method, self.ranges, self.budget, self.folder)
+        self.ended = _kept(self.study, self.file, self.ranges)
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials that have ended, in their order."""
+        return tuple(_sound(dict(t.params), t.user_attrs, self.ranges) for _, t in sorted(self.ended.items()))
+
+    def begin(self, search: int) -> Step | None:
+        """Begin the next trial; None if there is none, or it waits for those of an earlier batch."""
+        number = next(n for n in range(len(self.ended) + len(self.running) + 1) if not self._has(n))
+        first = batch_of(number)
+        spent = self.budget.spent(number, sum(t.user_attrs["seconds"] for t in self.ended.values()))
+        if spent or any(n not in self.ended for n in range(first)):
+            return None
+        trial, values = self._ask(number, first)
+        self.running[number] = _Running(trial, values)
+        return self._step(search, number)
+
+    def took(self, reached: Reached) -> Step | None:
+        """Take the outcome of a step; the next one, or None if the trial has ended."""
+        number, run = reached.trial, self.running[reached.trial]
+        run.look += 1
+        run.seconds += reached.seconds
+        state: State | None = "complete" if run.look == len(self.looks) else None
+        if reached.score is None:
+            state = "diverged"
+        else:
+            run.trial.report(reached.score, run.look)
+            if state is None and run.trial.should_prune():
+                state = "pruned"
+        if state is None:
+            return self._step(reached.search, number)
+        del self.running[number]
+        told = {"rounds": reached.rounds, "score": reached.score, "state": state, "seconds": run.seconds}
+        self._keep(number, run.trial, told)
+        return None
+
+    def _has(self, number: int) -> bool:
+        return number in self.ended or number in self.running
+
+    def _step(self, search: int, number: int) -> Step:
+        run = self.running[number]
+        return Step(search, number, run.values, self.looks[run.look], run.look == len(self.looks) - 1)
+
+    def _ask(self, number: int, first: int) -> tuple[Any, dict[str, float]]:
+        """Ask for a trial's values, in a study that knows the trials of earlier batches and no others."""
+        seed = (Key(self.sites.experiment.seeds[0]) / "tune" / self.method.label / number).number() % 2**32
+        study = self.optuna.create_study(
+            study_name=self.study.study_name,
+            sampler=self.optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM, multivariate=True),
+            pruner=self.study.pruner,
+            direction=self.study.direction,
+        )
+        study.add_trials([self.ended[n] for n in range(first)])
+        # Others of its batch are there by their number alone, which Hyperband goes by.
+        failed = self.optuna.trial.create_trial(state=self.optuna.trial.TrialState.FAIL)
+        study.add_trials([failed] * (number - first))
+        names = list(self.ranges)
+        if number == 0:
+            values = present(self.method, self.ranges)
+            names = list(values)
+            study.enqueue_trial(values)
+        trial = study.ask()
+        return trial, {n: _suggest(trial, n, self.ranges[n]) for n in names}
+
+    def _keep(self, number: int, trial: Any, told: dict[str, Any]) -> None:
+        """Write a trial that has ended into the file."""
+        states = self.optuna.trial.TrialState
+        asked = trial.study.trials[trial.number]
+        complete = told["state"] == "complete"
+        record = self.optuna.trial.create_trial(
+            state=states.COMPLETE if complete else states.PRUNED,
+            value=told["score"] if complete else None,
+            params=asked.params,
+            distributions=asked.distributions,
+            intermediate_values=asked.intermediate_values,
+            user_attrs={NUMBER: number, **told},
+            system_attrs={k: v for k, v in asked.system_attrs.items() if k.startswith("completed_rung")},
+        )
         try:
-            trial = study.ask()
-        except optuna.exceptions.OptunaError as error:
-            raise _damaged(file, error.__cause__ or error) from error
-        names = trial.user_attrs.get(NAMES, list(ranges))
-        values = {n: _suggest(trial, n, ranges[n]) for n in ranges if n in names}
-        _train(optuna, study, trial, with_values(method, values), sites)
-        ended = _ended(study, file, ranges)
-        best = _best(ended, higher)
-        score = "none is complete" if best is None else sites.measure.show(ended[best].score or 0.0)
-        note(f"{method.label}: trial {len(ended)} of {budget}, best {sites.measure.label} so far {score}")
-    return Searched(method, ranges, ended, _best(ended, higher))
+            self.study.add_trial(record)
+        except (KeyError, self.optuna.exceptions.OptunaError) as error:
+            raise _damaged(self.file, error.__cause__ or error) from error
+        self.ended[number] = record
+
+
+@dataclass(eq=False)
+class _Running:
+    """A trial in training: Optuna's, its values, the looks it has had, and its time, s."""
+
+    trial: Any
+    values: dict[str, float]
+    look: int = 0
+    seconds: float = 0.0
 
 
 def _suggest(trial: Any, name: str, of: Search) -> float:
@@ -193,7 +328,9 @@ def _study(
     trials.mkdir(exist_ok=True)
     safe = "".join(c if c.isalnum() else "-" for c in method.label)
     # Other data, rounds, ranges or settings are another study.
-    of = f"{method.options} {dict(ranges)} {fingerprint(sites.experiment)} {sites.setup.dataset.sha256} {budget.pruner}"
+    # Trials in batches, by number: those of an earlier search of ours were asked for otherwise.
+    of = f"{BATCH} {method.options} {dict(ranges)} {fingerprint(sites.experiment)} {sites.setup.dataset.sha256} "
+    of += budget.pruner
     pruners = {
         "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=RANDOM, n_warmup_steps=2),
         "hyperband": lambda: optuna.pruners.HyperbandPruner(1, LOOKS, 2),
@@ -217,61 +354,17 @@ def _damaged(file: Path, why: object) -> RunError:
     return RunError(f"{file} is not a file of trials to continue from ({why}); delete it to start again")
 
 
-def _take_back(optuna: Any, study: Any, first: Mapping[str, float]) -> None:
-    """Have the values of a trial that was killed tried again; with none that ended, begin with these."""
-    states = optuna.trial.TrialState
-    killed = study.get_trials(deepcopy=False, states=(states.RUNNING,))
-    for trial in killed:
-        study.tell(trial.number, state=states.FAIL)
-    ended = any(t.state.name in ENDED for t in study.get_trials(deepcopy=False))
-    again = next((t.params for t in killed if t.params), None) if ended else first
-    if again is not None and not study.get_trials(deepcopy=False, states=(states.WAITING,)):
-        _enqueue(study, again)
-
-
-def _enqueue(study: Any, values: Mapping[str, float]) -> None:
-    study.enqueue_trial(dict(values), user_attrs={NAMES: list(values)})
-
-
-def _train(optuna: Any, study: Any, trial: Any, method: Method, sites: Sites) -> None:
-    """Train a trial to its end, or until it is pruned or diverges, and tell the study."""
-    began, rounds = time.monotonic(), sites.experiment.rounds
-    fold = sites.folds[0]
-    looks = sorted({max(1, math.ceil(rounds * k / LOOKS)) for k in range(1, LOOKS + 1)})
-    state: State = "complete"
-    score, at = math.nan, 0
-    try:
-        training = Training(method, sites, rounds, sites.experiment.seeds[0], fold, sites.experiment.stop.megabytes)
-        for look, until in enumerate(looks, 1):
-            training.go_on(until)
-            score, at = training.scores(fold.clients.val).mean, training.at
-            trial.report(score, look)
-            if look < len(looks) and trial.should_prune():
-                state = "pruned"
-                break
-    except DivergedError:
-        state = "diverged"
-    if not math.isfinite(score):
-        state = "diverged"
-    trial.set_user_attr("rounds", at)
-    trial.set_user_attr("score", None if state == "diverged" else score)
-    trial.set_user_attr("state", state)
-    trial.set_user_attr("seconds", time.monotonic() - began)
-    if state == "complete":
-        study.tell(trial, score)
-    else:
-        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-
-
-def _ended(study: Any, file: Path, ranges: Mapping[str, Search]) -> tuple[Trial, ...]:
-    """List the trials that have ended, in their order.
+def _kept(study: Any, file: Path, ranges: Mapping[str, Search]) -> dict[int, Any]:
+    """Read the trials that have ended, by their number.
 
     Raises:
         RunError: If the file says what no search of ours wrote.
     """
     try:
         ended = [t for t in study.get_trials(deepcopy=False) if t.state.name in ENDED]
-        return tuple(_sound(dict(t.params), t.user_attrs, ranges) for t in ended)
+        for t in ended:
+            _sound(dict(t.params), t.user_attrs, ranges)
+        return {int(t.user_attrs[NUMBER]): t for t in ended}
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(file, error) from error
 
