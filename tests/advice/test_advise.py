@@ -19,7 +19,7 @@ from unskew.advice import Advice, advise_experiment, page
 from unskew.advice.check import Check, gain
 from unskew.advice.measure import proposals
 from unskew.advice.page import write_advice
-from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, _best_rate, _Race, choose, groups_of
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, _best_rate, _Race, candidates, choose, groups_of
 from unskew.advice.training import Clock, Limits, Scores, Training, difference, sites_of, together
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
@@ -271,6 +271,25 @@ def test_groups_that_ifca_found_are_given_to_a_method_that_needs_no_luck(simple:
     assert set(twin.groups) == set(groups)
     assert twin.method.name == "grouped"
     assert ifca.out == f"its groups are those of {twin.method.label}"
+
+
+def test_hcct_races_where_its_pilot_may_talk_and_is_out_where_it_lets_everybody_train_alone(simple: Advice) -> None:
+    sites = simple.sites
+    local: dict[str, Any] = {"lr": 0.5, "local_epochs": 1, "batch_size": 16}
+
+    def racing(limits: Limits) -> set[str]:
+        return {e.method.name for e in candidates(sites, local, local, (), limits, 2)}
+
+    assert "hcct" in racing(Limits()) & racing(Limits(megabytes=1.0))
+    assert "hcct" not in racing(Limits(rounds=2))
+    here = _Race(sites, 1, 1, 1, Limits(), Clock(math.inf), lambda text: None)
+    alone, together = (  # with alpha 0 a merge costs more than it brings, with a large one everybody gains from all
+        Entry(config.method("hcct", {"local": local, "alpha": alpha}, "HCCT"), 3.5) for alpha in (0.0, 1e9)
+    )
+    assert not here.train(alone, 1, 1, 1.0)
+    assert alone.out == "it lets every site train by itself"
+    assert here.train(together, 2, 2, 1.0)
+    assert groups_of(together.trainings[0], together) == ((0, 1, 2, 3),)
 
 
 # ---------------------------------------------------------------- limits and the budget

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unskew.advice.measure import Groups, Measured
+from unskew.advice.measure import MOST_SITES, Groups, Measured
 from unskew.advice.training import Clock, Limits, Scores, Sites, Training, difference, together
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
 from unskew.experiment import config, from_python
@@ -33,6 +33,9 @@ FOLD_SEEDS = 10_000
 
 BOUNDS_UNTIL, RACE_UNTIL = 0.4, 0.75
 """Shares of the budget after which bounds and race are cut short."""
+
+PILOT = {"rounds": 3}
+"""HCCT's pilot in a race: half as long as by default, because two folds and more pay for it."""
 
 AT_RATE = " at rate 0.000316"
 """Longest suffix that a label may get."""
@@ -153,13 +156,14 @@ def affordable(sites: Sites, local: dict[str, Any], clock: Clock, most_folds: in
 def work(everyone: float) -> tuple[float, float]:
     """Compute the work of one fold and of what follows the race, in trainings with FedAvg.
 
-    A fold: rates of FedAvg, sites alone and pooled data, 5/3 each, and a race of 12.  The end: three seeds of the same
-    and of the chosen method, and newcomers.  Alone and pooled, `everyone` trains in a round: so many cohorts.
+    A fold: rates of FedAvg, sites alone and pooled data, 5/3 each, a race of 12, and HCCT's pilot.  The end: three
+    seeds of the same and of the chosen method, and newcomers.  Alone and pooled, `everyone` trains in a round: so many
+    cohorts.
 
     >>> work(1.0)
-    (17.0, 15.0)
+    (19.0, 15.0)
     """
-    return 5 / 3 * (1 + 2 * everyone) + 12, 3 * (2 + 2 * everyone) + 3
+    return 5 / 3 * (1 + 2 * everyone) + 14, 3 * (2 + 2 * everyone) + 3
 
 
 def _rated(local: dict[str, Any], factor: float) -> dict[str, Any]:
@@ -223,6 +227,8 @@ def candidates(
         )
     if n >= 4:
         entries.append(Entry(_method("ifca", "IFCA, 2 groups", own, clusters=2), 3))
+    if 4 <= n <= MOST_SITES and limits.rounds is None:  # its pilot takes more rounds than it is given
+        entries.append(Entry(_method("hcct", "HCCT", own, pilot=PILOT), 3.5))
     ours = {_apart_from_rate(e.method) for e in entries}
     labels = {e.method.label for e in entries} | {ALONE, POOLED}
     for m in sites.experiment.methods:
@@ -288,6 +294,8 @@ class _Race:
                 entry.out = f"a round sends {entry.trainings[0].sent / 1e6:.3g} MB, more than is allowed"
             else:
                 entry.scores[entry.at] = together([t.scores(t.fed.clients.val) for t in entry.trainings])
+                if entry.method.name == "hcct" and all(_all_alone(groups_of(t, entry)) for t in entry.trainings):
+                    entry.out = "it lets every site train by itself"
         except Impossible as error:
             entry.out = str(error).removeprefix(f"{entry.method.label}: ")
         if entry.out:
@@ -361,18 +369,19 @@ class _Race:
                 self.train(entry, self.rounds, self.rounds, RACE_UNTIL)
 
     def given_groups(self) -> None:
-        """Give the groups that IFCA found to FedAvg in groups: from another start IFCA may find none."""
-        for ifca_entry in [e for e in self.entries if e.method.name == "ifca" and e.scores and not e.out]:
-            groups = tuple(sorted(groups_of(ifca_entry.trainings[0], ifca_entry)))
+        """Give the groups that IFCA or HCCT found to FedAvg in groups: from another start IFCA may find none, and HCCT
+        pays for its pilot each time."""
+        for finder in [e for e in self.entries if e.method.name in ("ifca", "hcct") and e.scores and not e.out]:
+            groups = tuple(sorted(groups_of(finder.trainings[0], finder)))
             same = [e for e in self.entries if e.groups and set(e.groups) == set(groups) and not e.out]
             if len(groups) > 1 and not same:
-                label = f"{_name_of(groups, self.sites.names)}, as IFCA"
-                options = {"local": ifca_entry.method.options["local"], "groups": [list(g) for g in groups]}
+                label = f"{_name_of(groups, self.sites.names)}, as {finder.method.name.upper()}"
+                options = {"local": finder.method.options["local"], "groups": [list(g) for g in groups]}
                 same = [Entry(config.method("grouped", options, label), 1.5 + len(groups) / 4, groups)]
                 self.entries += same
                 self.train(same[0], self.rounds, self.rounds, RACE_UNTIL)
             if any(e.scores and not e.out for e in same):
-                ifca_entry.out = f"its groups are those of {same[0].method.label}"
+                finder.out = f"its groups are those of {same[0].method.label}"
 
     def ranked(self) -> tuple[Entry, ...]:
         """All entries: those that reached the end, then those that came furthest, the best first."""
@@ -393,6 +402,10 @@ def groups_of(training: Training, entry: Entry) -> Groups:
         if isinstance(part, ClientGroups):
             return tuple(tuple(g) for g in part.groups if g)
     return ()
+
+
+def _all_alone(groups: Groups) -> bool:
+    return bool(groups) and all(len(g) == 1 for g in groups)
 
 
 def _best_rate(running: dict[float, Entry], sites: Sites) -> float:
