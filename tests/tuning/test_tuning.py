@@ -23,6 +23,7 @@ from unskew.advice.training import Training
 from unskew.errors import ConfigError, RunError, WorkerError
 from unskew.experiment import config
 from unskew.report.worth import Gain
+from unskew.run.setup import divide, prepare
 from unskew.schema import Search
 from unskew.tuning.page import lead
 from unskew.tuning.result import Worth
@@ -146,6 +147,15 @@ def test_fresh_seeds_follow_those_of_the_search_and_the_file_has_fresher_ones(tm
     assert json.loads((tmp_path / "out" / "tuning.json").read_text())["methods"]["FedProx"]["trials"] == 3
 
 
+def test_the_tuned_file_tests_on_rows_that_no_trial_has_read_whatever_its_seed(tmp_path: Path) -> None:
+    """Sites of one's own have no test rows of theirs: drawn anew under another seed, they would be rows of trials."""
+    tuning = tune(tmp_path / "out", trials=1, rounds=1)
+    written = config.load(tmp_path / "out" / "tuned.toml")
+    for seed in written.seeds[:2]:
+        fed = divide(written, prepare(written).dataset, seed)
+        assert fed.clients.test.values.tolist() == tuning.sites.fed.clients.test.values.tolist()
+
+
 def test_other_settings_do_not_go_on_from_these_trials(tmp_path: Path) -> None:
     tune(tmp_path, trials=2)
     again = tune(tmp_path, trials=2, rounds=3)
@@ -183,6 +193,24 @@ def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(t
     assert said("open").startswith("Tuning cannot be told apart from default settings for open: ")
     assert said("lost").startswith("Tuning cannot be compared for lost, which diverged: ")
     assert said("gains", "open", "lost").count("; ") == 2
+
+
+def test_verdicts_are_corrected_for_the_number_of_methods_by_hand() -> None:
+    """Of four, a excludes zero at 1 - .05/4; b then at 1 - .05/3; c does not at 1 - .05/2, though it does at .95."""
+    from unskew.tuning.result import standing
+
+    most = {"a": 0.99, "b": 0.985, "c": 0.96, "d": 0.5}  # confidence up to which each excludes zero
+    gains = {
+        n: (lambda level, most=at: Gain(0.1, 0.01 if level <= most else -0.01, 0.2, "seeds")) for n, at in most.items()
+    }
+    assert standing(gains) == {"a", "b"}
+    assert standing({"c": gains["c"]}) == {"c"}
+
+
+def test_a_verdict_that_does_not_stand_is_open(tmp_path: Path) -> None:
+    gain = Gain(0.1, 0.05, 0.15, "seeds")
+    assert (Worth(None, None, gain).verdict, Worth(None, None, gain, stands=False).verdict) == ("gains", "open")
+    assert Worth(None, None, None).verdict == ""
 
 
 def test_whole_numbers_are_searched_in_whole_numbers(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from unskew.advice.check import Check, Newcomer
 from unskew.advice.measure import Groups, Measured, inside_and_across
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Race, listed
 from unskew.advice.training import Limits, Sites
-from unskew.data.split import FromManifest, Natural
+from unskew.data.split import FromManifest
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
@@ -354,7 +354,7 @@ class Advice:
         """The experiment that is recommended, with the bounds, under seeds not used so far.
 
         Args:
-            manifest: File of the division into sites, which data that come without sites need.
+            manifest: File of the division of rows, which data need that do not fix it.
         """
         asked = self.sites.experiment
         seeds = self.check.seeds or asked.seeds
@@ -363,7 +363,7 @@ class Advice:
         by_label = {label: bound.method for label, bound in self.race.bounds.items()}
         by_label |= {} if self.race.chosen is None else {self.race.chosen.method.label: self.race.chosen.method}
         by_label |= {self.method.label: self.method}
-        split = asked.split if isinstance(asked.split, Natural) or manifest is None else FromManifest(str(manifest))
+        split = asked.split if manifest is None else FromManifest(str(manifest))
         rounds = asked.rounds if self.limits.rounds is None else min(asked.rounds, self.limits.rounds)
         if rounds < asked.rounds:  # what travels nowhere is not bound to few rounds
             by_label |= {m: _longer(by_label[m], asked.rounds / rounds) for m in (ALONE, POOLED) if m in by_label}

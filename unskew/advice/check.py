@@ -171,7 +171,9 @@ def check(
 
 
 # ---------------------------------------------------------------- gains
-def gain(these: Sequence[Scores], those: Sequence[Scores], measure: Measure) -> tuple[Gain, dict[ClientId, Gain]]:
+def gain(
+    these: Sequence[Scores], those: Sequence[Scores], measure: Measure, confidence: float = CONFIDENCE
+) -> tuple[Gain, dict[ClientId, Gain]]:
     """The gain of the mean over sites, and of each site, from the scores of each seed."""
     sign = 1.0 if measure.higher else -1.0
     both = sorted(set.intersection(*(set(s.values) for s in (*these, *those))))
@@ -184,19 +186,21 @@ def gain(these: Sequence[Scores], those: Sequence[Scores], measure: Measure) -> 
         if all(c in s.each for s in (*these, *those))
     }
     of_sites = {
-        c: _gain(means[c], None if c not in rows else _variance(rows[c], measure), measure.percent) for c in both
+        c: _gain(means[c], None if c not in rows else _variance(rows[c], measure), measure.percent, confidence)
+        for c in both
     }
     whole = [statistics.fmean(of_seed) for of_seed in zip(*means.values(), strict=True)]
     known = list(rows.values())
     if len(known) == len(both):
         variance = pooled_variance(known) * sum(1 / len(r) for r in known) / len(known) ** 2
-        return _gain(whole, variance, measure.percent), of_sites
-    ends = interval([statistics.fmean(of_seeds) for of_seeds in means.values()])
-    return _gain(whole, None if ends is None else ((ends[1] - ends[0]) / 2 / _z()) ** 2, measure.percent), of_sites
+        return _gain(whole, variance, measure.percent, confidence), of_sites
+    ends = interval([statistics.fmean(of_seeds) for of_seeds in means.values()], confidence)
+    over_sites = None if ends is None else ((ends[1] - ends[0]) / 2 / _z(confidence)) ** 2
+    return _gain(whole, over_sites, measure.percent, confidence), of_sites
 
 
-def _z() -> float:
-    return float(special.ndtri((1 + CONFIDENCE) / 2))
+def _z(confidence: float) -> float:
+    return float(special.ndtri((1 + confidence) / 2))
 
 
 def _variance(rows: Floats, measure: Measure) -> float | None:
@@ -208,14 +212,14 @@ def _variance(rows: Floats, measure: Measure) -> float | None:
     return float(rows.var(ddof=1)) / n if n > 1 else None
 
 
-def _gain(of_seeds: Sequence[float], variance: float | None, share: bool) -> Gain:
+def _gain(of_seeds: Sequence[float], variance: float | None, share: bool, confidence: float) -> Gain:
     """A gain with the wider of its two intervals; `variance` is that over test rows, a share changes by one at most."""
     if not of_seeds:
         return Gain(math.nan, None, None, "")
     mean = statistics.fmean(of_seeds)
-    ends = interval(of_seeds)
+    ends = interval(of_seeds, confidence)
     over_seeds = 0.0 if ends is None else (ends[1] - ends[0]) / 2
-    over_rows = 0.0 if variance is None else _z() * math.sqrt(variance)
+    over_rows = 0.0 if variance is None else _z(confidence) * math.sqrt(variance)
     if ends is None and variance is None:
         return Gain(mean, None, None, "")
     half = max(over_seeds, over_rows)

@@ -50,7 +50,8 @@ def write_advice(advice: Advice, folder: Path) -> Files:
         RunError: If they cannot be written.
     """
     dataset, asked = advice.sites.setup.dataset, advice.sites.experiment
-    drawn = not isinstance(asked.split, Natural)
+    # Drawn anew under another seed, test rows would be some that choices were made by.
+    drawn = not isinstance(asked.split, Natural) or dataset.own_test is None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         manifest = (folder / SITES).resolve() if drawn else None

@@ -42,8 +42,8 @@ price is a wider interval: after 30 seeds 1.6 times Student's.
 What it assumes: differences whose mean and spread exist and whose skewness is at most about that of an exponential, 2.
 If two methods do not differ, which of them is better under a seed is the toss of a coin, so their differences are
 symmetric, whatever the results of each look like.  For symmetric differences, those of heavy tails and of two values
-among them, and for exponential ones false decisions stay below alpha; log-normal ones of skewness 6, whose mean hangs on
-a seed in a hundred, are beyond what thirty seeds can promise (tests/run/test_decide.py has the numbers).
+among them, and for exponential ones false decisions stay below alpha; log-normal ones of skewness 6, whose mean hangs
+on a seed in a hundred, are beyond what thirty seeds can promise (tests/run/test_decide.py has the numbers).
 """
 
 import math
@@ -115,7 +115,7 @@ def _has_no_spread(values: Sequence[float], s: float) -> bool:
 def _skewness(values: Sequence[float]) -> float:
     mean, n = statistics.fmean(values), len(values)
     second = math.fsum((v - mean) ** 2 for v in values) / n
-    return math.fsum((v - mean) ** 3 for v in values) / n / second**1.5
+    return math.fsum((v - mean) ** 3 for v in values) / n / math.pow(second, 1.5)
 
 
 def _shift(skewness: float, n: int) -> float:

@@ -18,7 +18,7 @@ from unskew.experiment.config import to_toml
 from unskew.files import write_atomically
 from unskew.report import figures, html
 from unskew.report.section import Chart, Section, Table, TableRow
-from unskew.report.worth import Gain, bracket
+from unskew.report.worth import bracket
 from unskew.tasks.measure import Measure
 from unskew.tuning.result import Tuning
 from unskew.tuning.search import Searched
@@ -29,7 +29,9 @@ READING = {"gains": "better", "loses": "worse", "open": "cannot be told apart"}
 
 
 def write_tuning(tuning: Tuning, folder: Path) -> Path:
-    """Write page, summary and the tuned experiment, with the division into clients where the data have none.
+    """Write page, summary and the tuned experiment, with the division of rows where the data do not fix it.
+
+    Drawn anew under another seed, test rows would be some that trials were trained on and judged by.
 
     Raises:
         RunError: If they cannot be written.
@@ -37,7 +39,7 @@ def write_tuning(tuning: Tuning, folder: Path) -> Path:
     experiment = tuning.experiment
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not isinstance(experiment.split, Natural):
+        if not isinstance(experiment.split, Natural) or tuning.sites.setup.dataset.own_test is None:
             write_atomically(folder / CLIENTS, json.dumps(to_manifest(tuning.sites.fed)))
             split = FromManifest(str((folder / CLIENTS).resolve()))
             experiment = dataclasses.replace(experiment, split=split)
@@ -68,16 +70,18 @@ def lead(tuning: Tuning) -> str:
     """Say in a sentence what tuning was worth."""
     m = tuning.sites.measure
     gains = {label: w.gain for label, w in tuning.worth.items() if w.gain is not None}
-    better = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if g.verdict == "gains"]
-    worse = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if g.verdict == "loses"]
+    verdicts = {label: w.verdict for label, w in tuning.worth.items()}
+    better = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if verdicts[label] == "gains"]
+    worse = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if verdicts[label] == "loses"]
     parts = [f"is better for {', '.join(better)}"] if better else []
     parts += [f"is worse for {', '.join(worse)}"] if worse else []
-    alike = [label for label, g in gains.items() if g.verdict == "open"]
+    alike = [label for label in gains if verdicts[label] == "open"]
     parts += [f"cannot be told apart from default settings for {', '.join(alike)}"] if alike else []
     lost = [label for label, w in tuning.worth.items() if w.gain is None]
     parts += [f"cannot be compared for {', '.join(lost)}, which diverged"] if lost else []
     seeds = f"{len(tuning.seeds)} fresh seeds"
-    return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {seeds}, 95 % intervals{m.turned}."
+    how = f"{seeds}, 95 % intervals, verdicts corrected for the number of methods"
+    return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {how}."
 
 
 def _worth(tuning: Tuning) -> Section:
@@ -91,19 +95,18 @@ def _worth(tuning: Tuning) -> Section:
             for scores in (worth.before, worth.after)
         )
         gain = "–" if worth.gain is None else bracket(worth.gain, m)
-        reading = "nothing to tune" if not s.ranges else _reading(worth.gain)
+        reading = "nothing to tune" if not s.ranges else READING.get(worth.verdict, "")
         entries.append(TableRow(s.method.label, (before, after, gain, reading, values)))
     percent = "%" if m.percent else ""
     head = (
         ("Method", ""), ("Default", percent), ("Tuned", percent), ("Gain", m.points), ("Reading", ""), ("Values", ""),
     )  # fmt: skip
     seeds = ", ".join(map(str, tuning.seeds))
-    caption = f"{m.label.capitalize()} on test rows, mean over clients, seeds {seeds}; each interval is its own"
+    caption = (
+        f"{m.label.capitalize()} on test rows, mean over clients, seeds {seeds}. Each interval is its own; readings "
+        "are corrected for the number of methods (Holm)"
+    )
     return Section("What was it worth?", "", (), (Table(caption, head, tuple(entries), text=frozenset((4, 5))),))
-
-
-def _reading(gain: Gain | None) -> str:
-    return "" if gain is None else READING[gain.verdict]
 
 
 def _sensitivity(searched: Searched, m: Measure, number: int) -> Section:

@@ -9,7 +9,9 @@ from unskew.advice.check import gain
 from unskew.advice.training import Scores, Sites, Training
 from unskew.errors import DivergedError
 from unskew.experiment.config import Experiment, Method
+from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import Gain
+from unskew.tasks.measure import Measure
 from unskew.tuning.search import Budget, Searched
 
 SEEDS = 5
@@ -17,11 +19,23 @@ SEEDS = 5
 
 @dataclass(frozen=True, eq=False)
 class Worth:
-    """Gain from tuning a method: scores under each fresh seed, None where one diverged, and the gain."""
+    """Gain from tuning a method.
+
+    Attributes:
+        before, after: Scores under each fresh seed with default and tuned settings; None where one diverged.
+        gain: The gain, with an interval of its own.
+        stands: True if its verdict stands when it is corrected for the number of methods.
+    """
 
     before: tuple[Scores, ...] | None
     after: tuple[Scores, ...] | None
     gain: Gain | None
+    stands: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """The gain's verdict, corrected for the number of methods; empty without a gain."""
+        return "" if self.gain is None else self.gain.verdict if self.stands else "open"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +79,7 @@ class Tuning:
                     "trials": len(s.trials),
                     "values": None if s.best is None else dict(s.trials[s.best].values),
                     "validation": None if s.best is None else s.trials[s.best].score,
+                    "verdict": self.worth[s.method.label].verdict,
                     "gain": None if (g := self.worth[s.method.label].gain) is None else [g.mean, g.low, g.high],
                 }
                 for s in self.searches
@@ -86,7 +101,29 @@ def compared(
         after = before if s.tuned == s.method else _scores(sites, s.tuned, fresh)
         both = before is not None and after is not None
         worth[label] = Worth(before, after, gain(after or (), before or (), sites.measure)[0] if both else None)
+    tuned = {s.method.label: worth[s.method.label] for s in searches if s.ranges}
+    stand = standing({label: _at(w, sites.measure) for label, w in tuned.items() if w.gain is not None})
+    worth |= {label: dataclasses.replace(w, stands=label in stand) for label, w in tuned.items()}
     return Tuning(sites, searches, worth, budget, fresh)
+
+
+def _at(worth: Worth, measure: Measure) -> Callable[[float], Gain]:
+    return lambda confidence: gain(worth.after or (), worth.before or (), measure, confidence)[0]
+
+
+def standing(gains: Mapping[str, Callable[[float], Gain]]) -> frozenset[str]:
+    """The gains, each a function of its confidence, that exclude zero when corrected for their number (S. Holm, 1979).
+
+    Of k gains those that exclude zero at 1 - .05 / k stand; then of the rest those that do at theirs; and so on.
+    """
+    stand: frozenset[str] = frozenset()
+    while left := gains.keys() - stand:
+        level = 1.0 - (1.0 - CONFIDENCE) / len(left)
+        more = {label for label in left if gains[label](level).verdict != "open"}
+        if not more:
+            break
+        stand |= more
+    return stand
 
 
 def _scores(sites: Sites, method: Method, seeds: tuple[int, ...]) -> tuple[Scores, ...] | None:
