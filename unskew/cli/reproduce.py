@@ -47,7 +47,8 @@ def reproduce(
     NAME is one from [bold]unskew list reproductions[/].
 
     A claim holds, does not hold, or is undecided: it is decided by paired
-    differences over seeds with a 95 % interval.
+    differences over seeds with a 95 % interval.  Two methods that end within
+    half a point are level, and a claim that one is above does not hold.
 
     A campaign is a list of claims in a TOML file, decided in that order: each
     gets seeds until it is decided, and no arm runs twice.  It can be stopped
@@ -55,7 +56,7 @@ def reproduce(
 
     [dim]unskew reproduce noniid/digits[/]
     [dim]unskew reproduce hcct/newcomers --set runtime.executor=ray[/]
-    [dim]unskew reproduce --campaign papers --data-dir DIR[/]
+    [dim]unskew reproduce --campaign small --data-dir DIR --keep[/]
     """
     if (name is None) == (campaign is None):
         raise ConfigError("give the name of a reproduction, or a file of claims with --campaign")
