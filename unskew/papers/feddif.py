@@ -280,8 +280,10 @@ def accuracy(request: ReproductionRequest) -> Result:
             draft.rows += _accuracy_rows(history, traffic.read(request.folder / folder), paper, where)
             names = same_runs(draft.rows, where)
             for row in history.summary["rows"]:
-                if row["metric"] == "global.accuracy.minus_fedavg" and row["method"] in names:
-                    draft.claims.append(decide(f"{names[row['method']]} ends above fedavg ({where})", row["seeds"]))
+                if row["metric"] == "global.accuracy.minus_fedavg" and (method := row["method"]) in names:
+                    gain = (paper[method] - paper["fedavg"]) / 100 if method in paper else None
+                    text = f"{names[method]} ends above fedavg ({where})"
+                    draft.claims.append(decide(text, row["seeds"], published=gain))
             draft.claims += cost_claims(draft.rows, where)
             draft.curves = draft.curves or curves_of(history)
     return draft.result(sizes=" and ".join(sizes))
