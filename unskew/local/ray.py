@@ -46,6 +46,9 @@ RETRIES = 8
 JOB_BYTES = 1 << 26
 """Most bytes of a job's messages, memories and replies, at four models for each of its clients."""
 
+INLINE_BYTES = 100 << 10
+"""Size of a value from which on Ray leaves it in an object store; smaller ones come with an actor's answer."""
+
 STARTING_S = 120.0
 """Time in which a cluster must have a core, and a node answer a question, seconds."""
 
@@ -169,7 +172,7 @@ class _Actor:
         return on_gpu
 
     def _check_machine(self) -> None:
-        found = [] if self._expected is None else differences(self._expected)
+        found = [] if self._expected is None else differences(self._expected, "on it", "there")
         if found:
             raise WorkerError(
                 f"node {platform.node()} is not like the one the run began on ({'; '.join(found)}), and would "
@@ -180,10 +183,11 @@ class _Actor:
 # ---------------------------------------------------------------- the driver's side
 @dataclass(eq=False)
 class _Worker:
-    """An actor, the reference that is ready when it has started, and the number of jobs it has."""
+    """An actor, the reference that is ready when it has started, whether it was seen to be, and its number of jobs."""
 
     actor: Any
     started: Any
+    at_work: bool = False
     jobs: int = 0
 
 
@@ -198,8 +202,7 @@ class _Sent:
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """What a client's step kept: its reference, and the bytes of it that Ray keeps in this process; 0 if it is in a
-    store, where values above 100 kB are."""
+    """What a client's step kept: its reference, and the bytes of it that Ray keeps in this process, 0 if in a store."""
 
     reference: Any
     here: int
@@ -328,7 +331,7 @@ class RayPool:
     def _send(self, queue: deque[Job], sent: dict[Any, _Sent], common: Mapping[int, Any]) -> list[Any]:
         """Give jobs to the actors that have room, fairly; return the references of actors that have not started."""
         starting = self._starting()
-        ready = [w for w in self.workers if w.started not in starting]
+        ready = [w for w in self.workers if w.at_work]
         for most in range(JOBS_IN_FLIGHT):
             for worker in ready:
                 if queue and worker.jobs <= most:
@@ -341,19 +344,23 @@ class RayPool:
         return starting if queue else []
 
     def _starting(self) -> list[Any]:
-        started = [w.started for w in self.workers]
-        return self._ray.wait(started, num_returns=len(started), timeout=0)[1] if started else []
+        """The references of actors that have not started; Ray is not asked again for those that have."""
+        waiting = {w.started: w for w in self.workers if not w.at_work}
+        if not waiting:
+            return []
+        done, starting = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+        for reference in done:
+            waiting[reference].at_work = True
+        return list(starting)
 
     def _answers(self, reference: Any, sent: _Sent, where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
         answers = self._get(reference, f"{where}, at work on {', '.join(map(str, sent.job.names))}")
         if answers and isinstance(answers[0], str):  # a failure: its kind, text and trace
             raise exception(*answers)
-        places = self._ray.experimental.get_local_object_locations(sent.kept)
         for name, given, reference in zip(sent.job.names, answers, sent.kept, strict=True):
             for key, packed in given["parts"].items():
                 given["parts"][key] = packed.body, self._counted(packed).tensors()
-            place = places.get(reference, {})
-            kept = _Kept(reference, 0 if place.get("node_ids") or place.get("did_spill") else given["octets"])
+            kept = _Kept(reference, given["octets"] if given["octets"] < INLINE_BYTES else 0)
             self.driver_bytes += kept.here
             for path, (nbytes, kind) in given["sizes"].items():
                 given["parts"][path] = Stored(nbytes, kind, (kept, path), self._bring(kept, path))
@@ -501,9 +508,9 @@ def _looked_at(node: dict[str, Any], answer: Any) -> Node:
     return Node(*parts, tuple(differences(kind)))
 
 
-def differences(there: Mapping[str, str]) -> list[str]:
-    """Say in which ways another machine's kind is not that of this one."""
-    return [f"{k} {v} here, {there.get(k)} there" for k, v in machine_kind().items() if v != there.get(k)]
+def differences(other: Mapping[str, str], here: str = "here", there: str = "there") -> list[str]:
+    """Say in which ways another machine's kind is not that of this one, with these words for the two."""
+    return [f"{k} {v} {here}, {other.get(k)} {there}" for k, v in machine_kind().items() if v != other.get(k)]
 
 
 def imported() -> Any:
