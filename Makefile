@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-network test-slow check format docs wheel nightly lock bench-peers clean
+.PHONY: help demo test test-network test-slow coverage check format docs wheel nightly lock bench-peers clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,7 @@ test-network: $(EXTRAS) ## Federations and clusters of real processes (a minute 
 	$(PYTEST) -m "network and not slow"
 
 test-slow: $(EXTRAS) ## The slow tests: minutes of training on real data, faults in a federation of processes
+	$(PIP) -e '.[fuzz]' || echo "atheris cannot be had here: the codec is not fuzzed by coverage"
 	$(PYTEST) -m "slow"
 
 # Tests draw the same examples each time; at night they draw others.  A failure prints the line that repeats it.
@@ -51,6 +52,14 @@ nightly: $(EXTRAS) ## Fresh random examples for every property, and twenty minut
 	$(PIP) -e '.[fuzz]'
 	$(PYTEST) -m "hypothesis and not gpu" $(IN_TWO) --hypothesis-profile=nightly
 	UNSKEW_FUZZ_S=1200 $(PYTEST) tests/runtime/test_fuzz_coverage.py
+
+# What refuses bytes and files from elsewhere, and who may leave what: no line of it should go untried.
+GUARDS := unskew/wire.py,unskew/runtime/validation.py,unskew/run/checkpoint.py,unskew/server/privacy.py
+coverage: $(EXTRAS) ## Lines and branches that tests reach, and those of wire, validation, checkpoint and privacy that they do not
+	mkdir -p build
+	PYTHONDONTWRITEBYTECODE= $(BIN)/coverage run -m pytest -q -m "not slow and not gpu and not network"
+	$(BIN)/coverage report
+	$(BIN)/coverage report --include=$(GUARDS) --show-missing
 
 # Training, whole runs, reports, deployments, examples and the conformance grid wait for `make test`, and so do tests
 # marked `seconds` and three of four examples of Hypothesis: this is to stay under two minutes.

@@ -2,7 +2,21 @@
 
 import pytest
 
-from unskew.bench.security import figure, measure
+from unskew.bench.security import figure, measure, table
+
+ROWS = [
+    {"case": "ours/none/0", "what": "balanced accuracy", "contender": "mean", "value": 0.9},
+    {"case": "ours/sign_flip/0.2", "what": "balanced accuracy", "contender": "mean", "value": 0.5},
+    {"case": "theirs/none/0", "what": "balanced accuracy", "contender": "mean", "value": 0.1},
+]
+
+
+def test_a_table_shows_the_spread_over_seeds() -> None:
+    once = "| attack | malicious clients | mean |\n|---|---|---|\n| none | 0% | 90.0 |\n| sign_flip | 20% | 50.0 |\n"
+    assert table(ROWS, "ours") == once
+    of_two = [row | {"deviation": 0.02, "values": [row["value"] - 0.01, row["value"] + 0.01]} for row in ROWS]
+    assert table(of_two, "ours") == once.replace("90.0", "90.0 ± 2.0").replace("50.0", "50.0 ± 2.0")
+    assert "mean" in figure(of_two, "ours")
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """What a message must be beyond its type: lengths of named dimensions, sane numbers, the same parts as others."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, NewType
 
 import pytest
 import torch
@@ -116,6 +116,9 @@ def test_a_dimension_that_one_tensor_cannot_be_held_to_is_refused_when_the_step_
         wire.signature(step(train))
 
 
+Place = NewType("Place", int)
+
+
 @dataclass(frozen=True)
 class Counted:
     n: SampleCount = 1
@@ -123,6 +126,7 @@ class Counted:
     height: Annotated[float, Gt(0.0), Le(2.0)] | None = None
     either: Annotated[int, Lt(3)] | Annotated[float, Ge(5.0)] = 0
     several: tuple[Annotated[int, Ge(-1)], ...] = ()
+    place: Annotated[Place, Le(9)] = Place(0)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +140,7 @@ class Counted:
         ({"height": 2.5}, "at most 2, got 2.5"),
         ({"either": 3}, "less than 3, got 3"),
         ({"either": 4.0}, "at least 5, got 4"),
+        ({"place": Place(10)}, r"at most 9, got 10 \(at /place\)"),
         ({"several": (0, -2)}, r"at least -1, got -2 \(at /several/1\)"),
     ],
 )
@@ -155,6 +160,19 @@ def test_a_number_beyond_reason_is_refused(number: float, text: str) -> None:
 
 def odd_ones(replies: dict[int, Any], sketch: Any = None) -> dict[int, str]:
     return odd_outlines({c: outline(r) for c, r in replies.items()}, outline(sketch))
+
+
+@dataclass(frozen=True)
+class Sealed:
+    sealed: ClassVar[bool] = True
+    numbers: Tensor
+
+
+def test_what_is_added_up_unseen_has_one_length() -> None:
+    """Tensors of other records may differ in length: they have as many rows as a client has clusters, for example."""
+    long, short = torch.zeros(3), torch.zeros(2)
+    assert list(odd_ones({c: Sealed(short if c == 1 else long) for c in range(3)})) == [1]
+    assert odd_ones({0: Table(torch.zeros(2, 5)), 1: Table(torch.zeros(1, 5)), 2: Table(torch.zeros(1, 5))}) == {}
 
 
 def test_who_sends_no_model_where_it_may_is_not_odd() -> None:

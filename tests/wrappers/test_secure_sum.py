@@ -12,7 +12,7 @@ from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.algorithms.feddc import FedDC
 from unskew.algorithms.feddyn import FedDyn
 from unskew.algorithms.scaffold import SCAFFOLD
-from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError
+from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError, SuspectError
 from unskew.protocol import Ask
 from unskew.tree import Params
 from unskew.world.outage import Outage
@@ -22,6 +22,7 @@ from unskew.wrappers.secure_sum import (
     UNIT,
     UNMASK,
     PublicKeys,
+    Revealed,
     SecureMessage,
     SecureSum,
     SumOfVectors,
@@ -154,6 +155,15 @@ def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:
         assert _together(told, 3, lambda s: s == secret) == (secret, liars)
     too_many = shares | {c: shares[c][::-1] for c in range(4)}
     assert _together(too_many, 3, lambda s: s == secret) == (None, set())
+
+
+def test_whose_secret_is_lost_is_named_and_if_several_are_nobody_is() -> None:
+    keys = {c: PublicKeys("", "", "") for c in range(4)}
+    none = Revealed({}, {})
+    with pytest.raises(SuspectError, match="client 1: the shares that it gave the others do not make its secret"):
+        SecureSum().masks(keys, (1,), (), {0: none, 2: none, 3: none}, 3, 2)
+    with pytest.raises(QuorumError, match=r"the shares of clients \[0, 1\] that were revealed do not make"):
+        SecureSum().masks(keys, (0, 1), (), {2: none, 3: none}, 3, 2)
 
 
 def test_entries_are_clipped_at_the_bound() -> None:

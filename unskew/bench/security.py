@@ -148,6 +148,24 @@ def measure(
     return rows
 
 
+def table(rows: Sequence[BenchRow], suite: str) -> str:
+    """Write the rows of a suite as a table in Markdown: percent, with the standard deviation over several seeds."""
+    contenders = list(dict.fromkeys(row["contender"] for row in rows))
+    lines: dict[tuple[str, str, str], dict[str, str]] = {}
+    for row in rows:
+        name, attack, share = row["case"].split("/")
+        if name == suite:
+            spread = f" ± {100 * row['deviation']:.1f}" if "deviation" in row else ""
+            place = lines.setdefault((attack, share, row["what"]), {})
+            place[row["contender"]] = f"{100 * row['value']:.1f}{spread}"
+    head = ["attack", "malicious clients", *contenders]
+    text = [head, ["---"] * len(head)]
+    for (attack, share, what), cells in lines.items():
+        opens = ": how often it opens" if what == "attack success" else ""
+        text.append([attack + opens, f"{100 * float(share):.0f}%", *(cells[c] for c in contenders)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in text).replace(" --- ", "---").replace("| |", "||")
+
+
 def figure(rows: Sequence[BenchRow], suite: str) -> str:
     """Draw accuracy against the share of malicious clients that flip signs, with the range of seeds, as SVG."""
     points: dict[str, dict[float, Sequence[float]]] = {}

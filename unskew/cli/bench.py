@@ -235,7 +235,9 @@ def security(
         Path | None, typer.Option("--data-dir", help="Folder with federated/ and mnist/; else digits.")
     ] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="An attack (ALIE); repeat for several.")] = None,
-    figures: Annotated[Path | None, typer.Option("--figures", help="Folder for a figure of each suite.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Folder for a figure and a table of each suite.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Two rounds, one share of malicious clients.")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to average over.")] = 1,
     out: Out = None,
@@ -245,13 +247,14 @@ def security(
 
     [dim]unskew bench security --quick --only ALIE[/]
     """
-    from unskew.bench.security import figure, measure
+    from unskew.bench.security import figure, measure, table
 
     rows = measure(data_dir, tuple(only or ()), quick, _say, seeds)
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
         for suite in dict.fromkeys(row["case"].split("/")[0] for row in rows):
             (figures / f"attacks-{suite}.svg").write_text(figure(rows, suite), "utf-8")
+            (figures / f"attacks-{suite}.md").write_text(table(rows, suite), "utf-8")
     _show(rows, out, as_json, "balanced accuracy, and how often a backdoor opens")
 
 
