@@ -47,6 +47,13 @@ def test_the_noise_is_the_clients_own_and_has_standard_deviation_z_times_the_nor
     assert torch.equal(infinite["0/w"], one)
 
 
+def test_whole_numbers_get_noise_that_is_not_rounded_away() -> None:
+    """Of a buffer of counts, two thirds were sent as they are, and told the norm of the whole update."""
+    sent, _ = LocalDP(noise_multiplier=1.0).encode(me(), {"0/n": torch.zeros(4000, dtype=torch.int64)}, None)
+    assert int((sent["0/n"] == 0).sum()) == 0
+    assert float(sent["0/n"].std()) == pytest.approx(1.0, abs=0.05)
+
+
 def test_each_upload_is_charged_to_the_clients_own_account_up_to_the_budget() -> None:
     budget = privacy.epsilon(3.0 / 2, 4, 1e-5)
     algorithm = wrap(FEDAVG, LocalDP(noise_multiplier=3.0, max_epsilon=budget))

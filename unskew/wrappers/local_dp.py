@@ -145,7 +145,8 @@ class LocalDP(UploadWrapper):
         noised = {}
         for name, t in updates.items():
             clipped = t * scale if math.isfinite(size) else torch.zeros_like(t)
-            noised[name] = clipped + (key / name).normal(*t.shape).to(t) * sigma
+            noise = (key / name).normal(*t.shape).to(t.device)
+            noised[name] = clipped + (noise.to(t) if t.is_floating_point() else noise) * sigma
         return noised, {}
 
     def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
