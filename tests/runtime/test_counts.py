@@ -84,6 +84,29 @@ def test_a_client_that_declared_nothing_is_held_to_what_it_said_first(tmp_path: 
     ]
 
 
+def test_a_client_is_held_to_its_number_of_test_examples_too(tmp_path: Path) -> None:
+    """With 2^53 of them its own accuracy was the federation's weighted one, by which a run may be stopped early."""
+    there = deployed(tmp_path, max_examples=1000)
+    honest, told = there.fresh(4), iter((1001, 3, 4, 3))
+
+    def boast(message: Message) -> Message:
+        reply = unpack((honest_reply := honest(message)).content)
+        if reply.action != "evaluate":
+            return honest_reply
+        head = dataclasses.replace(read(reply, REPLIES), scores=(("personal", (1.0, 0.0), next(told)),))
+        return Message(pack(write("evaluate", head)), reply_to=message)
+
+    there.grid.handlers[there.node(4)] = boast
+    greeted(there)
+    state, _ = there.runtime.round(there.runtime.start(), 1)
+    believed = [4 in there.runtime.evaluate_on_clients(state, 1, ["personal"])["personal"] for _ in range(4)]
+    assert believed == [False, True, False, True]
+    assert [f.reason for f in there.runtime.drain_records()[0]] == [
+        "refused: it says it has 1001 examples, and server.toml allows max_examples = 1000",
+        "refused: it says it has 4 examples, and said 3 before; a client's number never changes",
+    ]
+
+
 def test_a_number_beyond_the_terms_is_refused_when_it_joins_and_when_it_replies(tmp_path: Path) -> None:
     there = deployed(tmp_path, max_examples=100)
     lies(there, 4, lambda t: 101)

@@ -173,6 +173,7 @@ class RemoteClients:
         self._begun: tuple[tuple[int, int], ...] = ()
         self.seed_index = seed_index
         self._counts: dict[ClientId, int] = {}
+        self._scored: dict[tuple[ClientId, str], int] = {}
         self._warnings: list[str] = []
         self._failures: list[LostReply] = []
         self._sent: list[NetworkTransfer] = []
@@ -204,9 +205,9 @@ class RemoteClients:
             try:
                 head = self.open_reply(delivery, "evaluate", EvaluationReply, nonces[c], 0)
                 self.validator.check(head)
-                scores = {part: self.score(part, values, n) for part, values, n in head.scores}
-                if not scores.keys() <= set(parts):
-                    raise WireError(f"scores must be of {', '.join(parts)}, got {', '.join(scores)}")
+                if not {part for part, _, _ in head.scores} <= set(parts):
+                    raise WireError(f"scores must be of {', '.join(parts)}, got another part")
+                scores = {part: self.score(c, part, values, n) for part, values, n in head.scores}
             except WireError as error:
                 self._failures.append(LostReply(t, c, "evaluate", printable(str(error))))
                 continue
@@ -214,11 +215,12 @@ class RemoteClients:
                 by_part[name][c] = score
         return by_part
 
-    def score(self, part: str, values: Sequence[float | None], n: int) -> Score:
+    def score(self, client: ClientId, part: str, values: Sequence[float | None], n: int) -> Score:
         """A client's report on its own model.
 
         Raises:
-            WireError: If it has not a value of each measure, in its range, on at least one example.
+            WireError: If it has not a value of each measure, in its range, on at least one example; or on another
+                number of them than before.
         """
         measures = self.model.measures
         if len(values) != len(measures) or n < 1:
@@ -227,6 +229,11 @@ class RemoteClients:
         for measure, value in zip(measures, values, strict=True):
             if not measure.allows(value):
                 raise WireError(f"{measure.name} of {part} must be {measure.range}, got {value}")
+        try:
+            check_count([n], self._scored.get((client, part)), self.limits.max_examples)
+        except WireError as error:
+            raise WireError(f"refused: {error}") from None
+        self._scored[client, part] = n
         return Score(tuple(math.nan if value is None else float(value) for value in values), float(n))
 
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
