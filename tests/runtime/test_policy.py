@@ -24,6 +24,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
 from unskew.algorithms.feddw import DW, FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
+from unskew.lock import lock, lockable
 from unskew.protocol import Held, SgdConfig, Spending
 from unskew.runtime.budget import Upload, charge
 from unskew.runtime.client import ClientRuntime
@@ -110,6 +111,18 @@ def test_the_same_order_again_draws_the_same_noise_and_costs_nothing(site: Calla
     assert first.parts == again.parts
     (row,) = (json.loads(line) for line in (there.client.state / "privacy.jsonl").read_text().splitlines())
     assert row["spending"] == [["soft labels", ONE.by.dp.multiplier, 1, 1.0]]  # type: ignore[union-attr]
+
+
+def test_two_clients_of_a_machine_never_write_the_record_at_once(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = site()
+    monkeypatch.setattr("unskew.runtime.budget.LOCKED_WITHIN_S", 0.05)
+    there.client.state.mkdir()
+    with lockable(there.client.state / "privacy.jsonl.lock") as other:
+        lock(other)
+        assert reason(there.ask(1)).endswith("privacy.jsonl is in use by another process of this machine")
+    assert there.soft(there.ask(1)) is not None
 
 
 def test_an_upload_is_on_the_record_before_it_leaves(
