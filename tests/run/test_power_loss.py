@@ -217,18 +217,19 @@ def test_whatever_step_of_a_write_fails_the_older_one_or_the_new_one_is_there(
     assert not list(folder.rglob("*.tmp"))
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("writing", [save, replace])
 def test_whatever_allocation_of_a_write_fails_the_older_one_or_the_new_one_is_there(
-    writing: Callable[[Path], None], folder: Path
+    writing: Callable[[Path], None], every: int, folder: Path
 ) -> None:
-    """CPython's own hook lets one allocation fail, each third in turn; in a child, so that nothing else meets it."""
+    """CPython's own hook lets one allocation fail, each in turn; in a child, so that nothing else meets it."""
     memory = pytest.importorskip("_testcapi", reason="this Python was built without its test module")
     child = os.fork()
     if not child:
         failures = 0
         try:
             writing(folder)  # what is imported or kept for later is no part of it
-            for i in range(0, 100_000, 3):
+            for i in range(0, 100_000, every):
                 (folder / "summary.json").write_text("old")
                 shutil.rmtree(folder / "checkpoints" / "000002", ignore_errors=True)
                 memory.set_nomemory(i, i + 1)
