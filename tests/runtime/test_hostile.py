@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from recipe import CASES, make
+from recipe import CASES, PROTECTED, make
 from torch import Tensor
 
 from unskew import wire
@@ -267,6 +267,16 @@ def joining(kind: Any, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, MAXFLGroupReply) and value.params is None:
         value = dataclasses.replace(value, params=built("maxfl_hcct", NETWORK)[1].initial)
     return kind(value)  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [lies, odd])
+@pytest.mark.parametrize("case", PROTECTED[:-1])
+def test_what_protects_a_method_from_others_is_no_way_in(case: str, kind: Any, tmp_path: Path) -> None:
+    """Robust means and differential privacy; of secure sums the next test."""
+    for step, what, failures, ignored in lived(case, tmp_path, kind):
+        assert failures.keys() <= {LIAR}, (step, what, failures)
+        assert LIAR in failures or LIAR in ignored or kind is odd, (step, what, "was believed")
 
 
 HARMLESS = ("secure_unmask", "secure_shares /to/0")
