@@ -131,6 +131,25 @@ def test_a_node_lost_in_the_middle_of_a_round_and_one_that_joins_change_no_bits(
         own.close()
 
 
+class Unable:
+    def __init__(self, *given: Any) -> None:
+        raise ModuleNotFoundError("No module named 'mine'")
+
+    def pid(self) -> int:
+        return 0
+
+    answer = pid
+
+
+def test_a_node_on_which_an_actor_cannot_begin_is_refused(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_module, "_Actor", Unable)
+    own = RayPool(PoolParts(open_cell, 1, 1 << 12))
+    with pytest.raises(
+        WorkerError, match="an actor could not begin: ModuleNotFoundError: No module named 'mine'; see:"
+    ):
+        check_bits(own, "fedavg", "perceptron")
+
+
 def stores_of(references: Sequence[Any], timeout: float = 60.0) -> set[str]:
     """The nodes in whose stores values lie, each in one; Ray learns of it a moment after they are made."""
     until = time.monotonic() + timeout
