@@ -10,9 +10,15 @@ import pytest
 
 from unskew import papers
 from unskew.advice import Advice
-from unskew.papers import advise
+from unskew.advice.race import FOLD_SEEDS
+from unskew.advice.training import Scores
+from unskew.errors import DivergedError
+from unskew.experiment import config
+from unskew.papers import advise, toolkit
 from unskew.papers.advise import SITUATIONS, groups_are, groups_within, keeps_off
+from unskew.papers.toolkit import Draft, ReproductionRequest
 from unskew.run.callbacks import NoCallback
+from unskew.tasks.measure import ACCURACY
 
 W = np.random.default_rng(0).normal(size=(advise.COLUMNS, advise.CLASSES))
 
@@ -109,3 +115,68 @@ def test_a_situation_is_asked_with_its_limits(monkeypatch: pytest.MonkeyPatch) -
 def test_a_made_situation_gets_the_right_kind_of_answer() -> None:
     (situation,) = [s for s in SITUATIONS if s.name == "one site's labels all wrong"]
     assert situation.right(advise.ask(situation, 101, 8, 2, 1))
+
+
+# ---------------------------------------------------------------- natural suites
+def test_a_method_is_compared_at_the_local_rate_that_validation_rows_prefer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rates 1, 3.16 and .316 times the own one the second is best on validation rows, and goes on to test rows."""
+    trained: list[tuple[float, int]] = []
+
+    class Stub:
+        def __init__(self, method: Any, sites: Any, rounds: int, seed: int, fed: Any) -> None:
+            self.rate = method.options["local"]["lr"]
+            trained.append((self.rate, seed))
+
+        def go_on(self, rounds: int) -> None:
+            if self.rate < 0.1:
+                raise DivergedError("diverged")
+
+        def scores(self, rows: Any) -> Any:
+            return SimpleNamespace(mean=self.rate)
+
+    monkeypatch.setattr(advise, "Training", Stub)
+    parts = SimpleNamespace(clients=SimpleNamespace(val=None, test=None))
+    sites = SimpleNamespace(
+        experiment=SimpleNamespace(rounds=2, seeds=(0,)), folds=[parts], fed=parts, measure=ACCURACY
+    )
+    method = config.method("fedavg", {"local": {"lr": 0.2}})
+    scores = advise.at_best_rate(cast(Any, sites), method, (1, 2))
+    assert [s.mean for s in scores] == pytest.approx([0.632, 0.632])
+    assert [seed for _, seed in trained] == [FOLD_SEEDS] * 3 + [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("best", "verdict", "holds"),
+    [(0.905, "join", True), (0.95, "join", False), (0.95, "undecided", True)],
+)
+def test_a_choice_is_held_against_the_best_of_all(
+    best: float, verdict: str, holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice has 90 % of 10,000 rows at each of two sites under two seeds: a point is allowed, five are not."""
+    asked = []
+
+    def scores(value: float) -> Any:
+        rows = (np.arange(10_000) < 10_000 * value).astype(float)
+        return Scores(dict.fromkeys(range(2), value), dict.fromkeys(range(2), rows))
+
+    def advise_experiment(experiment: Any, *rest: Any, **options: Any) -> Any:
+        asked.append(experiment.name)
+        check = SimpleNamespace(seeds=(1, 2), results={"FedAvg": (scores(0.9),) * 2})
+        return SimpleNamespace(
+            verdict=verdict, method=SimpleNamespace(label="FedAvg"), margin=0.01, check=check,
+            sites=SimpleNamespace(measure=ACCURACY),
+        )  # fmt: skip
+
+    values = {"FedAvg": 0.9, "Ditto": best}
+    monkeypatch.setattr(advise, "advise_experiment", advise_experiment)
+    monkeypatch.setattr(advise, "at_best_rate", lambda sites, method, seeds: (scores(values[method.label]),) * 2)
+    request = ReproductionRequest("advise/natural", "small", tmp_path, None, NoCallback(), {})
+    settings = toolkit.settings(request)
+    settings["methods"] = {"FedAvg": {"name": "fedavg"}, "Ditto": {"name": "ditto"}}
+    settings["suites"] = {"heart": settings["suites"]["heart"]}
+    monkeypatch.setattr(Draft, "of", lambda request: Draft(request, settings))
+    for _ in range(2):  # the second time it is read
+        result = advise.natural(request)
+        assert [c.holds for c in result.claims] == [holds, holds]
+        assert f"best: Ditto {100 * best:.1f} %" in result.claims[1].evidence
+    assert asked == ["heart"]

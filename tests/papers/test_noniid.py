@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from unskew.data.split import FromManifest
+from unskew.experiment import config
 from unskew.papers import noniid
 from unskew.papers.toolkit import Draft, ReproductionRequest
-from unskew.run.progress import NoCallback
+from unskew.run.callbacks import NoCallback
 
 GAINS = {"worse": [-0.02, -0.03, -0.025], "better": [0.02, 0.03, 0.025], "open": [-0.02, 0.02, 0.01]}
 
@@ -40,3 +42,52 @@ def test_every_method_but_those_of_images_is_tried_as_it_comes(tmp_path: Path, m
     (claim,) = result.claims
     assert claim.text == "no method ends below FedAvg on clients' own test examples"
     assert Draft.of(request)["experiment"]["split"]["alpha"] == 0.1
+
+
+def test_a_natural_population_is_not_divided_and_other_data_are(tmp_path: Path) -> None:
+    for name, split in (("defaults_heart", {"name": "natural"}), ("tuned_fashion_mnist", "dirichlet")):
+        request = ReproductionRequest(f"noniid/{name}", "small", tmp_path, None, NoCallback())
+        draft = Draft.of(request)
+        draft.settings.pop("draw", None)
+        asked = noniid._asked(request, draft, {"fedavg": {}})
+        assert split in (asked["split"], asked["split"]["name"])
+
+
+def test_a_tuned_method_is_above_fedavg_if_its_p_value_stands_for_all_of_them() -> None:
+    """Differences of 5 points, standard deviation .816, over seven seeds, symmetric: t = 16.2, u = t^2 / 6 = 43.75.
+
+    p = sqrt(8) [(1 + u) / (1 + u / 8)]^(-7/2) = .0032, which counts three times.
+    """
+    base = [0.5, 0.52, 0.48, 0.51, 0.49, 0.5, 0.5]
+    more = [0.06, 0.05, 0.04, 0.05, 0.06, 0.04, 0.05]
+    values = {
+        ("fedavg", "global.accuracy"): base,
+        ("fedavg", noniid.OWN): base,
+        ("above", "global.accuracy"): [b + d for b, d in zip(base, more, strict=True)],
+        ("below", noniid.OWN): [b - d for b, d in zip(base, more, strict=True)],
+        ("same", "global.accuracy"): base[::-1],
+    }
+    above, below, same = noniid.against_fedavg(values)
+    assert (above.holds, below.holds, same.holds) == (True, False, None)
+    assert above.evidence.startswith("+5.00 points, 95 % [+")
+    assert above.evidence.endswith(" over 7 seeds, p 0.0097 for 3 methods")
+
+
+@pytest.mark.seconds
+def test_twelve_methods_are_tuned_and_compared_on_rows_that_no_trial_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna", reason="optuna is not installed (extra [tune])")
+    monkeypatch.setattr(noniid, "TWELVE", {"fedavg": {}, "ditto": {}})
+    changes = {"trials": 2, "until": {"until": 50.0, "most": 2, "least": 2}, "draw": None}
+    quick = {"rounds": 2, "task": {"data": "digits", "model_options": {"hidden": [8]}}}
+    request = ReproductionRequest(
+        "noniid/tuned_fashion_mnist", "small", tmp_path, None, NoCallback(), {**changes, "experiment": quick}
+    )
+    result = noniid.tuned_fashion_mnist(request)
+    assert result.seeds == (1, 2)
+    assert {r.method for r in result.rows if r.metric == "local.lr"} == {"fedavg", "ditto"}
+    assert [c.text for c in result.claims] == ["ditto, tuned, ends above fedavg, tuned"]
+    division = config.load(tmp_path / "compared" / "config.toml").split
+    assert isinstance(division, FromManifest)
+    assert division.path == str(tmp_path / "tuning" / "clients.json")

@@ -1,9 +1,11 @@
-"""Advice on synthetic situations whose right kind of answer is known (`unskew.advice`).
+"""Advice on synthetic situations whose right kind of answer is known, and beside a full comparison (`unskew.advice`).
 
 Notation   W    ten by four, standard normal: the class of x is argmax(x W), for x standard normal
            n    rows of a site, four tenths of them for testing
 """
 
+import json
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +16,18 @@ import numpy.typing as npt
 
 from unskew import api
 from unskew.advice import Advice, advise_experiment
+from unskew.advice.check import gain
+from unskew.advice.race import FOLD_SEEDS, RATES, Impossible
+from unskew.advice.training import Scores, Sites, Training
 from unskew.algorithms.fedavg import FedAvg
+from unskew.experiment import config
+from unskew.experiment.config import Method
+from unskew.files import write_atomically
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, over_seeds
-from unskew.papers.toolkit import Draft, ReproductionRequest
+from unskew.papers.toolkit import Draft, ReproductionRequest, drawn, merged
 from unskew.protocol import SgdConfig
+from unskew.report.worth import bracket
 
 Floats = npt.NDArray[np.float64]
 Site = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
@@ -255,3 +264,112 @@ def situations(request: ReproductionRequest) -> Result:
     draft.seeds |= set(seeds)
     draft.seconds = time.monotonic() - began
     return draft.result(n=len(seeds))
+
+
+# ---------------------------------------------------------------- natural suites
+def natural(request: ReproductionRequest) -> Result:
+    """Ask for advice on five natural suites, and compare its choice with the best method of a full comparison.
+
+    Each suite's outcome is kept in a file of the request's folder, so that a reproduction that was stopped goes on.
+    """
+    draft = Draft.of(request)
+    request.folder.mkdir(parents=True, exist_ok=True)
+    for name, suite in draft["suites"].items():
+        methods = {label: of for label, of in draft["methods"].items() if label not in suite.get("without", ())}
+        settings = merged(draft["experiment"], {"methods": methods}, suite)
+        settings.pop("without", None)
+        settings["task"] |= drawn(request, settings["task"]["data"], None)
+        file, key = request.folder / f"{name}.json", repr((settings, draft["folds"], draft["final_seeds"]))
+        outcome = json.loads(file.read_text()) if file.is_file() else {}
+        if outcome.get("key") != key:
+            outcome = {"key": key, **_suite(name, settings, draft, request.callback.note)}
+            write_atomically(file, json.dumps(outcome))
+        draft.rows += [over_seeds(m, name, outcome["metric"], of) for m, of in outcome["values"].items()]
+        draft.claims.append(Claim(**outcome["claim"]))
+        draft.seeds |= set(outcome["seeds"])
+        draft.seconds += outcome["seconds"]
+    near = [c.holds for c in draft.claims]
+    text = f"on {len(near)} of {len(near)} suites the choice is within one point of the best, or it says undecided"
+    every = True if all(near) else False if False in near else None
+    draft.claims.insert(0, Claim(text, every, f"{sum(h is True for h in near)} of {len(near)}"))
+    return draft.result()
+
+
+def _suite(name: str, settings: Mapping[str, Any], draft: Draft, note: Callable[[str], None]) -> dict[str, Any]:
+    """The outcome for one suite: the value of each method and seed, and the claim."""
+    began = time.monotonic()
+    compared = [{"name": label, **table, "label": label} for label, table in settings["methods"].items()]
+    experiment = config.parse({**settings, "methods": compared, "name": name}, name)
+    # Advice gets FedAvg alone: what races is its own choice.
+    asked = config.parse({**settings, "methods": [{"name": "fedavg", "label": "FedAvg"}], "name": name}, name)
+    advice = advise_experiment(
+        asked, float("inf"), note=note, most_seeds=draft["final_seeds"], most_folds=draft["folds"]
+    )
+    sites, seeds, measure = advice.sites, advice.check.seeds, advice.sites.measure
+    label = advice.method.label
+    scores: dict[str, tuple[Scores, ...]] = {}
+    for method in experiment.methods:
+        try:
+            of_seeds = at_best_rate(sites, method, seeds)
+        except Impossible as error:
+            note(f"{name}: {method.label} is left out: {error}")
+            continue
+        scores[method.label] = of_seeds
+        value = statistics.fmean(s.mean for s in of_seeds)
+        note(f"{name}: {method.label} {measure.with_unit(value)} on test rows")
+    means = {m: statistics.fmean(s.mean for s in of_seeds) for m, of_seeds in scores.items()}
+    best = measure.first(means)
+    chosen = advice.check.results[label]
+    gap, _ = gain(scores[best], chosen, measure)
+    near = gap.mean <= advice.margin
+    reached = gap.low is not None and gap.low <= advice.margin
+    said = advice.verdict == "undecided"
+    theirs = statistics.fmean(s.mean for s in chosen)
+    claim = Claim(
+        f"{name}: the choice is within one point of the best of {len(scores)} methods, or it says undecided",
+        True if near or said else None if reached else False,
+        f"advice: {advice.verdict}, {label} {measure.with_unit(theirs)}; best: {best} "
+        f"{measure.with_unit(means[best])}; difference {bracket(gap, measure)}",
+    )
+    values = {**{m: [s.mean for s in of] for m, of in scores.items()}, f"advice: {label}": [s.mean for s in chosen]}
+    return {
+        "metric": measure.label,
+        "values": values,
+        "claim": {"text": claim.text, "holds": claim.holds, "evidence": claim.evidence},
+        "seeds": list(seeds),
+        "seconds": time.monotonic() - began,
+    }
+
+
+def at_best_rate(sites: Sites, method: Method, seeds: Sequence[int]) -> tuple[Scores, ...]:
+    """A method's scores on test rows under each seed, at the local rate that does best on one fold's validation rows.
+
+    Raises:
+        ConfigError, DataError, DivergedError, ProtocolError, QuorumError: If it cannot be trained.
+    """
+    rounds, fold = sites.experiment.rounds, sites.folds[0]
+    tried: dict[str, tuple[Method, float]] = {}
+    failure: Exception | None = None
+    for factor in RATES:
+        local = method.options["local"]
+        rated = config.method(
+            method.name,
+            {**method.options, "local": {**local, "lr": float(f"{factor * local['lr']:.3g}")}},
+            method.label,
+        )
+        try:
+            training = Training(rated, sites, rounds, sites.experiment.seeds[0] + FOLD_SEEDS, fold)
+            training.go_on(rounds)
+            tried[str(factor)] = (rated, training.scores(fold.clients.val).mean)
+        except Impossible as error:
+            failure = error
+    if not tried:
+        assert failure is not None
+        raise failure
+    rated, _ = tried[sites.measure.first({factor: value for factor, (_, value) in tried.items()})]
+    scores = []
+    for seed in seeds:
+        training = Training(rated, sites, rounds, seed, sites.fed)
+        training.go_on(rounds)
+        scores.append(training.scores(sites.fed.clients.test))
+    return tuple(scores)
