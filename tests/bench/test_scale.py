@@ -1,6 +1,7 @@
 """`unskew bench scale`: what it measures is right to say, how long it takes is the machine's affair."""
 
 import json
+import math
 
 import pytest
 from typer.testing import CliRunner
@@ -23,7 +24,7 @@ def test_a_trial_measures_every_stage_of_two_populations() -> None:
 
 
 def test_the_slope_is_the_power_of_the_number_of_clients() -> None:
-    """Seconds n^2 / 100 from 10 to 100, and constant from there: slopes 2 and 0; cohorts apart."""
+    """Seconds n^2 / 100 from 10 to 100, and constant from there: slopes 2 and 0; from 5 to 10, 100 times is 6.6."""
     seconds = [(10, 1.0), (100, 100.0), (1000, 100.0)]
     rows = [{"what": "round", "clients": n, "cohort": 10, "value": s, "unit": "s"} for n, s in seconds]
     rows += [{"what": "round", "clients": n, "cohort": 5, "value": 1.0, "unit": "s"} for n in (10, 100)]
@@ -31,6 +32,8 @@ def test_the_slope_is_the_power_of_the_number_of_clients() -> None:
     assert [(r["case"], r["value"]) for r in scale.slopes(rows)] == [
         ("10 to 100, 10 a round", 2.0),
         ("100 to 1,000, 10 a round", 0.0),
+        ("5 to 10 a round of 10", 0.0),
+        ("5 to 10 a round of 100", pytest.approx(math.log(100, 2), abs=1e-5)),
         ("10 to 100, 5 a round", 0.0),
     ]
 

@@ -9,8 +9,8 @@ population is measured in a process of its own, whose peak memory is read after 
     run          five rounds with an evaluation after each, from the data in memory to a finished folder
     report       report.html of that folder
 
-The slope is the power of the number of clients that seconds grow with, from one population to the next: 1 is a cost for
-each client, 0 none.
+The slope is the power of the number of clients that seconds grow with, from one population, or one cohort, to the next:
+1 is a cost for each client, 0 none.
 """
 
 import itertools
@@ -69,21 +69,24 @@ def measure(
 
 
 def slopes(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """The power of the number of clients that the seconds of each stage grow with, between neighbouring populations.
+    """The power of the number of clients that seconds grow with, between neighbouring populations and cohorts.
 
     >>> slopes([{"what": "split", "clients": n, "value": 2.0 * n, "unit": "s"} for n in (100, 1000)])[0]["value"]
     1.0
     """
-    by_stage: dict[tuple[str, int | None], dict[int, float]] = {}
+    by_size: dict[tuple[str, str], dict[int, float]] = {}
     for row in rows:
         if row["unit"] == "s":
-            by_stage.setdefault((row["what"], row.get("cohort")), {})[row["clients"]] = row["value"]
+            cohort = row.get("cohort")
+            among = f", {cohort:,} a round" if cohort else ""
+            by_size.setdefault((row["what"], among), {})[row["clients"]] = row["value"]
+            if cohort:
+                by_size.setdefault((row["what"], f" a round of {row['clients']:,}"), {})[cohort] = row["value"]
     slope_rows: list[BenchRow] = []
-    for (what, cohort), seconds in by_stage.items():
-        sizes = sorted(seconds)
-        for few, many in itertools.pairwise(sizes):
+    for (what, among), seconds in by_size.items():
+        for few, many in itertools.pairwise(sorted(seconds)):
             slope = math.log(seconds[many] / seconds[few]) / math.log(many / few)
-            case = f"{few:,} to {many:,}" + (f", {cohort:,} a round" if cohort else "")
+            case = f"{few:,} to {many:,}{among}"
             slope_rows.append({"case": case, "what": f"slope of {what}", "value": round(slope, 6), "unit": "1"})
     return slope_rows
 
