@@ -36,7 +36,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from unskew.algorithms.fedavg import ModelMessage, ModelReply, Weighting, completed, only, weights_of, without
+from unskew.algorithms.fedavg import ModelMessage, ModelReply, OwnParts, Weighting, only, weights_of, without
 from unskew.errors import ConfigError
 from unskew.info import Bisection, SplitGroups
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
@@ -83,7 +83,7 @@ class CFLState:
 
 
 @dataclass(frozen=True)
-class CFL:
+class CFL(OwnParts):
     """Clustered federated learning by recursive bipartition.
 
     Attributes:
@@ -141,18 +141,8 @@ class CFL:
     def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
         """Train from the cluster's model, with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
-        y = yield from sgd(completed(me, msg.params, personal, memory), self.local)
+        y = yield from sgd(self.own(me, msg.params, memory), self.local)
         return ModelReply(without(y, personal), me.n), only(y, personal)
-
-    @property
-    def personalises(self) -> bool:
-        """True if some tensors stay with the clients."""
-        return bool(self.personal)
-
-    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
-        """Return the cluster's model with this client's own tensors in their place."""
-        yield from ()
-        return completed(me, params, me.layout.select(self.personal), memory)
 
     def grown(
         self, cluster: Cluster, replies: Mapping[ClientId, ModelReply], fed: Federation

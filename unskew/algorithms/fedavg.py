@@ -113,8 +113,28 @@ class Averaging(ABC):
         return state.params
 
 
+class OwnParts:
+    """The part of a method that lets the tensors in `personal` stay with each client, which remembers them."""
+
+    personal: tuple[str, ...]
+
+    @property
+    def personalises(self) -> bool:
+        """True if some tensors stay with the clients."""
+        return bool(self.personal)
+
+    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
+        """Return the served model with this client's own tensors in their place."""
+        yield from ()
+        return self.own(me, params, memory)
+
+    def own(self, me: Me, params: Params, memory: Params | None) -> Params:
+        """Complete `params` with this client's own tensors: its memory, or at first the common initial values."""
+        return completed(me, params, me.layout.select(self.personal), memory)
+
+
 @dataclass(frozen=True)
-class FedAvg(Averaging):
+class FedAvg(OwnParts, Averaging):
     """Federated averaging.
 
     Attributes:
@@ -141,20 +161,6 @@ class FedAvg(Averaging):
         start = self.own(me, msg.params, memory)
         w = yield from sgd(start, self.local, *self.terms, anchor=start)
         return ModelReply(without(w, personal), me.n), only(w, personal)
-
-    @property
-    def personalises(self) -> bool:
-        """True if some tensors stay with the clients."""
-        return bool(self.personal)
-
-    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
-        """Return the served model with this client's own tensors in their place."""
-        yield from ()
-        return self.own(me, params, memory)
-
-    def own(self, me: Me, params: Params, memory: Params | None) -> Params:
-        """Complete `params` with this client's own tensors: its memory, or at first the common initial values."""
-        return completed(me, params, me.layout.select(self.personal), memory)
 
     def serve(self, state: FedAvgState, client: ClientId | None) -> Params | None:
         """Return the global model; None for `client=None` while parts of the model stay on clients."""

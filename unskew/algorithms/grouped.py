@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply, Weighting, mean_of, without
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply, OwnParts, Weighting, mean_of, without
 from unskew.errors import ConfigError
 from unskew.info import ClientGroups
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
@@ -34,7 +34,7 @@ class GroupedState:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Grouped(OwnParts):
     """FedAvg in each of several groups.
 
     Attributes:
@@ -72,15 +72,6 @@ class Grouped:
     def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
         """Train the group's model, as in FedAvg."""
         return (yield from self.plain.train(me, msg, memory))
-
-    @property
-    def personalises(self) -> bool:
-        """True if some tensors stay with the clients."""
-        return bool(self.personal)
-
-    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
-        """Return the group's model with this client's own tensors in their place."""
-        return (yield from self.plain.personalise(me, params, memory))
 
     @property
     def plain(self) -> FedAvg:

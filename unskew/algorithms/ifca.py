@@ -30,7 +30,7 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Weighting, completed, mean_of, only, without
+from unskew.algorithms.fedavg import OwnParts, Weighting, mean_of, only, without
 from unskew.algorithms.parts import train_losses
 from unskew.errors import ConfigError
 from unskew.info import ChosenGroups, Refused
@@ -92,7 +92,7 @@ class IFCAReply:
 
 
 @dataclass(frozen=True)
-class IFCA:
+class IFCA(OwnParts):
     """The iterative federated clustering algorithm.
 
     Attributes:
@@ -157,21 +157,11 @@ class IFCA:
         """Choose a model and train it (eq. 1, 2), with this client's own tensors in their place."""
         personal = me.layout.select(self.personal)
         models_sent = [{**msg.shared, **own} for own in msg.own]
-        models = [{n: m[n] for n in me.initial} for m in (completed(me, w, personal, memory) for w in models_sent)]
+        models = [{n: m[n] for n in me.initial} for m in (self.own(me, w, memory) for w in models_sent)]
         losses = yield from train_losses(me, models)
         (j,) = nearest(losses, 1)
         y = yield from sgd(models[j], self.local)
         return IFCAReply(without(y, personal), me.n, j, losses.count(losses[j]) > 1), only(y, personal)
-
-    @property
-    def personalises(self) -> bool:
-        """True if some tensors stay with the clients."""
-        return bool(self.personal)
-
-    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
-        """Return the cluster's model with this client's own tensors in their place."""
-        yield from ()
-        return completed(me, params, me.layout.select(self.personal), memory)
 
     def is_valid(self, reply: IFCAReply) -> bool:
         """Test whether a client chose one of the clusters."""

@@ -77,8 +77,7 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
         title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (spreads > 0)} over {seeds} "
         f"seed{'s' * (seeds != 1)}",
         caption=f"{measure.label}: last round, global test set{more}; own data: each client's model on its own test "
-        "data"
-        + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
+        "data" + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
         box=SIMPLE,
         padding=(0, 1),
         pad_edge=False,

@@ -433,8 +433,9 @@ def start_server(group: ProcessGroup, folder: Path, listen: Address) -> ServerPr
     secret, home, logs = folders.write_secret(folder), folders.write_home(folder, inner), folder / "logs"
     link = group.start(superlink(folder, inner.port, secret), home, logs / "superlink.log", "SuperLink")
     proxy = group.start(proxy_program(folder, listen, inner.port), home, logs / "proxy.log", "the server's proxy")
-    wait_healthy(link, inner, folder / "ca.crt")
-    wait_listening(proxy, listen.here)
+    wait_until(link, lambda: probe(inner, folder / "ca.crt"))
+    here = (listen.here.host, listen.here.port)
+    wait_until(proxy, lambda: socket.create_connection(here, 1.0).close())
     execute = superexec(inner, secret, folder / "ca.crt", os.getpid())
     server = ServerProcesses(
         folder, home, (link, proxy, group.start(execute, home, logs / "superexec.log", "the server's SuperExec"))
@@ -528,25 +529,8 @@ def _answer(process: "subprocess.Popen[str]", purpose: str) -> dict[str, Any]:
     return answer
 
 
-def wait_healthy(link: ChildProcess, reached: Address, root: Path, within_s: float = HEALTHY_WITHIN_S) -> None:
-    """Wait until a SuperLink answers.
-
-    Raises:
-        DeployError: If it ends, or takes too long.
-    """
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        if not link.running():
-            raise DeployError(explain(link))
-        with suppress(OSError, http.client.HTTPException, Unreachable):
-            probe(reached, root)
-            return
-        time.sleep(0.1)
-    raise DeployError(f"{link.name} did not answer within {within_s:.0f} s (log: {link.log})")
-
-
-def wait_listening(program: ChildProcess, at: Address, within_s: float = HEALTHY_WITHIN_S) -> None:
-    """Wait until a program accepts connections.
+def wait_until(program: ChildProcess, answers: Callable[[], object], within_s: float = HEALTHY_WITHIN_S) -> None:
+    """Wait until a program answers, which it does once `answers` raises no error of a network.
 
     Raises:
         DeployError: If it ends, or takes too long.
@@ -555,7 +539,8 @@ def wait_listening(program: ChildProcess, at: Address, within_s: float = HEALTHY
     while time.monotonic() < until:
         if not program.running():
             raise DeployError(explain(program))
-        with suppress(OSError), socket.create_connection((at.host, at.port), 1.0):
+        with suppress(OSError, http.client.HTTPException, Unreachable):
+            answers()
             return
         time.sleep(0.05)
     raise DeployError(f"{program.name} did not answer within {within_s:.0f} s (log: {program.log})")
