@@ -105,6 +105,10 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "few rows": ({"site": ["Chur"] * 2 + ["Bern"] * (N - 2)}, "Chur has fewer than 5 training rows"),
     "one site": ({"site": ["Bern"] * N}, "there is only one site (Bern)"),
     "a gap in the target": ({"sick": [None] + ["yes", "no"] * 99 + ["no"]}, "the target has no value in 1 rows"),
+    "a mistyped label": (
+        {"sick": [2_000_000_000 if i == 17 else i % 2 for i in range(N)]},
+        "class 2000000000 occurs in row 17 only: a mistyped label?",
+    ),
     "a row of no site": ({"site": [None, *SITE[1:]]}, "1 rows name no site"),
 }
 

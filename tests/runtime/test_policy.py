@@ -344,7 +344,7 @@ def test_a_row_that_a_power_cut_tore_stays_a_line_of_its_own(tmp_path: Path) -> 
 
 
 def test_no_head_of_a_hostile_server_ends_a_client_or_fills_its_log(site: Callable[..., Site], tmp_path: Path) -> None:
-    """JSON as deep as the parser takes could not be written again, and ended the client; and all of it was logged."""
+    """Heads that a server may not send were logged whole, and one as deep as the parser takes was parsed."""
     there = site(FedAvg(local=SMALL), audit=tmp_path / "audit.jsonl")
     heads = [
         f'{{"context":{{"run":{"[" * depth}{"]" * depth}}},"step":"{"x" * 99_999}"}}' for depth in range(700, 1000, 3)

@@ -277,7 +277,7 @@ def look(rows: Rows) -> Look:
         columns,
         _disagreement(rows, groups, labels, classes, columns),
         _leaks(rows),
-        _notes(rows, sites, columns, test),
+        (*_notes(rows, sites, columns, test), *_lone(classes, labels)),
     )
 
 
@@ -534,6 +534,14 @@ def _of_target(target: Array | None) -> list[str]:
     if known > MOST_CLASSES and 2 * known > len(words):
         sentences.append(f"the target holds {known:,} different words in {len(words):,} rows: group them")
     return sentences
+
+
+def _lone(classes: Sequence[str], labels: npt.NDArray[np.int64] | None) -> list[str]:
+    """A sentence for each class of one row where others have many, as a mistyped label makes; of five at most."""
+    if labels is None or len(labels) < 20 * len(classes):
+        return []
+    lone = np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 1)
+    return [f"class {classes[k]} occurs in row {int((labels == k).argmax())} only: a mistyped label?" for k in lone[:5]]
 
 
 def _constant_at(values: Array, clients: npt.NDArray[np.int64] | None, sites: Sequence[Site]) -> str:
