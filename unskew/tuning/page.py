@@ -95,7 +95,8 @@ def _worth(tuning: Tuning) -> Section:
             for scores in (worth.before, worth.after)
         )
         gain = "–" if worth.gain is None else bracket(worth.gain, m)
-        reading = "nothing to tune" if not s.ranges else READING.get(worth.verdict, "")
+        kept = s.ranges and s.tuned == s.method
+        reading = "nothing to tune" if not s.ranges else "default kept" if kept else READING.get(worth.verdict, "")
         entries.append(TableRow(s.method.label, (before, after, gain, reading, values)))
     percent = "%" if m.percent else ""
     head = (
