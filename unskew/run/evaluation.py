@@ -150,7 +150,7 @@ def own_models(sim: Driver[Any], state: Any, t: int, clients: Sequence[ClientId]
 
 
 def on_own_rows(sim: Driver[Any], own: OwnModels, rows: Ragged) -> Iterator[tuple[ClientId, Columns]]:
-    """What an evaluation keeps of each client's rows under its own model; clients without rows are left out.
+    """Return what an evaluation keeps of each client's rows under its own model; clients without rows are left out.
 
     A model that several clients share is tested in one pass.
     """
