@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.algorithms.conftest import World, half_square, line, world
+from unskew.algorithms import hcct
 from unskew.algorithms.fedavg import ModelMessage
 from unskew.algorithms.hcct import HCCT, HCCT_P, Arrivals, Pilot, ScoreReply, TrialMessage, best_trial
 from unskew.errors import ConfigError
@@ -62,6 +63,13 @@ def test_nobody_joins_if_training_alone_does_best_and_the_pilot_is_the_evidence(
     assert info.warnings == (
         "nobody gains: the pilot has, on held-out training examples, a loss of 0.625 alone and at least 2.5 in groups "
         "(alpha 1)",
+    )
+
+
+def test_a_gain_within_a_standard_error_is_said_to_be_none_beyond_chance() -> None:
+    said = hcct._no_gain((TriedAlpha(0.0, 4, 0.80, 1.0), TriedAlpha(2.0, 2, 0.84, 0.9)))
+    assert said.startswith(
+        "nobody gains beyond chance: the pilot has, on held-out training examples, accuracy 80.0% alone"
     )
 
 

@@ -10,8 +10,8 @@ import pytest
 from unskew.cli import leave_out as command
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment
-from unskew.record.reader import Cell, DataSplit, Record
-from unskew.report import worth
+from unskew.record.reader import Cell, DataSplit, Record, Warned
+from unskew.report import html, worth
 from unskew.report.contributions import contributions
 from unskew.report.html import write_report
 from unskew.run import leave_out
@@ -208,3 +208,20 @@ def test_an_impossible_leave_one_out_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         leave_out.runs(tiny(*settings), clients)
+
+
+def test_warnings_that_differ_in_measurements_alone_are_one() -> None:
+    """Whole numbers may name clients, so warnings that differ in them stay apart."""
+    said = (
+        ("80.2% alone", 0, 2),
+        ("81.25% alone", 1, 3),
+        ("client 3 has one class", 0, 1),
+        ("client 4 has one class", 0, 1),
+    )
+    warned = tuple(Warned("hcct", text, seed, 15, times) for text, seed, times in said)
+    assert html._warnings(replace(record({"alone": {0: (0.5,) * 3}}), warned=warned)) == [
+        "hcct: 80.2% alone (first at seed 0, round 15, in 5 rounds of all seeds together, "
+        "with other numbers elsewhere)",
+        "hcct: client 3 has one class (seed 0, round 15)",
+        "hcct: client 4 has one class (seed 0, round 15)",
+    ]

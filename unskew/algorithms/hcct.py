@@ -799,15 +799,20 @@ _NOBODY_GAINS = (
 def _no_gain(tried: Sequence[TriedAlpha]) -> str:
     """Say what a pilot found of training together, when every client trains alone."""
     alone, *together = tried
+    beyond = ""
     if alone.accuracy is not None and together:
         best: TriedAlpha = max(together, key=lambda t: t.accuracy or 0.0)
         pilot_result = f"accuracy {alone.accuracy:.1%} alone and at most {best.accuracy or 0.0:.1%} in groups"
+        beyond = " beyond chance" if (best.accuracy or 0.0) > alone.accuracy else ""
     elif alone.loss is not None and together:
         best = min(together, key=lambda t: math.inf if t.loss is None else t.loss)
         pilot_result = f"a loss of {alone.loss:.4g} alone and at least {best.loss or math.nan:.4g} in groups"
+        beyond = " beyond chance" if (best.loss or math.inf) < alone.loss else ""
     else:
         return "every client trains alone: no client has enough examples to hold some out in a pilot"
-    return f"nobody gains: the pilot has, on held-out training examples, {pilot_result} (alpha {best.alpha:.3g})"
+    return (
+        f"nobody gains{beyond}: the pilot has, on held-out training examples, {pilot_result} (alpha {best.alpha:.3g})"
+    )
 
 
 def telling(gram: Tensor) -> float:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE
@@ -27,7 +27,12 @@ def data(
     target: Annotated[str | None, typer.Option(help="Column of what is to be predicted.")] = None,
     client: Annotated[str | None, typer.Option(help="Column of the sites.")] = None,
     test: Annotated[str | None, typer.Option(help="Column that says which are test rows, or a file of them.")] = None,
-    separator: Annotated[str | None, typer.Option(help="Between columns of a CSV file; default a comma.")] = None,
+    separator: Annotated[
+        str | None, typer.Option(help="Between columns of a CSV file; default as its first line.")
+    ] = None,
+    decimal: Annotated[
+        Literal[".", ","] | None, typer.Option(help="Before the decimals in a CSV file; default a point.")
+    ] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Write a page with figures here, as data.html.")] = None,
     sums: Annotated[
@@ -57,7 +62,7 @@ def data(
     if len(sources) > 1:
         raise ConfigError(f"give one table or name, or several .json files of --sums; got {', '.join(sources)}")
     source = sources[0]
-    options = {"target": target, "client": client, "test": test, "separator": separator}
+    options = {"target": target, "client": client, "test": test, "separator": separator, "decimal": decimal}
     name, settings = _named(source, {key: value for key, value in options.items() if value is not None})
     if sums is not None:
         _write_sums(name, settings, sums)
@@ -87,7 +92,7 @@ def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     known = {
         key: value
         for key, value in task.data_options.items()
-        if key in ("target", "client", "test", "separator", "leave_out")
+        if key in ("target", "client", "test", "separator", "decimal", "gaps", "leave_out")
     }
     return task.data, {**known, **given}
 
@@ -100,7 +105,9 @@ def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
     kind, _, rest = name.partition(":") if ":" in name else (tables.kind_of(name), "", name)
     if kind not in tables.ENDINGS or "target" not in settings:
         raise ConfigError(f"--sums takes a table and its --target, got {name}")
-    options = tables.TableOptions(**{**settings, "leave_out": tuple(settings.get("leave_out", ()))})
+    options = tables.TableOptions(
+        **{**settings, "leave_out": tuple(settings.get("leave_out", ())), "gaps": tuple(settings.get("gaps", ()))}
+    )
     by_column = tables.training_sums(kind, Path(rest), options, Preprocess())
     write_atomically(out, json.dumps({key: dataclasses.asdict(of) for key, of in by_column.items()}, indent=1))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,8 @@ def describe(
     client: str | None = None,
     test: object = None,
     separator: str | None = None,
+    decimal: Literal[".", ","] | None = None,
+    gaps: Sequence[str] = (),
     leave_out: Sequence[str] = (),
     data_dir: Path | str | None = None,
 ) -> Look:
@@ -28,7 +30,8 @@ def describe(
         data: A DataFrame, the path of a table, {client: (x, y)}, (x, y), what `unskew.load` returns, or a name.
         target, client: Columns of a table; both may be left out.
         test: Column that says which rows are test rows, or a table of them.
-        separator, leave_out: Of a CSV file, and columns that are not looked at.
+        separator, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
+        leave_out: Columns that are not looked at.
         data_dir: Folder of named data sets.
 
     Raises:
@@ -36,7 +39,7 @@ def describe(
     """
     if isinstance(data, str | Path) and (kind := _table_kind(str(data))) is not None:
         path = Path(str(data).removeprefix(f"{kind}:")).expanduser()
-        options = tables.TableOptions(target or "", client, None, tuple(leave_out), separator)
+        options = tables.TableOptions(target or "", client, None, tuple(leave_out), separator, decimal, tuple(gaps))
         frame, client = tables.frame_of(kind, path, options)
         later = isinstance(test, str) and test not in frame.columns
         test = tables.frame_of(kind, Path(str(test)).expanduser(), options)[0] if later else test

@@ -481,11 +481,12 @@ def _notes(
         sentences.append(f"{int((rows.clients < 0).sum()):,} rows name no site")
     for column in columns:
         values = rows.columns.get(column.name)
-        beyond = np.flatnonzero(np.abs(values) > LARGEST) if values is not None and values.dtype.kind == "f" else ()
+        numbers = values if values is not None and values.dtype.kind == "f" else np.empty(0)
+        beyond = np.flatnonzero(np.abs(numbers) > LARGEST)
         if column.missing == 1:
             sentences.append(f"column {column.name!r} has no value at all: leave it out")
-        elif len(beyond) and values is not None:
-            sentences.append(f"column {column.name!r} is {values[beyond[0]]:g} in row {beyond[0]}: correct it")
+        elif len(beyond):
+            sentences.append(f"column {column.name!r} is {numbers[beyond[0]]:g} in row {beyond[0]}: correct it")
         elif column.kind == "constant":
             sentences.append(f"column {column.name!r} has one value only and says nothing")
         elif column.kind == "dates":

@@ -303,7 +303,7 @@ def check_size(values: Array, name: str) -> None:
     Raises:
         DataError: Naming its row.
     """
-    beyond = np.flatnonzero(np.abs(values) > LARGEST) if values.dtype.kind == "f" else ()
+    beyond = np.flatnonzero(np.abs(values) > LARGEST) if values.dtype.kind == "f" else np.empty(0, np.int64)
     if len(beyond):
         row = int(beyond[0])
         state = "infinite" if np.isinf(values[row]) else f"{values[row]:g}"

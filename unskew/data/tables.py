@@ -304,9 +304,9 @@ def _check_decimals(frame: Any, path: Path) -> None:
     """
     polars = _polars()
     for name in frame.columns:
-        words = frame[name].drop_nulls() if frame[name].dtype == polars.String else ()
-        if not len(words):
+        if frame[name].dtype != polars.String:
             continue
+        words = frame[name].drop_nulls()
         commas = words.filter(words.str.contains(r"^\s*[+-]?\d+,\d+\s*$"))
         if 2 * len(commas) > len(words):
             raise DataError(

@@ -4,6 +4,7 @@ The page is made from run folders only and written in one step, so a reader neve
 """
 
 import functools
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,6 +132,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "worth": worth.words(record),
         "found": summary_text.found(record),
         "notes": _notes(record),
+        "warnings": _warnings(record),
         "rows": rows,
         "newcomers": any(r.unseen for r in rows),
         "measure": record.headline,
@@ -172,7 +174,11 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
         "differing": differing,
         "together": "" if base is None else summary_text.found(together, base),
         "notes": [
-            *(f"{name}: {note}" for name, record in zip(names, records, strict=True) for note in _notes(record)),
+            *(
+                f"{name}: {note}"
+                for name, record in zip(names, records, strict=True)
+                for note in (*_notes(record), *_warnings(record))
+            ),
             *tables.trained_apart(records, called),
         ],
         "found": [
@@ -251,16 +257,29 @@ def _notes(record: Record) -> tuple[str, ...]:
     elif record.summary.stopped is not None:
         why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
         notes.append(f"This run stopped before its last round ({why}); “last round” means the last one reached.")
-    notes += [f"{w.method}: {w.text} ({_when(w)})" for w in record.warned]
     notes += [
         f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
     ]
     return (*notes, *tables.discrepancies(record))
 
 
-def _when(warned: Warned) -> str:
-    first = f"seed {warned.seed}, round {warned.round}"
-    return first if warned.times == 1 else f"first at {first}, in {warned.times:,} rounds of all seeds together"
+def _warnings(record: Record) -> list[str]:
+    """The methods' warnings; of those that differ in numbers alone, as seeds make them, the first."""
+    alike: dict[tuple[str, str], list[Warned]] = {}
+    for warned in record.warned:
+        alike.setdefault((warned.method, _NUMBER.sub("", warned.text)), []).append(warned)
+    return [f"{several[0].method}: {several[0].text} ({_when(several)})" for several in alike.values()]
+
+
+_NUMBER = re.compile(r"\d+(\.\d+)?%|\d+\.\d+")
+"""A measurement: whole numbers may name clients."""
+
+
+def _when(several: Sequence[Warned]) -> str:
+    times = sum(warned.times for warned in several)
+    place = f"seed {several[0].seed}, round {several[0].round}"
+    first = place if times == 1 else f"first at {place}, in {times:,} rounds of all seeds together"
+    return f"{first}, with other numbers elsewhere" if len(several) > 1 else first
 
 
 def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list[Section]:
