@@ -101,15 +101,15 @@ def simulate(
             names them all, as in target=["days", "died"].
         test: The global test set, in any form of `data`.  Of a table, also the column that says which rows are test
             rows, or the share of each client's rows: these are the clients' own test rows and together the global set.
-        preprocess: What becomes of a table's columns: gaps filled, numbers scaled, words as 0/1 columns, all with
+        preprocess: How a table's columns are prepared: gaps filled, numbers scaled, words as 0/1 columns, all with
             numbers from training rows.  True is Preprocess() as it is by default.
         split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients, or
             IID where targets are no classes.
         rounds: Communication rounds.
         seeds: The seeds to repeat the run with; or the rule by which seeds are added until every comparison with FedAvg
             is decided: UntilDecided(until=0.5, most=30), until no interval is wider than half a point.
-        task: What is learned, as "regression", or further settings of data and model; a `data` or `model` that is not a
-            name takes precedence.
+        task: What is learned, such as "regression", or further settings of data and model; a `data` or `model` that is
+            not a name takes precedence.
         loss: A loss of that kind of task by name, or a function from (outputs, targets) to the loss of each example.
         bounds: Add local-only training, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `unskew resume`; by default it is removed with the
@@ -122,8 +122,8 @@ def simulate(
         test_fraction, val_fraction: Parts of each client's data kept from training.
         eval_every: Rounds between evaluations.
         evaluate: Models to evaluate, global, personal and personal_on_global, and metrics of the task to report beside
-            its headline, as balanced_accuracy, macro_f1, auroc, lowest_recall.  Or your own: a function from (outputs,
-            targets), arrays of all examples, to a number of which more is better; or a `Measure`.
+            its headline, such as balanced_accuracy, macro_f1, auroc, lowest_recall.  Or your own: a function from
+            (outputs, targets), arrays of all examples, to a number of which more is better; or a `Measure`.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
             drawn once for each seed.
         unseen: Clients that come after training, by which methods are judged for newcomers: a share of the clients, or

@@ -725,7 +725,7 @@ class Algorithm(Protocol[S]):
 
 
 class Hooks:
-    """What a method may define besides, and what holds where it does not; `hook` looks here.
+    """Optional hooks of a method, with their defaults; `hook` looks them up here.
 
     A wrapper hands on what it does not define itself, so a new hook is a line here and works through every wrapper.
 
@@ -763,7 +763,7 @@ class Hooks:
 
 
 def hook(method: object, name: str) -> Any:
-    """Return what a method says under the name of a hook, or what holds for methods that say nothing."""
+    """Return a method's hook by name, or its default."""
     return getattr(method, name, getattr(Hooks, name))
 
 

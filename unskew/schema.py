@@ -118,7 +118,7 @@ def _parameters(target: Callable[..., Any], skip: frozenset[str]) -> dict[str, t
             continue
         if name not in hints or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise ConfigError(
-                f"settings of {_name(target)} are checked by its signature, and {p} there says nothing; "
+                f"settings of {_name(target)} are checked against its signature, and {p} has no usable name and type; "
                 "give every setting a name and a type, as in mu: float = 0.1"
             )
         if registry_of(hints[name]) or not any(_is_code(t) for t in _types(hints[name])):

@@ -19,8 +19,8 @@ from unskew.advice import Advice, advise_experiment, page
 from unskew.advice.check import Check, gain
 from unskew.advice.measure import proposals
 from unskew.advice.page import write_advice
-from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, _best_rate, _Race, candidates, choose, groups_of
-from unskew.advice.training import Clock, Limits, Scores, Training, difference, sites_of, together
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, _best_rate, _Race, candidates, choose, groups_of
+from unskew.advice.training import Clock, Constraints, Scores, Training, difference, sites_of, together
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -29,7 +29,7 @@ from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.measure import ACCURACY, Measure
 
 Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
-RACE = sys.modules[Entry.__module__]  # `unskew.advice.race` is the function
+RACE = sys.modules[Candidate.__module__]  # `unskew.advice.race` is the function
 LOCAL = us.SgdConfig(lr=0.5, local_epochs=1, batch_size=16)
 
 
@@ -231,8 +231,8 @@ def test_hidden_groups_are_found_and_named() -> None:
     assert of.verdict != "alone"
 
 
-def _entry(label: str, order: float, *rows: list[float]) -> Entry:
-    return Entry(config.method("fedavg", {}, label), order, scores={1: _scores(*rows)})
+def _entry(label: str, order: float, *rows: list[float]) -> Candidate:
+    return Candidate(config.method("fedavg", {}, label), order, scores={1: _scores(*rows)})
 
 
 def test_of_methods_within_a_standard_error_the_simplest_is_chosen(simple: Advice) -> None:
@@ -258,8 +258,8 @@ def test_another_rate_is_taken_only_if_it_is_better_by_a_standard_error(simple: 
 
 def test_groups_that_ifca_found_are_given_to_a_method_that_needs_no_luck(simple: Advice) -> None:
     sites = simple.sites
-    here = _Race(sites, 1, 1, 1, Limits(), Clock(math.inf), lambda text: None)
-    ifca = Entry(config.method("ifca", {"clusters": 2}, "IFCA"), 3)
+    here = _Race(sites, 1, 1, 1, Constraints(), Clock(math.inf), lambda text: None)
+    ifca = Candidate(config.method("ifca", {"clusters": 2}, "IFCA"), 3)
     assert here.train(ifca, 1, 1, 1.0)
     groups = groups_of(ifca.trainings[0], ifca)
     here.entries = [ifca]
@@ -277,14 +277,14 @@ def test_hcct_races_where_its_pilot_may_talk_and_is_out_where_it_lets_everybody_
     sites = simple.sites
     local: dict[str, Any] = {"lr": 0.5, "local_epochs": 1, "batch_size": 16}
 
-    def racing(limits: Limits) -> set[str]:
+    def racing(limits: Constraints) -> set[str]:
         return {e.method.name for e in candidates(sites, local, local, (), limits, 2)}
 
-    assert "hcct" in racing(Limits()) & racing(Limits(megabytes=1.0))
-    assert "hcct" not in racing(Limits(rounds=2))
-    here = _Race(sites, 1, 1, 1, Limits(), Clock(math.inf), lambda text: None)
+    assert "hcct" in racing(Constraints()) & racing(Constraints(megabytes=1.0))
+    assert "hcct" not in racing(Constraints(rounds=2))
+    here = _Race(sites, 1, 1, 1, Constraints(), Clock(math.inf), lambda text: None)
     alone, together = (  # with alpha 0 a merge costs more than it brings, with a large one everybody gains from all
-        Entry(config.method("hcct", {"local": local, "alpha": alpha}, "HCCT"), 3.5) for alpha in (0.0, 1e9)
+        Candidate(config.method("hcct", {"local": local, "alpha": alpha}, "HCCT"), 3.5) for alpha in (0.0, 1e9)
     )
     assert not here.train(alone, 1, 1, 1.0)
     assert alone.out == "it lets every site train by itself"

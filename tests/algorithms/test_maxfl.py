@@ -220,12 +220,12 @@ def test_the_two_published_thresholds(springs: Any) -> None:
     Squared distance: s = 1 gives 4, not above 8; s = 3 gives 12.25, above 8.  The solo loss m^2 2^-2s / 2 is 2 and 1/8.
     """
     world = springs(m=[4.0])
-    for threshold, trainer, joins in (("sqdist", 1, False), ("sqdist", 3, True), ("solo_loss", 1, False)):
+    for threshold, trainer, joins in (("sqdist", 1, False), ("sqdist", 3, True), ("local_loss", 1, False)):
         algorithm = MAXFL_HCCT(threshold=threshold, solo_rounds=trainer, warmup=0, local=STEP)
         play = world.play(algorithm, 1)
         assert play.states[1].joined == {0: joins}
         kept = play.sim.memory.get(0)
-        assert (kept.rho, kept.prior is None) == ((2.0, True) if threshold == "solo_loss" else (None, False))
+        assert (kept.rho, kept.prior is None) == ((2.0, True) if threshold == "local_loss" else (None, False))
     # w after three rounds of FedAvg is what three steps alone lead to; a fourth makes it better than them.
     play = world.play(MAXFL_HCCT(solo_rounds=3, warmup=4, local=STEP), 5)
     assert play.states[5].joined == {0: True}

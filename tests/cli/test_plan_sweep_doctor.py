@@ -286,7 +286,7 @@ def test_what_cannot_be_a_sweep_is_refused_before_a_word(unskew: Unskew, here: P
     (here / "file").write_text("")
     for more, text in (
         (["--jobs", "0"], "ConfigError: --jobs must be at least 1, got 0\n"),
-        (["--out", "file"], "RunError: file is a file, no folder of a sweep; choose another --out\n"),
+        (["--out", "file"], "RunError: file is a file, not the folder of a sweep; choose another --out\n"),
         (["--out", "file/deeper"], "choose another --out\n"),
     ):
         said = unskew("sweep", "s.toml", *more)

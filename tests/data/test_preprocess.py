@@ -15,7 +15,7 @@ import unskew as us
 from unskew.data import own
 from unskew.data.federated import FederatedData, federate, to_manifest
 from unskew.data.inputs import Inputs
-from unskew.data.preprocess import ColumnRule, Moments, Preprocess, agreed, fit
+from unskew.data.preprocess import ColumnMoments, ColumnRule, Preprocess, agreed, fit
 from unskew.data.sources import save
 from unskew.data.split import IID, Natural
 from unskew.errors import ConfigError, DataError
@@ -95,7 +95,7 @@ def test_a_sites_median_fills_its_gaps() -> None:
 )
 def test_what_sites_agree_on_is_the_mean_and_deviation_of_all_rows(sites: list[list[float]]) -> None:
     """The property that lets sums stand for rows, for any division into sites, empty ones and gaps included."""
-    together = agreed([Moments.of(np.array(site, np.float64)) for site in sites])
+    together = agreed([ColumnMoments.of(np.array(site, np.float64)) for site in sites])
     rows = np.array([v for site in sites for v in site if v == v])
     assert together.n == len(rows)
     if len(rows):
@@ -106,7 +106,7 @@ def test_what_sites_agree_on_is_the_mean_and_deviation_of_all_rows(sites: list[l
 
 def test_far_from_zero_a_small_spread_is_not_lost() -> None:
     """Sums of squares of values about 1e9 have 18 digits; with deviations from the mean the spread of 1 survives."""
-    parts = [Moments.of(1e9 + np.array(p)) for p in ([0.0, 1.0], [1.0, 2.0])]
+    parts = [ColumnMoments.of(1e9 + np.array(p)) for p in ([0.0, 1.0], [1.0, 2.0])]
     assert agreed(parts).sd == pytest.approx(np.std([0, 1, 1, 2], ddof=1))
 
 
@@ -367,7 +367,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a word among measurements": (
         {"ca": [*map(str, range(39)), "high"]},
         {},
-        "column 'ca' holds numbers and 1 that are none, such as 'high'; correct them or leave them empty",
+        "column 'ca' holds numbers and 1 values that are not, such as 'high'; correct them or leave them empty",
     ),
     "an infinite number": ({"ca": [1.0, float("inf")] * 20}, {}, "column 'ca' is infinite in row 1; correct it"),
     "a number too large": ({"ca": [*[1.0] * 39, 1e300]}, {}, "column 'ca' is 1e+300 in row 39; correct it"),

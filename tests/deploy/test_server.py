@@ -366,7 +366,7 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
     with pytest.raises(RunError, match="another experiment"):
         DeploymentState.open(path, "b")
     path.write_text("{}")
-    with pytest.raises(RunError, match="not as a server writes it"):
+    with pytest.raises(RunError, match="is damaged; restore it from a copy"):
         DeploymentState.open(path, "a")
 
 

@@ -544,20 +544,20 @@ def test_a_cluster_of_given_shape_is_planned_by_its_cores_and_the_memory_of_a_ma
     tiny: Callable[..., Experiment],
 ) -> None:
     """Four machines of eight cores: 32 actors, eight of them beside the process in the middle, on one machine."""
-    planned = plan.plan(tiny(), plan.Cluster(4, 8))
+    planned = plan.plan(tiny(), plan.ClusterShape(4, 8))
     assert (planned.executor, planned.workers, planned.nodes, planned.limit) == ("ray", 32, 4, None)
     assert planned.everything == planned.peak_of("main") + 8 * planned.peak_of("worker")
     assert any("keeps about" in note and "actors busy" in note for note in planned.notes)
     with pytest.raises(
         ConfigError, match=r"the run needs .* of memory on the node of the driver .*8 x .*but 1 GB can be"
     ):
-        plan.plan(tiny(), plan.Cluster(4, 8, 10**9))
+        plan.plan(tiny(), plan.ClusterShape(4, 8, 10**9))
 
 
 @pytest.mark.parametrize("text", ["4", "4x", "0x4", "4x16x", "4x16GB", "-1x4", "4X16", "٤x4"])
 def test_a_shape_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"a cluster is given as NODESxCORES or NODESxCORESxGB, got .*4x16x64"):
-        plan.Cluster.parse(text)
+        plan.ClusterShape.parse(text)
 
 
 def test_the_method_that_is_shown_and_refused_is_the_one_that_needs_most(

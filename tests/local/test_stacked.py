@@ -19,7 +19,7 @@ from unskew.local.sequential import Sequential
 from unskew.local.stacked import rows
 from unskew.local.stacked.executor import Stacked
 from unskew.local.stacked.network import KeyedDropout, probe, scatter
-from unskew.local.stacked.rows import Form, Rows
+from unskew.local.stacked.rows import Form, ModelRows
 from unskew.local.trainer import LocalTrainer
 from unskew.models import build
 from unskew.protocol import Batch, Exponential, Fitted, Me, SgdConfig, fit, fold, run
@@ -737,7 +737,7 @@ def test_a_data_set_of_hardly_any_examples_is_enough_to_tell(n: int) -> None:
 class Again:
     """In place of a CUDA graph: does once more what would have been captured."""
 
-    def __init__(self, rows: Rows, size: int) -> None:
+    def __init__(self, rows: ModelRows, size: int) -> None:
         self._step = rows._next_step(size)
         self._step()  # warming up and capturing leave traces in the rows, as on a device
         self.replays = 0
@@ -766,11 +766,11 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
     """
     graphs: list[Again] = []
 
-    def capture(rows: Rows, size: int) -> Again:
+    def capture(rows: ModelRows, size: int) -> Again:
         graphs.append(Again(rows, size))
         return graphs[-1]
 
-    monkeypatch.setattr(Rows, "_capture", capture)
+    monkeypatch.setattr(ModelRows, "_capture", capture)
     monkeypatch.setattr(rows, "_WORTH", 1)
     task, data = task_of(network), device_data()
     trainer = LocalTrainer(task, data, dtype=torch.float64)
@@ -789,7 +789,7 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
 
 def test_one_capture_serves_rounds_of_other_rates_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs: list[Again] = []
-    monkeypatch.setattr(Rows, "_capture", lambda rows, size: graphs.append(Again(rows, size)) or graphs[-1])
+    monkeypatch.setattr(ModelRows, "_capture", lambda rows, size: graphs.append(Again(rows, size)) or graphs[-1])
     monkeypatch.setattr(rows, "_WORTH", 1)
     task, data = task_of("mlp"), device_data()
     stacked = Stacked(LocalTrainer(task, data, dtype=torch.float64))
@@ -801,10 +801,10 @@ def test_one_capture_serves_rounds_of_other_rates_and_sizes(monkeypatch: pytest.
 
 
 def test_a_step_that_cannot_be_captured_is_taken_without_and_that_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(rows: Rows, size: int) -> Again:
+    def capture(rows: ModelRows, size: int) -> Again:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(Rows, "_capture", capture)
+    monkeypatch.setattr(ModelRows, "_capture", capture)
     monkeypatch.setattr(rows, "_WORTH", 1)
     task, data = task_of("cnn"), device_data()
     stacked = Stacked(LocalTrainer(task, data, dtype=torch.float64))

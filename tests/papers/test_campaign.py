@@ -18,7 +18,7 @@ from unskew.errors import ConfigError, DataError
 from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign, campaign_run, toolkit
 from unskew.papers.campaign import Campaign, Planned
-from unskew.papers.campaign_run import Work
+from unskew.papers.campaign_run import CampaignWork
 from unskew.run import decide
 from unskew.run.callbacks import NoCallback, Progress
 
@@ -142,7 +142,7 @@ def test_the_status_page_has_verdicts_and_costs(done: tuple[Campaign, Path, int]
 
 def test_what_is_to_come_is_estimated_from_arms_of_its_size(tmp_path: Path) -> None:
     two = loaded(tmp_path)
-    work = Work(tmp_path / "out")
+    work = CampaignWork(tmp_path / "out")
     assert "to come: not known yet." in campaign_run.markdown(two, work)
     first = two.claims[0]
     assert isinstance(first, Planned)
@@ -200,25 +200,25 @@ def test_a_whole_reproduction_is_a_claim_too_and_runs_once(tmp_path: Path, monke
     mixed = loaded(
         tmp_path, TWO.replace("[[claims]]", '[[claims]]\nreproduce = "feddif/table3-formula"\n[[claims]]', 1)
     )
-    assert [c["least_s"] for c in campaign_run.to_json(mixed, Work(tmp_path / "out"))["claims"]] == [None] * 3
+    assert [c["least_s"] for c in campaign_run.to_json(mixed, CampaignWork(tmp_path / "out"))["claims"]] == [None] * 3
     one = loaded(tmp_path, text)
-    assert campaign_run.to_json(one, Work(tmp_path / "out"))["most_s"] == 1800.0
+    assert campaign_run.to_json(one, CampaignWork(tmp_path / "out"))["most_s"] == 1800.0
     lines: list[str] = []
     campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
     assert lines == ["1/1: feddif/table3-formula (small): 2 hold, 0 do not, 0 are undecided"]
     monkeypatch.setattr("unskew.papers.reproduce", None)
     campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
     assert "1 of 1 claims are done" in (tmp_path / "out" / "STATUS.md").read_text("utf-8")
-    (kept,) = campaign_run.keep(one, Work(tmp_path / "out"), tmp_path / "kept")
+    (kept,) = campaign_run.keep(one, CampaignWork(tmp_path / "out"), tmp_path / "kept")
     assert kept == tmp_path / "kept" / "feddif" / "table3-formula" / "small"
     assert json.loads((kept / "result.json").read_text("utf-8"))["name"] == "feddif/table3-formula"
     assert "### feddif/table3-formula, small" in (tmp_path / "kept" / "README.md").read_text("utf-8")
     twice = dataclasses.replace(one, claims=one.claims * 2)
-    assert not list(campaign_run.keep(twice, Work(tmp_path / "out"), tmp_path / "kept"))
+    assert not list(campaign_run.keep(twice, CampaignWork(tmp_path / "out"), tmp_path / "kept"))
 
 
 def test_results_are_kept_as_pages_with_both_headlines(done: tuple[Campaign, Path, int]) -> None:
-    (result,) = campaign_run.results(done[0], Work(done[1]))
+    (result,) = campaign_run.results(done[0], CampaignWork(done[1]))
     assert result.name == "campaign/two"
     assert [c.holds for c in result.claims] == [True, False]
     assert {(r.method, r.metric) for r in result.rows} == {

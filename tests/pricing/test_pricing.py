@@ -23,7 +23,7 @@ from unskew.ledger import Transfer
 from unskew.pricing.presets import PRESETS, preset
 from unskew.pricing.radio import Cost, measures, price, summed, table3_mb
 from unskew.pricing.summary import cost_summary, reached, targets
-from unskew.pricing.traffic import Columns, RecordedRun, Training, read, training
+from unskew.pricing.traffic import CellTraffic, Columns, RecordedRun, read, training
 from unskew.protocol import Federation, Layout, Plan, probe
 from unskew.run import loop
 from unskew.runtime.in_process import Population, Simulator
@@ -470,7 +470,7 @@ def test_a_run_in_which_nothing_travels_is_refused(copy: Path) -> None:
 
 # ---------------------------------------------------------------- the summary of costs
 def recorded(curves: dict[tuple[str, int], dict[int, float]], folder: Path) -> RecordedRun:
-    trainings = tuple(Training(m, s, training(m, s, fedavg(4, 2)).sent) for m, s in curves)
+    trainings = tuple(CellTraffic(m, s, training(m, s, fedavg(4, 2)).sent) for m, s in curves)
     return RecordedRun(folder, "made up", trainings, ACCURACY, curves, "iid", MODEL, None)
 
 
@@ -507,7 +507,7 @@ def test_what_has_no_global_model_reaches_no_accuracy_on_the_test_set(folder: Pa
 def test_of_an_unfinished_run_the_seeds_count_that_came_furthest(folder: Path) -> None:
     curves = {("a", 0): {1: 0.5, 4: 0.8}, ("a", 1): {1: 0.1, 3: 0.71}, ("b", 0): {4: 0.7}, ("b", 1): {4: 0.6}}
     four, three = (training("a", 0, fedavg(rounds, 2)).sent for rounds in (4, 3))
-    trainings = tuple(Training(m, s, three if (m, s) == ("a", 1) else four) for m, s in curves)
+    trainings = tuple(CellTraffic(m, s, three if (m, s) == ("a", 1) else four) for m, s in curves)
     run = RecordedRun(folder, "made up", trainings, ACCURACY, curves, "iid", MODEL, None, finished=False)
     found = cost_summary(run, price(run.trainings))
     rows = {(r["method"], r["metric"]): r for r in found.rows}

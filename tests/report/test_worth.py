@@ -126,8 +126,8 @@ def test_clients_without_names_count_by_seed() -> None:
     (of,) = worth.worths(r)
     assert len(of.clients) == 12
     assert of.clients[3].name == "client 0 of seed 1"
-    assert "With fed, 4 of 12 clients do better than alone" not in worth.words(r)
-    assert "of 12 clients do better than alone" in worth.words(r)
+    assert "With fed, 4 of 12 clients do better than with local training" not in worth.words(r)
+    assert "of 12 clients do better than with local training" in worth.words(r)
 
 
 def test_the_table_has_every_method_and_site_and_the_results_alone() -> None:

@@ -363,7 +363,7 @@ def empty_list(path: Path) -> None:
         ("manifest.json", truncate, "is damaged or was changed"),
         ("manifest.json", Path.unlink, "lacks manifest.json"),
         ("seal.json", Path.unlink, "lacks seal.json"),
-        ("seal.json", truncate, "is no JSON"),
+        ("seal.json", truncate, "is not JSON"),
         ("seal.json", empty_object, "is damaged or was changed"),
         ("seal.json", empty_list, "holds no JSON object"),
     ],
@@ -446,7 +446,7 @@ def test_a_state_that_is_not_the_method_s_is_refused(stopped: Path) -> None:
     (newest(stopped) / "state.safetensors").write_bytes(other)
     digest = hashlib.sha256(other).hexdigest()
     resealed(newest(stopped), lambda manifest: manifest["files"].update({"state.safetensors": digest}))
-    with pytest.raises(RunError, match=r"state\.safetensors does not fit the algorithm that runs now: expected "):
+    with pytest.raises(RunError, match=r"state\.safetensors does not fit the method that runs now: expected "):
         loop.resume(stopped)
 
 

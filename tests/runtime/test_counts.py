@@ -67,7 +67,7 @@ def test_a_client_that_replies_with_more_examples_than_it_declared_is_refused(tm
     greeted(there)
     _, trace = there.runtime.round(there.runtime.start(), 1)
     assert [(f.client, f.reason) for f in trace.failures] == [
-        (4, f"refused: it says it has {1 << 53} examples, and said 2 before; a client's number never changes")
+        (4, f"refused: it reports {1 << 53} examples but declared 2 earlier; a client's count must not change")
     ]
     assert there.runtime.drain_warnings() == ()
 
@@ -80,7 +80,7 @@ def test_a_client_that_declared_nothing_is_held_to_what_it_said_first(tmp_path: 
     assert trace.failures == []
     _, trace = there.runtime.round(state, 2)
     assert [f.reason for f in trace.failures] == [
-        "refused: it says it has 200 examples, and said 2 before; a client's number never changes"
+        "refused: it reports 200 examples but declared 2 earlier; a client's count must not change"
     ]
 
 
@@ -103,7 +103,7 @@ def test_a_client_is_held_to_its_number_of_test_examples_too(tmp_path: Path) -> 
     assert believed == [False, True, False, True]
     assert [f.reason for f in there.runtime.drain_records()[0]] == [
         "refused: it says it has 1001 examples, and server.toml allows max_examples = 1000",
-        "refused: it says it has 4 examples, and said 3 before; a client's number never changes",
+        "refused: it reports 4 examples but declared 3 earlier; a client's count must not change",
     ]
 
 

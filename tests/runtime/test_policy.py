@@ -26,7 +26,7 @@ from unskew.algorithms.feddw import DW, FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
 from unskew.lock import lock, lockable
 from unskew.protocol import Held, SgdConfig, Spending
-from unskew.runtime.budget import Upload, charge
+from unskew.runtime.budget import NoisedUpload, charge
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.flower import unpack
 from unskew.runtime.message import (
@@ -162,7 +162,7 @@ def test_methods_state_what_their_noised_replies_cost() -> None:
     assert not hasattr(FedAvg(), "has_dp_noise")
 
 
-UPLOAD = Upload("data", "experiment", 0, "first")
+UPLOAD = NoisedUpload("data", "experiment", 0, "first")
 COST = (Spending("labels", 2.0, 1, None),)
 
 

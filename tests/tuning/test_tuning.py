@@ -26,7 +26,7 @@ from unskew.report.worth import Gain
 from unskew.run.setup import divide, prepare
 from unskew.schema import Search
 from unskew.tuning.page import lead
-from unskew.tuning.result import Worth
+from unskew.tuning.result import TuningGain
 from unskew.tuning.search import Budget, optuna_module
 from unskew.tuning.space import LR, present, ranges_of, with_values
 
@@ -185,7 +185,7 @@ def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(t
     gains = {"gains": Gain(0.1, 0.05, 0.15, "seeds"), "open": Gain(0.0, -0.1, 0.1, "seeds"), "lost": None}
 
     def said(*names: str) -> str:
-        worth = {name: Worth(None, None, gains[name]) for name in names}
+        worth = {name: TuningGain(None, None, gains[name]) for name in names}
         return lead(dataclasses.replace(tuning, worth=worth))
 
     assert said("gains").startswith("Tuning is better for gains (")
@@ -209,8 +209,11 @@ def test_verdicts_are_corrected_for_the_number_of_methods_by_hand() -> None:
 
 def test_a_verdict_that_does_not_stand_is_open(tmp_path: Path) -> None:
     gain = Gain(0.1, 0.05, 0.15, "seeds")
-    assert (Worth(None, None, gain).verdict, Worth(None, None, gain, stands=False).verdict) == ("gains", "open")
-    assert Worth(None, None, None).verdict == ""
+    assert (TuningGain(None, None, gain).verdict, TuningGain(None, None, gain, stands=False).verdict) == (
+        "gains",
+        "open",
+    )
+    assert TuningGain(None, None, None).verdict == ""
 
 
 def test_whole_numbers_are_searched_in_whole_numbers(tmp_path: Path) -> None:

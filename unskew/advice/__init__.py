@@ -21,7 +21,7 @@ from unskew.advice.check import MOST_SEEDS, check, newcomers
 from unskew.advice.measure import measure
 from unskew.advice.page import write_advice
 from unskew.advice.race import BOUNDS_UNTIL, MOST_FOLDS, local_of, race
-from unskew.advice.training import Clock, Limits, sites_of
+from unskew.advice.training import Clock, Constraints, sites_of
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import Split
 from unskew.errors import ConfigError
@@ -70,7 +70,7 @@ def advise(
         max_megabytes: The most that all sites and the server together may send in one training, 10^6 bytes.
         out: A folder for the page, advice.html, and the experiment it recommends, advised.toml.
         progress: Say on stderr how far it is.
-        settings: Further settings of the experiment, as clients_per_round or val_fraction.
+        settings: Further settings of the experiment, such as clients_per_round or val_fraction.
 
     Raises:
         ConfigError, DataError: If the experiment or a limit is impossible, or there are fewer than two sites.
@@ -118,7 +118,7 @@ def advise_experiment(
     for name, value in (("minutes", minutes), ("max_rounds", max_rounds), ("max_megabytes", max_megabytes)):
         if value is not None and (not value > 0 or (name == "max_rounds" and value != int(value))):
             raise ConfigError(f"{name} must be above zero, got {value:g}")
-    clock, limits = Clock(60 * minutes), Limits(max_rounds, max_megabytes or experiment.stop.megabytes)
+    clock, limits = Clock(60 * minutes), Constraints(max_rounds, max_megabytes or experiment.stop.megabytes)
 
     def say(text: str) -> None:
         of = "" if math.isinf(clock.seconds) else f" of {duration(clock.seconds)}"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unskew.advice.check import Check, Newcomer
-from unskew.advice.measure import Groups, Measured, inside_and_across
+from unskew.advice.measure import Groups, SiteDisagreement, inside_and_across
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Race, listed
-from unskew.advice.training import Limits, Sites
+from unskew.advice.training import Constraints, Sites
 from unskew.data.split import FromManifest
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
@@ -43,8 +43,8 @@ class Advice:
     """
 
     sites: Sites
-    limits: Limits
-    measured: Measured
+    limits: Constraints
+    measured: SiteDisagreement
     race: Race
     check: Check
     newcomers: tuple[Newcomer, ...]

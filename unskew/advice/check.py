@@ -19,8 +19,8 @@ import numpy as np
 from scipy import special
 
 from unskew.advice.measure import Groups
-from unskew.advice.race import ALONE, FEDAVG, POOLED, Entry, Impossible, Race, groups_of
-from unskew.advice.training import Clock, Floats, Limits, Scores, Sites, Training, pooled_variance
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, Impossible, Race, groups_of
+from unskew.advice.training import Clock, Constraints, Floats, Scores, Sites, Training, pooled_variance
 from unskew.data.federated import FederatedData
 from unskew.experiment import config
 from unskew.experiment.config import Method
@@ -44,7 +44,7 @@ MOST_LEFT_OUT = 8
 
 
 @dataclass(frozen=True)
-class Cost:
+class TrainingCost:
     """Cost of one training with a method.
 
     Attributes:
@@ -108,18 +108,25 @@ class Check:
     by_site: Mapping[str, Mapping[ClientId, Gain]]
     over_pooled: Gain | None
     groups: Groups
-    cost: Cost | None
+    cost: TrainingCost | None
     remarks: tuple[str, ...]
     chosen: str | None
     training: Training | None
 
 
 def check(
-    sites: Sites, race: Race, limits: Limits, clock: Clock, say: Callable[[str], None], most_seeds: int = MOST_SEEDS
+    sites: Sites,
+    race: Race,
+    limits: Constraints,
+    clock: Clock,
+    say: Callable[[str], None],
+    most_seeds: int = MOST_SEEDS,
 ) -> Check:
     """Train bounds and the chosen method anew, and score them on test rows."""
     chosen = race.chosen
-    entries: dict[str, Entry] = {label: race.bounds[label] for label in (ALONE, FEDAVG, POOLED) if label in race.bounds}
+    entries: dict[str, Candidate] = {
+        label: race.bounds[label] for label in (ALONE, FEDAVG, POOLED) if label in race.bounds
+    }
     if chosen is not None:
         entries[chosen.method.label] = chosen
     results: dict[str, list[Scores]] = {label: [] for label in entries}
@@ -228,7 +235,7 @@ def _gain(of_seeds: Sequence[float], variance: float | None, share: bool, confid
 
 
 # ---------------------------------------------------------------- cost
-def _cost(training: Training, sites: Sites) -> Cost:
+def _cost(training: Training, sites: Sites) -> TrainingCost:
     channel = sites.experiment.world.channel
     own = isinstance(channel, Radio)
     sent = traffic_of(training.method.label, training.seed, training.transfers, training.work)
@@ -236,7 +243,7 @@ def _cost(training: Training, sites: Sites) -> Cost:
     numbers = [radio.measures(cost) for cost in priced.values()]
     up = sum(t.bytes for t in training.transfers if t.direction == "up") / 1e6
     cohort = sites.experiment.cohort(sites.fed.num_clients)
-    return Cost(
+    return TrainingCost(
         training.at,
         training.sent / 1e6,
         up,
@@ -249,7 +256,7 @@ def _cost(training: Training, sites: Sites) -> Cost:
 
 # ---------------------------------------------------------------- newcomers
 def newcomers(
-    sites: Sites, race: Race, checked: Check, limits: Limits, clock: Clock, say: Callable[[str], None]
+    sites: Sites, race: Race, checked: Check, limits: Constraints, clock: Clock, say: Callable[[str], None]
 ) -> tuple[Newcomer, ...]:
     """Sites set aside to come later; or else sites left out, one by one or a quarter at a time, while time lasts."""
     chosen, n = race.chosen, sites.fed.num_clients
@@ -285,7 +292,7 @@ def _left_out(
     rounds: int,
     seed: int,
     fold: list[int],
-    limits: Limits,
+    limits: Constraints,
     clock: Clock,
     checked: Check,
 ) -> list[Newcomer]:

@@ -34,7 +34,7 @@ MOST_GROUPS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class SiteDisagreement:
     """Disagreement of the sites.
 
     Attributes:
@@ -51,19 +51,19 @@ class Measured:
     why: str = ""
 
 
-def measure(sites: Sites, local: dict[str, Any], over: Callable[[], bool] = lambda: False) -> Measured:
+def measure(sites: Sites, local: dict[str, Any], over: Callable[[], bool] = lambda: False) -> SiteDisagreement:
     """Measure the disagreement of the sites; `local` are the settings of their training."""
     sizes = tuple(int(n) for n in sites.fed.clients.train.sizes)
     numbers = _numbers(sites)
     if len(sizes) > MOST_SITES:
-        return Measured(numbers, sizes, None, (), f"directions are compared for up to {MOST_SITES} sites")
+        return SiteDisagreement(numbers, sizes, None, (), f"directions are compared for up to {MOST_SITES} sites")
     try:
         cosines = _cosines(sites, local, over)
     except UnskewError as error:
-        return Measured(numbers, sizes, None, (), f"directions could not be compared: {error}")
+        return SiteDisagreement(numbers, sizes, None, (), f"directions could not be compared: {error}")
     if cosines is None:
-        return Measured(numbers, sizes, None, (), "there was no time to compare directions")
-    return Measured(numbers, sizes, cosines, proposals(cosines))
+        return SiteDisagreement(numbers, sizes, None, (), "there was no time to compare directions")
+    return SiteDisagreement(numbers, sizes, cosines, proposals(cosines))
 
 
 def _numbers(sites: Sites) -> tuple[Disagreement, ...]:

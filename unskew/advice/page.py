@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from unskew.advice.answer import Advice
-from unskew.advice.race import ALONE, Entry
+from unskew.advice.race import ALONE, Candidate
 from unskew.advice.training import Floats
 from unskew.api import DATA_FILE, RUN_DATA
 from unskew.data.federated import to_manifest
@@ -205,7 +205,7 @@ def _race(advice: Advice) -> Section:
     rounds = sorted({t for e in race.entries for t in e.scores})
     rounds = rounds if len(rounds) <= 5 else [*rounds[:4], rounds[-1]]
 
-    def row(entry: Entry) -> TableRow:
+    def row(entry: Candidate) -> TableRow:
         cells = [m.show(entry.scores[t].mean) if t in entry.scores else "–" for t in rounds]
         what = "chosen" if entry is race.chosen else "as good" if entry.method.label in race.close else entry.out
         return TableRow(entry.method.label, (*cells, what or "reached the end"))

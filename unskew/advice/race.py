@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unskew.advice.measure import MOST_SITES, Groups, Measured
-from unskew.advice.training import Clock, Limits, Scores, Sites, Training, difference, together
+from unskew.advice.measure import MOST_SITES, Groups, SiteDisagreement
+from unskew.advice.training import Clock, Constraints, Scores, Sites, Training, difference, together
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Method
@@ -46,7 +46,7 @@ Impossible = (ConfigError, DataError, DivergedError, ProtocolError, QuorumError)
 
 
 @dataclass(eq=False)
-class Entry:
+class Candidate:
     """A method in the race.
 
     Attributes:
@@ -95,10 +95,10 @@ class Race:
     planned: int
     alone_rounds: int
     folds: int
-    bounds: dict[str, Entry]
+    bounds: dict[str, Candidate]
     rates: dict[str, float]
-    entries: tuple[Entry, ...]
-    chosen: Entry | None
+    entries: tuple[Candidate, ...]
+    chosen: Candidate | None
     close: tuple[str, ...]
     in_time: bool
 
@@ -110,8 +110,8 @@ def local_of(sites: Sites) -> dict[str, Any]:
 
 def race(
     sites: Sites,
-    measured: Measured,
-    limits: Limits,
+    measured: SiteDisagreement,
+    limits: Constraints,
     clock: Clock,
     say: Callable[[str], None],
     most_folds: int = MOST_FOLDS,
@@ -179,62 +179,62 @@ def candidates(
     local: dict[str, Any],
     own: dict[str, Any],
     proposals: Sequence[Groups],
-    limits: Limits,
+    limits: Constraints,
     alone_rounds: int,
-) -> list[Entry]:
+) -> list[Candidate]:
     """The methods that race: the experiment's own, and ours for skew, groups, malicious clients, and limits.
 
     Methods with one model take the settings `local`, those with several, or with long local training, `own`: where
     sites contradict each other, the rate that is best for one model of all is too low for those who agree.
     """
     n = sites.fed.num_clients
-    entries = [Entry(_method("fedavg", FEDAVG, local), 0)]
+    entries = [Candidate(_method("fedavg", FEDAVG, local), 0)]
     if limits.tight:
         often = {**local, "local_epochs": 4 * local.get("local_epochs", 1)}
         entries += [
-            Entry(_method("oneshot", "OneShot", own, rounds_worth=alone_rounds), 0),
-            Entry(_method("oneshot", "OneShot, a quarter", own, rounds_worth=max(alone_rounds // 4, 1)), 0),
+            Candidate(_method("oneshot", "OneShot", own, rounds_worth=alone_rounds), 0),
+            Candidate(_method("oneshot", "OneShot, a quarter", own, rounds_worth=max(alone_rounds // 4, 1)), 0),
         ]
         if "local_steps" not in local:
-            entries.append(Entry(_method("fedavg", "FedAvg, 4 times the epochs", often), 0))
+            entries.append(Candidate(_method("fedavg", "FedAvg, 4 times the epochs", often), 0))
     if limits.megabytes is not None:
         bits = {"bits": 4}
         entries += [
-            Entry(_method("fedavg+quantise", "FedAvg in 4 bits", local, quantise=bits), 1),
-            Entry(_method("stc", "STC", local), 1),
-            Entry(
+            Candidate(_method("fedavg+quantise", "FedAvg in 4 bits", local, quantise=bits), 1),
+            Candidate(_method("stc", "STC", local), 1),
+            Candidate(
                 _method("oneshot+quantise", "OneShot in 4 bits", own, rounds_worth=alone_rounds, quantise={"bits": 4}),
                 1,
             ),
         ]
     entries += [
-        Entry(_method("fedprox", "FedProx", local, mu=0.1), 1),
-        Entry(_method("scaffold", "SCAFFOLD", local), 1),
-        Entry(_method("fedavgm", "FedAvgM", local, beta=0.5), 1),
-        Entry(_method("ditto", "Ditto", own), 2),
+        Candidate(_method("fedprox", "FedProx", local, mu=0.1), 1),
+        Candidate(_method("scaffold", "SCAFFOLD", local), 1),
+        Candidate(_method("fedavgm", "FedAvgM", local, beta=0.5), 1),
+        Candidate(_method("ditto", "Ditto", own), 2),
     ]
     layout = sites.setup.task.layout
     if not set(layout.trainable) <= set(layout.head):  # otherwise nothing would travel
-        entries.append(Entry(_method("fedper", "FedPer", own), 2))
+        entries.append(Candidate(_method("fedper", "FedPer", own), 2))
     if sites.setup.task.batch_norm:
-        entries.append(Entry(_method("fedbn", "FedBN", own), 2))
+        entries.append(Candidate(_method("fedbn", "FedBN", own), 2))
     if n >= 5:
-        entries.append(Entry(_method("fedavg+median", "median", local), 2))
+        entries.append(Candidate(_method("fedavg+median", "median", local), 2))
     for groups in proposals:
         label = _name_of(groups, sites.names)
         entries.append(
-            Entry(_method("grouped", label, own, groups=[list(g) for g in groups]), 1.5 + len(groups) / 4, groups)
+            Candidate(_method("grouped", label, own, groups=[list(g) for g in groups]), 1.5 + len(groups) / 4, groups)
         )
     if n >= 4:
-        entries.append(Entry(_method("ifca", "IFCA, 2 groups", own, clusters=2), 3))
+        entries.append(Candidate(_method("ifca", "IFCA, 2 groups", own, clusters=2), 3))
     if 4 <= n <= MOST_SITES and limits.rounds is None:  # its pilot takes more rounds than it is given
-        entries.append(Entry(_method("hcct", "HCCT", own, pilot=PILOT), 3.5))
+        entries.append(Candidate(_method("hcct", "HCCT", own, pilot=PILOT), 3.5))
     ours = {_apart_from_rate(e.method) for e in entries}
     labels = {e.method.label for e in entries} | {ALONE, POOLED}
     for m in sites.experiment.methods:
         if m.name not in ("independent", "centralised") and _apart_from_rate(m) not in ours:
             label = m.label if m.label not in labels else f"{m.label}, as in the file"
-            entries.append(Entry(replace(m, label=label), 2))
+            entries.append(Candidate(replace(m, label=label), 2))
     return entries
 
 
@@ -272,13 +272,13 @@ class _Race:
     rounds: int
     alone_rounds: int
     folds: int
-    limits: Limits
+    limits: Constraints
     clock: Clock
     say: Callable[[str], None]
     cut: bool = False
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Candidate] = field(default_factory=list)
 
-    def train(self, entry: Entry, until: int, rounds: int, share: float, limited: bool = True) -> bool:
+    def train(self, entry: Candidate, until: int, rounds: int, share: float, limited: bool = True) -> bool:
         """Train an entry up to a round and score it; false if it is out."""
         sites = self.sites
         try:
@@ -302,16 +302,16 @@ class _Race:
             entry.trainings = []
         return not entry.out
 
-    def bounds(self, local: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, float]]:
+    def bounds(self, local: dict[str, Any]) -> tuple[dict[str, Candidate], dict[str, float]]:
         """Sites alone, FedAvg and pooled data, each at its best rate."""
-        bounds: dict[str, Entry] = {}
+        bounds: dict[str, Candidate] = {}
         rates: dict[str, float] = {}
         parts = ((ALONE, "independent", False), (FEDAVG, "fedavg", True), (POOLED, "centralised", False))
         for label, name, limited in parts:
             rounds = self.rounds if limited else self.alone_rounds
             factors = RATES if "lr" in local else RATES[:1]
             third = math.ceil(rounds / 3)
-            tried = {f: Entry(_method(name, label, _rated(local, f)), 0) for f in factors}
+            tried = {f: Candidate(_method(name, label, _rated(local, f)), 0) for f in factors}
             # Without the first two there is no answer: at the experiment's own rate they are trained in any case.
             always = math.inf if label != POOLED else BOUNDS_UNTIL
             share = {f: always if f == 1.0 else BOUNDS_UNTIL for f in factors}
@@ -329,7 +329,7 @@ class _Race:
                 self.say(f"{label}: {score_text} on validation rows, local rate times {rate:.2g}")
         return bounds, rates
 
-    def halving(self, entries: list[Entry], fedavg: Entry | None) -> None:
+    def halving(self, entries: list[Candidate], fedavg: Candidate | None) -> None:
         """Successive halving; FedAvg is a bound and was trained already."""
         if fedavg is not None:
             entries = [fedavg if e.method.label == FEDAVG else e for e in entries]
@@ -364,7 +364,7 @@ class _Race:
                     continue  # FedAvg's rates were tried as a bound's
                 label = f"{best.method.label[: config.LONGEST_LABEL - len(AT_RATE)]} at rate {rate:g}"
                 options = {**best.method.options, "local": {**theirs, "lr": rate}}
-                entry = Entry(config.method(best.method.name, options, label), best.order + 0.5, best.groups)
+                entry = Candidate(config.method(best.method.name, options, label), best.order + 0.5, best.groups)
                 self.entries.append(entry)
                 self.train(entry, self.rounds, self.rounds, RACE_UNTIL)
 
@@ -377,24 +377,24 @@ class _Race:
             if len(groups) > 1 and not same:
                 label = f"{_name_of(groups, self.sites.names)}, as {finder.method.name.upper()}"
                 options = {"local": finder.method.options["local"], "groups": [list(g) for g in groups]}
-                same = [Entry(config.method("grouped", options, label), 1.5 + len(groups) / 4, groups)]
+                same = [Candidate(config.method("grouped", options, label), 1.5 + len(groups) / 4, groups)]
                 self.entries += same
                 self.train(same[0], self.rounds, self.rounds, RACE_UNTIL)
             if any(e.scores and not e.out for e in same):
                 finder.out = f"its groups are those of {same[0].method.label}"
 
-    def ranked(self) -> tuple[Entry, ...]:
+    def ranked(self) -> tuple[Candidate, ...]:
         """All entries: those that reached the end, then those that came furthest, the best first."""
         scored = [e for e in self.entries if e.scores]
         scored.sort(key=lambda e: (bool(e.out), -max(e.scores) if e.out else 0, -self.merit(e)))
         return (*scored, *(e for e in self.entries if not e.scores))
 
-    def merit(self, entry: Entry) -> float:
+    def merit(self, entry: Candidate) -> float:
         """Its last mean on validation rows, higher is better."""
         return entry.last.mean if self.sites.measure.higher else -entry.last.mean
 
 
-def groups_of(training: Training, entry: Entry) -> Groups:
+def groups_of(training: Training, entry: Candidate) -> Groups:
     """The groups of the last round: those that the method was given, or those that it reports."""
     if entry.groups:
         return entry.groups
@@ -408,7 +408,7 @@ def _all_alone(groups: Groups) -> bool:
     return bool(groups) and all(len(g) == 1 for g in groups)
 
 
-def _best_rate(running: dict[float, Entry], sites: Sites) -> float:
+def _best_rate(running: dict[float, Candidate], sites: Sites) -> float:
     """The rate that does best; the experiment's own unless another is better by more than a standard error."""
     first = next(iter(running))
     best = sites.measure.first({str(f): e.last.mean for f, e in running.items()})
@@ -417,14 +417,14 @@ def _best_rate(running: dict[float, Entry], sites: Sites) -> float:
     return factor if gain > error else first
 
 
-def choose(finished: Sequence[Entry], sites: Sites) -> tuple[Entry | None, tuple[str, ...]]:
+def choose(finished: Sequence[Candidate], sites: Sites) -> tuple[Candidate | None, tuple[str, ...]]:
     """The simplest method within a standard error of the best on validation rows, and the labels of the others."""
     if not finished:
         return None, ()
     sign = 1.0 if sites.measure.higher else -1.0
     best = max(finished, key=lambda e: sign * e.last.mean)
 
-    def close(entry: Entry) -> bool:
+    def close(entry: Candidate) -> bool:
         gap, error = difference(best.last, entry.last, sites.measure)
         return gap <= error
 

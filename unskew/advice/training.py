@@ -60,7 +60,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Constraints:
     """Limits that a federation must keep to.
 
     Attributes:

@@ -186,6 +186,6 @@ def require_linear(local: SgdConfig, who: str) -> None:
         )
     if local.clip_norm is not None:
         raise ConfigError(
-            f"{who} takes a client's displacement for a sum of its gradients, which clipping shortens by amounts that "
+            f"{who} reads a client's displacement as a sum of its gradients, which clipping shortens by amounts that "
             f"are not recorded, got local.clip_norm = {local.clip_norm:g}; leave it out and lower local.lr"
         )

@@ -101,7 +101,7 @@ class MAXFL:
     """MAXFL as published.
 
     Attributes:
-        rho: The clients' requirement: "solo_loss" is eq. 3, a number the same loss for all.
+        rho: The clients' requirement: "local_loss" is eq. 3, a number the same loss for all.
         solo_rounds: Amount of local work behind eq. 3, in rounds.
         warmup: Number of initial rounds of FedAvg.
         server_lr: Server learning rate of the parameters.
@@ -114,7 +114,7 @@ class MAXFL:
         ConfigError: If clients are asked to prefer a model that they do not train.
     """
 
-    rho: float | Literal["solo_loss"] = "solo_loss"
+    rho: float | Literal["local_loss"] = "local_loss"
     solo_rounds: Annotated[int, Ge(1)] = 1
     warmup: Annotated[int, Ge(0)] = 5
     server_lr: Annotated[float, Gt(0.0), Search(0.1, 2)] = 1.0
@@ -123,10 +123,10 @@ class MAXFL:
     local: SgdConfig = SgdConfig()
 
     def __post_init__(self) -> None:
-        if self.preferred and self.rho != "solo_loss":
+        if self.preferred and self.rho != "local_loss":
             raise ConfigError(
                 f"preferred needs the model each client trains alone, which rho = {self.rho:g} does not; "
-                "set rho to 'solo_loss' or leave preferred out"
+                "set rho to 'local_loss' or leave preferred out"
             )
 
     def init(self, params: Params, fed: Federation) -> MAXFLState:
@@ -168,7 +168,7 @@ class MAXFL:
         y = yield from sgd(msg.params, self.local)
         if not msg.judge:
             return MAXFLReply(y, me.n, None), memory
-        if self.rho == "solo_loss":
+        if self.rho == "local_loss":
             if memory is None:
                 alone = yield from sgd(me.initial, longer(self.local, self.solo_rounds))
                 memory = MAXFLMemory((yield from train_loss(me, alone)), alone if self.preferred else None)
@@ -270,7 +270,7 @@ class MAXFL_HCCT:
     """MAXFL as HCCT compares with it: those whose requirement the global model meets train it, the others their own.
 
     Attributes:
-        threshold: "solo_loss" is eq. 3, "sqdist" eq. 5, a number a loss that is the same for all; infinity, which a
+        threshold: "local_loss" is eq. 3, "sqdist" eq. 5, a number a loss that is the same for all; infinity, which a
             file cannot express, puts all clients in the group, and minus infinity none.
             solo_rounds: Amount of local work behind eq. 3 and 5, in rounds.
             warmup: Number of initial rounds in which all clients are in the group.
@@ -279,7 +279,7 @@ class MAXFL_HCCT:
         personal: Tensors that stay with each client, as in FedAvg, also from joining to leaving and back.
     """
 
-    threshold: float | Literal["solo_loss", "sqdist"] = "solo_loss"
+    threshold: float | Literal["local_loss", "sqdist"] = "local_loss"
     solo_rounds: Annotated[int, Ge(1)] = 1
     warmup: Annotated[int, Ge(0)] = 5
     local: SgdConfig = SgdConfig()

@@ -1,4 +1,4 @@
-"""What a Ray cluster costs beside worker processes, and how many actors one driver keeps busy; on this machine alone.
+"""The cost of a Ray cluster beside worker processes, and the actors that one driver keeps busy; on this machine alone.
 
     round     FedAvg by local Ray and by `workers`, one process on each core, taking turns
     driver    CPU seconds and bytes that a client of such a round costs the process that runs it

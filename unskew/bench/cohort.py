@@ -40,7 +40,7 @@ PAIRS = (("FedAvg", "sequential"), ("FedAvg", "workers"), ("FedAvg", "stacked"),
 
 
 @dataclass(frozen=True)
-class Case:
+class CohortCase:
     """One round to measure."""
 
     method: str
@@ -64,7 +64,7 @@ def measure(cohorts: Sequence[int], width: int = 2800, say: Say = print) -> list
     clients = random_clients(workload, max(cohorts), Key(0))
     rows: list[BenchRow] = []
     for method, executor in PAIRS:
-        cases = [Case(method, executor, cohort) for cohort in cohorts]
+        cases = [CohortCase(method, executor, cohort) for cohort in cohorts]
         first = 0.0
         for case in cases:
             peak = _in_a_process(case, clients)
@@ -75,7 +75,7 @@ def measure(cohorts: Sequence[int], width: int = 2800, say: Say = print) -> list
     return rows
 
 
-def _in_a_process(case: Case, clients: RandomClients) -> float:
+def _in_a_process(case: CohortCase, clients: RandomClients) -> float:
     mine, theirs = get_context("fork").Pipe()
     pid = os.fork()
     if not pid:
@@ -91,7 +91,7 @@ def _in_a_process(case: Case, clients: RandomClients) -> float:
     return peak
 
 
-def _run(case: Case, clients: RandomClients, out: Connection) -> None:
+def _run(case: CohortCase, clients: RandomClients, out: Connection) -> None:
     algorithm = METHODS[case.method]()
     trainer = LocalTrainer(clients.task, clients.data)
     pool = None

@@ -32,7 +32,7 @@ def audit(
     allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Attack methods with differential privacy, and compare what is found with what they claim.
+    """Attack methods that claim differential privacy, and compare leakage with claim.
 
     EXPERIMENT is a TOML file, or the folder of a run.  Its clients become
     canaries, which upload far along random directions, forwards or backwards by

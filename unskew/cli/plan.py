@@ -46,11 +46,11 @@ def plan(
     [dim]unskew plan my.toml --set clients_per_round=50[/]
     [dim]unskew plan my.toml --cluster 4x16x64[/]
     """
-    from unskew.forecast.plan import Cluster
+    from unskew.forecast.plan import ClusterShape
     from unskew.forecast.plan import plan as forecast_of
     from unskew.forecast.values import to_json
 
-    shape = None if cluster is None else Cluster.parse(cluster)
+    shape = None if cluster is None else ClusterShape.parse(cluster)
     forecast = forecast_of(load_own(experiment, located(settings, data_dir)), shape)
     if as_json:
         print(json.dumps(to_json(forecast)))

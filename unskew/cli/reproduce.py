@@ -115,7 +115,7 @@ def _campaign(
     path = campaign.SHIPPED.get(file) or Path(file)
     folder = out or Path("runs") / f"campaign-{file if file in campaign.SHIPPED else path.stem}"
     claims = campaign.load(path, data_dir, cores)
-    work = campaign_run.Work(folder)
+    work = campaign_run.CampaignWork(folder)
     if not status:
         if hasattr(os, "nice"):
             os.nice(max(0, nice - os.nice(0)))

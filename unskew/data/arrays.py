@@ -155,7 +155,7 @@ def _check_test_clients(name: str, content: Arrays, names: tuple[str, ...] | Non
         who = names[strangers[0]] if names is not None and strangers[0] < len(names) else strangers[0]
         raise DataError(
             f"{name}: client {who} has test rows and none to train on; give it some, or leave it out"
-            + (f" ({len(strangers)} clients are like it)" if len(strangers) > 1 else "")
+            + (f" ({len(strangers)} such clients in all)" if len(strangers) > 1 else "")
         )
 
 

@@ -24,7 +24,6 @@ from unskew.data.split import (
     ByGroup,
     Dirichlet,
     Entangled,
-    Examples,
     FromManifest,
     HalfNormal,
     Ints,
@@ -35,6 +34,7 @@ from unskew.data.split import (
     Quantity,
     Shards,
     Split,
+    TrainingExamples,
     record,
 )
 from unskew.errors import ConfigError, DataError
@@ -78,7 +78,7 @@ def assign(
         i = int(np.flatnonzero((labels < 0) | (labels >= num_classes))[0])
         raise DataError(f"labels[{i}] is {labels[i]}, must be 0..{num_classes - 1} ({num_classes} classes)")
     if isinstance(split, OwnSplit):
-        return _own(split, Examples(labels, num_classes, domains), key)
+        return _own(split, TrainingExamples(labels, num_classes, domains), key)
     if isinstance(split, FromManifest):
         return _by_manifest(split, n)
     if isinstance(split, ByGroup):
@@ -116,7 +116,7 @@ def _check_settings(split: Split) -> None:
         )
 
 
-def _own(split: OwnSplit, examples: Examples, key: Key) -> tuple[Ints, ...]:
+def _own(split: OwnSplit, examples: TrainingExamples, key: Key) -> tuple[Ints, ...]:
     """The clients of a split that is not ours, if they are such."""
     name, n = record(split)["name"], len(examples.labels)
     clients = tuple(np.sort(np.asarray(held)) for held in split.assign(examples, key))

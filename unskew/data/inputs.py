@@ -165,9 +165,13 @@ class Inputs:
         batch = x[..., None] if x.ndim == 3 else x
         if batch.ndim != 4 or batch.shape[3] != channels:
             shape = "(N, H, W)" if channels == 1 else f"(N, H, W, {channels})"
-            raise DataError(f"inputs must be images of shape {shape}, as those that were trained on, got {x.shape}")
+            raise DataError(
+                f"inputs must be images of shape {shape}, like those the model was trained on, got {x.shape}"
+            )
         if batch.size and not (batch.min() >= 0 and batch.max() <= 255 and bool((batch == batch.round()).all())):
-            raise DataError("inputs must be images with whole values from 0 to 255, as those that were trained on")
+            raise DataError(
+                "inputs must be images with whole values from 0 to 255, like those the model was trained on"
+            )
         levels = batch.astype(np.uint8)
         scaled = torch.empty(len(levels), channels, *levels.shape[1:3])
         for c, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
@@ -299,6 +303,6 @@ def _as(kind: str, values: Array, name: str) -> Array:
     if kind == "number" and values.dtype.kind == "O":
         if any(value is not None for value in values):
             one = next(value for value in values if value is not None)
-            raise DataError(f"column {name!r} must hold numbers, as those that were trained on, got {one!r}")
+            raise DataError(f"column {name!r} must hold numbers, like those the model was trained on, got {one!r}")
         return np.full(len(values), np.nan)
     return values

@@ -128,7 +128,7 @@ class Look:
         classes: The target's classes; empty if it is a number or not known.
         columns: What is known of each column.
         disagreement: Numbers for sizes, labels and columns.
-        leaks: Sentences on rows that stand twice.
+        leaks: Sentences on rows that occur twice.
         notes: Sentences on what a run would warn of, or refuse.
     """
 
@@ -492,7 +492,9 @@ def _notes(
         elif column.kind == "dates":
             sentences.append(f"column {column.name!r} holds dates: make numbers of them, or leave it out")
         elif values is not None and values.dtype.kind == "O" and (odd := no_numbers(sorted(set(values) - {None}))):
-            sentences.append(f"column {column.name!r} holds numbers and {len(odd)} that are none, such as {odd[0]!r}")
+            sentences.append(
+                f"column {column.name!r} holds numbers and {len(odd)} values that are not, such as {odd[0]!r}"
+            )
         elif values is not None and values.dtype.kind == "O" and len(set(values)) > max(20, len(values) / 2):
             sentences.append(f"column {column.name!r} has a word of its own in most rows: an identifier? leave it out")
         elif values is not None and is_counter(values):

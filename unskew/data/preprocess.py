@@ -86,7 +86,7 @@ class Preprocess:
 
 
 @dataclass(frozen=True)
-class Moments:
+class ColumnMoments:
     """Count, mean, and sum of squared deviations from the mean, of one column; NaN is not counted."""
 
     n: int
@@ -94,13 +94,13 @@ class Moments:
     m2: float
 
     @staticmethod
-    def of(values: npt.NDArray[np.float64]) -> "Moments":
+    def of(values: npt.NDArray[np.float64]) -> "ColumnMoments":
         """The moments of these values."""
         present = values[~np.isnan(values)]
         if len(present) == 0:
-            return Moments(0, 0.0, 0.0)
+            return ColumnMoments(0, 0.0, 0.0)
         mean = float(present.mean())
-        return Moments(len(present), mean, float(((present - mean) ** 2).sum()))
+        return ColumnMoments(len(present), mean, float(((present - mean) ** 2).sum()))
 
     @property
     def sd(self) -> float:
@@ -111,7 +111,7 @@ class Moments:
         return 0.0 if sd <= 1e-12 * abs(self.mean) else sd
 
 
-def agreed(parts: Sequence[Moments]) -> Moments:
+def agreed(parts: Sequence[ColumnMoments]) -> ColumnMoments:
     """Moments of all rows together.
 
     >>> agreed([Moments.of(np.array([1.0, 3.0])), Moments.of(np.array([5.0]))])
@@ -119,9 +119,9 @@ def agreed(parts: Sequence[Moments]) -> Moments:
     """
     n = sum(part.n for part in parts)
     if n == 0:
-        return Moments(0, 0.0, 0.0)
+        return ColumnMoments(0, 0.0, 0.0)
     mean = sum(part.n * part.mean for part in parts) / n
-    return Moments(n, mean, sum(part.m2 + part.n * (part.mean - mean) ** 2 for part in parts))
+    return ColumnMoments(n, mean, sum(part.m2 + part.n * (part.mean - mean) ** 2 for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ class RawRows:
     """The columns of a data set as they were before their preprocessing, which is fitted anew to the rows that train.
 
     Attributes:
-        rules: What becomes of the columns.
+        rules: Preprocessing rules of the columns.
         train, test: Columns of the data set's training and test part, row by row.
         owners, test_owners: Client of each row, a number of `clients`; all 0 where the data name no clients.
         clients: Names of the clients.
@@ -176,7 +176,7 @@ def fit(
     """The way from raw columns to a network's inputs, with all its numbers.
 
     Args:
-        rules: What becomes of the columns.
+        rules: Preprocessing rules of the columns.
         table: The training rows.
         owners: Client of each row, a number of `clients`.
         clients: Their names.
@@ -260,8 +260,8 @@ def _number(
     known: npt.NDArray[np.bool_],
 ) -> Column:
     check_size(values, name)
-    own = [Moments.of(values[rows]) for rows in by_client]
-    together = agreed([Moments.of(values[rows[known[rows]]]) for rows in by_client])
+    own = [ColumnMoments.of(values[rows]) for rows in by_client]
+    together = agreed([ColumnMoments.of(values[rows[known[rows]]]) for rows in by_client])
     mean = together.mean if agreed_on.mean is None else agreed_on.mean
     sd = together.sd if agreed_on.sd is None else agreed_on.sd
     centre, spread = {
@@ -311,7 +311,7 @@ def check_size(values: Array, name: str) -> None:
 
 
 def no_numbers(known: Sequence[str]) -> list[str]:
-    """Those of a column's different words that are no numbers, where the column is one of many numbers; else none."""
+    """Return a mostly numeric column's distinct words that are not numbers; empty for other columns."""
     odd = [each for each in known if _NUMBER.fullmatch(each) is None]
     return odd if len(known) > MANY_NUMBERS and 2 * len(odd) < len(known) else []
 
@@ -326,7 +326,7 @@ def _check_category(name: str, known: Sequence[str], n: int, declared: bool) -> 
     odd = () if declared else no_numbers(known)
     if odd:
         raise DataError(
-            f"column {name!r} holds numbers and {len(odd)} that are none, such as {odd[0]!r}; correct "
+            f"column {name!r} holds numbers and {len(odd)} values that are not, such as {odd[0]!r}; correct "
             "them or leave them empty (data_options.gaps names words of a CSV file that mean so), or declare the "
             f"column with preprocess.columns.{name}.kind = 'category'"
         )
@@ -367,7 +367,7 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
         missing = np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
         present = values[~missing]
         if values.dtype.kind == "f" and not coded:
-            moments = Moments.of(values)
+            moments = ColumnMoments.of(values)
             by_name[name] = ColumnSums(moments.n, moments.mean, moments.m2, bool(missing.any()))
             continue
         known = sorted({word(v) if values.dtype.kind == "f" else str(v) for v in present.tolist()}, key=_natural)
@@ -401,7 +401,7 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
             union = sorted({w for of in by_site.values() for w in of.words or ()}, key=_natural)
             rules[name] = ColumnRule(kind="category", words=tuple(union), gaps=gaps)
         else:
-            together = agreed([Moments(of.n, of.mean, of.m2) for of in by_site.values()])
+            together = agreed([ColumnMoments(of.n, of.mean, of.m2) for of in by_site.values()])
             rules[name] = ColumnRule(mean=together.mean, sd=together.sd, gaps=gaps)
     return rules
 

@@ -140,7 +140,7 @@ class FromManifest:
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class TrainingExamples:
     """The training examples to be divided.
 
     Attributes:
@@ -163,7 +163,7 @@ class OwnSplit(Protocol):
         """Number of clients; None if it follows from the data."""
         ...
 
-    def assign(self, examples: Examples, key: Key) -> Sequence[Ints]:
+    def assign(self, examples: TrainingExamples, key: Key) -> Sequence[Ints]:
         """The examples of each client, as indices; each example at most once, no client without any."""
         ...
 

@@ -137,7 +137,7 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     if apart is not None:
         frame = frame.filter(~own.truths(own.column_of(frame, apart, "test"), apart))
     elif not isinstance(options.test, str):
-        raise ConfigError("test must be a column or a file: what is told of the rows must not count test rows")
+        raise ConfigError("test must be a column or a file: the disclosed statistics must not include test rows")
     targets = [options.target] if isinstance(options.target, str) else list(options.target)
     for target in targets:
         own.check_column(frame.columns, target, "target")
@@ -267,7 +267,7 @@ def _between_names(line: str) -> str:
 
 
 def _reason(error: Exception, head: _Head | None) -> str:
-    """What is wrong with a file, in a sentence a user can act on."""
+    """Say what is wrong with a file, in a sentence a user can act on."""
     reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
     if "invalid utf-8" in reason:
         return NO_UTF8

@@ -176,7 +176,7 @@ class DeploymentState:
             deployment = cls(path, str(table["config"]), str(table["run"]), attempt, starts, clients, begun)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise RunError(
-                f"{path} is not as a server writes it; restore it, clients remember by what it says"
+                f"{path} is damaged; restore it from a copy, clients' memory is tied to its contents"
             ) from None
         if deployment.config != config:
             raise RunError(f"{path} belongs to a run of another experiment; make a new folder with unskew deploy pack")

@@ -33,7 +33,7 @@ from unskew.run.setup import Setup
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterShape:
     """The shape of a Ray cluster: machines, cores of each, and memory of each, bytes; None if it is not known."""
 
     nodes: int
@@ -41,7 +41,7 @@ class Cluster:
     memory: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> "Cluster":
+    def parse(cls, text: str) -> "ClusterShape":
         """Read NODESxCORES or NODESxCORESxGB.
 
         Raises:
@@ -60,7 +60,7 @@ class Cluster:
         return cls(int(nodes), int(cores), None if gigabytes is None else int(gigabytes) * 10**9)
 
 
-def plan(experiment: Experiment, cluster: Cluster | None = None) -> Forecast:
+def plan(experiment: Experiment, cluster: ClusterShape | None = None) -> Forecast:
     """Costs of an experiment; nothing is written and nothing is trained but a few steps to time them.
 
     Args:

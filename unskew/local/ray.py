@@ -202,7 +202,7 @@ class _Sent:
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """What a client's step kept: its reference, and the bytes of it that Ray keeps in this process, 0 if in a store."""
+    """A value that a client's step kept: its reference, and how many of its bytes Ray keeps in this process."""
 
     reference: Any
     here: int
@@ -416,7 +416,7 @@ def _written(job: Job, common: Mapping[int, Any]) -> tuple[list[dict[str, Any]],
 
 # ---------------------------------------------------------------- the cluster
 def connect(address: str, cores: int | None = None, store_mb: int | None = None) -> None:
-    """Begin a Ray of our own on this machine, or join the cluster at an address.
+    """Start a local Ray instance, or join the cluster at an address.
 
     Args:
         address: "local", "auto" or HOST:PORT.

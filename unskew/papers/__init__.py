@@ -20,22 +20,22 @@ from unskew.run.callbacks import Callback
 PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr", "natural", "advise")
 
 
-class Entry(NamedTuple):
+class ReproductionEntry(NamedTuple):
     """The module of a reproduction, and one line about it."""
 
     target: str
     about: str
 
 
-def _entries(paper: str) -> dict[str, Entry]:
+def _entries(paper: str) -> dict[str, ReproductionEntry]:
     reproductions = config.read_toml(FOLDER / f"{paper}.toml")["reproductions"]
     return {
-        f"{paper}/{name}": Entry(f"unskew.papers.{paper}:{name.replace('-', '_')}", settings["title"])
+        f"{paper}/{name}": ReproductionEntry(f"unskew.papers.{paper}:{name.replace('-', '_')}", settings["title"])
         for name, settings in reproductions.items()
     }
 
 
-TABLE: dict[str, Entry] = {name: entry for paper in PAPERS for name, entry in _entries(paper).items()}
+TABLE: dict[str, ReproductionEntry] = {name: entry for paper in PAPERS for name, entry in _entries(paper).items()}
 
 REPRODUCTIONS = Registry(
     "reproduction",

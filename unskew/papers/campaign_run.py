@@ -82,7 +82,7 @@ class Standing:
     why: str = ""
 
 
-class Work:
+class CampaignWork:
     """The work done in the folder of a campaign."""
 
     def __init__(self, folder: Path) -> None:
@@ -214,7 +214,7 @@ def run(
         ConfigError, DataError: If an arm or a reproduction is impossible, or data at a paper's size are not whole.
         RunError: If the folder cannot be written, or (Interrupted) the user stopped; the same command goes on.
     """
-    work = Work(folder)
+    work = CampaignWork(folder)
     checked: set[str] = set()
     folder.mkdir(parents=True, exist_ok=True)
     for i, claim in enumerate(campaign.claims, start=1):
@@ -237,7 +237,7 @@ def run(
     return write_status(campaign, work)
 
 
-def _outcome_of(claim: Planned | Whole, work: Work) -> str:
+def _outcome_of(claim: Planned | Whole, work: CampaignWork) -> str:
     if isinstance(claim, Whole):
         return f"{claim.reproduce} ({claim.scale}): {_counts(work.result(claim))}"
     standing = work.standing(claim)
@@ -259,7 +259,7 @@ def _evidence(differences: Sequence[float]) -> str:
 
 
 # ---------------------------------------------------------------- the status
-def to_json(campaign: Campaign, work: Work) -> dict[str, Any]:
+def to_json(campaign: Campaign, work: CampaignWork) -> dict[str, Any]:
     """The campaign's state; seconds to come are at least and at most so many, None where that is not known yet.
 
     An arm costs what it has cost under other seeds, or what arms of its experiment have cost.
@@ -325,7 +325,7 @@ def _total(costs: Iterable[float | None]) -> float | None:
     return None if None in known else float(sum(c for c in known if c is not None))
 
 
-def markdown(campaign: Campaign, work: Work) -> str:
+def markdown(campaign: Campaign, work: CampaignWork) -> str:
     """The status as a page: claims decided, cost so far and to come."""
     state = to_json(campaign, work)
     lines = [
@@ -358,7 +358,7 @@ def _range(row: Mapping[str, Any]) -> str:
     return duration(most) if least == most else f"{duration(least)} to {duration(most)}"
 
 
-def write_status(campaign: Campaign, work: Work) -> Path:
+def write_status(campaign: Campaign, work: CampaignWork) -> Path:
     """Write the page and status.json into the campaign's folder; return the page's path."""
     write_atomically(work.folder / "status.json", json.dumps(to_json(campaign, work), indent=1) + "\n")
     page = work.folder / "STATUS.md"
@@ -367,7 +367,7 @@ def write_status(campaign: Campaign, work: Work) -> Path:
 
 
 # ---------------------------------------------------------------- results to keep
-def keep(campaign: Campaign, work: Work, root: Path) -> Iterator[Path]:
+def keep(campaign: Campaign, work: CampaignWork, root: Path) -> Iterator[Path]:
     """Keep the results of claims, and of whole reproductions that are done, below `root`; gives their folders.
 
     A reproduction that the campaign has twice at one scale, in parts, is no page and is not kept.
@@ -385,7 +385,7 @@ def keep(campaign: Campaign, work: Work, root: Path) -> Iterator[Path]:
             yield folder
 
 
-def results(campaign: Campaign, work: Work) -> tuple[Result, ...]:
+def results(campaign: Campaign, work: CampaignWork) -> tuple[Result, ...]:
     """A result for each page that claims name, to be kept as a reproduction's: arms by both headlines, claims."""
     pages: dict[str, list[Planned]] = {}
     for claim in campaign.claims:
@@ -394,7 +394,7 @@ def results(campaign: Campaign, work: Work) -> tuple[Result, ...]:
     return tuple(_result(name, campaign.title, claims, work) for name, claims in pages.items())
 
 
-def _result(name: str, title: str, planned: Sequence[Planned], work: Work) -> Result:
+def _result(name: str, title: str, planned: Sequence[Planned], work: CampaignWork) -> Result:
     rows: list[Row] = []
     claims: list[Claim] = []
     spent: dict[tuple[str, int], float] = {}

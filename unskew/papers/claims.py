@@ -100,7 +100,7 @@ def decide(
 
 
 PUBLISHED = "; published "
-"""What stands in the evidence before a published difference."""
+"""Text that precedes a published difference in the evidence."""
 
 
 def counted(text: str, differences: Sequence[float], unit: str, factor: float = 1.0, form: str = "+.1f") -> Claim:

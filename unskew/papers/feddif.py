@@ -362,7 +362,7 @@ def _accuracy_rows(history: History, record: traffic.RecordedRun, paper: Mapping
     return rows
 
 
-def _passes(training: traffic.Training, end: int) -> float:
+def _passes(training: traffic.CellTraffic, end: int) -> float:
     """Exchanges in which clients trained, up to a round: the paper's iterations."""
     assert training.work is not None
     upto = training.work.round <= end

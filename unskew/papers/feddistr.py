@@ -130,7 +130,7 @@ def _prior(ground: Mapping[str, Any]) -> str:
 
 # ---------------------------------------------------------------- the one-shot ensemble
 @dataclass(frozen=True)
-class Kept:
+class SentParameters:
     """The common initial model, and the parameters that clients sent, under CLIENT/NAME."""
 
     initial: Params
@@ -151,16 +151,16 @@ class Ensemble:
     local: SgdConfig = SgdConfig()
     rounds_worth: Annotated[int, Ge(1)] = 20
 
-    def init(self, params: Params, fed: Federation) -> Kept:
+    def init(self, params: Params, fed: Federation) -> SentParameters:
         """Start before any client has sent a model."""
-        return Kept(params, {})
+        return SentParameters(params, {})
 
-    def round(self, state: Kept, fed: Federation) -> Plan[Kept]:
+    def round(self, state: SentParameters, fed: Federation) -> Plan[SentParameters]:
         """Train and collect in round 1, do nothing later."""
         if fed.round > 1:
             return state
         replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ModelMessage(state.initial)))
-        return Kept(state.initial, {f"{c}/{n}": t for c, r in replies.items() for n, t in r.params.items()})
+        return SentParameters(state.initial, {f"{c}/{n}": t for c, r in replies.items() for n, t in r.params.items()})
 
     @step
     def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
@@ -173,7 +173,7 @@ class Ensemble:
         yield from ()
         return memory or me.initial
 
-    def serve(self, state: Kept, client: ClientId | None) -> Params | None:
+    def serve(self, state: SentParameters, client: ClientId | None) -> Params | None:
         """All members for the saved result; for a client its own."""
         return state.members if client is None else None
 

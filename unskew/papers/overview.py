@@ -62,8 +62,8 @@ class Decided(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Headline:
-    """What a paper is known for.
+class PaperHeadline:
+    """A claim that a paper is known for.
 
     Attributes:
         paper: Its method.
@@ -187,8 +187,8 @@ def is_level(evidence: str) -> bool:
     return match is not None and all(abs(float(bound)) < 100 * LEVEL for bound in match.groups())
 
 
-def headlines(root: Path, results: Sequence[Kept]) -> tuple[tuple[Headline, Decided | None], ...]:
-    """What the papers are known for, with the claim that stands for it; None where that is not kept.
+def headlines(root: Path, results: Sequence[Kept]) -> tuple[tuple[PaperHeadline, Decided | None], ...]:
+    """Read what the papers are known for, with the claim that stands for it; None where that is not kept.
 
     Raises:
         RunError: If the file cannot be read, or names a claim that its kept reproduction does not have.
@@ -197,9 +197,9 @@ def headlines(root: Path, results: Sequence[Kept]) -> tuple[tuple[Headline, Deci
     if not path.exists():
         return ()
     try:
-        listed = [Headline(**entry) for entry in tomllib.loads(path.read_text("utf-8"))["headlines"]]
+        listed = [PaperHeadline(**entry) for entry in tomllib.loads(path.read_text("utf-8"))["headlines"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is no list of headlines: {type(error).__name__}: {error}") from None
+        raise RunError(f"{path} is not a list of headlines: {type(error).__name__}: {error}") from None
     out = []
     for h in listed:
         there = [r for r in results if r.name == h.reproduction]
@@ -240,8 +240,8 @@ def page(root: Path) -> str:
     return "\n".join((*_headline_lines(headlines(root, results), results), *_lines(results, root)))
 
 
-def _headline_lines(found: Sequence[tuple[Headline, Decided | None]], results: Sequence[Kept]) -> Iterator[str]:
-    """What the papers are known for, one table."""
+def _headline_lines(found: Sequence[tuple[PaperHeadline, Decided | None]], results: Sequence[Kept]) -> Iterator[str]:
+    """Write what the papers are known for, as one table."""
     if not found:
         return
     verdicts = Counter(headline.verdict(claim).partition(":")[0] for headline, claim in found)

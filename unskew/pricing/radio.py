@@ -28,7 +28,7 @@ from unskew.errors import RunError
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.ledger import SERVER, Direction
-from unskew.pricing.traffic import Columns, Ints, Training, Work, read
+from unskew.pricing.traffic import CellTraffic, Columns, Ints, Work, read
 from unskew.units import MB, Bytes, bits
 from unskew.world import spectrum as spectra
 from unskew.world import wireless
@@ -82,7 +82,7 @@ SCALARS = ("below_qos", "compute_j", "compute_s")
 
 
 def price(
-    what: Path | Iterable[Training],
+    what: Path | Iterable[CellTraffic],
     channel: Radio = wireless.PAPER,
     spectrum: Spectrum = spectra.PAPER,
     energy: Energy = Energy(),
@@ -167,7 +167,7 @@ def _channel_hops(air: _Air, info: Passes | None) -> dict[int, int]:
 
 # ---------------------------------------------------------------- measured, and P001's Table II
 def _on_air(
-    one: Training, channel: Radio, spectrum: Spectrum, energy: Energy, ledger: Ledger, model_bytes: int | None
+    one: CellTraffic, channel: Radio, spectrum: Spectrum, energy: Energy, ledger: Ledger, model_bytes: int | None
 ) -> list[Cost]:
     air = _in_order(one.sent)
     load = _bits(one, air.rows, ledger, model_bytes)
@@ -213,7 +213,7 @@ def _nothing() -> dict[str, dict[Direction, float]]:
     return {name: dict.fromkeys(TURNS, 0.0) for name in FLOWS}
 
 
-def _bits(one: Training, rows: Columns, ledger: Ledger, model_bytes: int | None) -> Floats:
+def _bits(one: CellTraffic, rows: Columns, ledger: Ledger, model_bytes: int | None) -> Floats:
     """Bits that each transfer counts for."""
     if ledger == "measured":
         return np.asarray(rows.bytes * BITS_PER_BYTE)
@@ -278,7 +278,7 @@ def table3_mb(rounds: int, iterations: int, models: int = 15, model_mb: float = 
     return model_mb * models * (rounds + iterations)
 
 
-def _table3(one: Training) -> list[Cost]:
+def _table3(one: CellTraffic) -> list[Cost]:
     air = _in_order(one.sent)
     costs = []
     for t in np.unique(air.rows.round).tolist():

@@ -46,7 +46,7 @@ class Work:
 
 
 @dataclass(frozen=True, eq=False)
-class Training:
+class CellTraffic:
     """One method under one seed.
 
     Attributes:
@@ -70,11 +70,11 @@ def training(
     transfers: Iterable[Transfer],
     work: Iterable[Effort] | None = None,
     info: Mapping[int, Passes] | None = None,
-) -> Training:
+) -> CellTraffic:
     """A training from rows in memory, such as traces have them."""
     sent = [_transfer(t.round, t.hop, t.src, t.dst, t.kind, t.bytes) for t in transfers]
     done = None if work is None else Work(*_columns([(w.round, w.hop, w.client, w.examples) for w in work], 4))
-    return Training(method, seed, Columns(*_columns(sent, 6)), done, info or {})
+    return CellTraffic(method, seed, Columns(*_columns(sent, 6)), done, info or {})
 
 
 def _transfer(round: int, hop: int, src: int, dst: int, kind: str, sent: int) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ class RecordedRun:
 
     folder: Path
     name: str
-    trainings: tuple[Training, ...]
+    trainings: tuple[CellTraffic, ...]
     headline: Measure
     curves: Mapping[tuple[str, int], Mapping[int, float]]
     setting: str
@@ -134,7 +134,7 @@ def read(folder: Path) -> RecordedRun:
         for seed, t, passes in reader.info_of(record, method, Passes):
             info[method, seed][t] = passes
     trainings = tuple(
-        Training(
+        CellTraffic(
             cell.method,
             cell.seed,
             Columns(*_columns(sent[cell.method, cell.seed], 6)),

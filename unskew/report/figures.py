@@ -84,7 +84,7 @@ _MARKERS: tuple[tuple[tuple[float, float], ...], ...] = (
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """The look of a line: a stand-in colour, dashes in line widths, the marker's corners, filled or not."""
 
     colour: str
@@ -98,11 +98,11 @@ class Line:
     """A named curve and its look."""
 
     name: str
-    look: Look
+    look: LineStyle
     curve: Curve
 
 
-def looks(bounds: Sequence[bool]) -> tuple[Look, ...]:
+def looks(bounds: Sequence[bool]) -> tuple[LineStyle, ...]:
     """A look for each method, in order; those of bounds are grey and hollow.
 
     Colours and markers repeat after eight methods, but not the same pair before sixty-four.
@@ -111,17 +111,17 @@ def looks(bounds: Sequence[bool]) -> tuple[Look, ...]:
     for bound in bounds:
         if bound:
             marker = _MARKERS[-1 - marks % len(_MARKERS)]
-            looks_so_far.append(Look(BOUND, _BOUND_DASHES[marks % len(_BOUND_DASHES)], marker, False))
+            looks_so_far.append(LineStyle(BOUND, _BOUND_DASHES[marks % len(_BOUND_DASHES)], marker, False))
             marks += 1
         else:
             turn, at = divmod(methods, COLOURS)
             marker = _MARKERS[(at + turn) % len(_MARKERS)]
-            looks_so_far.append(Look(SERIES[at], _DASHES[(at + turn) % len(_DASHES)], marker, True))
+            looks_so_far.append(LineStyle(SERIES[at], _DASHES[(at + turn) % len(_DASHES)], marker, True))
             methods += 1
     return tuple(looks_so_far)
 
 
-def swatch(look: Look, line: bool = True) -> Markup:
+def swatch(look: LineStyle, line: bool = True) -> Markup:
     """The look as a small SVG for legends and tables; without `line` only the marker."""
     colour, dashes = _CSS[look.colour], " ".join(f"{1.6 * d:.1f}" for d in look.dashes)
     corners = " ".join(f"{16 + 4 * x:.1f},{6 - 4 * y:.1f}" for x, y in look.marker)
@@ -266,7 +266,7 @@ def plain_numbers(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def drawn(look: Look) -> dict[str, Any]:
+def drawn(look: LineStyle) -> dict[str, Any]:
     """The look as settings of a Matplotlib line."""
     return {
         "color": look.colour,
@@ -286,7 +286,9 @@ def _spans(axes: Axes, values: Sequence[float], factor: float = 50) -> bool:
     return len(positive) > 1 and max(positive) > factor * min(positive)
 
 
-def differences_chart(name: str, rows: Sequence[Difference], marks: Mapping[str, Look], base: str, alt: str) -> Markup:
+def differences_chart(
+    name: str, rows: Sequence[Difference], marks: Mapping[str, LineStyle], base: str, alt: str
+) -> Markup:
     """Paired differences: one dot for each seed, the mean's marker, and its interval where there is one."""
     with style(name):
         figure, axes = _axes(54 + 34 * len(rows))
@@ -306,7 +308,9 @@ def differences_chart(name: str, rows: Sequence[Difference], marks: Mapping[str,
         return markup(figure, name, alt)
 
 
-def spread_chart(name: str, rows: Sequence[tuple[str, Look, Sequence[float]]], alt: str, measure: Measure) -> Markup:
+def spread_chart(
+    name: str, rows: Sequence[tuple[str, LineStyle, Sequence[float]]], alt: str, measure: Measure
+) -> Markup:
     """Clients' values of a measure: box of the quartiles, line from 10th to 90th percentile, a dot for each."""
     dots = sum(len(values) for _, _, values in rows) <= MOST_DOTS
     with style(name):
@@ -329,7 +333,7 @@ def spread_chart(name: str, rows: Sequence[tuple[str, Look, Sequence[float]]], a
 
 
 def newcomers_chart(
-    name: str, rows: Sequence[tuple[str, Look, float | None, float, float]], alt: str, measure: Measure
+    name: str, rows: Sequence[tuple[str, LineStyle, float | None, float, float]], alt: str, measure: Measure
 ) -> Markup:
     """Means of clients that trained, of newcomers as served, and of newcomers adapted: a row for each method."""
     with style(name):

@@ -26,7 +26,7 @@ from unskew.report.section import SECTIONS, Chart, Section, SectionKind
 from unskew.report.sections import cost
 from unskew.tasks.measure import Measure
 
-_Marks = Mapping[str, figures.Look]
+_Marks = Mapping[str, figures.LineStyle]
 
 MOST_INTRODUCED = 6
 """Runs up to which a comparison opens with a paragraph on each."""
@@ -306,7 +306,7 @@ def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list
     return [s for s in sections if s is not None]
 
 
-_Series = Sequence[tuple[Record, str, str, figures.Look]]
+_Series = Sequence[tuple[Record, str, str, figures.LineStyle]]
 
 
 def _curves(series: _Series) -> list[Chart]:

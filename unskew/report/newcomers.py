@@ -93,7 +93,7 @@ def welch(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[flo
     return difference - half, difference + half
 
 
-def section(record: Record, marks: Mapping[str, figures.Look]) -> Section | None:
+def section(record: Record, marks: Mapping[str, figures.LineStyle]) -> Section | None:
     """The section of a run with newcomers."""
     of, m = rows(record), record.headline
     if not of:
@@ -154,7 +154,7 @@ def _brackets(ends: tuple[float, float] | None, m: Measure) -> str:
     return "" if ends is None else f"[{m.signed(ends[0])}, {m.signed(ends[1])}]"
 
 
-def _chart(of: Sequence[NewcomerRow], marks: Mapping[str, figures.Look], m: Measure) -> Chart:
+def _chart(of: Sequence[NewcomerRow], marks: Mapping[str, figures.LineStyle], m: Measure) -> Chart:
     title = f"{m.label[:1].upper()}{m.label[1:]} of clients that trained and of unseen ones"
     alt = f"{title}: " + "; ".join(
         f"{row.method} {m.show(row.seen.mean) if row.seen else 'not measured'}, unseen "

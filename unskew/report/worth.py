@@ -26,7 +26,7 @@ from unskew.report.stats import CONFIDENCE, interval
 from unskew.tasks.measure import Measure
 
 if TYPE_CHECKING:
-    from unskew.report.figures import Look
+    from unskew.report.figures import LineStyle
 
 MOST_NAMED = 8
 """Clients up to which each is named in sentences, and has a column in the table."""
@@ -273,8 +273,8 @@ def _counted(of: Sequence[Worth], m: Measure) -> str:
     above, below = (sum(s * c.gain.mean > 1e-9 for c in best.clients) for s in (1, -1))
     last = f"; {worst.name} loses most ({bracket(worst.gain, m)})" if worst.gain.mean < -1e-9 else ""
     return (
-        f"With {best.method}, {above} of {n} clients do better than alone ({best.count('gains')} by an interval "
-        f"above zero) and {below} do worse ({best.count('loses')} by one below zero){last}."
+        f"With {best.method}, {above} of {n} clients do better than with local training (for {best.count('gains')} the "
+        f"interval excludes zero) and {below} do worse (for {best.count('loses')} it does){last}."
     )
 
 
@@ -311,7 +311,7 @@ def _list(parts: Sequence[str]) -> str:
 
 
 # ---------------------------------------------------------------- table
-def table(record: Record, marks: "dict[str, Look] | None" = None) -> Table | None:
+def table(record: Record, marks: "dict[str, LineStyle] | None" = None) -> Table | None:
     """“Should I join?” for every method; None where there is nothing to compare with."""
     of, m, base = worths(record), record.headline, alone(record)
     if not of or base is None:
@@ -359,7 +359,7 @@ def _alone_in_words(record: Record, base: str, m: Measure, clients: Sequence[Cli
     return " With local training: " + ", ".join(f"{c.name} {m.with_unit(v)}" for c, v in pairs) + "."
 
 
-def section(record: Record, marks: "dict[str, Look]") -> Section | None:
+def section(record: Record, marks: "dict[str, LineStyle]") -> Section | None:
     """The section of a run that can tell."""
     of = table(record, marks)
     return None if of is None else Section("Should I join?", "", (), (of,))

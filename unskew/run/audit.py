@@ -160,7 +160,7 @@ def audit(experiment: Experiment, method: Method, runs: int = 4, confidence: flo
     place = next((i for i, by in enumerate(chain) if isinstance(by, CentralDP | LocalDP)), None)
     if place is None:
         raise ConfigError(
-            f"an audit needs a method with central_dp or local_dp, and {method.label} has neither; add it with "
+            f"an audit needs a method with central_dp or local_dp, and {method.label} has neither; add one, as in "
             'with = ["central_dp"]'
         )
     guard: Any = chain[place]

@@ -193,7 +193,7 @@ def _object(path: Path, name: str, sha256: str | None = None) -> dict[str, Any]:
     try:
         value = json.loads(_content(path, name, sha256))
     except ValueError as error:
-        raise RunError(f"{path / name} is no JSON: {error}") from None
+        raise RunError(f"{path / name} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise RunError(f"{path / name} holds no JSON object")
     return value

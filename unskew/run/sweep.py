@@ -253,7 +253,7 @@ class SweepRunner:
         if jobs < 1:
             raise ConfigError(f"--jobs must be at least 1, got {jobs}")
         if out.exists() and not out.is_dir():
-            raise RunError(f"{out} is a file, no folder of a sweep; choose another --out")
+            raise RunError(f"{out} is a file, not the folder of a sweep; choose another --out")
         self.points, self.out, self.jobs, self.say, self.command = points, out, jobs, say, command
         self.results: dict[str, PointResult] = {}
         self._stops = 0

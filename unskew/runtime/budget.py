@@ -31,7 +31,7 @@ LOCKED_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True)
-class Upload:
+class NoisedUpload:
     """The place of a noised upload.
 
     Attributes:
@@ -47,10 +47,10 @@ class Upload:
     request: str
 
 
-FIELDS = {f.name for f in fields(Upload)}
+FIELDS = {f.name for f in fields(NoisedUpload)}
 
 
-def charge(path: Path, upload: Upload, spending: Sequence[Spending], rules: Rules) -> None:
+def charge(path: Path, upload: NoisedUpload, spending: Sequence[Spending], rules: Rules) -> None:
     """Record a noised upload before it leaves.
 
     Args:
@@ -111,8 +111,8 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 raise ValueError
         except (ValueError, TypeError, KeyError, RecursionError):
             raise RunError(
-                f"line {number} of {path} is damaged; it records what this client has told about its data, restore it "
-                "from a copy"
+                f"line {number} of {path} is damaged; it records what this client has disclosed about its data; "
+                "restore it from a copy"
             ) from None
         yield row
 

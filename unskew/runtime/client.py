@@ -40,7 +40,7 @@ from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock, lockable
 from unskew.protocol import ClientId, Held, Keep, Me, hook, map_held, map_keep, personalise_of, steps_of
-from unskew.runtime.budget import Upload, charge
+from unskew.runtime.budget import NoisedUpload, charge
 from unskew.runtime.message import (
     REPLIES,
     REQUESTS,
@@ -363,7 +363,7 @@ def _charge(runtime: ClientRuntime, setup: ClientSetup, head: StepRequest, messa
     drawn = hashlib.sha256(b"account" + _secret(runtime)).hexdigest()
     request = (drawn, context.config, context.run, context.cell, context.round, head.step, what)
     place = hashlib.sha256(repr(request).encode()).hexdigest()
-    upload = Upload(runtime.account or runtime.info.data, context.config, context.cell, place)
+    upload = NoisedUpload(runtime.account or runtime.info.data, context.config, context.cell, place)
     charge(runtime.privacy or runtime.state / "privacy.jsonl", upload, spending(head.step, message), runtime.rules)
 
 

@@ -48,7 +48,9 @@ def check_count(counts: Iterable[int], declared: int | None, most: int) -> int |
         raise WireError(f"a reply gives one number of examples, got {numbers}")
     for n in numbers:
         if declared is not None and n != declared:
-            raise WireError(f"it says it has {n} examples, and said {declared} before; a client's number never changes")
+            raise WireError(
+                f"it reports {n} examples but declared {declared} earlier; a client's count must not change"
+            )
         if n > most:
             raise WireError(f"it says it has {n} examples, and server.toml allows max_examples = {most}")
     return numbers[0] if numbers else None

@@ -70,7 +70,7 @@ def tune(
             number of its actors, by default one a core.
         final_seeds: Number of fresh seeds of the comparison.
         progress: Say on stderr how far it is.
-        settings: Further settings of the experiment, as clients_per_round or val_fraction.
+        settings: Further settings of the experiment, such as clients_per_round or val_fraction.
 
     Raises:
         ConfigError, DataError: If the experiment or the budget is impossible.

@@ -18,7 +18,7 @@ SEEDS = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Worth:
+class TuningGain:
     """Gain from tuning a method.
 
     Attributes:
@@ -52,7 +52,7 @@ class Tuning:
 
     sites: Sites
     searches: tuple[Searched, ...]
-    worth: Mapping[str, Worth]
+    worth: Mapping[str, TuningGain]
     budget: Budget
     seeds: tuple[int, ...]
 
@@ -100,14 +100,14 @@ def compared(
         before = _scores(sites, s.method, fresh)
         after = before if s.tuned == s.method else _scores(sites, s.tuned, fresh)
         both = before is not None and after is not None
-        worth[label] = Worth(before, after, gain(after or (), before or (), sites.measure)[0] if both else None)
+        worth[label] = TuningGain(before, after, gain(after or (), before or (), sites.measure)[0] if both else None)
     tuned = {s.method.label: worth[s.method.label] for s in searches if s.ranges}
     stand = standing({label: _at(w, sites.measure) for label, w in tuned.items() if w.gain is not None})
     worth |= {label: dataclasses.replace(w, stands=label in stand) for label, w in tuned.items()}
     return Tuning(sites, searches, worth, budget, fresh)
 
 
-def _at(worth: Worth, measure: Measure) -> Callable[[float], Gain]:
+def _at(worth: TuningGain, measure: Measure) -> Callable[[float], Gain]:
     return lambda confidence: gain(worth.after or (), worth.before or (), measure, confidence)[0]
 
 

@@ -21,7 +21,7 @@ from unskew.experiment.config import Method, fingerprint
 from unskew.keys import Key
 from unskew.schema import Search
 from unskew.tuning.space import present, with_values
-from unskew.tuning.trainers import Reached, Step, Trainers
+from unskew.tuning.trainers import Step, StepOutcome, Trainers
 
 Pruner = Literal["median", "hyperband", "none"]
 State = Literal["complete", "pruned", "diverged"]
@@ -208,7 +208,7 @@ class _Search:
         self.running[number] = _Running(trial, values)
         return self._step(search, number)
 
-    def took(self, reached: Reached) -> Step | None:
+    def took(self, reached: StepOutcome) -> Step | None:
         """Take the outcome of a step; the next one, or None if the trial has ended."""
         number, run = reached.trial, self.running[reached.trial]
         run.look += 1

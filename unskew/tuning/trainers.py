@@ -1,4 +1,4 @@
-"""Where trials train: in this process, in processes of this machine, or in actors of a Ray cluster.
+"""Training of trials: in this process, in processes of this machine, or in actors of a Ray cluster.
 
 A step of a trial is a function of what it is asked alone (method, values, rounds): a training that a worker no longer
 has, because Ray began it anew, is made again and ends with the same bits.  Nothing but the task goes to a worker, and
@@ -47,8 +47,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Reached:
-    """What a step came to.
+class StepOutcome:
+    """Outcome of a step.
 
     Attributes:
         search, trial: As in `Step`.
@@ -73,7 +73,7 @@ class Trainers(Protocol):
         """Give a worker that has nothing a step."""
         ...
 
-    def receive(self) -> tuple[int, Reached]:
+    def receive(self) -> tuple[int, StepOutcome]:
         """Wait for a worker's answer.
 
         Raises:
@@ -87,14 +87,14 @@ class Trainers(Protocol):
 
 
 @dataclass(eq=False)
-class Trainer:
+class TrialWorker:
     """A worker's work: the trials that it has begun."""
 
     sites: Sites
     methods: Sequence[Method]
     begun: dict[tuple[int, int], Training] = field(default_factory=dict)
 
-    def train(self, step: Step) -> Reached:
+    def train(self, step: Step) -> StepOutcome:
         """Train a trial up to a round and score it on validation rows."""
         began, key, sites = time.monotonic(), (step.search, step.trial), self.sites
         fold, rounds, seed = sites.folds[0], sites.experiment.rounds, sites.experiment.seeds[0]
@@ -112,7 +112,7 @@ class Trainer:
             at = self.begun[key].at if key in self.begun else 0
         if step.last or not math.isfinite(score):
             self.begun.pop(key, None)
-        return Reached(*key, score if math.isfinite(score) else None, at, time.monotonic() - began)
+        return StepOutcome(*key, score if math.isfinite(score) else None, at, time.monotonic() - began)
 
 
 # ---------------------------------------------------------------- this process
@@ -120,22 +120,22 @@ class Trainer:
 class Here:
     """This process: a step is done when it is asked for."""
 
-    trainer: Trainer
+    trainer: TrialWorker
     count: int = 1
-    answer: Reached | None = None
+    answer: StepOutcome | None = None
 
     def send(self, worker: int, step: Step) -> None:
         """Train."""
         self.answer = self.trainer.train(step)
 
-    def receive(self) -> tuple[int, Reached]:
+    def receive(self) -> tuple[int, StepOutcome]:
         """The answer."""
         assert self.answer is not None
         answer, self.answer = self.answer, None
         return 0, answer
 
     def close(self) -> None:
-        """Nothing is to be ended."""
+        """Do nothing: there is no process to stop."""
 
 
 # ---------------------------------------------------------------- processes
@@ -146,7 +146,7 @@ class Processes:
         ConfigError: If the system cannot fork.
     """
 
-    def __init__(self, trainer: Trainer, count: int) -> None:
+    def __init__(self, trainer: TrialWorker, count: int) -> None:
         if "fork" not in get_all_start_methods():
             raise ConfigError(f"workers = {count} needs a system that can fork; leave it out, or give ray an address")
         self.count = count
@@ -159,7 +159,7 @@ class Processes:
             self.close()
             raise WorkerError(f"{count} worker processes could not be started: {error.strerror}; give fewer") from error
 
-    def _begin(self, trainer: Trainer) -> None:
+    def _begin(self, trainer: TrialWorker) -> None:
         mine, theirs = Pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -184,7 +184,7 @@ class Processes:
         except OSError:
             raise self._lost(worker) from None
 
-    def receive(self) -> tuple[int, Reached]:
+    def receive(self) -> tuple[int, StepOutcome]:
         """Read the first answer that is there.
 
         Raises:
@@ -198,7 +198,7 @@ class Processes:
             raise self._lost(worker) from None
         if isinstance(answer, list):
             raise exception(*answer)
-        return worker, Reached(**answer)
+        return worker, StepOutcome(**answer)
 
     def _lost(self, worker: int) -> WorkerError:
         how = self.processes[worker].ended() or "it no longer answers"
@@ -213,11 +213,11 @@ class Processes:
         self.pipes, self.processes = [], []
 
 
-def _plain(of: Step | Reached) -> dict[str, Any]:
+def _plain(of: Step | StepOutcome) -> dict[str, Any]:
     return {**vars(of), **({"values": dict(of.values)} if isinstance(of, Step) else {})}
 
 
-def _serve(trainer: Trainer, pipe: Connection) -> None:
+def _serve(trainer: TrialWorker, pipe: Connection) -> None:
     """Answer steps until the other end is closed."""
     try:
         while True:
@@ -240,7 +240,7 @@ class _Actor:
         sys.path.extend(p for p in path if p not in sys.path)  # methods and data of the user's own are found there
         # A reference in a list is not resolved, so the constructor does not fail when an actor begins again.
         self._put, self._expected = trainer[0], expected
-        self._trainer: Trainer | None = None
+        self._trainer: TrialWorker | None = None
 
     def train(self, step: dict[str, Any]) -> Any:
         """Do a step."""
@@ -248,7 +248,7 @@ class _Actor:
             if apart := on_ray.differences(self._expected):
                 raise WorkerError(f"a node of the Ray cluster is not like this one ({'; '.join(apart)}); take it out")
             if self._trainer is None:
-                self._trainer = Trainer(*on_ray.imported().get(self._put))
+                self._trainer = TrialWorker(*on_ray.imported().get(self._put))
             return _plain(self._trainer.train(Step(**step)))
         except Exception as error:
             return failure(error)
@@ -262,7 +262,7 @@ class OnRay:
         WorkerError: If there is no cluster at the address.
     """
 
-    def __init__(self, trainer: Trainer, address: str, count: int | None) -> None:
+    def __init__(self, trainer: TrialWorker, address: str, count: int | None) -> None:
         try:
             self._ray = on_ray.imported()
         except ConfigError:
@@ -280,7 +280,7 @@ class OnRay:
         """Call the actor."""
         self._sent[self._actors[worker].train.remote(_plain(step))] = worker
 
-    def receive(self) -> tuple[int, Reached]:
+    def receive(self) -> tuple[int, StepOutcome]:
         """Wait for the first actor that is done.
 
         Raises:
@@ -295,7 +295,7 @@ class OnRay:
             raise WorkerError(f"Ray gave up on a trial after {on_ray.RETRIES} retries: {reason}") from error
         if isinstance(answer, list):
             raise exception(*answer)
-        return worker, Reached(**answer)
+        return worker, StepOutcome(**answer)
 
     def close(self) -> None:
         """End the actors, and Ray where it was begun here."""
@@ -313,7 +313,7 @@ def trainers(sites: Sites, methods: Sequence[Method], workers: int | None, ray: 
     """
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
-    trainer = Trainer(sites, methods)
+    trainer = TrialWorker(sites, methods)
     if ray is not None:
         return OnRay(trainer, ray, workers)
     if workers is None or workers == 1:

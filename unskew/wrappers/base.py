@@ -3,7 +3,8 @@
     us.wrap(SCAFFOLD(), DW(mu=0.1), ClipNorm(1.0))
 
 is SCAFFOLD with the class-relation term, whose replies are then clipped: the first wrapper is next to the method, and
-each one after it sees a method that is wrapped already.  Order is meaning: clip and noise is not noise and clip.
+each one after it sees a method that is wrapped already.  Order matters: clipping and then adding noise differs from
+adding noise and then clipping.
 
 A wrapper is a frozen dataclass; its fields are its settings.  It overrides what it changes of
 
@@ -25,7 +26,7 @@ in its class attribute `Message`, `Reply`, `State` or `Memory`; None leaves the 
 
 Every other part of a method, `serve` and all optional hooks, the wrapper may define too, with `method` as the first
 argument.  What it does not define is the method's own: records of the wrapper, clients and federations among the
-arguments are turned into the method's first, so a hook that is invented tomorrow is handed on as well.
+arguments are turned into the method's first, so hooks that are added later are passed on as well.
 """
 
 import functools
@@ -62,8 +63,8 @@ class Wrapper:
 
     Attributes:
         Message, Reply, State, Memory: Generic records that hold the method's in a field `of`; None adds nothing.
-        adds_nothing: True if all that clients and plan tell follows from what the wrapped method tells, so that noise
-            which the method adds covers it.
+        adds_nothing: True if everything that clients and the plan reveal follows from what the wrapped method reveals,
+            so that the method's own noise covers it.
         one_by_one: True if each reply is changed without regard to the others.
     """
 

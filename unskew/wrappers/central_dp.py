@@ -15,7 +15,7 @@ Adaptive   b = (1 / M) (sum_k (1[|u_k| <= C] - 1/2) + sigma_b Normal(0, 1)) + 1/
            both releases together are one Gaussian mechanism of multiplier z                                     (3)
 Privacy    The data of one client are covered, if they are replaced by any others: s moves by at most 2 C, so that
            its Gaussian mechanism has the multiplier z / 2.  Cohorts are drawn uniformly, M of N without replacement,
-           which amplifies (`unskew.server.privacy`).  All clients weigh the same.  What a method does with s costs
+           which amplifies (`unskew.server.privacy`).  All clients have equal weight.  What a method does with s costs
            nothing more, and it gets nothing else of any reply: others are refused.
            In a deployment the server also refuses replies by how they compare with the others; that is not covered.
 Departures The sum's noise is not divided among clients; Poisson sampling is not offered.  Sums are in floating point,
@@ -136,7 +136,7 @@ class CentralDP(Wrapper):
         if self.max_epsilon is not None and not self.noise_multiplier:
             raise ConfigError("max_epsilon needs noise: set noise_multiplier > 0, or leave max_epsilon out")
         if math.isinf(self.clip) and (self.noise_multiplier or self.adaptive):
-            raise ConfigError("noise is in proportion to clip, which must be finite then, got inf; set clip")
+            raise ConfigError("noise is proportional to clip, so clip must be finite, got inf; set clip")
         if self.noise_multiplier:
             privacy.require()
 
@@ -212,7 +212,9 @@ class CentralDP(Wrapper):
             if linear.by is not None:
                 raise refuse(f"makes a mean for each group of clients in step {step!r}, which reveals the groups")
             if linear.weight is not None and not is_count(types and types.reply, linear.weight):
-                raise refuse(f"weights replies to step {step!r} by what clients say, where all must weigh the same")
+                raise refuse(
+                    f"weights replies to step {step!r} by what clients report, where all must have equal weight"
+                )
         if set(request.to) not in ({*fed.clients}, *map(set, cohorts)):
             raise refuse(f"asks clients for step {step!r} that were not drawn uniformly")
         models = [sent_model(message) for message in request.to.values()]

@@ -105,7 +105,7 @@ class DPSGD(Wrapper):
         if self.max_epsilon is not None and not self.noise_multiplier:
             raise ConfigError("max_epsilon needs noise: set noise_multiplier > 0, or leave max_epsilon out")
         if math.isinf(self.clip) and self.noise_multiplier:
-            raise ConfigError("noise is in proportion to clip, which must be finite then, got inf; set clip")
+            raise ConfigError("noise is proportional to clip, so clip must be finite, got inf; set clip")
         if self.noise_multiplier:
             privacy.require()
 

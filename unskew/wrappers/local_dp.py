@@ -72,7 +72,7 @@ class LocalDP(UploadWrapper):
     def __post_init__(self) -> None:
         privacy.require()
         if math.isinf(self.clip):
-            raise ConfigError("noise is in proportion to clip, which must be finite, got inf; set clip")
+            raise ConfigError("noise is proportional to clip, so clip must be finite, got inf; set clip")
         if self.most == 0:
             raise ConfigError(
                 f"max_epsilon = {self.max_epsilon:g} does not allow one upload, which costs {self.epsilon(1):.4g} with "

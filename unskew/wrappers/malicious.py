@@ -1,9 +1,8 @@
 """Malicious clients around a method: clients that take part and do not do what it says.
 
-A malicious client does the method's work and then sends something else in its place (`unskew.world.attack`), after
-everything that honest clients do to their uploads: it does not clip what it does not want clipped.  Honest clients'
-    replies stay what
-they are, to the bit, and without malicious clients there is no wrapper.
+A malicious client does the method's work and then sends something else in its place (`unskew.world.attack`), after all
+that honest clients do to their uploads: nothing it sends is clipped or compressed.  Honest clients' replies are
+bit-identical to a run without an attack; without malicious clients there is no wrapper.
 """
 
 from collections.abc import Mapping
@@ -68,7 +67,7 @@ class ColludingAttack(ReplyWrapper):
         _check(self.attack, method, super().check)
 
     def permit(self, method: Any, request: Any) -> None:
-        """Permit every request: an attacker does not ask."""
+        """Permit every request."""
 
     def change(
         self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation

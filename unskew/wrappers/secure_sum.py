@@ -274,10 +274,10 @@ class SecureSum(Wrapper):
         return () if kind is None else uploads(kind.reply)
 
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
-        """Refuse keys, shares and vectors that are none; what is in a vector nobody sees.
+        """Refuse malformed keys, shares and vectors; a vector's contents cannot be checked.
 
         Raises:
-            WireError: If they are none.
+            WireError: If one is malformed.
         """
         if isinstance(reply, SecureReply) and (reply.masked.dtype != torch.int64 or reply.masked.dim() != 1):
             raise WireError(f"a masked vector must be int64 (numbers), got {reply.masked.dtype}")

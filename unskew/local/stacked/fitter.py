@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unskew.local.stacked.network import NetworkTraits
-from unskew.local.stacked.rows import Fit, Form, RowContext, Rows, Spec, stream
+from unskew.local.stacked.rows import Fit, Form, ModelRows, RowContext, Spec, stream
 from unskew.local.stacked.tables import to_host
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Constant, Fitted, Sgd, SgdConfig, Term, sees_features
@@ -45,7 +45,7 @@ class Fitter:
         self.captures = self.cuda  # whether steps are captured and kept
         self._forms: dict[tuple[SgdConfig, tuple[Term, ...]], Form | None] = {}
         self._seen: Params | None = None
-        self._kept: dict[Spec, Rows] = {}
+        self._kept: dict[Spec, ModelRows] = {}
         self._streams = [stream(trainer.device) for _ in range(_STREAMS)] if self.cuda else []
 
     # ------------------------------------------------------------------ which form
@@ -153,7 +153,7 @@ class Fitter:
             all(f.job.start[n] is job.start[n] for f in fits for n in rest),
             lane,
         )
-        rows = self._kept.pop(spec, None) or Rows(self.context, spec, job)
+        rows = self._kept.pop(spec, None) or ModelRows(self.context, spec, job)
         if self.captures:
             self._kept[spec] = rows
             for old in list(self._kept)[: -_KEPT * (_STREAMS if form == "streams" else 1)]:

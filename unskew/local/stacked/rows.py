@@ -133,7 +133,7 @@ class RowContext:
         return self._rows_of[client]
 
 
-class Rows:
+class ModelRows:
     """Models of several clients side by side, and the step that changes them in place."""
 
     def __init__(self, context: RowContext, spec: Spec, like: Sgd) -> None:

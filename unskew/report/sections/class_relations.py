@@ -135,7 +135,7 @@ def _shares(record: Record, seed: int) -> tuple[float, ...]:
 
 
 # ---------------------------------------------------------------- the section
-def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.LineStyle]) -> Section | None:
     """The section on FedDW's term; None if there is no round that counts.
 
     Raises:
@@ -175,7 +175,7 @@ def lead(histories: Sequence[DWHistory]) -> str:
     return " ".join(sentences)
 
 
-def _privacy_table(histories: Sequence[DWHistory], marks: Mapping[str, figures.Look]) -> Table:
+def _privacy_table(histories: Sequence[DWHistory], marks: Mapping[str, figures.LineStyle]) -> Table:
     return Table(
         "What each party learned from the soft labels, and what is guaranteed about them",
         (("Method", ""), ("Guarantee", ""), ("The server saw", ""), ("Clients saw", "")),
@@ -195,7 +195,7 @@ def _sentence(text: str) -> str:
 
 
 # ---------------------------------------------------------------- figures
-def _distance_chart(histories: Sequence[DWHistory], marks: Mapping[str, figures.Look]) -> Chart | None:
+def _distance_chart(histories: Sequence[DWHistory], marks: Mapping[str, figures.LineStyle]) -> Chart | None:
     lines = [figures.Line(t.method, marks[t.method], t.distance) for t in histories if t.distance is not None]
     if not lines:
         return None
@@ -213,7 +213,7 @@ def _distance_chart(histories: Sequence[DWHistory], marks: Mapping[str, figures.
     return Chart(title, caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
 
 
-def _norms_chart(histories: Sequence[DWHistory], marks: Mapping[str, figures.Look]) -> Chart | None:
+def _norms_chart(histories: Sequence[DWHistory], marks: Mapping[str, figures.LineStyle]) -> Chart | None:
     drawn = {
         t.method: [(t.shares[s], n) for s, n in t.norms.items() if len(t.shares.get(s, ())) == len(n)]
         for t in histories
@@ -227,7 +227,7 @@ Shared = tuple[Sequence[float], Sequence[float]]
 
 
 def norms_chart(
-    name: str, drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mapping[str, figures.Look] | None = None
+    name: str, drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mapping[str, figures.LineStyle] | None = None
 ) -> Chart:
     """Length of a class's weights against its share (Fig. 4), a mark for each class and seed.
 

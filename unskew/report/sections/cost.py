@@ -172,7 +172,7 @@ def _reached(record: Record, method: str, aim: Target, quantities: tuple[Expense
 
 
 def section(
-    record: Record, marks: Mapping[str, figures.Look], spent: tuple[Expense, ...], priced: Priced | None
+    record: Record, marks: Mapping[str, figures.LineStyle], spent: tuple[Expense, ...], priced: Priced | None
 ) -> Section | None:
     """The table of costs to target; None if there is no target.
 

@@ -321,7 +321,7 @@ def _curve(x: Sequence[int], seeds: Sequence[Floats]) -> stats.Curve:
 
 
 # ---------------------------------------------------------------- the section
-def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.LineStyle]) -> Section | None:
     """FedDif's section of a report; None if no partition is known.
 
     Raises:
@@ -366,7 +366,7 @@ def lead(diffusions: Sequence[Diffusion]) -> str:
     return " ".join(sentences)
 
 
-def _distance_chart(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Chart:
+def _distance_chart(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineStyle]) -> Chart:
     lines = [figures.Line(d.method, marks[d.method], d.distance) for d in diffusions]
     words = list(dict.fromkeys(d.ruler.words for d in diffusions))
     chains, gap = sum(d.chains for d in diffusions), max(d.gap for d in diffusions)
@@ -391,7 +391,7 @@ def _band(lines: Sequence[figures.Line]) -> str:
     return "Band: lowest to highest seed." if max(line.curve.seeds for line in lines) > 1 else "One seed: no band."
 
 
-def _efficiency_chart(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Chart | None:
+def _efficiency_chart(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineStyle]) -> Chart | None:
     drawn = [(d, d.efficiency) for d in diffusions if d.efficiency is not None]
     if not drawn:
         return None
@@ -414,7 +414,7 @@ def _per_mhz(curve: stats.Curve) -> stats.Curve:
     return stats.Curve(curve.x, mean, low, high, curve.seeds)
 
 
-def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.Look]) -> Table:
+def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineStyle]) -> Table:
     entries = tuple(
         TableRow(
             d.method,

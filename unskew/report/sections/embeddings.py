@@ -170,7 +170,7 @@ def uploads_of(info: Embeddings) -> Uploads:
 
 
 # ---------------------------------------------------------------- the section
-def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.LineStyle]) -> Section | None:
     """The section on one-round methods; None if no seed that counts got that far.
 
     Raises:
@@ -256,7 +256,7 @@ def _aligned(r: OneRound, uploads: Uploads) -> str:
     )
 
 
-def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.Look]) -> Table:
+def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.LineStyle]) -> Table:
     def nearest(r: OneRound) -> str:
         return "not reported" if r.nearest is None else f"{r.nearest:.2f} (client {r.client})"
 
@@ -287,7 +287,7 @@ def _sentence(text: str) -> str:
 
 
 # ---------------------------------------------------------------- accuracy by numbers sent
-def accuracy_chart(record: Record, marks: Mapping[str, figures.Look]) -> Chart | None:
+def accuracy_chart(record: Record, marks: Mapping[str, figures.LineStyle]) -> Chart | None:
     """Accuracy by numbers sent, on a logarithmic axis: a mark for each evaluated round in which something travelled."""
     lines, flat, phrases = [], [], []
     scale, show = record.headline.scale, record.headline.with_unit
@@ -602,7 +602,7 @@ def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
     rows, left_out = rungs(uploads, pair)
     same, near, apart = figures.looks([False, False, True])
 
-    def look_of(m: Match) -> figures.Look:
+    def look_of(m: Match) -> figures.LineStyle:
         return same if uploads.joined(m) else near if m.distance <= uploads.threshold else apart
 
     def label_of(i: int) -> str:

@@ -268,7 +268,7 @@ def gains(record: Record, method: str, base: str) -> dict[int, dict[int, float]]
 
 
 # ---------------------------------------------------------------- the section
-def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.LineStyle]) -> Section | None:
     """The section on methods that form groups; None if no partition is known.
 
     Raises:
@@ -343,7 +343,7 @@ def _counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look], base: str | None) -> Table:
+def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.LineStyle], base: str | None) -> Table:
     gain = f"over {base}" if base is not None else "over local training"
     measure = histories[0].measure
     unit = "points" if measure.percent else measure.label
@@ -446,7 +446,7 @@ def colour_of(number: int) -> str:
     return figures.SERIES[number % figures.COLOURS] if number >= 0 else figures.BOUND
 
 
-def _rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Look]) -> Chart | None:
+def _rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, figures.LineStyle]) -> Chart | None:
     lines = [figures.Line(g.method, marks[g.method], g.rand) for g in histories if g.rand is not None]
     if not lines:
         return None

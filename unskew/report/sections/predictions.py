@@ -21,7 +21,7 @@ MOST = 4
 """Methods whose predictions are drawn one beside the other."""
 
 
-def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.LineStyle]) -> Section | None:
     """The section on what global models predict; None if no method's first seed has reported it."""
     numbers = _first(record, methods, PredictedNumbers)
     ranked = _first(record, methods, RankedClasses)
@@ -45,7 +45,7 @@ def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T
     return reports
 
 
-def _numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, figures.Look]) -> Chart:
+def _numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, figures.LineStyle]) -> Chart:
     """Predicted against true, a panel for each method, all with the same axes."""
     shown = dict(list(numbers.items())[:MOST])
     columns = min(2, len(shown))
@@ -92,7 +92,7 @@ def _square(x: str, y: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _roc_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.Look]) -> Chart:
+def _roc_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle]) -> Chart:
     with figures.style("roc"):
         figure, axes = _square("1 − specificity", "sensitivity")
         axes.plot([0, 1], [0, 1], color=figures.INK, linewidth=0.8)
@@ -103,7 +103,7 @@ def _roc_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.
     return Chart("ROC curve", "Up and left is better; the diagonal is chance.", svg, _legend(ranked, marks))
 
 
-def _precision_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.Look]) -> Chart:
+def _precision_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle]) -> Chart:
     with figures.style("precision"):
         figure, axes = _square("recall", "precision")
         for method, info in ranked.items():
@@ -116,7 +116,7 @@ def _precision_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, fi
     return Chart("Precision and recall", caption, svg, _legend(ranked, marks))
 
 
-def _calibration_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.Look]) -> Chart:
+def _calibration_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle]) -> Chart:
     with figures.style("calibration"):
         figure, axes = _square("predicted probability", "share that is of the class")
         axes.plot([0, 1], [0, 1], color=figures.INK, linewidth=0.8)
@@ -131,7 +131,9 @@ def _calibration_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, 
     return Chart("Calibration", caption, svg, _legend(ranked, marks))
 
 
-def _legend(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.Look]) -> tuple[tuple[str, Markup], ...]:
+def _legend(
+    ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle]
+) -> tuple[tuple[str, Markup], ...]:
     return tuple((method, figures.swatch(marks[method])) for method in ranked)
 
 

@@ -14,7 +14,7 @@ LISTED = 20
 """Clients whose spending is listed."""
 
 
-def draw(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Look]) -> Section | None:
+def draw(record: Record, methods: Sequence[str], marks: Mapping[str, figures.LineStyle]) -> Section | None:
     """The section; None if no seed that counts has spent anything."""
     spent = {m: by_seed(record, m) for m in methods}
     spent = {m: seeds for m, seeds in spent.items() if seeds}
@@ -50,7 +50,7 @@ def _bound(info: PrivacyBudget) -> float:
 
 
 def _chart(
-    spent: Mapping[str, Mapping[int, Mapping[int, PrivacyBudget]]], marks: Mapping[str, figures.Look]
+    spent: Mapping[str, Mapping[int, Mapping[int, PrivacyBudget]]], marks: Mapping[str, figures.LineStyle]
 ) -> Chart | None:
     lines = []
     for method, seeds in spent.items():
@@ -76,7 +76,7 @@ def _chart(
     return Chart("Epsilon by round", caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
 
 
-def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, figures.Look]) -> Table:
+def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, figures.LineStyle]) -> Table:
     return Table(
         "What is guaranteed after the last round, and what each party saw",
         (

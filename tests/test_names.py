@@ -1,0 +1,31 @@
+"""Names and docstrings, as CONTRIBUTING.md asks for them."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import unskew
+
+MODULES = {path: ast.parse(path.read_text()) for path in sorted(Path(unskew.__file__).parent.rglob("*.py"))}
+NO_START = re.compile(r"(of|as|those|what|whose|who|that|which|where|when|if|how|with|by|for)\b", re.IGNORECASE)
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    places = defaultdict(list)
+    for path, module in MODULES.items():
+        for node in module.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(path.name)
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    texts = [
+        (path.name, text)
+        for path, module in MODULES.items()
+        for node in ast.walk(module)
+        if isinstance(node, kinds) and (text := ast.get_docstring(node))
+    ]
+    assert [(name, text[:60]) for name, text in texts if NO_START.match(text)] == []
