@@ -35,7 +35,7 @@ class Factory:
 
 def test_a_callable_value_without_a_hash_is_read_like_a_function() -> None:
     """It has no annotations that the typing module would find, and is refused for that, not for want of a hash."""
-    with pytest.raises(ConfigError, match="settings of Factory are checked by its signature"):
+    with pytest.raises(ConfigError, match="settings of Factory are checked against its signature"):
         schema.build(Factory(3), {"width": 2}, "mine")
     assert schema.build(Factory, {"factor": 3}, "mine") == Factory(3)
 

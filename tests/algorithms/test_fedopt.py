@@ -200,7 +200,7 @@ def test_a_rule_of_ones_own_stands_in_python_and_in_a_file() -> None:
     made = from_python.method_of(method.algorithm)
     assert (made.name, made.options["server"]) == ("fedprox", method.options["server"])
     assert config.method(made.name, made.options).algorithm == method.algorithm
-    with pytest.raises(ConfigError, match=r"^algorithm.server.name names code .*:PartWay.*pass --allow-code"):
+    with pytest.raises(ConfigError, match=r"^method.server.name names code .*:PartWay.*pass --allow-code"):
         config.parse({"rounds": 1, "method": table})
 
 

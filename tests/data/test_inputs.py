@@ -47,7 +47,7 @@ def test_texts_become_the_ids_of_the_words_that_were_trained_on():
 @pytest.mark.parametrize(
     ("inputs", "x", "text"),
     [
-        (Inputs("images", (0.5,), (0.1,)), np.zeros((2, 4, 4, 3)), r"shape \(N, H, W\), as .* got \(2, 4, 4, 3\)"),
+        (Inputs("images", (0.5,), (0.1,)), np.zeros((2, 4, 4, 3)), r"shape \(N, H, W\), like .* got \(2, 4, 4, 3\)"),
         (Inputs("images", (0.5,) * 3, (0.1,) * 3), np.zeros((2, 3, 4, 4)), r"shape \(N, H, W, 3\)"),
         (Inputs("images", (0.5,), (0.1,)), np.full((2, 4, 4), 0.3), "whole values from 0 to 255"),
         (Inputs("images", (0.5,), (0.1,)), np.full((2, 4, 4), -1), "whole values from 0 to 255"),

@@ -146,7 +146,7 @@ def test_headlines_come_first_with_the_claim_that_stands_for_each(tmp_path: Path
     with pytest.raises(RunError, match="mine/one has no claim that fits 'c \\*'; correct or remove it"):
         keep(result("mine/one", Claim("a", False, "-1")), tmp_path)
     (tmp_path / "headlines.toml").write_text("[[headlines]]\npaper = 'Mine'\n", "utf-8")
-    with pytest.raises(RunError, match=r"headlines.toml is no list of headlines: TypeError"):
+    with pytest.raises(RunError, match=r"headlines.toml is not a list of headlines: TypeError"):
         overview.page(tmp_path)
 
 
