@@ -178,6 +178,7 @@ class _Actor:
                 f"node {platform.node()} is not like the one the run began on ({'; '.join(found)}), and would "
                 "not give the same bits; take it out of the cluster, or set mixed = true in runtime.executor_options"
             )
+        self._expected = None  # a process stays on its machine
 
 
 # ---------------------------------------------------------------- the driver's side
