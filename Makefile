@@ -100,4 +100,4 @@ bench-peers: $(STAMP) ## Measure unskew beside Flower, pfl-research and FedJAX (
 	$(BIN)/python bench/peers/run.py
 
 clean: ## Remove what make made
-	rm -rf $(VENV) demo build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) demo build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache *.egg-info

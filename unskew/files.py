@@ -1,10 +1,12 @@
 """Files that are written whole or not at all, and that survive a power cut once they are."""
 
+import errno
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 Content = bytes | str | Iterable[bytes | memoryview]
 """A file's content, whole or in pieces; text becomes UTF-8."""
@@ -56,6 +58,34 @@ def appendable(path: Path) -> IO[bytes]:
         OSError: If it cannot be opened, or is a link.
     """
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a row to a file of JSON lines, on the disk when this returns; only its owner can read a new file.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
+    with os.fdopen(fd, "r+b", buffering=0) as f:
+        size = f.seek(0, os.SEEK_END)
+        if size and os.pread(f.fileno(), 1, size - 1) != b"\n":
+            f.write(b"\n")  # a row that a power cut tore stays a line of its own
+        line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        if f.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.fsync(f.fileno())
+
+
+def rename_folder(temporary: Path, final: Path) -> None:
+    """Give a folder that is written whole its name, so that it survives a power cut.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
+    temporary.rename(final)
+    sync_folder(final.parent)
 
 
 def sync_folder(folder: Path) -> None:

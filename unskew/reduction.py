@@ -18,11 +18,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
 
-import torch
-from torch import Tensor
-
 from unskew.errors import QuorumError
-from unskew.tree import Params, is_record
+from unskew.tree import Params, is_record, wide
 
 CHUNK = 16
 """Places, in the order asked, whose replies are summed before the sum joins those of the places before."""
@@ -130,14 +127,14 @@ class _Sum:
     """
 
     def __init__(self, table: Params, weight: float) -> None:
-        self.sums = {k: _wide(t) * weight for k, t in table.items()}
+        self.sums = {k: wide(t) * weight for k, t in table.items()}
         self.first: Params | None = table
         self.weight = weight
         self.kinds = {k: t.dtype for k, t in table.items()}
 
     def add(self, table: Params, weight: float) -> None:
         for k, total in self.sums.items():
-            total.add_(_wide(table[k]), alpha=weight)
+            total.add_(wide(table[k]), alpha=weight)
         self.weight += weight
         self.first = None
 
@@ -154,10 +151,6 @@ class _Sum:
 
     def total(self) -> Params:
         return {k: t.to(self.kinds[k]) for k, t in self.sums.items()}
-
-
-def _wide(t: Tensor) -> Tensor:
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 
 @dataclass(frozen=True)

@@ -131,3 +131,8 @@ def unflat(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
 def squared_norm(params: Mapping[str, Tensor]) -> Tensor:
     """Sum of squares over all entries, a scalar."""
     return torch.stack([t.square().sum() for t in params.values()]).sum()
+
+
+def wide(t: Tensor) -> Tensor:
+    """The tensor in at least single precision, in which sums over clients are kept."""
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t

@@ -22,7 +22,7 @@ from unskew.history import history
 from unskew.keys import Key
 from unskew.protocol import Me, Step
 from unskew.record import reader
-from unskew.report import newcomers, table
+from unskew.report import newcomers, stats, table
 from unskew.report.html import write_report
 from unskew.report.summary_text import what
 from unskew.run import loop
@@ -190,13 +190,13 @@ def test_welch_over_two_seeds_averages_the_differences() -> None:
     The squared standard error of the mean of two is .025 / 4 = .00625, so it is .0791; by Satterthwaite the freedom is
     .025^2 / (2 * .0025^2 + 2 * .01^2) = 2.941, where t is 3.216: .2 -+ .254.
     """
-    low, high = newcomers.welch([((0.8, 0.9), (0.5, 0.7)), ((0.7, 0.9), (0.6, 0.7))]) or (math.nan, math.nan)
+    low, high = stats.welch([((0.8, 0.9), (0.5, 0.7)), ((0.7, 0.9), (0.6, 0.7))]) or (math.nan, math.nan)
     assert (low + high) / 2 == pytest.approx(0.2)
     assert (high - low) / 2 == pytest.approx(0.254, abs=1e-3)
 
 
 def test_there_is_no_interval_over_a_single_newcomer() -> None:
-    assert newcomers.welch([((0.8, 0.9), (0.5,))]) is None
+    assert stats.welch([((0.8, 0.9), (0.5,))]) is None
 
 
 # ---------------------------------------------------------------- what a newcomer is served

@@ -304,7 +304,7 @@ def test_every_answer_and_refusal_is_a_row_that_is_on_the_disk_before_it_leaves(
     site: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
-    monkeypatch.setattr("unskew.runtime.policy.os.fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    monkeypatch.setattr("unskew.files.os.fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
     there = site(FedAvg(local=SMALL), audit=tmp_path / "audit.jsonl", rules=rules(relay=False))
     reply = there.ask(3)
     there.client.answer(write("fetch", FetchRequest(read(there.order, REQUESTS).context, (), "n")))

@@ -36,7 +36,7 @@ from unskew.deploy.settings import Address, ServerConfig, read_settings
 from unskew.deploy.wheel import build_wheel
 from unskew.errors import ConfigError, DeployError, did_you_mean
 from unskew.experiment.config import Experiment, to_toml
-from unskew.files import PRIVATE, write_atomically
+from unskew.files import PRIVATE, rename_folder, write_atomically
 from unskew.runtime import resident
 from unskew.version import __version__
 
@@ -102,7 +102,7 @@ def pack(
             signing.sign(coordinator, client_folder(new, client), client)
         if folder.exists():
             folder.rmdir()
-        new.rename(folder)
+        rename_folder(new, folder)
     except OSError as error:
         where = error.filename or folder
         raise DeployError(f"cannot write {where}: {error.strerror}; make room or choose another --out") from None

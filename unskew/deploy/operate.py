@@ -18,7 +18,7 @@ from unskew.deploy.launch import ClientProcesses, ProcessGroup, Say, ServerProce
 from unskew.deploy.settings import Address, ServerConfig, own_state, read_rules, read_settings
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
-from unskew.files import write_atomically
+from unskew.files import rename_folder, write_atomically
 from unskew.protocol import hook
 from unskew.record.logs import LOGS
 from unskew.run import setup as run_setup
@@ -370,7 +370,7 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, config: ServerC
         new = out / ".deploy"
         shutil.rmtree(new, ignore_errors=True)
         folders.pack(new, experiment, num_clients, address, address, config=config, portable=False)
-        new.rename(deployment)
+        rename_folder(new, deployment)
     make_private(deployment)
     # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
     account = str((deployment / "privacy.jsonl").absolute())

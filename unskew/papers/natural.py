@@ -5,7 +5,6 @@ Settings", NeurIPS 2022; numbers of the results in its repository (owkin/FLamby,
 five seeds.
 """
 
-import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import special
 from torch import nn
 
 from unskew.data import sources
@@ -37,7 +35,7 @@ from unskew.papers.toolkit import (
 from unskew.record.logs import ADAPTED, SERVED, gap_name
 from unskew.record.reader import info_of, read
 from unskew.report.sections.groups import adjusted_rand, members
-from unskew.report.stats import CONFIDENCE
+from unskew.report.stats import welch
 from unskew.run import setup as run_setup
 
 HOSPITALS = ("Cleveland", "Hungary", "Switzerland", "Long Beach V.A.")
@@ -65,12 +63,10 @@ def mean_over_clients(by_client: Sequence[Sequence[float]]) -> list[float]:
 def agreement(text: str, ours: Sequence[float], theirs: Sequence[float], factor: float = 100.0) -> Claim:
     """The claim that two means of independent seeds agree: Welch's 95 % interval of their difference has zero in it."""
     difference = statistics.fmean(ours) - statistics.fmean(theirs)
-    parts = [(statistics.variance(v) / len(v), len(v)) for v in (ours, theirs)]
-    total = sum(v for v, _ in parts)
-    if total <= 0.0:
+    bounds = welch([(ours, theirs)])
+    if bounds is None:
         return Claim(text, abs(difference) < 1e-6, f"{factor * difference:+.2f} points, no spread")
-    freedom = total**2 / sum(v**2 / (n - 1) for v, n in parts)
-    half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
+    half = bounds[1] - difference
     evidence = (
         f"{factor * statistics.fmean(ours):.2f} ± {factor * statistics.stdev(ours):.2f} against "
         f"{factor * statistics.fmean(theirs):.2f} ± {factor * statistics.stdev(theirs):.2f}: "

@@ -4,19 +4,15 @@ Two intervals of a gap are given: over seeds, as everywhere in a report, and ove
 of so few newcomers can be trusted: Welch's, of the clients' values in each seed, averaged over the seeds.
 """
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from scipy import special
 
 from unskew.errors import RunError
 from unskew.record.logs import ADAPTED, SERVED, gap_name
 from unskew.record.reader import Record, configured
 from unskew.report import figures, tables
 from unskew.report.section import Chart, Section, Table, TableRow
-from unskew.report.stats import CONFIDENCE, Spread, interval
+from unskew.report.stats import Spread, interval, welch
 from unskew.tasks.measure import Measure
 
 
@@ -69,28 +65,6 @@ def _gap(record: Record, method: str, seeds: Sequence[int], part: str) -> Gap | 
     client_values = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
     pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in client_values]
     return Gap(Spread(values), interval(values, sequential=record.until is not None), welch(pairs))
-
-
-def welch(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float] | None:
-    """Welch's 95 % interval of the difference of two means over clients, averaged over seeds; None below two clients.
-
-    With variances s^2 and t^2 of n and m clients, a seed's squared standard error is s^2/n + t^2/m, that of the mean
-    over k seeds the sum over seeds divided by k^2; its degrees of freedom are Welch and Satterthwaite's.
-
-    >>> low, high = welch([((0.8, 0.9), (0.5, 0.7))])
-    >>> f"{low:.3f} {high:.3f}"
-    '-0.329 0.829'
-    """
-    if not pairs or any(min(len(a), len(b)) < 2 for a, b in pairs):
-        return None
-    difference = statistics.fmean(statistics.fmean(a) - statistics.fmean(b) for a, b in pairs)
-    parts = [(statistics.variance(of) / len(of), len(of)) for pair in pairs for of in pair]
-    total = sum(v for v, _ in parts)
-    if not total > 0.0:
-        return None
-    freedom = total**2 / sum(v**2 / (n - 1) for v, n in parts)
-    half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total) / len(pairs)
-    return difference - half, difference + half
 
 
 def section(record: Record, marks: Mapping[str, figures.LineStyle]) -> Section | None:

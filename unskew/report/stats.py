@@ -125,3 +125,25 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
         largest = max(largest, min(1.0, (len(p_values) - i) * p_values[name]))
         corrected[name] = largest
     return corrected
+
+
+def welch(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float] | None:
+    """Welch's 95 % interval of the difference of two means over clients, averaged over seeds; None below two clients.
+
+    With variances s^2 and t^2 of n and m clients, a seed's squared standard error is s^2/n + t^2/m, that of the mean
+    over k seeds the sum over seeds divided by k^2; its degrees of freedom are Welch and Satterthwaite's.
+
+    >>> low, high = welch([((0.8, 0.9), (0.5, 0.7))])
+    >>> f"{low:.3f} {high:.3f}"
+    '-0.329 0.829'
+    """
+    if not pairs or any(min(len(a), len(b)) < 2 for a, b in pairs):
+        return None
+    difference = statistics.fmean(statistics.fmean(a) - statistics.fmean(b) for a, b in pairs)
+    parts = [(statistics.variance(of) / len(of), len(of)) for pair in pairs for of in pair]
+    total = sum(v for v, _ in parts)
+    if not total > 0.0:
+        return None
+    freedom = total**2 / sum(v**2 / (n - 1) for v, n in parts)
+    half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total) / len(pairs)
+    return difference - half, difference + half

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from unskew.errors import RunError
-from unskew.files import appendable, sync_folder, write_atomically
+from unskew.files import appendable, rename_folder, sync_folder, write_atomically
 from unskew.lock import lock, lockable
 from unskew.record.logs import lines, read_text, refusal
 from unskew.record.logs import rows as rows_of
@@ -85,8 +85,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> N
                 write_atomically(temporary / name, content)
             else:
                 content(temporary / name)
-        temporary.rename(folder)
-        sync_folder(folder.parent)
+        rename_folder(temporary, folder)
     except OSError as error:
         raise RunError(
             f"cannot make the run folder {folder}: {error.strerror or error}; choose another --out, or fix this"

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from unskew.errors import RunError, WireError
+from unskew.files import append_row
 from unskew.lock import lock, lockable
 from unskew.protocol import Spending
-from unskew.runtime.policy import Rules, append
+from unskew.runtime.policy import Rules
 from unskew.server import privacy
 
 LOCKED_WITHIN_S = 30.0
@@ -90,7 +91,8 @@ def charge(path: Path, upload: NoisedUpload, spending: Sequence[Spending], rules
                     "max_epsilon", f"with this upload epsilon would be {epsilon:.4g} about this client's data"
                 )
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        append(path, {"time": now, **asdict(upload), "spending": costs})  # one row: it is written whole or not at all
+        # One row: it is written whole or not at all.
+        append_row(path, {"time": now, **asdict(upload), "spending": costs})
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -5,10 +5,8 @@ of the participant's own.  Every request that a client answers is a row of the a
 the answer leaves.
 """
 
-import errno
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +16,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Interval
 
 from unskew.errors import ConfigError, WireError
+from unskew.files import append_row
 from unskew.runtime.message import HEAD_BYTES, Envelope
 
 
@@ -152,25 +151,7 @@ def record(path: Path, request: Envelope, reply: Envelope) -> None:
         row["refused"] = answered.get("reason")
     else:
         row["released"] = _released(reply, answered)
-    append(path, row)
-
-
-def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a row to a file of JSON lines, on the disk when this returns; only its owner can read a new file.
-
-    Raises:
-        OSError: If the disk refuses.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(fd, "r+b", buffering=0) as f:
-        size = f.seek(0, os.SEEK_END)
-        if size and os.pread(f.fileno(), 1, size - 1) != b"\n":
-            f.write(b"\n")  # a row that a power cut tore stays a line of its own
-        line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
-        if f.write(line) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        os.fsync(f.fileno())
+    append_row(path, row)
 
 
 def _named(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:

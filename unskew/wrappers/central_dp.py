@@ -36,7 +36,7 @@ from unskew.keys import Key
 from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCount, report_of, steps_of
 from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
-from unskew.tree import Params, hints_of, is_record_type
+from unskew.tree import Params, hints_of, is_record_type, wide
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
 from unskew.wrappers.uploads import sent_model, uploads
 
@@ -408,13 +408,13 @@ class NoisedSum:
         if not math.isfinite(size):
             return partial
         if not partial.sums:
-            partial.sums = [{n: torch.zeros_like(_wide(t)) for n, t in table.items()} for table in tables]
+            partial.sums = [{n: torch.zeros_like(wide(t)) for n, t in table.items()} for table in tables]
             partial.kinds = [{n: t.dtype for n, t in table.items()} for table in tables]
             partial.anchored = list(anchored)
         within = size <= self.clip
         for total, table, whole in zip(partial.sums, tables, anchored, strict=True):
             for name, t in total.items():
-                value = _wide(table[name])
+                value = wide(table[name])
                 if not within:
                     scale, anchor = self.clip / size, self._anchor(name, value, whole)
                     value = anchor + scale * (value - anchor)
@@ -470,16 +470,12 @@ class NoisedSum:
         return field(client, reply), False
 
     def _anchor(self, name: str, like: torch.Tensor, whole: bool) -> torch.Tensor:
-        return _wide(self.model[name]) if whole else torch.zeros_like(like)
+        return wide(self.model[name]) if whole else torch.zeros_like(like)
 
     def _squared(self, table: Params, whole: bool) -> float:
         return sum(
             float((t.double() - (self.model[n].double() if whole else 0.0)).square().sum()) for n, t in table.items()
         )
-
-
-def _wide(t: torch.Tensor) -> torch.Tensor:
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 
 # ---------------------------------------------------------------- what a method declares
