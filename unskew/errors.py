@@ -4,10 +4,13 @@ import difflib
 import errno
 import re
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 
 class UnskewError(Exception):
-    """Base of all errors a user can cause or meet; the command prints only its text and exits with 2."""
+    """Base of all errors a user can cause or meet; the command prints only its text and exits with `exit_code`."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class ConfigError(UnskewError):

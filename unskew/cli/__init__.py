@@ -25,7 +25,7 @@ def main() -> None:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except UnskewError as error:
-        _end(type(error).__name__, str(error), 130 if type(error).__name__ == "Interrupted" else 2)
+        _end(type(error).__name__, str(error), error.exit_code)
     except click.NoSuchOption as error:
         _end("UsageError", _setting_instead(error) or error.format_message(), error.exit_code)
     except click.ClickException as error:

@@ -399,3 +399,12 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
 
     fed = divided(manifest.clients)
     return replace(fed, unseen=divided(manifest.unseen)) if manifest.unseen else fed
+
+
+def split_label(fed: FederatedData) -> str:
+    """The split by which clients got their data, as in `dirichlet(alpha=0.1), 20 clients`."""
+    record = {k: v for k, v in fed.split.items() if k not in ("name", "num_clients", "min_samples") and v is not None}
+    inner = ", ".join(f"{k}={v}" for k, v in record.items())
+    name = f"{fed.split['name']}({inner})" if inner else f"{fed.split['name']}"
+    later = "" if fed.unseen is None else f" and {fed.unseen.num_clients} unseen"
+    return f"{name}, {fed.num_clients} clients{later}"

@@ -242,11 +242,11 @@ def lines_chart(
             at = _thin(curve)
             xs, means = [curve.x[j] for j in at], [scale * curve.mean[j] for j in at]
             axes.plot(xs, means, "o", markersize=9, markerfacecolor="none", markeredgecolor=INK, markeredgewidth=0.9)
-        if _spans(axes, [v for line in lines for v in line.curve.mean]) and scale == 1 and log:
+        if _spans([v for line in lines for v in line.curve.mean]) and scale == 1 and log:
             axes.set_yscale("log")
             plain_numbers(axes.yaxis)
             y = f"{y}, log scale"
-        if len(lines) > 1 and _spans(axes, [line.curve.x[-1] for line in lines], 20):
+        if len(lines) > 1 and _spans([line.curve.x[-1] for line in lines], 20):
             smallest = min((v for line in lines for v in line.curve.x if v > 0), default=1.0)
             axes.set_xscale("symlog", linthresh=smallest)
             plain_numbers(axes.xaxis)
@@ -280,7 +280,7 @@ def drawn(look: LineStyle) -> dict[str, Any]:
     }
 
 
-def _spans(axes: Axes, values: Sequence[float], factor: float = 50) -> bool:
+def _spans(values: Sequence[float], factor: float = 50) -> bool:
     """True if the values need a logarithmic axis."""
     positive = [v for v in values if math.isfinite(v) and v > 0]
     return len(positive) > 1 and max(positive) > factor * min(positive)

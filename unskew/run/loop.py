@@ -18,12 +18,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from unskew import info, machine, wire
-from unskew.data.federated import FederatedData, to_columns, to_manifest
+from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
 from unskew.experiment.config import Experiment, fingerprint, load, to_toml
 from unskew.files import write_atomically
@@ -64,6 +64,8 @@ BATCH = 256
 
 class Interrupted(RunError):
     """The user asked the run to stop; it can resume from a checkpoint."""
+
+    exit_code: ClassVar[int] = 130
 
 
 class EnvironmentChanged(RunError):
@@ -220,7 +222,7 @@ def _partition_columns(feds: Mapping[int, FederatedData], client_rows: int) -> d
 
 def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
     cells = [
-        {"method": m.label, "setting": setting(experiment, feds[seed]), "seed": seed, "bound": m.bound}
+        {"method": m.label, "setting": split_label(feds[seed]), "seed": seed, "bound": m.bound}
         for seed in experiment.seeds
         for m in experiment.methods
     ]
@@ -240,15 +242,6 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)
     return json.dumps(card, indent=1)
-
-
-def setting(experiment: Experiment, fed: FederatedData) -> str:
-    """The run's split, as in `dirichlet(alpha=0.1), 20 clients`."""
-    record = {k: v for k, v in fed.split.items() if k not in ("name", "num_clients", "min_samples") and v is not None}
-    inner = ", ".join(f"{k}={v}" for k, v in record.items())
-    name = f"{fed.split['name']}({inner})" if inner else f"{fed.split['name']}"
-    later = "" if fed.unseen is None else f" and {fed.unseen.num_clients} unseen"
-    return f"{name}, {fed.num_clients} clients{later}"
 
 
 # ---------------------------------------------------------------- the run
@@ -395,7 +388,7 @@ class _Run:
             METRICS.rows(self.folder),
             labels,
             experiment.seeds,
-            setting(experiment, next(iter(self.feds.values()))),
+            split_label(next(iter(self.feds.values()))),
             experiment.mean_last,
             experiment.baseline,
             self.setup.task.headline,

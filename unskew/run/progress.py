@@ -12,10 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as ProgressBar
 
 from unskew.data import skew
-from unskew.data.federated import FederatedData
+from unskew.data.federated import FederatedData, split_label
 from unskew.experiment.config import Experiment
 from unskew.run.callbacks import Callback, NoCallback, Progress
-from unskew.run.loop import setting
 from unskew.run.setup import Setup
 
 PLAIN_EVERY_S = 5.0
@@ -56,7 +55,7 @@ def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData
     if experiment.until is not None:
         seeds = f"{experiment.seeds[0]} to at most {experiment.seeds[-1]}, until it is decided"
     return [
-        f"{experiment.name}: {setup.dataset.name}, {setting(experiment, fed)}, {cohort} per round, "
+        f"{experiment.name}: {setup.dataset.name}, {split_label(fed)}, {cohort} per round, "
         f"{experiment.rounds} rounds, seeds {seeds}",
         f"model: {experiment.task.model}, {setup.parameters:,} parameters, on {setup.device} ({setup.executor})",
         f"methods: {labels}",

@@ -31,7 +31,7 @@ arguments are turned into the method's first, so hooks that are added later are 
 
 import functools
 import types
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional, get_args, get_origin, get_type_hints
 
@@ -47,7 +47,6 @@ class StepTypes:
     Attributes:
         message, memory, reply, kept: Types of what it receives, remembers, answers and remembers from then on.
         works: True if it is a generator, which may train; False if it only computes an answer.
-        hints: The annotations.
     """
 
     message: Any
@@ -55,7 +54,6 @@ class StepTypes:
     reply: Any
     kept: Any
     works: bool
-    hints: Mapping[str, Any]
 
 
 class Wrapper:
@@ -324,7 +322,7 @@ def step_types(begin: Callable[..., Any]) -> StepTypes | None:
     if len(hints) != 4 or len(answer) != 2:
         return None
     _, message, memory = (hint for name, hint in hints.items() if name != "return")
-    return StepTypes(message, memory, answer[0], answer[1], works, hints)
+    return StepTypes(message, memory, answer[0], answer[1], works)
 
 
 def first_request(method: Any, state: Any, fed: Federation) -> Any:
