@@ -105,6 +105,11 @@ class Measure:
         return inside and abs(value) <= sys.float_info.max
 
     @property
+    def _bounded(self) -> bool:
+        """True for values between two ends about as far apart as 0 and 1: three decimals say all of them."""
+        return self.low is not None and self.high is not None and self.high - self.low <= 2
+
+    @property
     def levels(self) -> str:
         """The values that not every model reaches, as an interval."""
         low = "(-inf" if self.low is None else f"{'(' if self.higher else '['}{self.low:g}"
@@ -132,14 +137,14 @@ class Measure:
         return difference > 0 if self.higher else difference < 0
 
     def show(self, value: float, digits: int = 1) -> str:
-        """A value without its unit: in percent with so many decimals, or with four figures.
+        """A value without its unit: in percent with so many decimals, with three if it is bounded, or four figures.
 
         >>> ACCURACY.show(0.8614), Measure("mse", "MSE", "lower", high=None, percent=False).show(12.3456)
         ('86.1', '12.35')
         """
         if not math.isfinite(value):
             return "not finite"
-        return f"{100 * value:.{digits}f}" if self.percent else f"{value:.4g}"
+        return f"{100 * value:.{digits}f}" if self.percent else f"{value:.3f}" if self._bounded else f"{value:.4g}"
 
     def spread(self, std: float | None) -> str:
         """A standard deviation to stand behind a value, with two figures if not in percent; empty if there is none.
@@ -149,15 +154,16 @@ class Measure:
         """
         if std is None:
             return ""
-        return f" ± {self.show(std) if self.percent or not math.isfinite(std) else f'{std:.2g}'}"
+        plain = not self.percent and not self._bounded and math.isfinite(std)
+        return f" ± {f'{std:.2g}' if plain else self.show(std)}"
 
     def signed(self, difference: float) -> str:
-        """A difference of two values without its unit, signed: in percentage points, or with four figures.
+        """A difference of two values without its unit, signed: in percentage points, or as `show` has values.
 
         >>> ACCURACY.signed(-0.0123), ACCURACY.signed(-0.00001)
         ('−1.23', '0.00')
         """
-        text = f"{100 * difference:+.2f}" if self.percent else f"{difference:+.4g}"
+        text = f"{100 * difference:+.2f}" if self.percent else f"{difference:+.{'3f' if self._bounded else '4g'}}"
         return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
     def with_unit(self, value: float) -> str:
