@@ -55,6 +55,7 @@ from unskew.server import privacy
 from unskew.tasks.needs import needs_of
 from unskew.tree import Params
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, running, step_types, through
+from unskew.wrappers.budgets import within_budget
 from unskew.wrappers.local_dp import uncovered
 
 S = TypeVar("S")
@@ -69,10 +70,6 @@ class SampledState(Generic[S]):
     of: S
     asked: Mapping[int, int]
     stopped: bool
-
-
-class _Spent(Exception):
-    """No client that a plan asks has budget left."""
 
 
 @dataclass(frozen=True)
@@ -256,24 +253,14 @@ class DPSGD(Wrapper):
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: SampledState[Any], fed: Federation) -> Plan[SampledState[Any]]:
         """Run the method's round with the clients that have budget left."""
-        asked, most, steps = dict(state.asked), self.most(method), steps_of(method)
+        steps = steps_of(method)
 
-        def change_request(request: Any) -> Any:
-            types: StepTypes | None = step_types(steps[request.step]) if isinstance(request, Ask) else None
-            if types is None or not types.works:
-                return request
-            to = {c: m for c, m in request.to.items() if most is None or asked.get(c, 0) < most}
-            if request.to and not to:
-                raise _Spent
-            for c in to:
-                asked[c] = asked.get(c, 0) + 1
-            return replace(request, to=to)
+        def costs(request: Ask) -> bool:
+            types: StepTypes | None = step_types(steps[request.step])
+            return types is not None and types.works
 
-        try:
-            inner = yield from through(method.round(state.of, fed), change_request, lambda _, got: got)
-        except _Spent:
-            return replace(state, stopped=True)
-        return SampledState(inner, asked, False)
+        done = yield from within_budget(method.round(state.of, fed), state.asked, self.most(method), costs)
+        return replace(state, stopped=True) if done is None else SampledState(*done, False)
 
     def has_dp_noise(self, method: Any) -> bool:
         """True: nothing else of a client's data may leave it."""

@@ -28,7 +28,8 @@ from unskew.info import Privacy, PrivacyBudget
 from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, UploadMark, hook, report_of, steps_of
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
-from unskew.wrappers.base import Wrapped, first_request, name_of, step_types, through
+from unskew.wrappers.base import Wrapped, first_request, name_of, step_types
+from unskew.wrappers.budgets import within_budget
 from unskew.wrappers.uploads import UploadWrapper, sent_model
 
 S = TypeVar("S")
@@ -41,10 +42,6 @@ class LocalState(Generic[S]):
     of: S
     asked: Mapping[int, int]
     stopped: bool
-
-
-class _Spent(Exception):
-    """No client that a plan asks has budget left."""
 
 
 @dataclass(frozen=True)
@@ -159,23 +156,11 @@ class LocalDP(UploadWrapper):
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: LocalState[Any], fed: Federation) -> Plan[LocalState[Any]]:
         """Run the method's round with the clients that have budget left."""
-        asked = dict(state.asked)
-
-        def change_request(request: Any) -> Any:
-            if not isinstance(request, Ask) or not self._uploads(method, request.step):
-                return request
-            to = {c: m for c, m in request.to.items() if self.most is None or asked.get(c, 0) < self.most}
-            if request.to and not to:
-                raise _Spent
-            for c in to:
-                asked[c] = asked.get(c, 0) + 1
-            return replace(request, to=to)
-
-        try:
-            inner = yield from through(method.round(state.of, fed), change_request, lambda _, got: got)
-        except _Spent:
-            return replace(state, stopped=True)
-        return LocalState(inner, asked, False)
+        plan = method.round(state.of, fed)
+        done = yield from within_budget(
+            plan, state.asked, self.most, lambda request: bool(self._uploads(method, request.step))
+        )
+        return replace(state, stopped=True) if done is None else LocalState(*done, False)
 
     def has_dp_noise(self, method: Any) -> bool:
         """True: nothing else of a client's data may leave it."""
