@@ -30,6 +30,7 @@ from unskew.wrappers.secure_sum import (
     _primitives,
     _together,
 )
+from unskew.wrappers.uploads import uploads_of
 
 METHODS = {
     "by examples": FedAvg(local=LOCAL),
@@ -144,7 +145,7 @@ def test_an_update_that_is_not_a_number_ends_in_words() -> None:
     message = SecureMessage(ModelMessage(model), {0: PublicKeys("", "", "")}, (("params", ""),))
     reply = ModelReply({"w": torch.tensor([1.0, float("nan")])}, 3)
     with pytest.raises(DivergedError, match="an update became NaN"):
-        by.vector(by.fields(FedAvg(local=LOCAL), "train"), reply, message)
+        by.vector(uploads_of(FedAvg(local=LOCAL), "train"), reply, message)
 
 
 def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:

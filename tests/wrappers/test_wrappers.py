@@ -28,7 +28,7 @@ from unskew.wrappers.base import Wrapped, Wrapper, wrap
 from unskew.wrappers.clip_norm import ClipNorm
 from unskew.wrappers.quantise import Levels, Quantise, packed, unpacked
 from unskew.wrappers.top_k import Largest, TopK
-from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads
+from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads, uploads_of
 
 M = TypeVar("M")
 FEDAVG = FedAvg(local=LOCAL)
@@ -69,7 +69,7 @@ def uploaded(algorithm: Any, client: int = 0, memory: Any = None, round: int = 1
         by = by.of
     for layer in layers:  # the last wrapper is the outermost
         if isinstance(layer.by, UploadWrapper) and layer.by.Reply is not None:
-            fields = layer.by._uploads(layer.of, want.step)
+            fields = uploads_of(layer.of, want.step)
             inner = layer.by.restored(fields, inner, sent_model(message), sim.population.layout)
     model = sent_model(message)
     return reply, kept, map_params(torch.sub, inner.params, model)

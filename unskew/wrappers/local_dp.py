@@ -30,7 +30,7 @@ from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
 from unskew.wrappers.base import Wrapped, first_request, name_of, step_types
 from unskew.wrappers.budgets import within_budget
-from unskew.wrappers.uploads import UploadWrapper, sent_model
+from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads_of
 
 S = TypeVar("S")
 
@@ -151,14 +151,14 @@ class LocalDP(UploadWrapper):
         inner = hook(method, "spending")
         own: tuple[Spending, ...] = inner(step, msg) if inner is not None else ()
         cost = Spending("models and updates", self.noise_multiplier / 2, 1, self.most)
-        return (*own, cost) if self._uploads(method, step) else own
+        return (*own, cost) if uploads_of(method, step) else own
 
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: LocalState[Any], fed: Federation) -> Plan[LocalState[Any]]:
         """Run the method's round with the clients that have budget left."""
         plan = method.round(state.of, fed)
         done = yield from within_budget(
-            plan, state.asked, self.most, lambda request: bool(self._uploads(method, request.step))
+            plan, state.asked, self.most, lambda request: bool(uploads_of(method, request.step))
         )
         return replace(state, stopped=True) if done is None else LocalState(*done, False)
 

@@ -18,7 +18,7 @@ from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, steps_of
 from unskew.reduction import Folding, Reduced, Reduction, Within
 from unskew.tree import Params
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
-from unskew.wrappers.uploads import Upload, UploadWrapper, differences, sent_model, uploads, with_updates
+from unskew.wrappers.uploads import Upload, UploadWrapper, differences, sent_model, uploads, uploads_of, with_updates
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class ReplyWrapper(Wrapper):
             raise ConfigError(
                 f"{who} compares uploads, and {method_name} collects models that clients held; leave it out"
             )
-        if not isinstance(request, Ask) or not self.fields(method, request.step):
+        if not isinstance(request, Ask) or not uploads_of(method, request.step):
             return
         if not request.reduce:
             raise ConfigError(
@@ -145,17 +145,12 @@ class ReplyWrapper(Wrapper):
                 "each group: in a group malicious clients may be the majority; leave it out"
             )
 
-    def fields(self, method: Any, name: str) -> tuple[Upload, ...]:
-        """Find the uploads in a step's reply."""
-        types = step_types(steps_of(method)[name])
-        return () if types is None else uploads(types.reply)
-
     def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
         """Run the method's round on replies that are changed together."""
 
         def change_request(request: Any) -> Any:
             self.permit(method, request)
-            if not isinstance(request, Ask) or not (fields := self.fields(method, request.step)):
+            if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
                 return request
             return (
                 replace(request, reduce=(Together(request.reduce, change(request, fields)),))
@@ -168,7 +163,7 @@ class ReplyWrapper(Wrapper):
             return functools.partial(self.changed, fields, models, fed)
 
         def change_answer(request: Any, got: Any) -> Any:
-            if not isinstance(request, Ask) or not (fields := self.fields(method, request.step)):
+            if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
                 return got
             if isinstance(got, Reduced):
                 return Reduced(got.values[0], got.weights[0], got.replies)
@@ -254,6 +249,6 @@ def held_uploads(algorithm: Any) -> int:
     if not isinstance(algorithm, Wrapped):
         return 0
     own = 0
-    if isinstance(by := algorithm.by, ReplyWrapper):
-        own = COPIES * max(len(by.fields(algorithm.of, name)) for name in steps_of(algorithm.of))
+    if isinstance(algorithm.by, ReplyWrapper):
+        own = COPIES * max(len(uploads_of(algorithm.of, name)) for name in steps_of(algorithm.of))
     return max(own, held_uploads(algorithm.of))

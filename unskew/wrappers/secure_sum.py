@@ -47,7 +47,7 @@ from unskew.protocol import Ask, ClientId, Collect, Federation, Layout, Me, Plan
 from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
 from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types
-from unskew.wrappers.uploads import Upload, at, emptied, sent_model, uploads
+from unskew.wrappers.uploads import Upload, at, emptied, sent_model, uploads, uploads_of
 
 M = TypeVar("M")
 UNIT = 2.0**-24
@@ -231,7 +231,7 @@ class SecureSum(Wrapper):
             raise ConfigError(
                 f"SecureSum shows the server sums only, and {method_name} collects single models; leave it out"
             )
-        if not isinstance(request, Ask) or not (fields := self.fields(method, request.step)):
+        if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
             return
         names = {field.path[0] for field in fields if len(field.path) == 1}
         weights = set()
@@ -268,11 +268,6 @@ class SecureSum(Wrapper):
                 f"SecureSum needs one model that all clients of a round are sent, and {method_name} sends others"
             )
 
-    def fields(self, method: Any, name: str) -> tuple[Upload, ...]:
-        """Find the uploads in a step's reply."""
-        kind = step_types(steps_of(method)[name])
-        return () if kind is None else uploads(kind.reply)
-
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
         """Refuse malformed keys, shares and vectors; a vector's contents cannot be checked.
 
@@ -301,7 +296,7 @@ class SecureSum(Wrapper):
             while True:
                 self.permit(method, request)
                 try:
-                    if isinstance(request, Ask) and self.fields(method, request.step):
+                    if isinstance(request, Ask) and uploads_of(method, request.step):
                         got = yield from self.secure(method, request, number, fed)
                         number += 1
                     else:
@@ -391,7 +386,7 @@ class SecureSum(Wrapper):
             QuorumError: If no vectors of so many clients, of the weights that were told beside them, have this sum.
         """
         model = sent_model(next(iter(request.to.values()))) or {}
-        kinds = {field.path[0]: field.kind for field in self.fields(method, request.step)}
+        kinds = {field.path[0]: field.kind for field in uploads_of(method, request.step)}
         sums: dict[tuple[str, str], tuple[int, Params]] = {}
         start = 0
         for which, weight in zip(dict.fromkeys(map(_sum_of, request.reduce)), told, strict=True):
@@ -441,7 +436,7 @@ class SecureSum(Wrapper):
                 f"client {me.id} was asked for an upload before its keys; only one upload is made by them"
             )
         reply, kept = yield from running(begin(me, msg.of, memory.of))
-        vector = self.vector(self.fields(method, name), reply, msg)
+        vector = self.vector(uploads_of(method, name), reply, msg)
         flwr, length = _primitives(), len(vector)
         root = bytes.fromhex(memory.root)
         secret = flwr.private(_part(root, "masks"))
@@ -449,7 +444,7 @@ class SecureSum(Wrapper):
         for peer, keys in msg.members.items():
             if peer != me.id:
                 vector += _sign(me.id, peer) * _stream(flwr.agreed(secret, keys.masks), length)
-        fields = self.fields(method, name)
+        fields = uploads_of(method, name)
         reply = emptied(fields, reply)
         return SecureReply(reply, vector), SecureMemory(kept, memory.root)
 

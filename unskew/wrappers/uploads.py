@@ -102,7 +102,7 @@ class UploadWrapper(Wrapper):
         """
         state = method.init(params, fed)
         request = first_request(method, state, fed)
-        if isinstance(request, Ask) and self._uploads(method, request.step):
+        if isinstance(request, Ask) and uploads_of(method, request.step):
             for message in request.to.values():
                 if sent_model(message) is None:
                     raise ConfigError(
@@ -111,10 +111,6 @@ class UploadWrapper(Wrapper):
                     )
         return state
 
-    def _uploads(self, method: Any, name: str) -> tuple[Upload, ...]:
-        types = step_types(steps_of(method)[name])
-        return () if types is None else uploads(types.reply)
-
     # ------------------------------------------------------------------ on a client
     def work(
         self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
@@ -122,7 +118,7 @@ class UploadWrapper(Wrapper):
         """Run the method's step and change its uploads."""
         inner = memory.of if self.Memory and memory is not None else memory
         reply, kept = yield from running(begin(me, msg, inner))
-        fields, model = self._uploads(method, name), sent_model(msg)
+        fields, model = uploads_of(method, name), sent_model(msg)
         if model is None:
             raise ProtocolError(
                 f"step {name!r} of {name_of(method)} was sent no model, or several, to take differences from"
@@ -147,7 +143,7 @@ class UploadWrapper(Wrapper):
             return (yield from method.round(state, fed))
 
         def change_request(request: Any) -> Any:
-            if not isinstance(request, Ask) or not (fields := self._uploads(method, request.step)):
+            if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
                 return request
 
             def restored(client: ClientId, reply: Any) -> Any:
@@ -156,7 +152,7 @@ class UploadWrapper(Wrapper):
             return replace(request, reduce=tuple(Within(r, restored) for r in request.reduce))
 
         def change_answer(request: Any, got: Any) -> Any:
-            if not isinstance(request, Ask) or not (fields := self._uploads(method, request.step)):
+            if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
                 return got
             if isinstance(got, Reduced):
                 return replace(got, replies={c: reply.of for c, reply in got.replies.items()})
@@ -177,7 +173,7 @@ class UploadWrapper(Wrapper):
 
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
         """Refuse a reply that cannot be restored, or that the method refuses then."""
-        fields = self._uploads(method, step)
+        fields = uploads_of(method, step)
         if self.Reply is not None and fields:
             reply = self.restored(fields, reply, model, layout)
         validate = hook(method, "validate_reply")
@@ -197,6 +193,12 @@ def uploads(reply: Any) -> tuple[Upload, ...]:
                 fields.append(Upload((name,), mark.kind))
             fields += [Upload((name, *inner.path), inner.kind) for inner in uploads(hint)]
     return tuple(fields)
+
+
+def uploads_of(method: Any, name: str) -> tuple[Upload, ...]:
+    """Find the uploads in the reply of a method's step."""
+    types = step_types(steps_of(method)[name])
+    return () if types is None else uploads(types.reply)
 
 
 def sent_model(message: Any) -> Params | None:
