@@ -48,7 +48,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from unskew.algorithms.fednova import work
-from unskew.algorithms.parts import acknowledged
+from unskew.algorithms.parts import acknowledged, corrected
 from unskew.algorithms.presets import presets
 from unskew.errors import ConfigError, DataError, QuorumError, WireError
 from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, Refused
@@ -463,7 +463,7 @@ class FedDif:
             )
         if isinstance(self.target, tuple) and len(self.target) != fed.num_classes:
             raise ConfigError(f"target must have a share for each of {fed.num_classes} classes, got {len(self.target)}")
-        names = self.controlled(fed.layout)
+        names = corrected(fed.layout, self.local)
         zero = zeros_like({n: params[n] for n in names})
         means = DriftMeans(zero, zero) if self.drift is not None else None
         return FedDifState(params, None, means, {}, FedDifInfo())
@@ -655,11 +655,6 @@ class FedDif:
         if isinstance(self.target, tuple):
             return torch.tensor(self.target, dtype=torch.float64)
         return torch.full((classes,), 1.0 / classes, dtype=torch.float64) if pooled is None else pooled
-
-    def controlled(self, layout: Layout) -> tuple[str, ...]:
-        """Return the parameters whose drift counts: those that local training may change."""
-        chosen = layout.select(self.local.trainable)
-        return tuple(n for n in layout.trainable if n in chosen)
 
     # ------------------------------------------------------------------ the clients
     @step

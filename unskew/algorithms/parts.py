@@ -86,7 +86,7 @@ def steps_of(local: SgdConfig, n: float) -> int:
 
 # ---------------------------------------------------------------- tensors by role
 def corrected(layout: Layout, local: SgdConfig) -> tuple[str, ...]:
-    """Return the parameters that have a correction: those that local training may change."""
+    """Return the parameters that have a correction, a variate or a drift: those that local training may change."""
     chosen = layout.select(local.trainable)
     return tuple(n for n in layout.trainable if n in chosen)
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, mean_of
 from unskew.algorithms.fednova import require_linear, work
-from unskew.algorithms.parts import acknowledged
+from unskew.algorithms.parts import acknowledged, corrected
 from unskew.errors import WireError
 from unskew.protocol import (
     Aux,
@@ -137,7 +137,7 @@ class SCAFFOLD:
 
     def init(self, params: Params, fed: Federation) -> SCAFFOLDState:
         """Return the initial model, c = 0."""
-        return SCAFFOLDState(params, zeros_like({n: params[n] for n in self.controlled(fed.layout)}), {})
+        return SCAFFOLDState(params, zeros_like({n: params[n] for n in corrected(fed.layout, self.local)}), {})
 
     def round(self, state: SCAFFOLDState, fed: Federation) -> Plan[SCAFFOLDState]:
         """Send model and variate to a cohort; update both from the replies (eq. 4, 5)."""
@@ -170,7 +170,7 @@ class SCAFFOLD:
     def validate_reply(self, step: str, reply: SCAFFOLDReply, model: Params, layout: Layout) -> None:
         """Refuse incomplete models, variates of other tensors, and missing example counts if means use them."""
         require_names(reply.dy, model, "how far a model went")
-        require_names(reply.dc, self.controlled(layout), "how far a variate went")
+        require_names(reply.dc, corrected(layout, self.local), "how far a variate went")
         if self.weighting == "samples" and reply.n is None:
             raise WireError("a reply must say how many examples are behind it, got none")
 
@@ -179,11 +179,6 @@ class SCAFFOLD:
         if memory is None:
             return zeros_like(msg.c)
         return acknowledged(memory.c, memory.before, memory.round, msg.heard)
-
-    def controlled(self, layout: Layout) -> tuple[str, ...]:
-        """Return the parameters that have a variate: those that local training may change."""
-        chosen = layout.select(self.local.trainable)
-        return tuple(n for n in layout.trainable if n in chosen)
 
     def serve(self, state: SCAFFOLDState, client: ClientId | None) -> Params | None:
         """Return the global model."""
