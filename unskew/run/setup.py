@@ -146,7 +146,8 @@ def counted(config: TaskConfig, dataset: Dataset, one_client: bool = False) -> D
             f"{dataset.targets.what}"
         )
     loss = config.loss or next(iter(kind.losses))
-    wrong = "" if one_client and kind.name == "survival" else kind.check(dataset.y_train.numpy(), dataset.outputs, loss)
+    skipped = one_client and kind.needs_all_clients
+    wrong = "" if skipped else kind.check(dataset.y_train.numpy(), dataset.outputs, loss)
     if wrong:
         raise ConfigError(f"task.kind = {kind.name!r} {wrong} ({dataset.name})")
     weights = config.class_weights
@@ -246,7 +247,7 @@ def make_named_task(
     return make_task(
         partial(network, config, dataset.input_shape, kind.width(outputs), inputs),
         dataset.num_classes,
-        loss=inputs.loss or config.loss or (models.LOSS.get(config.model) if config.kind == "classification" else None),
+        loss=inputs.loss or config.loss or (models.LOSS.get(config.model) if kind.losses_of_models else None),
         head=config.head or ("head" if config.model in models.TABLE else None),
         kind=kind,
         asked=[inputs.metrics.get(name, name) for name in asked],

@@ -113,4 +113,5 @@ CLASSIFICATION = TaskKind(
     predict=lambda outputs, names: named(predicted(outputs), names),
     gives=frozenset({"classes", "classifier"}),
     correct=correct,
+    losses_of_models=True,
 )

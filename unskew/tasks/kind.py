@@ -49,6 +49,10 @@ class TaskKind:
         report: Makes what a report draws of the outputs for the global test set and its targets, after the last round;
             None where there is nothing.
         positions: True if the outputs of an example are a row for each position, (n, positions, width).
+        needs_all_clients: True if `check` is about the targets of all clients together, so that those of one alone may
+            be otherwise.
+        losses_of_models: True if a network that is meant for another loss than the first (`unskew.models.LOSS`) gets it
+            by default.
     """
 
     name: str
@@ -65,6 +69,8 @@ class TaskKind:
     check: Callable[[Array, Sequence[str], str], str] = _no_check
     positions: bool = False
     report: Callable[[Array, Array], Info | None] | None = None
+    needs_all_clients: bool = False
+    losses_of_models: bool = False
 
     @property
     def headline(self) -> Measure:

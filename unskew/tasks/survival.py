@@ -70,4 +70,5 @@ SURVIVAL = TaskKind(
     measures=(Measure("concordance", "concordance index", percent=False, whole=concordance),),
     predict=lambda outputs, names: outputs[:, 0].tolist(),
     check=some_event,
+    needs_all_clients=True,
 )
