@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from unskew.advice.check import Check, Newcomer
 from unskew.advice.measure import Groups, SiteDisagreement, inside_and_across
-from unskew.advice.race import ALONE, FEDAVG, POOLED, Race, listed
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Race
 from unskew.advice.training import Constraints, Sites
 from unskew.data.split import FromManifest
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
 from unskew.report.worth import MOST_NAMED, Gain, bracket
+from unskew.words import listed
 
 Verdict = Literal["join", "alone", "undecided"]
 Family = Literal["alone", "one model", "own models", "groups"]

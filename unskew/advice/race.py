@@ -17,6 +17,7 @@ from unskew.experiment import config, from_python
 from unskew.experiment.config import Method
 from unskew.info import ClientGroups
 from unskew.protocol import report_of
+from unskew.words import listed
 
 RATES = (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0))
 """Factors on the experiment's local rate that are tried, its own first."""
@@ -253,15 +254,6 @@ def _name_of(groups: Groups, names: Sequence[str]) -> str:
         inside = [names[c] for c in together[0]]
         text = f"all but {listed(apart)}" if len(apart) < len(inside) else f"only {listed(inside)}"
     return text if len(text) <= config.LONGEST_LABEL - len(AT_RATE) else f"{len(groups)} groups"
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Names as a sentence lists them.
-
-    >>> listed(["A", "B", "C"])
-    'A, B and C'
-    """
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else "none"
 
 
 @dataclass(eq=False)

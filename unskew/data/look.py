@@ -25,6 +25,7 @@ from unskew.data.images import as_tensor
 from unskew.data.inputs import Array, RawTable, is_counter, is_date, is_gap, names_alike
 from unskew.data.preprocess import LARGE, LARGEST, no_numbers
 from unskew.keys import Key
+from unskew.words import some
 
 MOST_CLASSES = 20
 """Different whole numbers up to which a target of whole numbers is classes; words always are."""
@@ -470,10 +471,10 @@ def _notes(
         sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
     few = [site.name for site in sites if site.train < FEW_ROWS]
     if few:
-        sentences.append(f"{_some(few)} {_have(few)} fewer than {FEW_ROWS} training rows")
+        sentences.append(f"{some(few)} {_have(few)} fewer than {FEW_ROWS} training rows")
     alike = [site.name for site in sites if site.train >= FEW_ROWS and sum(n > 0 for n in site.labels) == 1]
     if alike:
-        sentences.append(f"{_some(alike)} {_have(alike)} one class only")
+        sentences.append(f"{some(alike)} {_have(alike)} one class only")
     sentences += _of_target(rows.target)
     if like := names_alike([site.name for site in sites]):
         sentences.append(f"sites {like} differ in case or spaces alone: one site under several names?")
@@ -505,7 +506,7 @@ def _notes(
             sentences.append(f"column {column.name!r} has one value only at {silent}: not measured there?")
         elif any(share == 1 for share in column.missing_by_site):
             where = [s.name for s, share in zip(sites, column.missing_by_site, strict=True) if share == 1]
-            sentences.append(f"column {column.name!r} has no value at {_some(where)}")
+            sentences.append(f"column {column.name!r} has no value at {some(where)}")
     if not rows.images:
         sizes = {
             name: float(np.sqrt(np.nanmean(values[train] ** 2)))
@@ -556,15 +557,11 @@ def _constant_at(values: Array, clients: npt.NDArray[np.int64] | None, sites: Se
         own = values[clients == i]
         if len(own) >= 20 and (own == own[0]).all():
             there.append(f"{site.name} ({own[0]:g})")
-    return _some(there)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+    return some(there)
 
 
 def _columns(names: Sequence[str]) -> str:
-    return f"column{'s' * (len(names) > 1)} {_some(names)} {_have(names)}"
+    return f"column{'s' * (len(names) > 1)} {some(names)} {_have(names)}"
 
 
 def _have(names: Sequence[str]) -> str:

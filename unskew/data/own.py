@@ -35,6 +35,7 @@ from unskew.data.preprocess import Preprocess, check_size, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
+from unskew.words import some
 
 FORMS = (
     "(x, y), {client: (x, y)}, a pandas or Polars DataFrame, a torch Dataset, a Hugging Face dataset, what us.load "
@@ -224,7 +225,7 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
         few = [name for name, n in zip(data.client_names, sizes, strict=True) if n < FEW_ROWS]
         if few:
             sentences.append(
-                f"{_listed(few)} {'has' if len(few) == 1 else 'have'} fewer than {FEW_ROWS} training rows: too few to "
+                f"{some(few)} {'has' if len(few) == 1 else 'have'} fewer than {FEW_ROWS} training rows: too few to "
                 "train on alone, and with few test rows its results say little"
             )
         alike = [
@@ -234,7 +235,7 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
         ]
         if alike:
             sentences.append(
-                f"{_listed(alike)} {'has' if len(alike) == 1 else 'have'} training rows of one class only: a model "
+                f"{some(alike)} {'has' if len(alike) == 1 else 'have'} training rows of one class only: a model "
                 "trained there alone learns nothing but to say it"
             )
     if alike_names := names_alike(data.client_names):
@@ -280,10 +281,6 @@ def repeated(train: _Array, test: _Array) -> int:
     """Number of test rows whose inputs stand among the training rows."""
     known = {row.tobytes() for row in np.ascontiguousarray(train)}
     return sum(row.tobytes() in known for row in np.ascontiguousarray(test))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
 def _rows(

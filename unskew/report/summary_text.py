@@ -19,19 +19,20 @@ from unskew.report.tables import (
     with_spread,
 )
 from unskew.tasks.measure import Measure
+from unskew.words import counted, listed
 
 
 def what(record: Record) -> str:
     """Data, split, clients, rounds, methods and seeds."""
     competitors = [m for m in record.methods if record.cell(m).bound is None]
     bounds = [m for m in record.methods if record.cell(m).bound is not None]
-    trained = f"{_number(len(competitors), 'method')} ({_list(competitors)})" if competitors else "no competing method"
-    also = f", with {_list(bounds)} as {'a bound' if len(bounds) == 1 else 'bounds'}," if bounds else ""
+    trained = f"{counted(len(competitors), 'method')} ({listed(competitors)})" if competitors else "no competing method"
+    also = f", with {listed(bounds)} as {'a bound' if len(bounds) == 1 else 'bounds'}," if bounds else ""
     rounds = max(reached(record, c.method, c.seed) for c in record.cells)
     so_far = "" if record.finished else " so far"
     return (
-        f"This run trained {trained}{also} on {_data(record)}, for {_number(rounds, 'round')}{so_far}, "
-        f"with {_number(len(record.seeds), 'seed')} ({_list([str(s) for s in record.seeds])}).{_evaluated(record)}"
+        f"This run trained {trained}{also} on {_data(record)}, for {counted(rounds, 'round')}{so_far}, "
+        f"with {counted(len(record.seeds), 'seed')} ({listed([str(s) for s in record.seeds])}).{_evaluated(record)}"
     )
 
 
@@ -45,7 +46,7 @@ def _evaluated(record: Record) -> str:
         return " Numbers of the clients' own models are of those clients that trained in the round."
     clients = max((len(p.sizes) for p in record.partitions.values()), default=None)
     if isinstance(setting, int) and (clients is None or setting < clients):
-        return f" Numbers of the clients' own models are of {_number(setting, 'client')}, drawn once for each seed."
+        return f" Numbers of the clients' own models are of {counted(setting, 'client')}, drawn once for each seed."
     return ""
 
 
@@ -68,7 +69,7 @@ def found(record: Record, base: str | None = None) -> str:
     if all(len(d.seeds) < 2 for d in rows):
         return (
             f"{best}With fewer than two seeds no interval is possible: differences to {base} "
-            f"({_list([f'{d.method} {bracket(d)}{unit}' for d in rows])}) may be chance."
+            f"({listed([f'{d.method} {bracket(d)}{unit}' for d in rows])}) may be chance."
         )
     sentences = [best]
     for verdict, phrase in (("higher", "higher than"), ("lower", "lower than")):
@@ -116,7 +117,7 @@ def _corrected(rows: Sequence[Difference]) -> str:
     elif len(names) > 1 and by_itself == set(names):
         which = "all of them still differ"
     else:
-        which = f"{_list(names)} still differ{'s' * (len(names) == 1)}"
+        which = f"{listed(names)} still differ{'s' * (len(names) == 1)}"
     return f"Corrected for {count} comparisons (Holm), {which}. "
 
 
@@ -127,7 +128,7 @@ def _steadier(record: Record, rows: Sequence[Difference], base: str) -> str:
     if not others:
         return ""
     words = {"higher": "higher", "lower": "lower", "undecided": "undecided", "no interval": "without an interval"}
-    parts = _list([f"{d.method} is {words[d.verdict]} ({bracket(d)})" for d in others])
+    parts = listed([f"{d.method} is {words[d.verdict]} ({bracket(d)})" for d in others])
     return f"By the mean of the {last_words(record)} of evaluations {parts}."
 
 
@@ -139,14 +140,14 @@ def _best(rows: Sequence[Headline], measure: Measure) -> str:
     extreme, unit = "highest" if measure.higher else "lowest", " %" if measure.percent else ""
     alike = [r for r in rows if means.get(r.method) == best]
     if len(alike) > 1:
-        names = _list([r.method for r in alike])
+        names = listed([r.method for r in alike])
         return f"{names} share the {extreme} last-round global {measure.label}, {measure.show(best)}{unit}. "
     value = with_spread(alike[0].shared, measure)
     return f"{alike[0].method} has the {extreme} last-round global {measure.label}, {value}{unit}. "
 
 
 def _named(rows: Sequence[Difference]) -> str:
-    return _list([f"{d.method} ({bracket(d)})" for d in rows])
+    return listed([f"{d.method} ({bracket(d)})" for d in rows])
 
 
 def _data(record: Record) -> str:
@@ -154,16 +155,8 @@ def _data(record: Record) -> str:
         known = "data that the clients kept to themselves" if record.finished else "unknown data (no partition.json)"
         return f"{known}, {record.cells[0].setting}"
     first = next(iter(record.partitions.values()))
-    later = f", and {_number(len(first.unseen), 'client')} unseen" if first.unseen else ""
+    later = f", and {counted(len(first.unseen), 'client')} unseen" if first.unseen else ""
     return (
-        f"{first.dataset} ({first.n:,} examples), split over {_number(len(first.sizes), 'client')} "
+        f"{first.dataset} ({first.n:,} examples), split over {counted(len(first.sizes), 'client')} "
         f"by {described(first.split)}{later}"
     )
-
-
-def _number(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
-
-
-def _list(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else "none"

@@ -24,6 +24,7 @@ from unskew.report import tables
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import CONFIDENCE, interval
 from unskew.tasks.measure import Measure
+from unskew.words import listed
 
 if TYPE_CHECKING:
     from unskew.report.figures import LineStyle
@@ -221,10 +222,10 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure) -> str:
         rest = f", and {len(some) - len(shown)} more" if len(some) > len(shown) else ""
         if some and phrase:
             parts.append(
-                f"clients are {phrase} on average with {_list(shown) if not rest else ', '.join(shown) + rest}"
+                f"clients are {phrase} on average with {listed(shown) if not rest else ', '.join(shown) + rest}"
             )
         elif some:
-            parts.append(f"undecided for {_list(shown) if not rest else ', '.join(shown) + rest}")
+            parts.append(f"undecided for {listed(shown) if not rest else ', '.join(shown) + rest}")
     return f"{head} compared with local training ({base}): {'; '.join(parts)}."
 
 
@@ -238,7 +239,7 @@ def _for_clients(of: Sequence[Worth], m: Measure) -> list[str]:
         sentences += [f"{name} {text}"] if text else []
         unsaid += [] if text else [name]
     if unsaid:
-        sentences.append(f"For {_list(unsaid)} no method is shown to be better or worse than local training.")
+        sentences.append(f"For {listed(unsaid)} no method is shown to be better or worse than local training.")
     return sentences
 
 
@@ -263,7 +264,7 @@ def _some(methods: Sequence[str], gains: Mapping[str, Gain], m: Measure, numbers
     first = f"{methods[0]} ({bracket(gains[methods[0]], m)})" if numbers else methods[0]
     if len(methods) > MOST_LISTED:
         return f"{len(methods)} of {len(gains)} methods, most with {first}"
-    return _list([first, *methods[1:]])
+    return listed([first, *methods[1:]])
 
 
 def _counted(of: Sequence[Worth], m: Measure) -> str:
@@ -304,10 +305,6 @@ def bracket(gain: Gain, m: Measure) -> str:
     if gain.low is None or gain.high is None:
         return m.signed(gain.mean)
     return f"{m.signed(gain.mean)} [{m.signed(gain.low)}, {m.signed(gain.high)}]"
-
-
-def _list(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else "none"
 
 
 # ---------------------------------------------------------------- table

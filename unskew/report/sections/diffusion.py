@@ -45,6 +45,7 @@ from unskew.record.reader import DataSplit, Record, configured, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
 from unskew.server.distance import DistanceMetric, iid_distance
+from unskew.words import counted
 from unskew.world.wireless import Radio
 
 MOST_SHOWN = 3  # methods whose paths are drawn
@@ -345,10 +346,6 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     )
 
 
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
-
-
 def lead(diffusions: Sequence[Diffusion]) -> str:
     """Summarise the diffusion in a sentence for each method."""
     sentences = [
@@ -358,7 +355,7 @@ def lead(diffusions: Sequence[Diffusion]) -> str:
         for d in diffusions
     ]
     sentences += [
-        f"In {_counted(d.mismatched, 'round')} of {d.method} the chains’ examples in info.jsonl are not those of "
+        f"In {counted(d.mismatched, 'round')} of {d.method} the chains’ examples in info.jsonl are not those of "
         "partition.json, so its distances here are not what its clients saw."
         for d in diffusions
         if d.mismatched

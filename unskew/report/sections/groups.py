@@ -40,6 +40,7 @@ from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
 from unskew.report.worth import alone
 from unskew.server.cluster import alphas
 from unskew.tasks.measure import ACCURACY, Measure
+from unskew.words import counted
 
 MOST_SHOWN = 4  # methods whose groups are drawn
 MOST_CLIENTS = 100  # of a figure with a mark for each client
@@ -333,14 +334,10 @@ def formed(g: GroupHistory) -> str:
     several = sum(n != ALONE for n in g.last.numbers)
     by_itself = len(g.last.numbers) - several
     out = g.clients - len({c for members in g.last.groups for c in members})
-    parts = [f"{_counted(several, 'group') if several else 'no group'} of two or more"]
-    parts += [f"{_counted(by_itself, 'client')} alone"] if by_itself else []
-    parts += [f"{_counted(out, 'client')} in none"] if out else []
+    parts = [f"{counted(several, 'group') if several else 'no group'} of two or more"]
+    parts += [f"{counted(by_itself, 'client')} alone"] if by_itself else []
+    parts += [f"{counted(out, 'client')} in none"] if out else []
     return f"{g.method}: in round {g.last.round} of seed {g.seed}, {', '.join(parts)}."
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.LineStyle], base: str | None) -> Table:
@@ -663,7 +660,7 @@ def _tree_chart(g: GroupHistory, options: Mapping[str, Any], name: str) -> Chart
         f"become one. {cut}{why}" + (f" Here {' and '.join(sides)}." if sides else "")
         + " Below: each merge’s benefit, the sum of all clients’ utilities after it less before it (no unit; linear up "
         "to ±0.1, logarithmic beyond)."
-        + (f" Not in the tree: {_counted(lone, 'client')} not compared in that partition." if lone else "")
+        + (f" Not in the tree: {counted(lone, 'client')} not compared in that partition." if lone else "")
     )  # fmt: skip
     return Chart(f"How the groups of {g.method} formed", caption, svg, wide=True)
 
