@@ -18,9 +18,13 @@ from unskew import papers
 from unskew.algorithms import TABLE
 from unskew.errors import ConfigError
 from unskew.experiment import config
+from unskew.pricing.presets import PRESETS, PricingPreset
 from unskew.protocol import SgdConfig
 from unskew.run import sweep
+from unskew.world.energy import Energy
 from unskew.world.outage import Outage
+from unskew.world.spectrum import Spectrum
+from unskew.world.wireless import Radio
 
 ROOT = Path(__file__).parents[2]
 NOT_OURS = {"demo", "runs", "build", "dist"}
@@ -234,6 +238,36 @@ def test_the_world_on_the_page_of_settings_is_all_of_it() -> None:
     assert {f.name for f in dataclasses.fields(config.World)} == {"outage", "channel", "attack"}
     for field in dataclasses.fields(Outage):
         assert f"| `outage.{field.name}` | `{field.default}` |" in text
+
+
+@pytest.mark.parametrize("of", [Radio, Spectrum, Energy])
+def test_every_setting_of_the_radio_is_on_its_page_with_its_default(of: Any) -> None:
+    text = (ROOT / "docs" / "guides" / "radio.md").read_text("utf-8")
+    heading = "channel" if of is Radio else of.__name__.lower()
+    (table,) = re.findall(rf"^\| `{heading}` \| default \|.*\n((?:\|.*\n)+)", text, re.M)
+    shown = dict(re.findall(r"^\| `(\w+)` \| `?(.+?)`? \|", table, re.M))
+    defaults = {f.name: f.default for f in dataclasses.fields(of) if f.name != "name"}
+    assert list(shown) == list(defaults)
+    for setting, default in defaults.items():
+        plain = list(default) if isinstance(default, tuple) else default
+        assert shown[setting] == "none" if plain is None else tomllib.loads(f"x = {shown[setting]}")["x"] == plain
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_a_radio_preset_sets_is_on_the_page(preset: str) -> None:
+    text = (ROOT / "docs" / "guides" / "radio.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ((?:as|`\w+ = ).*) \|$", text, re.M))
+    words = rows[preset].replace("as `p000`", rows["p000"])
+    shown = tomllib.loads("\n".join(re.findall(r"`(\w+ = [^`]+)`", words)))
+    ours, plain = PRESETS[preset], PricingPreset(Radio(), Spectrum(), Energy())
+    parts = [(getattr(ours, f.name), getattr(plain, f.name)) for f in dataclasses.fields(PricingPreset)]
+    changed = {
+        f.name: getattr(one, f.name)
+        for one, other in parts
+        for f in dataclasses.fields(one)
+        if getattr(one, f.name) != getattr(other, f.name)
+    }
+    assert shown == changed
 
 
 def test_there_is_code_to_run() -> None:
