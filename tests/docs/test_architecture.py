@@ -54,11 +54,12 @@ def test_before_a_commit_runs_what_make_check_runs() -> None:
     assert "entry: make check" in hooks
 
 
-def test_the_table_of_methods_and_tasks_is_made_from_what_methods_declare() -> None:
-    spec = importlib.util.spec_from_file_location("unskew_docs_needs_table", ROOT / "docs" / "needs_table.py")
+@pytest.mark.parametrize("script", ["needs_table", "readme_table"])
+def test_a_table_is_made_from_what_it_is_about(script: str) -> None:
+    spec = importlib.util.spec_from_file_location(f"unskew_docs_{script}", ROOT / "docs" / f"{script}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     page = module.PAGE.read_text("utf-8")
-    assert page == module.written(page), "out of date; run: python docs/needs_table.py"
+    assert page == module.written(page), f"out of date; run: python docs/{script}.py"
