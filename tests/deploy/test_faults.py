@@ -20,7 +20,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
-from unskew.deploy import certificates, folders, launch, operate, parity
+from unskew.deploy import certificates, folders, launch, operate, parity, signing
 from unskew.deploy.launch import ClientProcesses, ProcessGroup
 from unskew.deploy.settings import Address, ServerConfig
 from unskew.errors import DeployError, RunError
@@ -203,37 +203,63 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
 
 # ---------------------------------------------------------------- a client's disk
 class FullDisk:
-    """From its first answer on, a client's disk refuses what it writes in some rounds, with the kernel's own error.
+    """A client's disk that is full from its first answer on until two of its rounds have failed.
 
-    The file that an answer is written to before it gets its name leads to /dev/full.
+    It is a file system of 256 kB, and a file that fills it.
     """
 
-    def __init__(self, node: ClientProcesses, rounds: tuple[int, ...]) -> None:
-        self.state, self.rounds, self.done = node.folder / "state", rounds, False
+    def __init__(self, node: ClientProcesses, failures: Path) -> None:
+        self.state, self.failures, self.done = node.folder / "state", failures, False
+        self.filler = self.state / "filler"
+        self.state.mkdir(mode=0o700, exist_ok=True)
+        mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(self.state)]
+        if subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("no file system can be mounted here")
 
     def supervise(self) -> None:
-        for answer in [] if self.done else self.state.glob("*/0/000001-*-0000"):
-            for t in self.rounds:
-                (answer.parent / f"{t:06d}-{answer.name[7:]}.tmp").symlink_to("/dev/full")
-            self.done = True
+        if self.done:
+            return
+        if self.filler.exists():
+            if self.failures.exists() and len(self.failures.read_text().splitlines()) >= 2:
+                self.filler.unlink()
+                self.done = True
+        elif any(self.state.glob("*/0/000001-*-0000")):
+            with suppress(OSError), open(self.filler, "wb", buffering=0) as f:
+                while True:
+                    f.write(bytes(256))
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.state)], capture_output=True, check=False)
 
 
 def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_room(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
-    experiment = small("rounds=4", 'methods.0.name="fedper"')
-    run = federation(experiment, tmp_path / "run", lambda nodes: FullDisk(nodes[1], (2, 3)), said)
-    assert failures(run) == {(2, 1): 1, (3, 1): 1}
-    assert {c for t, c in uplinks(run) if t in (1, 4)} == {0, 1}
-    assert {(2, 0), (3, 0)} <= uplinks(run)
-    (why,) = {r["reason"].replace("000003", "000002") for r in rows(run / "failures.jsonl")}
+    experiment = small("rounds=8", 'methods.0.name="fedper"')
+    disks: list[FullDisk] = []
+
+    def meddle(nodes: list[ClientProcesses]) -> FullDisk:
+        disks.append(FullDisk(nodes[1], tmp_path / "run" / "deploy" / "server" / "run" / "failures.jsonl"))
+        return disks[0]
+
+    try:
+        run = federation(experiment, tmp_path / "run", meddle, said)
+    finally:
+        for disk in disks:
+            disk.unmount()
+    failed = failures(run)
+    assert failed == {(t, 1): 1 for t in range(2, 2 + len(failed))}
+    assert 2 <= len(failed) < 7
+    assert {c for t, c in uplinks(run) if t in (1, 8)} == {0, 1}
+    assert {(t, 0) for t, _ in failed} <= uplinks(run)
+    (why,) = {re.sub(r"00000\d-", "000002-", r["reason"]) for r in rows(run / "failures.jsonl")}
     assert re.fullmatch(
         r"client error: cannot use state/\w+/0/000002-0001-0000: No space left on device; make room on this client's "
         "disk, and it takes part again",
         why,
     )
     log = run / "deploy" / "client-1" / "logs" / "resident.log"
-    assert log.read_text().count("client 1 cannot use state/") == 2
+    assert log.read_text().count("client 1 cannot use state/") == len(failed)
     outcome("disk full on a client", "went on", reasons(run))
 
 
@@ -445,6 +471,9 @@ def test_a_client_does_not_speak_to_a_server_whose_certificate_is_not_good(
     if fault == "expired certificate":
         certificates.issue_server(who, [], server, days=0)
         shutil.copy(server / "ca.crt", client / "ca.crt")
+        for name in (signing.KEY, signing.MANIFEST, signing.SIGNATURE):
+            (client / name).unlink()
+        signing.sign(signing.new_key(), client, 0)  # as packed by that authority
     else:
         certificates.issue_server(who, [], server)
     listen = folders.address(server)
