@@ -41,6 +41,6 @@ def test_nothing_is_cut_off_in_eighty_columns(measure: Measure, unseen: bool) ->
 
 def test_standard_deviations_are_shown_where_they_fit() -> None:
     assert "12.3 ± 1.2" in printed(ACCURACY, unseen=False)
-    assert "0.1235 ± 0.012" in printed(BRIER, unseen=False)
+    assert "0.123 ± 0.012" in printed(BRIER, unseen=False)
     assert "±" not in printed(BRIER, unseen=True).split("\n", 1)[1]
-    assert printed(BRIER, unseen=True, width=200).count("0.1235 ± 0.012") == 3 * 5
+    assert printed(BRIER, unseen=True, width=200).count("0.123 ± 0.012") == 3 * 5
