@@ -10,6 +10,8 @@ from typing import Any
 
 from scipy import special
 
+from unskew.report.stats import CONFIDENCE
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "README.md"
 BEGIN, END = "<!-- made by docs/readme_table.py -->\n", "<!-- end -->\n"
@@ -50,7 +52,7 @@ def _difference(rows: Kept, method: str) -> str:
     if row is None:
         return "–"
     n = len(row["seeds"])
-    half = 100 * float(special.stdtrit(n - 1, 0.975)) * row["std"] / math.sqrt(n)
+    half = 100 * float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * row["std"] / math.sqrt(n)
     mean = 100 * row["ours"]
     text = f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
     return f"**{text}**" if abs(mean) > half else text
