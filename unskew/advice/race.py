@@ -286,7 +286,7 @@ class _Race:
                 entry.out = f"a round sends {entry.trainings[0].sent / 1e6:.3g} MB, more than is allowed"
             else:
                 entry.scores[entry.at] = together([t.scores(t.fed.clients.val) for t in entry.trainings])
-                if entry.method.name == "hcct" and all(_all_alone(groups_of(t, entry)) for t in entry.trainings):
+                if all(_all_alone(groups_of(t, entry)) for t in entry.trainings):
                     entry.out = "it lets every site train by itself"
         except Impossible as error:
             entry.out = str(error).removeprefix(f"{entry.method.label}: ")
