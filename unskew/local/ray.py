@@ -172,10 +172,10 @@ class _Actor:
         return on_gpu
 
     def _check_machine(self) -> None:
-        found = [] if self._expected is None else differences(self._expected, "on it", "there")
-        if found:
+        apart = [] if self._expected is None else differences(self._expected, "on it", "there")
+        if apart:
             raise WorkerError(
-                f"node {platform.node()} is not like the one the run began on ({'; '.join(found)}), and would "
+                f"node {platform.node()} is not like the one the run began on ({'; '.join(apart)}), and would "
                 "not give the same bits; take it out of the cluster, or set mixed = true in runtime.executor_options"
             )
         self._expected = None  # a process stays on its machine

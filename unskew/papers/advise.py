@@ -323,11 +323,11 @@ def _suite(name: str, settings: Mapping[str, Any], draft: Draft, note: Callable[
     gap, _ = gain(scores[best], chosen, measure)
     near = gap.mean <= advice.margin
     reached = gap.low is not None and gap.low <= advice.margin
-    said = advice.verdict == "undecided"
+    is_undecided = advice.verdict == "undecided"
     theirs = statistics.fmean(s.mean for s in chosen)
     claim = Claim(
         f"{name}: the choice is within one point of the best of {len(scores)} methods, or it says undecided",
-        True if near or said else None if reached else False,
+        True if near or is_undecided else None if reached else False,
         f"advice: {advice.verdict}, {label} {measure.with_unit(theirs)}; best: {best} "
         f"{measure.with_unit(means[best])}; difference {bracket(gap, measure)}",
     )

@@ -223,8 +223,8 @@ class _Search:
         if state is None:
             return self._step(reached.search, number)
         del self.running[number]
-        told = {"rounds": reached.rounds, "score": reached.score, "state": state, "seconds": run.seconds}
-        self._keep(number, run.trial, told)
+        outcome = {"rounds": reached.rounds, "score": reached.score, "state": state, "seconds": run.seconds}
+        self._keep(number, run.trial, outcome)
         return None
 
     def _has(self, number: int) -> bool:
@@ -255,18 +255,18 @@ class _Search:
         trial = study.ask()
         return trial, {n: _suggest(trial, n, self.ranges[n]) for n in names}
 
-    def _keep(self, number: int, trial: Any, told: dict[str, Any]) -> None:
+    def _keep(self, number: int, trial: Any, outcome: dict[str, Any]) -> None:
         """Write a trial that has ended into the file."""
         states = self.optuna.trial.TrialState
         asked = trial.study.trials[trial.number]
-        complete = told["state"] == "complete"
+        complete = outcome["state"] == "complete"
         record = self.optuna.trial.create_trial(
             state=states.COMPLETE if complete else states.PRUNED,
-            value=told["score"] if complete else None,
+            value=outcome["score"] if complete else None,
             params=asked.params,
             distributions=asked.distributions,
             intermediate_values=asked.intermediate_values,
-            user_attrs={NUMBER: number, **told},
+            user_attrs={NUMBER: number, **outcome},
             system_attrs={k: v for k, v in asked.system_attrs.items() if k.startswith("completed_rung")},
         )
         try:
@@ -369,13 +369,13 @@ def _kept(study: Any, file: Path, ranges: Mapping[str, Search]) -> dict[int, Any
         raise _damaged(file, error) from error
 
 
-def _sound(values: dict[str, float], told: Mapping[str, Any], ranges: Mapping[str, Search]) -> Trial:
+def _sound(values: dict[str, float], outcome: Mapping[str, Any], ranges: Mapping[str, Search]) -> Trial:
     """Check a trial as it was read.
 
     Raises:
         ValueError, KeyError, TypeError: If it is none.
     """
-    score, state, rounds, seconds = (told[name] for name in ("score", "state", "rounds", "seconds"))
+    score, state, rounds, seconds = (outcome[name] for name in ("score", "state", "rounds", "seconds"))
     for name, value in values.items():
         if not ranges[name].low <= value <= ranges[name].high:
             raise ValueError(f"a trial has {name} = {value:g}, out of its range")

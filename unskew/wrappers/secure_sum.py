@@ -57,7 +57,7 @@ MOST = 2**31
 SHARE_BYTES = 4 + 48
 """Size of a share: its number, and 32 bytes padded to blocks of 16."""
 TRIES = 200
-"""Tries to put a secret together without the shares of liars."""
+"""Tries to put a secret together without the shares of wrong_clients."""
 _HASH, _SHARE = re.compile("[0-9a-f]{64}"), re.compile(f"[0-9a-f]{{{2 * SHARE_BYTES}}}")
 _ENCRYPTED = re.compile("[A-Za-z0-9_-]{226}==")
 KEYS, SHARES, UNMASK = "secure_keys", "secure_shares", "secure_unmask"
@@ -330,10 +330,10 @@ class SecureSum(Wrapper):
             c: Unmask(present, gone, members, {p: shares[p].to[c] for p in members if p != c}, least) for c in present
         }
         revealed = yield Ask(UNMASK, unmask, least, request.timeout_s)
-        vectors, weights_told = masked.value
+        vectors, weights_reported = masked.value
         try:
             total = vectors - self.masks(members, present, gone, revealed, len(vectors), least - 1)
-            values, weights = self.results(method, request, total, weights_told, len(present))
+            values, weights = self.results(method, request, total, weights_reported, len(present))
         except SuspectError as error:
             raise SuspectError(f"round {fed.round} has no secure sum", error.suspects) from None
         except QuorumError as error:
@@ -357,13 +357,15 @@ class SecureSum(Wrapper):
         """
         flwr = _primitives()
         total = torch.zeros(length, dtype=torch.int64)
-        liars: set[ClientId] = set()
+        wrong_clients: set[ClientId] = set()
         lost: list[ClientId] = []
         for c in (*present, *gone):
-            told = {r: one.own if c in present else one.masks for r, one in revealed.items() if r not in liars}
-            shares = {r: bytes.fromhex(of[c]) for r, of in told.items() if c in of}
+            by_client = {
+                r: one.own if c in present else one.masks for r, one in revealed.items() if r not in wrong_clients
+            }
+            shares = {r: bytes.fromhex(of[c]) for r, of in by_client.items() if c in of}
             secret, wrong = _together(shares, least, functools.partial(_is_secret, members[c], own=c in present))
-            liars |= wrong
+            wrong_clients |= wrong
             if secret is None:
                 lost.append(c)
             elif c in present:
@@ -378,18 +380,18 @@ class SecureSum(Wrapper):
         return total
 
     def results(
-        self, method: Any, request: Ask, total: Tensor, told: list[int], clients: int
+        self, method: Any, request: Ask, total: Tensor, reported: list[int], clients: int
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Turn the sum of vectors into the results of the method's reductions, and their weights.
 
         Raises:
-            QuorumError: If no vectors of so many clients, of the weights that were told beside them, have this sum.
+            QuorumError: If no vectors of so many clients, of the weights that were reported beside them, have this sum.
         """
         model = sent_model(next(iter(request.to.values()))) or {}
         kinds = {field.path[0]: field.kind for field in uploads_of(method, request.step)}
         sums: dict[tuple[str, str], tuple[int, Params]] = {}
         start = 0
-        for which, weight in zip(dict.fromkeys(map(_sum_of, request.reduce)), told, strict=True):
+        for which, weight in zip(dict.fromkeys(map(_sum_of, request.reduce)), reported, strict=True):
             flags = total[start + 1 : start + 1 + len(model)].tolist()
             if len(flags) < len(model) or int(total[start]) != weight or not {*flags} <= {0, clients}:
                 raise QuorumError("one of them sent numbers that are no vector of its examples")
@@ -519,7 +521,7 @@ class SecureSum(Wrapper):
         masks: dict[int, str] = {}
         for c, text in msg.shares.items():
             both = flwr.opened(flwr.agreed(mine, msg.members[c].shares), text.encode())
-            if both is None:  # its sender is a liar, who must not make one of this client
+            if both is None:  # its sender is malicious, and must not make this client look so
                 continue
             half = len(both) // 2
             (own if c in msg.present else masks)[c] = (both[:half] if c in msg.present else both[half:]).hex()
