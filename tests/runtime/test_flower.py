@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +52,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += max(seconds, 0.05)
 
     monkeypatch.setattr(flower, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+
+
+def test_a_watch_on_the_parent_moves_no_clock() -> None:
+    """One outlives the test that started it, and let the deadlines of all later tests pass."""
+    flower._end_with_parent()
+    time.sleep(0.05)
+    assert flower.time.monotonic() == 0.0
 
 
 def deployed(case: str, folder: Path, **options: Any) -> Deployed:

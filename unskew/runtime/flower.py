@@ -246,11 +246,11 @@ def _end_with_parent() -> None:
 
     Flower looks for its parent by process number, which a dead process keeps if nobody waits for it (in containers).
     """
-    parent = os.getppid()
+    parent, never = os.getppid(), threading.Event()
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(1.0)
+            never.wait(1.0)
         os._exit(1)  # nothing is lost that the last checkpoint does not have
 
     threading.Thread(target=watch, daemon=True).start()
