@@ -210,7 +210,7 @@ class _Adder:
     """Makes replies, and adds some."""
 
     def reply(self, model: Packed) -> Packed:
-        return Packed(model.body, model.index, model.octets.copy())
+        return Packed.of(model.read(Params))
 
     def add(self, *replies: Packed) -> Packed:
         return Packed.of(_sum(replies))

@@ -15,6 +15,7 @@ what steps keep are JSON and arrays of bytes, as elsewhere.
 
 import functools
 import hashlib
+import itertools
 import os
 import platform
 import secrets
@@ -46,6 +47,9 @@ RETRIES = 8
 JOB_BYTES = 1 << 26
 """Most bytes of a job's messages, memories and replies, at four models for each of its clients."""
 
+PIECE_BYTES = 1 << 20
+"""Most bytes of an array: Ray starts six threads to copy a larger one, which wait for cores that are training."""
+
 INLINE_BYTES = 100 << 10
 """Size of a value from which on Ray leaves it in an object store; smaller ones come with an actor's answer."""
 
@@ -76,42 +80,69 @@ def code_hash(package: Path) -> str:
 # ---------------------------------------------------------------- values on their way
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A value as JSON and one array of bytes (n,) with all its tensors, which `index` places."""
+    """A value as JSON and its tensors' bytes, which Ray copies into its store and hands on from there without a copy.
+
+    Attributes:
+        body: The JSON part.
+        index: Name, element type, shape and first byte of each tensor.
+        pieces: The bytes, in arrays (n,) of at most `PIECE_BYTES`.
+    """
 
     body: Any
     index: Sequence[Any]
-    octets: np.ndarray
+    pieces: Sequence[np.ndarray]
 
     @classmethod
     def of(cls, value: Any) -> "Packed":
         """Write a value's tensors side by side."""
         body, tensors = wire.flatten(value)
         index, size = places(tensors, 0)
-        octets = torch.empty(size, dtype=torch.uint8)
-        write(octets, tensors, index)
-        return cls(body, index, octets.numpy())
+        octets = np.empty(size, np.uint8)
+        write(torch.from_numpy(octets), tensors, index)
+        return cls(body, index, [octets[at : at + PIECE_BYTES] for at in range(0, size, PIECE_BYTES)])
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors, copied at once: Ray's memory is shared and must not be written."""
-        return views(torch.from_numpy(self.octets.copy()), self.index, 0)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(map(len, self.pieces))
+
+    def tensors(self, device: torch.device = torch.device("cpu")) -> dict[str, Tensor]:
+        """The tensors on a device, copied: Ray's memory is shared and must not be written."""
+        octets = np.concatenate(self.pieces) if self.pieces else np.empty(0, np.uint8)
+        return {name: t.to(device) for name, t in views(torch.from_numpy(octets), self.index, 0).items()}
 
     def read(self, value_type: Any, device: torch.device = torch.device("cpu")) -> Any:
         """The value, with its tensors on a device."""
-        return wire.build(value_type, self.body, {name: t.to(device) for name, t in self.tensors().items()})
+        return wire.build(value_type, self.body, self.tensors(device))
 
 
 # ---------------------------------------------------------------- an actor's side
 @dataclass(frozen=True, eq=False)
 class _Arguments:
-    """Values of a job, each in an argument of the call; a kept value is one of those in its argument."""
+    """Values of a job: without tensors in the request, others each in an argument of the call, a kept one by its path.
+
+    `common` has the tensors of what several clients are sent, by number, once a client has read them.
+    """
 
     values: Sequence[Any]
     device: torch.device
+    common: dict[int, dict[str, Tensor]]
 
     def read(self, place: dict[str, Any], value_type: Any) -> Any:
+        if "body" in place:
+            return wire.build(value_type, place["body"], {})
         given = self.values[place["argument"]]
         packed: Packed = given[place["path"]] if "path" in place else given
-        return packed.read(value_type, self.device)
+        if "common" not in place:
+            return packed.read(value_type, self.device)
+        number = place["common"]
+        if number not in self.common:
+            self.common[number] = packed.tensors(self.device)
+        return wire.build(value_type, packed.body, self.common[number])
+
+
+def _is_common(place: Any) -> bool:
+    return isinstance(place, dict) and "common" in place
 
 
 class _Actor:
@@ -126,6 +157,7 @@ class _Actor:
         self._open: Open | None = None
         self._cell = -1
         self._setup: WorkerSetup | None = None
+        self._common: dict[int, dict[str, Tensor]] = {}
 
     def pid(self) -> int:
         """Return the number of its process, once it has started."""
@@ -138,15 +170,17 @@ class _Actor:
     def answer(self, heads: list[dict[str, Any]], *values: Any) -> Any:
         """Answer the requests of a job: all answers or a failure, then what each client's step kept, by path."""
         answers, kept = [], []
+        used = [place["common"] for head in heads for place in head.values() if _is_common(place)]
+        self._common = {number: self._common[number] for number in used if number in self._common}
         try:
             self._check_machine()
             for head in heads:
                 setup = self._setup_of(head["cell"])
-                given, parts = answer(setup, head, _Arguments(values, setup.trainer.device))
+                given, parts = answer(setup, head, _Arguments(values, setup.trainer.device, self._common))
                 data = {key: Packed.of(value) for key, value in parts.items()}
                 stays = {path: data.pop(path) for path in given.get("kept", ())}
                 given["sizes"] = {path: (wire.nbytes(parts[path]), wire.kind(parts[path])) for path in stays}
-                given["octets"] = sum(len(value.octets) for value in stays.values())
+                given["octets"] = sum(value.nbytes for value in stays.values())
                 answers.append({**given, "parts": data})
                 kept.append(stays)
         except BaseException as error:
@@ -241,6 +275,7 @@ class RayPool:
 
     def __post_init__(self) -> None:
         self._ray = imported()
+        self._numbers = itertools.count()  # of values that several requests share
         self._owned = not self._ray.is_initialized()
         if self._owned:
             connect(self.address, self.parts.workers, self.store_mb)
@@ -313,23 +348,24 @@ class RayPool:
             self.close()  # answers still on their way are not wanted
             raise
 
-    def _put_common(self, requests: Mapping[Any, dict[str, Any]]) -> dict[int, Any]:
-        """Put each value that several requests share into the object store; return references by the value's id."""
+    def _put_common(self, requests: Mapping[Any, dict[str, Any]]) -> dict[int, tuple[int, Any]]:
+        """Put each value that several requests share into the object store; return number and reference by its id."""
         values = [v.value for r in requests.values() for v in r.values() if isinstance(v, ToWorker)]
         times = Counter(map(id, values))
         common = {i: v for i, v in {id(v): v for v in values}.items() if times[i] > 1 and not isinstance(v, Stored)}
-        return {i: self._ray.put(self._counted(Packed.of(value))) for i, value in common.items()}
+        packed = {i: Packed.of(value) for i, value in common.items()}
+        return {i: (next(self._numbers), self._ray.put(self._counted(p))) for i, p in packed.items() if p.nbytes}
 
     def _counted(self, value: Any) -> Any:
         """The value as Ray is given it, its bytes added to those that passed this process."""
         if isinstance(value, Packed):
-            self.driver_bytes += len(value.octets)
+            self.driver_bytes += value.nbytes
         elif isinstance(value, _Kept):
             self.driver_bytes += value.here
             return value.reference
         return value
 
-    def _send(self, queue: deque[Job], sent: dict[Any, _Sent], common: Mapping[int, Any]) -> list[Any]:
+    def _send(self, queue: deque[Job], sent: dict[Any, _Sent], common: Mapping[int, tuple[int, Any]]) -> list[Any]:
         """Give jobs to the actors that have room, fairly; return the references of actors that have not started."""
         starting = self._starting()
         ready = [w for w in self.workers if w.at_work]
@@ -394,7 +430,7 @@ def _reason(error: Exception) -> str:
     return f"Ray gave up after up to {RETRIES} retries: {lines[0]}"
 
 
-def _written(job: Job, common: Mapping[int, Any]) -> tuple[list[dict[str, Any]], list[Any]]:
+def _written(job: Job, common: Mapping[int, tuple[int, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
     """The heads of a job's requests, and the arguments their values are in; Ray fetches those that are references."""
     arguments: list[Any] = []
     places: dict[Any, int] = {}
@@ -403,7 +439,11 @@ def _written(job: Job, common: Mapping[int, Any]) -> tuple[list[dict[str, Any]],
         if isinstance(value, Stored):
             kept, path = value.place
             return {"argument": index(kept, kept), "path": path}
-        return {"argument": index(id(value), common.get(id(value)) or Packed.of(value))}
+        if id(value) in common:
+            number, reference = common[id(value)]
+            return {"argument": index(id(value), reference), "common": number}
+        packed = Packed.of(value)
+        return {"argument": index(id(value), packed)} if packed.nbytes else {"body": packed.body}
 
     def index(name: Any, argument: Any) -> int:
         if name not in places:
