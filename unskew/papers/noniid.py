@@ -16,7 +16,7 @@ from unskew.data.federated import to_manifest
 from unskew.data.split import FromManifest
 from unskew.experiment import config
 from unskew.files import write_atomically
-from unskew.papers.claims import Claim, decide, paired
+from unskew.papers.claims import LEVEL, Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import Draft, ReproductionRequest, Settings, curves_of, drawn, experiment, merged, rows_of
 from unskew.report import stats
@@ -149,7 +149,8 @@ def _tuned(request: ReproductionRequest) -> Result:
 def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Claim]:
     """The claims that methods end above FedAvg, from {(method, metric): values by seed} of a run until decided.
 
-    A claim is decided where its p-value, which pays for the looks, is at most .05 once corrected for their number.
+    A claim is decided where its p-value, which pays for the looks, is at most .05 once corrected for the number of
+    claims (Holm), and level where the confidence sequence, widened for that number (Bonferroni), lies within LEVEL.
     """
     gains = {}
     for method in dict.fromkeys(m for m, _ in values if m != "fedavg"):
@@ -164,7 +165,10 @@ def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Cl
         evidence = f"{100 * mean:+.2f} points, {between} over {len(gain)} seeds"
         evidence += "" if p is None else f", p {p:.2g} for {len(p_values)} methods"
         decided = p is not None and p <= 1.0 - CONFIDENCE
-        claims.append(Claim(f"{method}, tuned, ends above fedavg, tuned", mean > 0 if decided else None, evidence))
+        wide = stats.interval(gain, 1.0 - (1.0 - CONFIDENCE) / len(gains), sequential=True)
+        level = not decided and wide is not None and -LEVEL < wide[0] <= 0 <= wide[1] < LEVEL
+        holds = mean > 0 if decided else False if level else None
+        claims.append(Claim(f"{method}, tuned, ends above fedavg, tuned", holds, evidence, level))
     return claims
 
 
