@@ -31,7 +31,6 @@ LITTLE_MEMORY = 2_000_000_000
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "google-chrome-stable")
 SYSTEMS = ("linux", "darwin")
 LOADED = ("torch", "numpy")
-CORE = ("torch", "numpy", "scipy", "scikit-learn", "pydantic", "typer", "safetensors", "jinja2", "matplotlib")
 
 
 @dataclass(frozen=True)
@@ -159,8 +158,8 @@ def _software() -> Iterator[Finding]:
         core=True,
     )
     wanted = {r.name: r.specifier for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})}
-    for package in CORE:
-        yield _package(package, wanted.get(package, SpecifierSet()))
+    for package, versions in (wanted or dict.fromkeys(LOADED, SpecifierSet())).items():
+        yield _package(package, versions)
 
 
 def _package(name: str, wanted: SpecifierSet) -> Finding:

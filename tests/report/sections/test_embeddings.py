@@ -264,6 +264,12 @@ def test_where_nobody_tells_the_nearest_image_the_table_says_so(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_the_table_says_who_trained_which_model(tmp_path: Path) -> None:
+    page = write_report(make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, "trained_at": "the server"})}))
+    assert "The server." in pages.said(page)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_without_one_round_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run(tmp_path / "run", {"m": lambda s, t: {"epsilon": 1.0}})
     now = write_report(folder).read_bytes()

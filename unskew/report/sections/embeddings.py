@@ -115,6 +115,7 @@ class OneRound:
         privacy: The weakest guarantee over the seeds, and what each party saw.
         nearest: Least distance from a generated image to one of its client's own, in medians; None if not known.
         client: The client with that distance.
+        trained: Who trained which model, on what; empty if not known.
     """
 
     method: str
@@ -123,6 +124,7 @@ class OneRound:
     privacy: Privacy
     nearest: float | None
     client: int | None
+    trained: str = ""
 
 
 def one_round(record: Record, method: str) -> OneRound | None:
@@ -135,6 +137,7 @@ def one_round(record: Record, method: str) -> OneRound | None:
     privacy: list[Privacy] = []
     nearest: list[tuple[float, int]] = []  # distance and client, the least of each seed
     drawn: tuple[int, Uploads | None] | None = None
+    trained = ""
     reported: Iterable[tuple[int, int, Embeddings | Mixtures]] = chain(
         info_of(record, method, Embeddings), info_of(record, method, Mixtures)
     )
@@ -146,10 +149,11 @@ def one_round(record: Record, method: str) -> OneRound | None:
         privacy.append(info.privacy)
         if isinstance(info, Embeddings):
             nearest += sorted((v, c) for c, v in info.closest.items() if v is not None)[:1]
+            trained = info.trained_at
     if drawn is None:
         return None
     distance, client = min(nearest, default=(None, None))
-    return OneRound(method, *drawn, max(privacy, key=lambda p: p.bound), distance, client)
+    return OneRound(method, *drawn, max(privacy, key=lambda p: p.bound), distance, client, trained)
 
 
 def uploads_of(info: Embeddings) -> Uploads:
@@ -261,15 +265,18 @@ def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.LineSty
         return "not reported" if r.nearest is None else f"{r.nearest:.2f} (client {r.client})"
 
     return Table(
-        "What each party saw, and the distance from generated images to real ones",
+        "What each party saw and trained, and the distance from generated images to real ones",
         (
             ("Method", ""), ("Nearest image", "medians"), ("Guarantee", ""), ("The server saw", ""),
-            ("Clients saw", ""),
+            ("Clients saw", ""), ("Models were trained by", ""),
         ),
         tuple(
             TableRow(
                 r.method,
-                (nearest(r), r.privacy.guarantee, _sentence(r.privacy.server), _sentence(r.privacy.clients)),
+                (
+                    nearest(r), r.privacy.guarantee, _sentence(r.privacy.server), _sentence(r.privacy.clients),
+                    _sentence(r.trained) if r.trained else "–",
+                ),
                 figures.swatch(marks[r.method]),
             )
             for r in runs
@@ -278,7 +285,7 @@ def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.LineSty
         "distance by the median distance from one of its own images to the next; the least over clients and seeds is "
         "given. Near 0 it would be a copy of a private image; at 1 it is no nearer than the client’s own images are to "
         "each other.",
-        frozenset({2, 3, 4}),
+        frozenset({2, 3, 4, 5}),
     )  # fmt: skip
 
 
