@@ -300,6 +300,7 @@ def _suite(request: ReproductionRequest) -> Result:
     rand = _agreement_of_groups(history)
     draft.rows += [over_seeds(m, draft.rows[0].setting, "adjusted Rand", values) for m, values in rand.items()]
     sign, unit, factor = (1.0 if h.higher else -1.0), ("points" if h.percent else h.label), h.scale
+    form = "+.3f" if h.bounded and not h.percent else "+.2f"
     values = {(r.method, r.metric): [sign * v for v in r.seeds] for r in draft.rows}
     for m in compared.methods:
         if (m.label, served) not in values:
@@ -307,14 +308,14 @@ def _suite(request: ReproductionRequest) -> Result:
         if m.name not in ("independent", "centralised"):
             gain = paired(values[m.label, own], values["alone", own])
             text = f"{m.label} is worth it against training alone for clients that trained"
-            draft.claims.append(decide(text, gain, unit, factor))
+            draft.claims.append(decide(text, gain, unit, factor, form))
         if m.name != "independent":
             gap = paired(values[m.label, own], values[m.label, served])
             text = f"{m.label} serves newcomers worse than clients that trained"
-            draft.claims.append(decide(text, gap, unit, factor))
+            draft.claims.append(decide(text, gap, unit, factor, form))
             gain = paired(values[m.label, adapted], values[m.label, served])
             text = f"adapting helps newcomers of {m.label}"
-            draft.claims.append(decide(text, gain, unit, factor))
+            draft.claims.append(decide(text, gain, unit, factor, form))
     for method, indices in rand.items():
         text = f"{method} finds the two known groups (adjusted Rand above .5)"
         draft.claims.append(decide(text, [v - 0.5 for v in indices], "of the index", 1.0, "+.2f"))

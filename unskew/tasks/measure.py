@@ -105,7 +105,7 @@ class Measure:
         return inside and abs(value) <= sys.float_info.max
 
     @property
-    def _bounded(self) -> bool:
+    def bounded(self) -> bool:
         """True for values between two ends about as far apart as 0 and 1: three decimals say all of them."""
         return self.low is not None and self.high is not None and self.high - self.low <= 2
 
@@ -144,7 +144,7 @@ class Measure:
         """
         if not math.isfinite(value):
             return "not finite"
-        return f"{100 * value:.{digits}f}" if self.percent else f"{value:.3f}" if self._bounded else f"{value:.4g}"
+        return f"{100 * value:.{digits}f}" if self.percent else f"{value:.3f}" if self.bounded else f"{value:.4g}"
 
     def spread(self, std: float | None) -> str:
         """A standard deviation to stand behind a value, with two figures if not in percent; empty if there is none.
@@ -154,7 +154,7 @@ class Measure:
         """
         if std is None:
             return ""
-        plain = not self.percent and not self._bounded and math.isfinite(std)
+        plain = not self.percent and not self.bounded and math.isfinite(std)
         return f" ± {f'{std:.2g}' if plain else self.show(std)}"
 
     def signed(self, difference: float) -> str:
@@ -163,7 +163,7 @@ class Measure:
         >>> ACCURACY.signed(-0.0123), ACCURACY.signed(-0.00001)
         ('−1.23', '0.00')
         """
-        text = f"{100 * difference:+.2f}" if self.percent else f"{difference:+.{'3f' if self._bounded else '4g'}}"
+        text = f"{100 * difference:+.2f}" if self.percent else f"{difference:+.{'3f' if self.bounded else '4g'}}"
         return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
     def with_unit(self, value: float) -> str:
