@@ -3,14 +3,18 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
+from unskew.local import ray
 from unskew.local.executor import PoolParts
-from unskew.local.ray import RAY, code_hash
+from unskew.local.ray import RAY, Packed, _Arguments, _still_used, code_hash
 from unskew.run import loop
+from unskew.tree import Params
 
 PARTS = PoolParts(lambda cell: None, 1, 1 << 12)
 
@@ -35,6 +39,40 @@ def test_the_code_of_a_package_is_known_by_its_content(tmp_path: Path) -> None:
         (tmp_path / folder / "part" / "module.py").write_text(text)
     one, same, other = (code_hash(tmp_path / folder) for folder in ("one", "same", "other"))
     assert one == same != other
+
+
+def test_a_value_travels_in_pieces_that_ray_copies_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of 192, 64 and 4 bytes, the last of which fills up 64: 320 bytes, in pieces of 100."""
+    monkeypatch.setattr(ray, "PIECE_BYTES", 100)
+    value = {"w": torch.arange(48.0), "b": torch.ones(8, dtype=torch.int64), "n": torch.tensor(3.0)}
+    packed = Packed.of(value)
+    assert [len(piece) for piece in packed.pieces] == [100, 100, 100, 20]
+    assert packed.nbytes == 320
+    read = packed.read(Params)
+    assert list(read) == list(value)
+    assert all(torch.equal(read[name], tensor) and read[name].dtype == tensor.dtype for name, tensor in value.items())
+
+
+def test_what_is_read_may_be_written_though_rays_memory_may_not() -> None:
+    packed = Packed.of({"w": torch.zeros(4)})
+    for piece in packed.pieces:
+        piece.setflags(write=False)
+    packed.read(Params)["w"].add_(1.0)
+    assert packed.read(Params)["w"].tolist() == [0.0] * 4
+
+
+def test_a_message_of_several_clients_is_copied_once_by_an_actor_and_given_up_with_the_next() -> None:
+    cpu, first, second = torch.device("cpu"), Packed.of({"w": torch.ones(4)}), Packed.of({"w": torch.zeros(4)})
+    common: dict[int, Any] = {}
+    arguments = _Arguments((first, second), cpu, common)
+    place = {"argument": 0, "common": 7}
+    one, two = arguments.read(place, Params), arguments.read(place, Params)
+    assert one["w"].data_ptr() == two["w"].data_ptr()
+    assert arguments.read({"argument": 1, "common": 8}, Params)["w"].tolist() == [0.0] * 4
+    assert arguments.read({"body": None}, None) is None, "a value without tensors is in the request itself"
+    assert list(common) == [7, 8]
+    heads = [{"message": {"argument": 0, "common": 8}, "memory": {"body": None}, "key": [1]}]
+    assert list(_still_used(common, heads)) == [8]
 
 
 @pytest.mark.slow

@@ -117,16 +117,17 @@ class Packed:
 
 
 # ---------------------------------------------------------------- an actor's side
+_Common = dict[int, dict[str, Tensor]]
+"""Tensors of what several clients are sent, by its number, once one of them has read it."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Arguments:
-    """Values of a job: without tensors in the request, others each in an argument of the call, a kept one by its path.
-
-    `common` has the tensors of what several clients are sent, by number, once a client has read them.
-    """
+    """Values of a job: in the request if without tensors, else each in an argument of the call, a kept one by its path."""
 
     values: Sequence[Any]
     device: torch.device
-    common: dict[int, dict[str, Tensor]]
+    common: _Common
 
     def read(self, place: dict[str, Any], value_type: Any) -> Any:
         if "body" in place:
@@ -141,8 +142,10 @@ class _Arguments:
         return wire.build(value_type, packed.body, self.common[number])
 
 
-def _is_common(place: Any) -> bool:
-    return isinstance(place, dict) and "common" in place
+def _still_used(common: _Common, heads: Sequence[dict[str, Any]]) -> _Common:
+    """Those of the values that several clients are sent which these requests name."""
+    named = [v["common"] for head in heads for v in head.values() if isinstance(v, dict) and "common" in v]
+    return {number: common[number] for number in named if number in common}
 
 
 class _Actor:
@@ -157,7 +160,7 @@ class _Actor:
         self._open: Open | None = None
         self._cell = -1
         self._setup: WorkerSetup | None = None
-        self._common: dict[int, dict[str, Tensor]] = {}
+        self._common: _Common = {}
 
     def pid(self) -> int:
         """Return the number of its process, once it has started."""
@@ -170,8 +173,7 @@ class _Actor:
     def answer(self, heads: list[dict[str, Any]], *values: Any) -> Any:
         """Answer the requests of a job: all answers or a failure, then what each client's step kept, by path."""
         answers, kept = [], []
-        used = [place["common"] for head in heads for place in head.values() if _is_common(place)]
-        self._common = {number: self._common[number] for number in used if number in self._common}
+        self._common = _still_used(self._common, heads)
         try:
             self._check_machine()
             for head in heads:
