@@ -123,7 +123,7 @@ _Common = dict[int, dict[str, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class _Arguments:
-    """Values of a job: in the request if without tensors, else each in an argument of the call, a kept one by its path."""
+    """Values of a job: in the request if without tensors, else in an argument of the call, a kept one by its path."""
 
     values: Sequence[Any]
     device: torch.device
