@@ -8,7 +8,7 @@ import pytest
 from unskew.data.split import FromManifest
 from unskew.experiment import config
 from unskew.papers import noniid
-from unskew.papers.toolkit import Draft, ReproductionRequest
+from unskew.papers.toolkit import Draft, ReproductionRequest, experiment
 from unskew.run.callbacks import NoCallback
 
 GAINS = {"worse": [-0.02, -0.03, -0.025], "better": [0.02, 0.03, 0.025], "open": [-0.02, 0.02, 0.01]}
@@ -42,6 +42,16 @@ def test_every_method_but_those_of_images_is_tried_as_it_comes(tmp_path: Path, m
     (claim,) = result.claims
     assert claim.text == "no method ends below FedAvg on clients' own test examples"
     assert Draft.of(request)["experiment"]["split"]["alpha"] == 0.1
+
+
+@pytest.mark.parametrize("name", ["defaults", "defaults_heart", "defaults_mnist_writers", "defaults_fashion_mnist"])
+def test_every_method_accepts_the_settings_it_is_tried_in(tmp_path: Path, name: str) -> None:
+    """TT-HF refuses a single local epoch, for instance."""
+    draft = Draft.of(ReproductionRequest(f"noniid/{name}", "small", tmp_path, None, NoCallback()))
+    draft.settings.pop("draw", None)
+    methods: dict[str, Any] = {m: {} for m in noniid.WITHOUT_IMAGES if m not in config.BOUNDS}
+    asked = experiment(name, noniid._asked(draft.request, draft, methods))
+    assert {m.label for m in asked.methods} >= set(methods)
 
 
 def test_a_natural_population_is_not_divided_and_other_data_are(tmp_path: Path) -> None:
