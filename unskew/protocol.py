@@ -59,6 +59,7 @@ and the round number, which is why any round can be resumed.
 import dataclasses
 import functools
 import math
+import reprlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import GeneratorType
@@ -808,7 +809,17 @@ def ask(
 
     Returns:
         Replies by client, in the order of `to`; a `Reduced` if there are reductions.
+
+    Raises:
+        ProtocolError: If `step` is a name, or `to` is no mapping.
     """
+    if not callable(step):
+        raise ProtocolError(f"ask takes the step itself, as in ask(self.train, ...), got {reprlib.repr(step)}")
+    if not isinstance(to, Mapping):
+        raise ProtocolError(
+            f"ask takes a message for each client, {{client: message}}, got {type(to).__name__}; to send one message "
+            "to the cohort: ask(self.train, {c: message for c in fed.sample()})"
+        )
     reductions = reduce if isinstance(reduce, tuple) else (reduce,)
     return (yield Ask(step.__name__, to, at_least, timeout_s, reductions))
 

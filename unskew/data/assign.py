@@ -10,6 +10,7 @@ Departures Counts are rounded by largest remainder, so no example is left over o
 """
 
 import heapq
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,14 @@ def _check_settings(split: Split) -> None:
 def _own(split: OwnSplit, examples: TrainingExamples, key: Key) -> tuple[Ints, ...]:
     """The clients of a split that is not ours, if they are such."""
     name, n = record(split)["name"], len(examples.labels)
-    clients = tuple(np.sort(np.asarray(held)) for held in split.assign(examples, key))
+    made = split.assign(examples, key)
+    if isinstance(made, Mapping) or not isinstance(made, Iterable):
+        raise DataError(
+            f"split {name!r} must return a list of arrays of indices, one for each client, got {type(made).__name__}"
+        )
+    clients = tuple(np.asarray(held) for held in made)
     for i, held in enumerate(clients):
-        if held.ndim != 1 or held.dtype.kind not in "iu" or not held.size or held[0] < 0 or held[-1] >= n:
+        if held.ndim != 1 or held.dtype.kind not in "iu" or not held.size or held.min() < 0 or held.max() >= n:
             raise DataError(
                 f"split {name!r} must give each client an array of at least one index in 0..{n - 1}, got "
                 f"{held.dtype} of shape {held.shape} for client {i}"
@@ -130,7 +136,7 @@ def _own(split: OwnSplit, examples: TrainingExamples, key: Key) -> tuple[Ints, .
         raise DataError(f"split {name!r} must make split.num_clients = {split.num_clients} clients, got {len(clients)}")
     if int(np.bincount(np.concatenate(clients)).max()) > 1:
         raise DataError(f"split {name!r} must give an example to one client at most, and gives one to several")
-    return tuple(held.astype(np.int64) for held in clients)
+    return tuple(np.sort(held).astype(np.int64) for held in clients)
 
 
 def _plain(value: Any) -> Any:

@@ -440,12 +440,16 @@ def method(
     elsewhere = {**_did_you_mean(of_local), **_of_the_experiment()}
     values = schema.checked(target, options, place, where, owner=name, elsewhere=elsewhere)
     algorithm = schema.construct(target, values, place, where)
-    lacks = [part for part in ("init", "round", "serve") if not callable(getattr(algorithm, part, None))]
-    if lacks:
+    if lacks := missing_parts(algorithm):
         raise ConfigError(f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}")
     preset = presets.settings(target, values.get("preset"))
     fields = {key: (hint, preset.get(key, default)) for key, (hint, default) in parameters.items()}
     return Method(label or name, name, _spelled_out(fields, values), algorithm)
+
+
+def missing_parts(algorithm: object) -> list[str]:
+    """Return the names of the functions that a method must have and this object lacks."""
+    return [part for part in ("init", "round", "serve") if not callable(getattr(algorithm, part, None))]
 
 
 def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any]) -> dict[str, Any]:

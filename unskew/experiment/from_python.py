@@ -66,6 +66,8 @@ def method_of(value: object, label: str | None = None) -> Method:
     if not is_record(value) or not hasattr(value, "round"):
         raise ConfigError(f"a method is a frozen dataclass with a round, such as FedAvg(), or a name, got {value!r}")
     kind = type(value)
+    if lacks := config.missing_parts(value):
+        raise ConfigError(f"{label or kind.__name__}: {kind.__name__} is no method, it lacks {', '.join(lacks)}")
     words = "".join(f"+{word}" for word in _wrappers(value))
     wrapped = [f"{name}{words}" for name in algorithms.TABLE] if words else []
     for names in (algorithms.TABLE, wrapped, [f"{kind.__module__}:{kind.__qualname__}"]):

@@ -10,6 +10,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import GeneratorType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -29,6 +30,7 @@ from unskew.protocol import (
     Federation,
     Held,
     Layout,
+    Plan,
     Probe,
     drive,
     held_in,
@@ -327,6 +329,16 @@ class Driver(Generic[S]):
         """Return the state before round 1."""
         return self.algorithm.init(self.model.initial, self.federation(0))
 
+    def plan(self, state: S, t: int) -> Plan[S]:
+        """Begin the plan of a round; one that is no generator would ask nobody, and change nothing unnoticed."""
+        plan = self.algorithm.round(state, self.federation(t))
+        if not isinstance(plan, GeneratorType):
+            raise ProtocolError(
+                f"{type(self.algorithm).__name__}.round is no generator, so it asks no client; write "
+                '"replies = yield from ask(...)"'
+            )
+        return plan
+
     def round(self, state: S, t: int) -> tuple[S, Trace]:
         """Run round `t`, counted from 1: return the next state, and a record of what happened.
 
@@ -344,7 +356,12 @@ class Driver(Generic[S]):
         while True:
             exchanges = _Round(self, t, trace, left_out)
             try:
-                new: S = drive(self.algorithm.round(state, self.federation(t)), exchanges.answer)
+                new: S = drive(self.plan(state, t), exchanges.answer)
+                if new is None and state is not None:
+                    raise ProtocolError(
+                        f"{type(self.algorithm).__name__}.round returned nothing in round {t}; it must return the next "
+                        "state"
+                    )
                 suspects = {
                     c: f"with its reply the model diverged; {why}"
                     for c, why in self.suspects(exchanges, state, new).items()
