@@ -46,6 +46,7 @@ def audit(
     from unskew.errors import ConfigError
     from unskew.protocol import hook
     from unskew.report.audit_figure import document
+    from unskew.run.audit import attackable
     from unskew.run.audit import audit as attack
 
     path = Path(experiment)
@@ -53,6 +54,12 @@ def audit(
     private = [m for m in chosen.methods if hook(m.algorithm, "planned") is not None]
     if not private:
         raise ConfigError('no method has differential privacy to audit; add it with: with = ["central_dp"]')
+    left_out = [m.label for m in private if not attackable(m)]
+    private = [m for m in private if attackable(m)]
+    if left_out:
+        print(f"no attack is known here on {', '.join(left_out)}: its noise is in each step (dp_sgd)", file=sys.stderr)
+    if not private:
+        raise ConfigError("no method has noise on models, which is what an audit attacks: central_dp or local_dp")
     audits = []
     for method in private:
         print(f"{method.label}: {runs} runs of {chosen.rounds} rounds", file=sys.stderr)

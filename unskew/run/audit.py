@@ -18,6 +18,7 @@ Why        Neighbours in which one client's data are replaced by any others are 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -152,12 +153,8 @@ def audit(experiment: Experiment, method: Method, runs: int = 4, confidence: flo
     Raises:
         ConfigError: If the method has no differential privacy of models, or no global model.
     """
-    chain: list[Wrapper] = []
-    inside = method.algorithm
-    while isinstance(inside, Wrapped):
-        chain.insert(0, inside.by)
-        inside = inside.of
-    place = next((i for i, by in enumerate(chain) if isinstance(by, CentralDP | LocalDP)), None)
+    inside, chain = _taken_apart(method)
+    place = _place_of_guard(chain)
     if place is None:
         raise ConfigError(
             f"an audit needs a method with central_dp or local_dp, and {method.label} has neither; add one, as in "
@@ -178,6 +175,25 @@ def audit(experiment: Experiment, method: Method, runs: int = 4, confidence: flo
     right = sum(score > 0.0 for score in ranked[:guesses])
     lower = lower_bound(len(scores), guesses, right, guard.delta, confidence)
     return Audit(method.label, max(spent), lower, confidence, guard.delta, len(scores), guesses, right, tuple(scores))
+
+
+def attackable(method: Method) -> bool:
+    """Return true if the method has noise on models, which `audit` attacks; that of DP-SGD is in the steps."""
+    return _place_of_guard(_taken_apart(method)[1]) is not None
+
+
+def _taken_apart(method: Method) -> tuple[Any, list[Wrapper]]:
+    """The method inside all wrappers, and those, the innermost first."""
+    chain: list[Wrapper] = []
+    inside = method.algorithm
+    while isinstance(inside, Wrapped):
+        chain.insert(0, inside.by)
+        inside = inside.of
+    return inside, chain
+
+
+def _place_of_guard(chain: Sequence[Wrapper]) -> int | None:
+    return next((i for i, by in enumerate(chain) if isinstance(by, CentralDP | LocalDP)), None)
 
 
 def _attacked(
