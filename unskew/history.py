@@ -4,12 +4,13 @@ print(history)                      # the table of results; a notebook shows it 
 history.to_frame()                  # every number of every round, a row each
 """
 
+import difflib
 import html
 import importlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,8 @@ class History:
                 by_seed.setdefault(row["seed"], {})[row["round"]] = row["value"]
         curve = curve_by_round(list(by_seed.values()))
         if curve is None:
-            raise KeyError(f"no {name} of {method}")
+            known = (row["name"] for row in self.rows if row["method"] == method and "client" not in row)
+            raise self._unknown(method, name, known)
         return curve
 
     def value(self, method: str, metric: str | None = None) -> float:
@@ -161,7 +163,16 @@ class History:
         for row in self.summary["rows"]:
             if (row["method"], row["metric"]) == (method, metric):
                 return float(row["mean"])
-        raise KeyError(f"no {metric} of {method}")
+        raise self._unknown(method, metric, (r["metric"] for r in self.summary["rows"] if r["method"] == method))
+
+    def _unknown(self, method: str, metric: str, known: Iterable[str]) -> KeyError:
+        """An error that names the methods there are, or the metrics nearest to the one asked for."""
+        methods = list(dict.fromkeys(row["method"] for row in self.summary["rows"]))
+        if method not in methods:
+            return KeyError(f"no method {method!r} in this run; it has {', '.join(methods)}")
+        names = list(dict.fromkeys(known))
+        near = difflib.get_close_matches(metric, names, n=3) or names[:5]
+        return KeyError(f"no {metric} of {method}" + (f"; did you mean {', '.join(near)}?" if near else ""))
 
     def to_frame(self) -> "pandas.DataFrame":
         """Every number of every round as a pandas.DataFrame, one per row.

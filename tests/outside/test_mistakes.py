@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import unskew as us
 from unskew.data.assign import assign
@@ -97,6 +98,18 @@ def test_a_method_with_a_mistake_is_refused_in_a_sentence(method: object, error:
     with pytest.raises(error, match=text) as caught:
         simulated(method)
     assert len(str(caught.value)) < 300, "no model is printed"
+
+
+class Draws(Mine):
+    def round(self, state: Params, fed: Federation) -> Any:
+        state = yield from super().round(state, fed)
+        return {name: w + 0.01 * torch.randn_like(w) for name, w in state.items()}
+
+
+def test_numbers_that_nobody_can_draw_again_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    for method, warned in ((Draws(), True), (Mine(), False)):
+        us.simulate({"mine": method}, data="digits", model="logistic", split=us.IID(num_clients=2), rounds=1)
+        assert ("drawn from PyTorch's global generator" in capsys.readouterr().err) is warned
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from unskew import info, machine, wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
@@ -58,6 +59,10 @@ from unskew.version import __version__
 SAVE_AFTER_S = 10.0
 ECHO_S = 1.0
 """A SIGTERM so soon after a first request to stop repeats it: `timeout` signals a process and then its group."""
+UNKEYED = (
+    "numbers were drawn from PyTorch's global generator, so the same run again has other results; draw from fed.key or "
+    "me.key: torch.rand(3, generator=(me.key / 'start').generator())"
+)
 BATCH = 256
 """Clients whose final models are in memory at a time, where they were not evaluated together."""
 
@@ -528,7 +533,9 @@ class _Cell:
         run, t = self.run, self.round + 1
         self.at = t
         began = time.monotonic()
+        randomness = torch.get_rng_state()
         state, trace = self.sim.round(self.state, t)
+        unkeyed = not torch.equal(randomness, torch.get_rng_state())
         self.trained = {w.client for w in trace.work}
         trained = time.monotonic() - began
         last = t == run.experiment.rounds
@@ -537,7 +544,7 @@ class _Cell:
         if last or t % run.experiment.eval_every == 0:
             metrics += self.evaluate(state, t, last)
         spent = time.monotonic() - began
-        self.record([*metrics, Metric("seconds", spent)], t, trace, self.info(state, t))
+        self.record([*metrics, Metric("seconds", spent)], t, trace, self.info(state, t, unkeyed))
         # The round is done: everything changes at once, so that a checkpoint can be taken at any moment.
         self.state, self.round = state, t
         self.cell_s, self.bytes = self.cell_s + spent, self.bytes + sum(sent.values())
@@ -594,10 +601,11 @@ class _Cell:
             metrics = [m for m in metrics if m.client is not None]
         self.record(metrics, self.round)
 
-    def info(self, state: Any, t: int) -> tuple[object, ...]:
-        """The method's report on the round; its warnings are shown once."""
+    def info(self, state: Any, t: int, unkeyed: bool) -> tuple[object, ...]:
+        """The method's report on the round, and whether it drew what nobody can repeat; warnings are shown once."""
         parts = report_of(self.sim.algorithm, state)
-        if own := self.sim.drain_warnings():
+        own = [*self.sim.drain_warnings(), *([UNKEYED] if unkeyed else [])]
+        if own:
             parts = (*parts, info.Info(warnings=tuple(own)))
         parts = (*parts, *self.at_end(state, t))
         for text in (text for part in parts for text in info.warnings_of(part)):
