@@ -44,6 +44,14 @@ def test_every_method_but_those_of_images_is_tried_as_it_comes(tmp_path: Path, m
     assert Draft.of(request)["experiment"]["split"]["alpha"] == 0.1
 
 
+def test_examples_that_are_drawn_lie_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noniid, "WITHOUT_IMAGES", ("fedavg", "fedprox"))
+    quick: dict[str, Any] = {"rounds": 1, "seeds": [0, 1], "task": {"data": "digits"}, "split": {"min_samples": 2}}
+    changes = {"draw": {"train": 400}, "experiment": quick}
+    request = ReproductionRequest("noniid/defaults_fashion_mnist", "small", tmp_path, None, NoCallback(), changes)
+    assert {r.method for r in noniid.defaults_fashion_mnist(request).rows} == {"fedavg", "fedprox"}
+
+
 @pytest.mark.parametrize("name", ["defaults", "defaults_heart", "defaults_mnist_writers", "defaults_fashion_mnist"])
 def test_every_method_accepts_the_settings_it_is_tried_in(tmp_path: Path, name: str) -> None:
     """TT-HF refuses a single local epoch, for instance."""

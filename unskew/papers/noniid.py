@@ -100,7 +100,9 @@ def _asked(request: ReproductionRequest, draft: Draft, methods: Mapping[str, Map
 def _defaults(request: ReproductionRequest) -> Result:
     draft = Draft.of(request)
     methods: dict[str, dict[str, object]] = {name: {} for name in WITHOUT_IMAGES if name not in config.BOUNDS}
-    history = draft.run(experiment(request.name.replace("/", "-"), _asked(request, draft, methods)), "")
+    # The run is the folder itself, unless the examples drawn lie there.
+    part = "run" if draft.settings.get("draw") else ""
+    history = draft.run(experiment(request.name.replace("/", "-"), _asked(request, draft, methods)), part)
     draft.rows += rows_of(history, (OWN, "personal.accuracy.worst_decile", "global.accuracy", "bytes.total"))
     own = {r.method: r for r in draft.rows if r.metric == OWN}
     gains = {name: paired(r.seeds, own["fedavg"].seeds) for name, r in own.items() if name != "fedavg"}
