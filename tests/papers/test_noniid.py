@@ -49,7 +49,7 @@ def test_examples_that_are_drawn_lie_beside_the_run(tmp_path: Path, monkeypatch:
     quick: dict[str, Any] = {"rounds": 1, "seeds": [0, 1], "task": {"data": "digits"}, "split": {"min_samples": 2}}
     changes = {"draw": {"train": 400}, "experiment": quick}
     request = ReproductionRequest("noniid/defaults_fashion_mnist", "small", tmp_path, None, NoCallback(), changes)
-    assert {r.method for r in noniid.defaults_fashion_mnist(request).rows} == {"fedavg", "fedprox"}
+    assert {r.method for r in noniid.defaults_fashion_mnist(request).rows} >= {"fedavg", "fedprox"}
 
 
 @pytest.mark.parametrize("name", ["defaults", "defaults_heart", "defaults_mnist_writers", "defaults_fashion_mnist"])
