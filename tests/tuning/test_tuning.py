@@ -27,7 +27,7 @@ from unskew.run.setup import divide, prepare
 from unskew.schema import Search
 from unskew.tuning.page import lead
 from unskew.tuning.result import TuningGain
-from unskew.tuning.search import Budget, optuna_module
+from unskew.tuning.search import Budget, Trial, optuna_module
 from unskew.tuning.space import LR, present, ranges_of, with_values
 
 trainers = importlib.import_module("unskew.tuning.trainers")  # in the package the name is the function
@@ -124,6 +124,25 @@ def test_a_search_that_stopped_goes_on_with_the_trials_of_one_that_did_not(tmp_p
     parts = tune(tmp_path / "parts", trials=7, pruner="none")
     for a, b in zip(whole.searches, parts.searches, strict=True):
         assert [(t.values, t.score) for t in a.trials] == [(t.values, t.score) for t in b.trials]
+
+
+def test_a_smaller_budget_is_that_of_every_method(tmp_path: Path) -> None:
+    """Before, a method whose trials of a larger budget were in the folder had the best of all of them."""
+    of = {"out": tmp_path, "data": clients(), "rounds": 1, "final_seeds": 1, "progress": False, "pruner": "none"}
+    avg, prox = {"FedAvg": us.FedAvg()}, {"FedProx": us.FedProx(mu=0.1)}
+    us.tune({**avg, **prox}, **of, trials=1)
+    kept = [(t.values, t.score) for t in us.tune({**avg, **prox}, **of, trials=4).searches[0].trials]
+    fewer = us.tune({**avg, **prox}, **of, trials=2)
+    assert [[(t.values, t.score) for t in s.trials] for s in fewer.searches][0] == kept[:2]
+    assert [len(s.trials) for s in fewer.searches] == [2, 2]
+    assert {m["trials"] for m in json.loads((tmp_path / "tuning.json").read_text())["methods"].values()} == {2}
+    assert "2 trials for each of 2 methods" in (tmp_path / "tuning.html").read_text()
+
+
+def test_a_time_pays_for_the_first_trials_that_it_has_room_for() -> None:
+    trials = [Trial({}, 0.5, "complete", 1, seconds) for seconds in (3.0, 4.0, 5.0)]
+    assert [len(Budget(seconds=s).within(trials)) for s in (1.0, 3.0, 3.5, 7.5, 60.0)] == [1, 1, 2, 3, 3]
+    assert [len(Budget(n).within(trials)) for n in (1, 2, 5)] == [1, 2, 3]
 
 
 def test_bad_trials_end_early_and_a_diverged_one_is_never_the_best(tmp_path: Path) -> None:

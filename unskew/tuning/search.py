@@ -9,6 +9,7 @@ has the same trials with one worker or many, stopped or not, whatever ends first
 """
 
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,6 +69,11 @@ class Budget:
         """Return true if so much is all there is."""
         return seconds >= self.seconds if self.seconds is not None else trials >= (self.trials or TRIALS)
 
+    def within(self, trials: "Sequence[Trial]") -> "tuple[Trial, ...]":
+        """The first of a method's trials that it pays for: a folder may have more, of a search with a larger budget."""
+        before = itertools.accumulate((t.seconds for t in trials), initial=0.0)
+        return tuple(t for i, (t, spent) in enumerate(zip(trials, before, strict=False)) if not self.spent(i, spent))
+
     def __str__(self) -> str:
         return f"{self.seconds:g} s" if self.seconds is not None else f"{self.trials or TRIALS} trials"
 
@@ -103,7 +109,7 @@ class Searched:
     Attributes:
         method: The method as it was.
         ranges: What was searched; empty if it has nothing to tune.
-        trials: All trials in their order.
+        trials: The trials that its budget pays for, in their order.
         best: Position of the best complete one; None if there is none.
     """
 
@@ -134,6 +140,9 @@ def search(
     """
     optuna = optuna_module() if any(ranges for _, ranges in chosen) else None
     searches = [_Search(optuna, sites, m, ranges, budget, folder) if ranges else None for m, ranges in chosen]
+    for of in searches:
+        if of is not None and (count := len(of.trials)) < len(of.ended):
+            note(f"{of.method.label}: {len(of.ended)} trials are there, the first {count} count: {budget} for each method")
     free = list(range(trainers.count))
     while True:
         for i, of in enumerate(searches):
@@ -194,8 +203,9 @@ class _Search:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """All trials that have ended, in their order."""
-        return tuple(_sound(dict(t.params), t.user_attrs, self.ranges) for _, t in sorted(self.ended.items()))
+        """The trials that have ended and count, in their order."""
+        ended = [_sound(dict(t.params), t.user_attrs, self.ranges) for _, t in sorted(self.ended.items())]
+        return self.budget.within(ended)
 
     def begin(self, search: int) -> Step | None:
         """Begin the next trial; None if there is none, or it waits for those of an earlier batch."""
