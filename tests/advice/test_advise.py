@@ -21,9 +21,9 @@ from unskew.advice.measure import proposals
 from unskew.advice.page import write_advice
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, _best_rate, _Race, candidates, choose, groups_of
 from unskew.advice.training import Clock, Constraints, Scores, Training, difference, sites_of, together
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment import config
-from unskew.experiment.config import Experiment
+from unskew.experiment.config import Experiment, Method
 from unskew.report.worth import Gain
 from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.measure import ACCURACY, Measure
@@ -322,6 +322,31 @@ def test_where_no_round_fits_the_answer_is_to_train_alone() -> None:
     assert (of.verdict, of.family) == ("alone", "alone")
     assert of.headline == "Train alone: no method could be trained within the limits."
     assert of.experiment().methods[0].name == "independent"
+
+
+def test_a_folder_of_something_else_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("")
+    with pytest.raises(RunError, match=r"has other files already \(mine\.txt\), and no advice; choose another --out"):
+        us.advise(made(), out=tmp_path, progress=False)
+
+
+def test_a_rule_that_adds_seeds_is_that_of_the_recommended_experiment(simple: Advice) -> None:
+    """It compares methods with FedAvg: where nothing else is recommended there are five seeds."""
+    until = us.UntilDecided(until=3.0, most=10)
+    ditto, fedavg = (config.method(name, {}, label) for name, label in (("ditto", "Ditto"), ("fedavg", FEDAVG)))
+    asked = dataclasses.replace(simple.sites.experiment, methods=(fedavg, ditto), seeds=(0,), until=until)
+    sites = dataclasses.replace(simple.sites, experiment=asked)
+
+    def recommended(method: Method) -> Experiment:
+        gain = {method.label: Gain(0.1, 0.05, 0.15, "seeds")}
+        check = dataclasses.replace(simple.check, chosen=method.label, gains=gain)
+        race = dataclasses.replace(simple.race, chosen=Candidate(method, 0))
+        return dataclasses.replace(simple, sites=sites, race=race, check=check).experiment()
+
+    first = max(simple.check.seeds) + 1
+    assert recommended(ditto).until == dataclasses.replace(until, first=first)
+    assert recommended(ditto).seeds == tuple(range(first, first + 10))
+    assert recommended(fedavg).seeds == tuple(range(first, first + 5))
 
 
 def test_a_clock_tells_when_a_share_is_over() -> None:

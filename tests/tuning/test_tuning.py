@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import unskew as us
+from unskew.advice.follow_up import division
 from unskew.advice.training import Training
 from unskew.errors import ConfigError, RunError, WorkerError
 from unskew.experiment import config
@@ -128,12 +129,19 @@ def test_a_search_that_stopped_goes_on_with_the_trials_of_one_that_did_not(tmp_p
 
 def test_a_smaller_budget_is_that_of_every_method(tmp_path: Path) -> None:
     """Before, a method whose trials of a larger budget were in the folder had the best of all of them."""
-    of = {"out": tmp_path, "data": clients(), "rounds": 1, "final_seeds": 1, "progress": False, "pruner": "none"}
+    of: dict[str, Any] = {
+        "out": tmp_path,
+        "data": clients(),
+        "rounds": 1,
+        "final_seeds": 1,
+        "progress": False,
+        "pruner": "none",
+    }
     avg, prox = {"FedAvg": us.FedAvg()}, {"FedProx": us.FedProx(mu=0.1)}
     us.tune({**avg, **prox}, **of, trials=1)
     kept = [(t.values, t.score) for t in us.tune({**avg, **prox}, **of, trials=4).searches[0].trials]
     fewer = us.tune({**avg, **prox}, **of, trials=2)
-    assert [[(t.values, t.score) for t in s.trials] for s in fewer.searches][0] == kept[:2]
+    assert [(t.values, t.score) for t in fewer.searches[0].trials] == kept[:2]
     assert [len(s.trials) for s in fewer.searches] == [2, 2]
     assert {m["trials"] for m in json.loads((tmp_path / "tuning.json").read_text())["methods"].values()} == {2}
     assert "2 trials for each of 2 methods" in (tmp_path / "tuning.html").read_text()
@@ -173,6 +181,58 @@ def test_the_tuned_file_tests_on_rows_that_no_trial_has_read_whatever_its_seed(t
     for seed in written.seeds[:2]:
         fed = divide(written, prepare(written).dataset, seed)
         assert fed.clients.test.values.tolist() == tuning.sites.fed.clients.test.values.tolist()
+
+
+@pytest.fixture(scope="module")
+def own_rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[Any, ...]]]:
+    """A tuning of an experiment that adds seeds until it is decided, and names a cluster; with what began there."""
+    began: list[tuple[Any, ...]] = []
+
+    def actors(trainer: Any, address: str, count: int | None) -> Any:
+        began.append((address, count))
+        return trainers.Here(trainer)
+
+    folder = tmp_path_factory.mktemp("rules")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainers, "OnRay", actors)
+        runtime = us.Runtime(executor="ray", workers=3, executor_options={"address": "here:1", "store_mb": 100})
+        tune(folder, trials=1, rounds=1, final_seeds=1, seeds=us.UntilDecided(until=3.0, most=10), runtime=runtime)
+    return folder, began
+
+
+def test_the_rule_that_adds_seeds_and_the_runtime_are_those_of_the_tuned_file(own_rules: Any) -> None:
+    """Before, the rule became five seeds, and the runtime was that of the trials."""
+    written = config.load(own_rules[0] / "tuned.toml")
+    assert written.until == us.UntilDecided(until=3.0, most=10, first=11)
+    assert written.seeds == tuple(range(11, 21))
+    assert (written.runtime.executor, written.runtime.workers) == ("ray", 3)
+    assert written.runtime.executor_options == {"address": "here:1", "store_mb": 100}
+
+
+def test_the_cluster_that_an_experiment_names_trains_the_trials(own_rules: Any) -> None:
+    """Before, its options were refused as those of an executor that has none."""
+    assert own_rules[1] == [("here:1", 3)]
+
+
+def test_file_and_page_say_that_the_spread_is_without_that_of_the_division(own_rules: Any) -> None:
+    said = "Every seed has the test rows of clients.json"
+    assert (own_rules[0] / "tuned.toml").read_text().startswith(f"# {said}")
+    assert said in (own_rules[0] / "tuning.html").read_text()
+
+
+def test_a_division_that_is_drawn_is_named_and_one_that_data_fix_is_not(tmp_path: Path) -> None:
+    sites = tune(tmp_path, trials=1, rounds=1, final_seeds=1).sites
+    drawn = dataclasses.replace(sites, experiment=dataclasses.replace(sites.experiment, split=us.IID(num_clients=3)))
+    assert division(drawn, "c.json").startswith("Every seed has the clients' rows and test rows of c.json")
+    fixed = dataclasses.replace(sites.setup.dataset, own_test=np.zeros(72, bool))
+    assert division(dataclasses.replace(sites, setup=dataclasses.replace(sites.setup, dataset=fixed)), "c.json") == ""
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RunError, match=r"has other files already \(a run\), and no tuning; choose another --out"):
+        tune(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_other_settings_do_not_go_on_from_these_trials(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from unskew import api
 from unskew.advice.answer import Advice
 from unskew.advice.check import MOST_SEEDS, check, newcomers
 from unskew.advice.measure import measure
-from unskew.advice.page import write_advice
+from unskew.advice.page import require_place, write_advice
 from unskew.advice.race import BOUNDS_UNTIL, MOST_FOLDS, local_of, race
 from unskew.advice.training import Clock, Constraints, sites_of
 from unskew.data.preprocess import Preprocess
@@ -74,8 +74,10 @@ def advise(
 
     Raises:
         ConfigError, DataError: If the experiment or a limit is impossible, or there are fewer than two sites.
-        RunError: If `out` cannot be written.
+        RunError: If `out` cannot be written, or has files of something else.
     """
+    if out is not None:
+        require_place(Path(out))
     with api.torch_left_alone(), watching(not progress) as watcher:
         if isinstance(data, str | Path) and str(data).endswith(".toml"):
             if settings or any(

@@ -5,14 +5,13 @@ import math
 import statistics
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 from unskew.advice.check import Check, Newcomer
+from unskew.advice.follow_up import under_fresh_seeds
 from unskew.advice.measure import Groups, SiteDisagreement, inside_and_across
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Race
 from unskew.advice.training import Constraints, Sites
-from unskew.data.split import FromManifest
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
@@ -351,34 +350,30 @@ class Advice:
         return "\n".join(f"{question} {answer}" for question, answer in self.sentences())
 
     # ------------------------------------------------------------------ the experiment
-    def experiment(self, manifest: Path | None = None) -> Experiment:
-        """The experiment that is recommended, with the bounds, under seeds not used so far.
-
-        Args:
-            manifest: File of the division of rows, which data need that do not fix it.
-        """
+    def experiment(self) -> Experiment:
+        """The experiment that is recommended, with the bounds, under seeds not used so far."""
         asked = self.sites.experiment
         seeds = self.check.seeds or asked.seeds
-        first = max(seeds) + 1
         labels = dict.fromkeys((self.method.label, self.check.chosen or "", ALONE, FEDAVG, POOLED))
         by_label = {label: bound.method for label, bound in self.race.bounds.items()}
         by_label |= {} if self.race.chosen is None else {self.race.chosen.method.label: self.race.chosen.method}
         by_label |= {self.method.label: self.method}
-        split = asked.split if manifest is None else FromManifest(str(manifest))
         rounds = asked.rounds if self.limits.rounds is None else min(asked.rounds, self.limits.rounds)
         if rounds < asked.rounds:  # what travels nowhere is not bound to few rounds
             by_label |= {m: _longer(by_label[m], asked.rounds / rounds) for m in (ALONE, POOLED) if m in by_label}
         stop = dataclasses.replace(asked.stop, megabytes=self.limits.megabytes or asked.stop.megabytes)
-        return dataclasses.replace(
+        advised = dataclasses.replace(
             asked,
             name=f"{asked.name}, as advised",
             methods=tuple(by_label[label] for label in labels if label in by_label),
-            seeds=tuple(range(first, first + MORE_SEEDS)),
-            split=split,
             rounds=rounds,
             stop=stop,
             val_fraction=0.0,
+            until=None,
         )
+        if advised.baseline is not None and len(advised.compared) > 1:  # what a rule for adding seeds compares
+            advised = dataclasses.replace(advised, until=asked.until)
+        return under_fresh_seeds(advised, max(seeds) + 1, MORE_SEEDS)
 
 
 def _longer(method: Method, factor: float) -> Method:

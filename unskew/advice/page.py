@@ -1,6 +1,5 @@
 """The page of an advice, and the files beside it."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +9,15 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from unskew.advice.answer import Advice
+from unskew.advice.follow_up import division, write_experiment
 from unskew.advice.race import ALONE, Candidate
 from unskew.advice.training import Floats
-from unskew.api import DATA_FILE, RUN_DATA
-from unskew.data.federated import to_manifest
-from unskew.data.sources import save
-from unskew.data.split import Natural
 from unskew.errors import RunError
-from unskew.experiment.config import to_toml
-from unskew.files import write_atomically
 from unskew.models import IN_PYTHON
 from unskew.report import figures, html
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.worth import Gain, bracket
+from unskew.run.folder import require_own
 from unskew.run.progress import duration
 from unskew.version import __version__
 
@@ -43,24 +38,24 @@ class Files:
     experiment: Path
 
 
+def require_place(folder: Path) -> None:
+    """Refuse a folder with files of something else.
+
+    Raises:
+        RunError: If it has files, and no earlier advice.
+    """
+    require_own(folder, "advice", (PAGE, EXPERIMENT, SITES))
+
+
 def write_advice(advice: Advice, folder: Path) -> Files:
     """Write page, experiment, and what the experiment needs: the sites of data that have none of their own, and data.
 
     Raises:
         RunError: If they cannot be written.
     """
-    dataset, asked = advice.sites.setup.dataset, advice.sites.experiment
-    # Drawn anew under another seed, test rows would be some that choices were made by.
-    drawn = not isinstance(asked.split, Natural) or dataset.own_test is None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        manifest = (folder / SITES).resolve() if drawn else None
-        if manifest is not None:
-            write_atomically(manifest, json.dumps(to_manifest(advice.sites.fed)))
-        if asked.task.data == RUN_DATA:
-            save(dataset, folder / DATA_FILE)
-        text = to_toml(advice.experiment(manifest))
-        write_atomically(folder / EXPERIMENT, text)
+        text = write_experiment(advice.sites, advice.experiment(), folder / EXPERIMENT, SITES)
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another --out") from error
     page = html.write(html.page("advice.html", view(advice, text)), folder / PAGE)
@@ -82,6 +77,7 @@ def view(advice: Advice, text: str) -> dict[str, object]:
         "sections": [s for s in sections if s is not None],
         "toml": text,
         "file": EXPERIMENT,
+        "division": division(advice.sites, SITES),
         "note": "Its model is a value of Python, which no file can hold: run it from Python." if in_python else "",
     }
 

@@ -135,11 +135,11 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
             has rows to choose by, or to test on.
     """
     share = experiment.val_fraction or VALIDATION
-    experiment = replace(experiment, val_fraction=0.0, until=None)  # of the seeds only the first is used
+    experiment = replace(experiment, val_fraction=0.0)
     setup = run_setup.prepare(experiment, inputs)
     if setup.executor_kind.processes:  # several methods are in training at a time, and workers serve one
-        experiment = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"))
-        executor, kind = run_setup.choose_executor(experiment.runtime, setup.device, setup.parameters, 0.0)
+        here = replace(experiment.runtime, executor="sequential", executor_options={})
+        executor, kind = run_setup.choose_executor(here, setup.device, setup.parameters, 0.0)
         setup = replace(setup, executor=executor, executor_kind=kind)
     fed = run_setup.divide(experiment, setup.dataset, experiment.seeds[0])
     if fed.num_clients < minimum:

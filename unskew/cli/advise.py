@@ -36,11 +36,12 @@ def advise(
     [dim]unskew advise my.toml --minutes 10 --max-megabytes 50[/]
     """
     from unskew.advice import advise_experiment
-    from unskew.advice.page import write_advice
+    from unskew.advice.page import require_place, write_advice
     from unskew.run.progress import watching
 
     chosen = load_own(experiment, located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(chosen.name)}-advice-{datetime.now():%Y%m%d-%H%M%S}"
+    require_place(folder)
     with watching(quiet) as callback:
         advice = advise_experiment(chosen, minutes, max_rounds, max_megabytes, callback.note)
     files = write_advice(advice, folder)

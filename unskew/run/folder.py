@@ -31,7 +31,7 @@ import shutil
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +92,21 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> N
         ) from None
     finally:
         remove(temporary)
+
+
+def require_own(folder: Path, what: str, marks: Collection[str]) -> None:
+    """Refuse a folder with other files: one that is written again has one of the names in `marks`.
+
+    Raises:
+        RunError: If it has files and none of these, or is a file.
+    """
+    try:
+        names = {p.name for p in folder.iterdir()} - {".lock"} if folder.exists() else set()
+    except OSError as error:
+        raise RunError(f"{folder} is no folder to write to: {error.strerror or error}; choose another --out") from None
+    if names.isdisjoint(marks) and names:
+        has = "a run" if "run.json" in names else min(names)
+        raise RunError(f"{folder} has other files already ({has}), and no {what}; choose another --out")
 
 
 # One encoder for all rows: `json.dumps` makes one for each, a third of the time that a row takes.

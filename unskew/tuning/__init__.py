@@ -20,11 +20,12 @@ from unskew.data.preprocess import Preprocess
 from unskew.data.split import Split
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, TaskConfig
-from unskew.run.folder import locked
+from unskew.local.ray import RAY
+from unskew.run.folder import locked, require_own
 from unskew.run.progress import watching
 from unskew.run.setup import InMemoryInputs
 from unskew.tasks.kind import Loss
-from unskew.tuning.page import write_tuning
+from unskew.tuning.page import PAGE, write_tuning
 from unskew.tuning.result import SEEDS, Tuning, compared
 from unskew.tuning.search import Budget, Pruner, search
 from unskew.tuning.space import ranges_of
@@ -67,14 +68,15 @@ def tune(
         pruner: Trials that go badly end early: by "median", "hyperband", or "none".
         workers: Processes that train trials side by side, 1 if none are given; the trials are the same with any number.
         ray: Address of a Ray cluster whose cores train trials, "auto", "local" or HOST:PORT; `workers` is then the
-            number of its actors, by default one a core.
+            number of its actors, by default one a core.  If neither is given it is that of the runtime, where its
+            executor is "ray".
         final_seeds: Number of fresh seeds of the comparison.
         progress: Say on stderr how far it is.
         settings: Further settings of the experiment, such as clients_per_round or val_fraction.
 
     Raises:
         ConfigError, DataError: If the experiment or the budget is impossible.
-        RunError: If `out` cannot be written, or Optuna (extra unskew[tune]) is missing.
+        RunError: If `out` cannot be written or has files of something else, or Optuna (extra unskew[tune]) is missing.
         WorkerError: If a worker is lost, or there is no cluster at the address.
     """
     api.require_settings(settings, "tune")
@@ -107,9 +109,12 @@ def tune_experiment(
     """
     if final_seeds < 1:
         raise ConfigError(f"final_seeds must be at least 1, got {final_seeds}")
+    require_own(folder, "tuning", ("trials", PAGE))
     chosen = [(m, ranges_of(m)) for m in experiment.methods]
     if not any(ranges for _, ranges in chosen):
         raise ConfigError("no method of the experiment has anything to tune, a learning rate or a range of its own")
+    if ray is None and workers is None and experiment.runtime.executor == RAY.name:  # its cluster trains the trials
+        ray, workers = experiment.runtime.executor_options.get("address", "local"), experiment.runtime.workers
     sites = sites_of(experiment, inputs, minimum=1)
     try:
         folder.mkdir(parents=True, exist_ok=True)

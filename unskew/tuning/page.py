@@ -1,6 +1,5 @@
 """The page of a tuning, and the tuned experiment beside it."""
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -9,12 +8,8 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from unskew.api import DATA_FILE, RUN_DATA
-from unskew.data.federated import to_manifest
-from unskew.data.sources import save
-from unskew.data.split import FromManifest, Natural
+from unskew.advice.follow_up import division, write_experiment
 from unskew.errors import RunError
-from unskew.experiment.config import to_toml
 from unskew.files import write_atomically
 from unskew.report import figures, html
 from unskew.report.section import Chart, Section, Table, TableRow
@@ -31,21 +26,12 @@ READING = {"gains": "better", "loses": "worse", "open": "cannot be told apart"}
 def write_tuning(tuning: Tuning, folder: Path) -> Path:
     """Write page, summary and the tuned experiment, with the division of rows where the data do not fix it.
 
-    Drawn anew under another seed, test rows would be some that trials were trained on and judged by.
-
     Raises:
         RunError: If they cannot be written.
     """
-    experiment = tuning.experiment
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not isinstance(experiment.split, Natural) or tuning.sites.setup.dataset.own_test is None:
-            write_atomically(folder / CLIENTS, json.dumps(to_manifest(tuning.sites.fed)))
-            split = FromManifest(str((folder / CLIENTS).resolve()))
-            experiment = dataclasses.replace(experiment, split=split)
-        if experiment.task.data == RUN_DATA:
-            save(tuning.sites.setup.dataset, folder / DATA_FILE)
-        write_atomically(folder / EXPERIMENT, to_toml(experiment))
+        write_experiment(tuning.sites, tuning.experiment, folder / EXPERIMENT, CLIENTS)
         write_atomically(folder / SUMMARY, json.dumps(tuning.to_json(), indent=1))
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another folder") from error
@@ -63,6 +49,7 @@ def view(tuning: Tuning) -> dict[str, object]:
         "worth": _worth(tuning),
         "tried": [(_sensitivity(s, measure, i), _trials(s, measure)) for i, s in enumerate(searches)],
         "file": EXPERIMENT,
+        "division": division(tuning.sites, CLIENTS),
     }
 
 

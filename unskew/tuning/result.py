@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unskew.advice.check import gain
+from unskew.advice.follow_up import under_fresh_seeds
 from unskew.advice.training import Scores, Sites, Training
 from unskew.errors import DivergedError
 from unskew.experiment.config import Experiment, Method
@@ -60,14 +61,10 @@ class Tuning:
     def experiment(self) -> Experiment:
         """The experiment with tuned methods, under seeds that are fresh once more."""
         asked = self.sites.experiment
-        first = max((*asked.seeds, *self.seeds)) + 1
-        return dataclasses.replace(
-            asked,
-            name=f"{asked.name}, tuned",
-            methods=tuple(s.tuned for s in self.searches),
-            seeds=tuple(range(first, first + SEEDS)),
-            val_fraction=0.0,
+        tuned = dataclasses.replace(
+            asked, name=f"{asked.name}, tuned", methods=tuple(s.tuned for s in self.searches), val_fraction=0.0
         )
+        return under_fresh_seeds(tuned, max((*asked.seeds, *self.seeds)) + 1, SEEDS)
 
     def to_json(self) -> dict[str, Any]:
         """The tuned values, scores and gains."""

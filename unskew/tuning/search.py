@@ -142,7 +142,8 @@ def search(
     searches = [_Search(optuna, sites, m, ranges, budget, folder) if ranges else None for m, ranges in chosen]
     for of in searches:
         if of is not None and (count := len(of.trials)) < len(of.ended):
-            note(f"{of.method.label}: {len(of.ended)} trials are there, the first {count} count: {budget} for each method")
+            kept = f"{len(of.ended)} trials are there, of which the first {count} count"
+            note(f"{of.method.label}: {kept}, for {budget} each")
     free = list(range(trainers.count))
     while True:
         for i, of in enumerate(searches):
