@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from unskew.record.logs import UntilCard
 from unskew.record.reader import Bound, Cell, Flow, Record, Summary
 from unskew.report import table
 from unskew.report.figures import looks
@@ -146,6 +147,20 @@ def test_a_common_shift_of_the_seeds_does_not_hide_a_difference():
     """Over seeds the accuracies spread by 20 points, their differences by .1: only the pairing can see 2 points."""
     (d,) = paired(record(accuracies(FedAvg=[[0.5], [0.7], [0.9]], B=[[0.52], [0.721], [0.919]])))
     assert d.verdict == "higher"
+
+
+@pytest.mark.parametrize(
+    ("until", "reading"),
+    [
+        (5.0, "B (0.00 [−2.44, +2.44]) is level with FedAvg, within 5 points."),
+        (4.8, "B (0.00 [−2.44, +2.44]) cannot be told apart from FedAvg at this number of seeds."),
+    ],
+)
+def test_a_narrow_interval_that_ended_a_run_says_level_and_not_that_seeds_lack(until: float, reading: str) -> None:
+    """Before, a run that was "decided after 6 seeds" lacked seeds by its report."""
+    values = accuracies(FedAvg=[[0.5]] * 6, B=[[0.5 + d] for d in (0.01, -0.01, 0.01, -0.01, 0.01, -0.01)])
+    rule: UntilCard = {"until": until, "most": 9, "least": 6, "first": 0, "metric": "last_round"}
+    assert reading in found(replace(record(values), until=rule))
 
 
 def test_what_cannot_have_an_interval_has_none():

@@ -76,6 +76,10 @@ def found(record: Record, base: str | None = None) -> str:
         chosen = [d for d in rows if d.verdict == verdict]
         if chosen:
             sentences.append(f"{_named(chosen)} {'is' if len(chosen) == 1 else 'are'} {phrase} {base}. ")
+    level = [d for d in rows if d.verdict == "level"]
+    if level:
+        verb = "is" if len(level) == 1 else "are"
+        sentences.append(f"{_named(level)} {verb} level with {base}, within {_narrow(record)}. ")
     undecided = [d for d in rows if d.verdict == "undecided"]
     if undecided:
         sentences.append(f"{_named(undecided)} cannot be told apart from {base} at this number of seeds. ")
@@ -97,13 +101,18 @@ def intervals(record: Record, rows: Sequence[Difference]) -> str:
     if record.until is None:
         kind = "Intervals are Student’s t, each method by itself."
     else:
-        width = f"{record.until['until']:g}{' points' * record.headline.percent}"
         kind = (
-            f"Seeds were added until every interval excluded zero or was narrower than {width}, "
+            f"Seeds were added until every interval excluded zero or was narrower than {_narrow(record)}, "
             f"{record.until['most']} at most; the intervals are a confidence sequence, which pays for a look after "
             "every seed, each method by itself."
         )
     return f"{kind} {_corrected(rows)}".rstrip()
+
+
+def _narrow(record: Record) -> str:
+    """The width below which an interval is narrow."""
+    assert record.until is not None
+    return f"{record.until['until']:g}{' points' * record.headline.percent}"
 
 
 def _corrected(rows: Sequence[Difference]) -> str:
@@ -127,7 +136,7 @@ def _steadier(record: Record, rows: Sequence[Difference], base: str) -> str:
     others = [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
     if not others:
         return ""
-    words = {"higher": "higher", "lower": "lower", "undecided": "undecided", "no interval": "without an interval"}
+    words = {"higher": "higher", "lower": "lower", "level": "level", "undecided": "undecided", "no interval": "without an interval"}
     parts = listed([f"{d.method} is {words[d.verdict]} ({bracket(d)})" for d in others])
     return f"By the mean of the {last_words(record)} of evaluations {parts}."
 

@@ -60,7 +60,8 @@ class Headline:
 class Difference:
     """Method minus reference on the same seeds, as fractions.
 
-    `low`, `high` and `p`, that of no difference, are None if there is no interval.
+    `low`, `high` and `p`, that of no difference, are None if there is no interval.  `until` is the width at which an
+    interval is narrow, in a run that adds seeds until it excludes zero or is narrow.
     """
 
     method: str
@@ -72,13 +73,16 @@ class Difference:
     high: float | None
     measure: Measure = ACCURACY
     p: float | None = None
+    until: float | None = None
 
     @property
-    def verdict(self) -> Literal["higher", "lower", "undecided", "no interval"]:
-        """The interval's verdict: it excludes zero, it does not, or there is none."""
+    def verdict(self) -> Literal["higher", "lower", "level", "undecided", "no interval"]:
+        """The interval's verdict: it excludes zero, it does not but is narrow, it does not, or there is none."""
         if self.low is None or self.high is None:
             return "no interval"
-        return "higher" if self.low > 0 else "lower" if self.high < 0 else "undecided"
+        if self.low <= 0 <= self.high:
+            return "level" if self.until is not None and self.high - self.low < self.until else "undecided"
+        return "higher" if self.low > 0 else "lower"
 
 
 @dataclass(frozen=True)
@@ -209,8 +213,9 @@ def paired(
             if ours and theirs and (record.finished or max(ours) == max(theirs)):
                 pairs[seed] = pick(ours) - pick(theirs)
         if pairs:
-            bound, sequential = record.cell(method).bound, record.until is not None
-            rows.append(difference(method, pairs, bound, record.headline, sequential))
+            row = difference(method, pairs, record.cell(method).bound, record.headline, record.until is not None)
+            narrow = None if record.until is None else record.until["until"] / record.headline.scale
+            rows.append(replace(row, until=narrow))
     return tuple(rows)
 
 
