@@ -349,6 +349,61 @@ def test_a_rule_that_adds_seeds_is_that_of_the_recommended_experiment(simple: Ad
     assert recommended(fedavg).seeds == tuple(range(first, first + 5))
 
 
+# ---------------------------------------------------------------- what would make it surer
+def _surer(of: Advice, chosen: Candidate, alone: Candidate, **changed: Any) -> str:
+    label = chosen.method.label
+    gain = {label: Gain(0.1, 0.05, 0.15, "seeds")}
+    race = dataclasses.replace(of.race, chosen=chosen, bounds={ALONE: alone}, rounds=5, planned=5)
+    check = dataclasses.replace(of.check, chosen=label, gains=gain)
+    return dict(dataclasses.replace(of, race=race, check=check, **changed).sentences())[
+        "What would make it more certain?"
+    ]
+
+
+def _at(rate: float, name: str, label: str, *scores: Scores) -> Candidate:
+    method = config.method(name, {"local": {**dataclasses.asdict(LOCAL), "lr": rate}}, label)
+    return Candidate(method, 0, scores=dict(zip((2, 5), scores, strict=False)))
+
+
+def test_a_rate_at_the_edge_of_what_was_tried_is_named(simple: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 0.158, 0.5 and 1.58; before, nothing was said of it."""
+    monkeypatch.setattr(RACE, "RATES", (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0)))
+    middle, alone = _at(0.5, "fedavg", "FedAvg"), _at(0.5, "independent", ALONE)
+    assert "rate" not in _surer(simple, middle, alone)
+    highest = _surer(simple, _at(1.58, "fedavg", "FedAvg"), _at(1.58, "independent", ALONE))
+    assert "higher local rates, or more rounds: 1.58, the highest tried, did best for FedAvg and each site" in highest
+    assert "lower local rates: 0.158, the lowest tried, did best for each site alone" in _surer(
+        simple, middle, _at(0.158, "independent", ALONE)
+    )
+
+
+def test_rounds_that_end_while_a_curve_rises_are_named_and_time_that_was_left(simple: Advice) -> None:
+    """From half of the rows right to all of 20 is more than a standard error; from 10 to 10 is none."""
+    half, all_right = (_scores([1.0] * n + [0.0] * (20 - n)) for n in (10, 20))
+    alone = _at(0.5, "independent", ALONE, half, half)
+    rising = _surer(simple, _at(0.5, "fedavg", "FedAvg", half, all_right), alone, seconds=2.0, budget=30.0)
+    said = "more rounds than 5: FedAvg went from 50.0 % on validation rows after round 2 to 100.0 % after round 5"
+    assert said in rising
+    assert rising.endswith("there is time for more: 2 s of 30 s were used.")
+    assert "more rounds" not in _surer(simple, _at(0.5, "fedavg", "FedAvg", half, half), alone)
+    limited = _surer(simple, _at(0.5, "fedavg", "FedAvg", half, all_right), alone, limits=Constraints(rounds=5))
+    assert "more rounds" not in limited
+
+
+def test_a_headline_says_what_its_interval_is_over(simple: Advice) -> None:
+    def headline(gain: Gain, measure: Measure = ACCURACY) -> str:
+        task = SimpleNamespace(headline=measure)
+        setup = cast(Any, SimpleNamespace(**{**vars(simple.sites.setup), "task": task}))
+        check = dataclasses.replace(simple.check, chosen="m", gains={"m": gain})
+        return dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=setup), check=check).headline
+
+    rows = Gain(0.1, 0.05, 0.15, "test examples")
+    assert headline(dataclasses.replace(rows, over="seeds")).endswith("(95 % interval over seeds).")
+    assert headline(rows, simple.sites.measure).endswith("(95 % interval over test rows).")
+    assert headline(rows, Measure("auroc", "AUROC")).endswith("(95 % interval over sites).")
+    assert "over seeds alone" in dict(simple.sentences())["How certain is this?"]
+
+
 def test_a_clock_tells_when_a_share_is_over() -> None:
     ticks = itertools.count(0.0, 4.0)
     clock = Clock(10.0, lambda: next(ticks))

@@ -99,14 +99,33 @@ BETTER = {s: (0.8, 0.7, 0.4 + s / 500) for s in range(4)}
 def test_the_words_name_who_gains_and_who_loses_and_the_small_site() -> None:
     text = worth.words(record({"alone": STEADY, "fed": BETTER}))
     assert text.startswith(
-        "Federation has not been shown to be worth it compared with local training (alone)"
-    ) or text.startswith(
-        "Federation is worth it compared with local training (alone): clients are better off on average with fed"
+        "On few test examples (Genf has 16, so that one more right is 6.2 points), federation has not been shown to be "
+        "worth it compared with local training (alone), by 95 % intervals over seeds: undecided for fed ("
     )
+    assert text.endswith("The intervals do not cover the choice of test examples.")
     assert "Basel gains with fed (+9.85" in text
     assert "Genf (16 test examples) loses with fed (−9.70" in text
     assert "it is better off alone." in text
-    assert "Genf has 16, so that one more right is 6.2 points" in text
+    assert text.count("Genf has 16, so that one more right is 6.2 points") == 1
+
+
+def test_where_test_examples_are_not_few_the_verdict_comes_first_and_says_what_its_interval_is_over() -> None:
+    many = worth.words(record({"alone": STEADY, "fed": BETTER}, n=(100, 100, 30)))
+    assert many.startswith(
+        "Federation has not been shown to be worth it compared with local training (alone), by 95 % "
+    )
+    assert many.endswith("choice of test examples: Genf has 30, so that one more right is 3.3 points.")
+    one = worth.words(record({"alone": {0: STEADY[0]}, "fed": {0: BETTER[0]}}, n=(100, 100, 30)))
+    assert "(alone), by 95 % intervals over test examples: " in one
+
+
+def test_test_examples_of_many_clients_are_few_by_their_sum() -> None:
+    names = tuple(f"s{i}" for i in range(12))
+    results = {"alone": {0: (0.5,) * 12}, "fed": {0: (0.9, 0.1, *(0.5,) * 10)}}
+    few, enough = (worth.words(record(results, names=names, n=(n,) * 12)) for n in (19, 20))
+    assert few.startswith("On few test examples (s0 has 19")
+    assert enough.startswith("Federation ")
+    assert "the interval over test examples excludes zero" in enough
 
 
 def test_a_site_that_loses_with_some_is_not_said_to_be_better_off_alone() -> None:

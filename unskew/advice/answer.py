@@ -10,12 +10,13 @@ from typing import Any, Literal
 from unskew.advice.check import Check, Newcomer
 from unskew.advice.follow_up import under_fresh_seeds
 from unskew.advice.measure import Groups, SiteDisagreement, inside_and_across
-from unskew.advice.race import ALONE, FEDAVG, POOLED, Race
+from unskew.advice.race import ALONE, FEDAVG, POOLED, Race, at_edge
 from unskew.advice.training import Constraints, Sites
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
 from unskew.report.worth import MOST_NAMED, Gain, bracket
+from unskew.run.progress import duration
 from unskew.words import listed
 
 Verdict = Literal["join", "alone", "undecided"]
@@ -136,12 +137,17 @@ class Advice:
             return f"Train alone: {why}."
         label = self.check.chosen
         unit = f" {m.points}" if m.points else f" of {m.label}"
-        sure = f"{bracket(gain, m)}{unit} over local training{m.turned}"
+        over = f" (95 % interval over {self._over(gain)})" if gain.over else ""
+        sure = f"{bracket(gain, m)}{unit} over local training{m.turned}{over}"
         if self.verdict == "join":
             return f"Federate, with {label}: {sure}."
         if self.verdict == "alone":
             return f"Train alone: federation is not worth it here. The best method, {label}, gains only {sure}."
         return f"Undecided: {label} gains {sure}, which may be chance."
+
+    def _over(self, gain: Gain) -> str:
+        """What the interval of a mean gain is over: rows, of a measure that is a mean over rows, or else sites."""
+        return "seeds" if gain.over == "seeds" else "test rows" if self.sites.measure.of_rows else "sites"
 
     def sentences(self) -> tuple[tuple[str, str], ...]:
         """Question and answer, in the order in which one asks."""
@@ -286,7 +292,8 @@ class Advice:
         seeds = len(self.check.seeds)
         text = (
             f"95 % intervals over {seeds} fresh seed{'s' * (seeds != 1)} and {n:,} test rows that no choice has seen, "
-            "the wider of the two."
+            "the wider of the two. Those of a run of the experiment below are over seeds alone, and do not cover the "
+            "choice of test rows."
         )
         named = len(self.by_site)
         if named > 1:
@@ -307,25 +314,55 @@ class Advice:
         to_decide = min(abs(gain.mean), abs(gain.mean - self.margin)) if self.verdict == "undecided" else 0.0
         if self.verdict == "undecided" and half > 0:
             times = (half / to_decide) ** 2 if to_decide > half / 10 else math.inf
-            what = "test rows" if gain.over == "test examples" else "seeds"
-            n = (
-                sum(len(self.sites.fed.clients.test[c]) for c in self.by_site)
-                if gain.over == "test examples"
-                else len(self.check.seeds)
-            )
+            what = self._over(gain)
+            n = {
+                "test rows": sum(len(self.sites.fed.clients.test[c]) for c in self.by_site),
+                "sites": len(self.by_site),
+                "seeds": len(self.check.seeds),
+            }[what]
             more.append(
                 f"more {what}: about {math.ceil(times * n):,} instead of {n:,}"
                 if math.isfinite(times)
                 else f"many times more {what}, or none: what it brings may be too little to matter"
             )
         elif gain.over == "test examples":
-            more.append("more test rows at each site: they, not seeds, make the interval wide")
+            what = "test rows at each site" if self.sites.measure.of_rows else "sites"
+            more.append(f"more {what}: they, not seeds, make the interval wide")
         else:
             more.append(f"more seeds: unskew run on the file below has {MORE_SEEDS} further ones")
         if race.rounds < race.planned or not race.in_time:
             more.append("a larger budget of time")
+        more += self._settings()
         text = "; ".join(more)
         return f"{text[:1].upper()}{text[1:]}."
+
+    def _settings(self) -> list[str]:
+        """What the measured curves and rates say about more rounds, and other local rates."""
+        race, m = self.race, self.sites.measure
+        entries = {e.method.label: e for e in (race.chosen, *race.bounds.values()) if e is not None}
+        entries.pop(POOLED, None)
+        compared = [e for label, e in entries.items() if e is race.chosen or label == ALONE]
+        parts = []
+        longer = self.limits.rounds is None and race.rounds == race.planned
+        for edge, what in (
+            ("highest", f"higher local rates{', or more rounds' * longer}"),
+            ("lowest", "lower local rates"),
+        ):
+            some = [e.method for e in compared if at_edge(e.method, self.sites) == edge]
+            if some:
+                rate = some[0].options["local"]["lr"]
+                parts.append(f"{what}: {rate:g}, the {edge} tried, did best for {listed([s.label for s in some])}")
+        rises = next((e for e in entries.values() if e.rising(m)), None)
+        if rises is not None and longer:
+            ends = rises.rising(m) or (0, 0)
+            first, last = (m.with_unit(rises.scores[r].mean) for r in ends)
+            parts.append(
+                f"more rounds than {race.rounds}: {rises.method.label} went from {first} on validation rows after "
+                f"round {ends[0]} to {last} after round {ends[1]}"
+            )
+        if any("more rounds" in part for part in parts) and self.seconds < self.budget / 2 < math.inf:
+            parts.append(f"there is time for more: {duration(self.seconds)} of {duration(self.budget)} were used")
+        return parts
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON holds it."""

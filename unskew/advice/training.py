@@ -296,8 +296,7 @@ class Training:
         measured = dict(zip(jobs, self.sim.executor.evaluate(list(jobs.values())), strict=True))
         values = {c: task.values(columns)[0] for c, columns in measured.items()}
         headline = self.sites.measure
-        of_rows = headline.each is not None and headline.link is None
-        each = {c: columns[0].double().cpu().numpy() for c, columns in measured.items()} if of_rows else {}
+        each = {c: columns[0].double().cpu().numpy() for c, columns in measured.items()} if headline.of_rows else {}
         if any(math.isinf(v) or (math.isnan(v) and headline.each is not None) for v in values.values()):
             raise DivergedError(f"its {headline.label} is not finite after round {self.at}")
         return Scores({c: v for c, v in values.items() if not math.isnan(v)}, each)

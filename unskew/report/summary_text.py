@@ -136,7 +136,13 @@ def _steadier(record: Record, rows: Sequence[Difference], base: str) -> str:
     others = [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
     if not others:
         return ""
-    words = {"higher": "higher", "lower": "lower", "level": "level", "undecided": "undecided", "no interval": "without an interval"}
+    words = {
+        "higher": "higher",
+        "lower": "lower",
+        "level": "level",
+        "undecided": "undecided",
+        "no interval": "without an interval",
+    }
     parts = listed([f"{d.method} is {words[d.verdict]} ({bracket(d)})" for d in others])
     return f"By the mean of the {last_words(record)} of evaluations {parts}."
 

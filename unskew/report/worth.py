@@ -201,20 +201,21 @@ def words(record: Record) -> str:
         sentences += _for_clients(of, m)
     else:
         sentences.append(_counted(of, m))
-    sentences.append(_basis(of, m))
+    sentences.append(_basis(of, m, said=bool(_few(of, m))))
     return " ".join(sentences)
 
 
 def _verdicts(of: Sequence[Worth], base: str, m: Measure) -> str:
-    """One sentence on the mean over clients."""
+    """One sentence on the mean over clients, which begins with the test examples where they are few."""
     verdicts = {w.whole.verdict for w in of}
     head = (
-        "Federation is worth it"
+        "federation is worth it"
         if "gains" in verdicts
-        else "Federation has not been shown to be worth it"
+        else "federation has not been shown to be worth it"
         if "open" in verdicts
-        else "Federation is not worth it"
+        else "federation is not worth it"
     )
+    head = f"On few test examples ({few}), {head}" if (few := _few(of, m)) else f"F{head[1:]}"
     parts = []
     for verdict, phrase in (("gains", "better off"), ("loses", "worse off"), ("open", "")):
         some = sorted((w for w in of if w.whole.verdict == verdict), key=lambda w: -abs(w.whole.mean))
@@ -226,7 +227,9 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure) -> str:
             )
         elif some:
             parts.append(f"undecided for {listed(shown) if not rest else ', '.join(shown) + rest}")
-    return f"{head} compared with local training ({base}): {'; '.join(parts)}."
+    over = of[0].whole.over
+    by = f", by 95 % intervals over {over}" if over else ""
+    return f"{head} compared with local training ({base}){by}: {'; '.join(parts)}."
 
 
 def _for_clients(of: Sequence[Worth], m: Measure) -> list[str]:
@@ -271,16 +274,18 @@ def _counted(of: Sequence[Worth], m: Measure) -> str:
     """One sentence on many clients: with the method that does best on average, how many gain and lose."""
     best = max(of, key=lambda w: w.whole.mean)
     n, worst = len(best.clients), min(best.clients, key=lambda c: c.gain.mean)
+    over = worst.gain.over
     above, below = (sum(s * c.gain.mean > 1e-9 for c in best.clients) for s in (1, -1))
     last = f"; {worst.name} loses most ({bracket(worst.gain, m)})" if worst.gain.mean < -1e-9 else ""
     return (
         f"With {best.method}, {above} of {n} clients do better than with local training (for {best.count('gains')} the "
-        f"interval excludes zero) and {below} do worse (for {best.count('loses')} it does){last}."
+        f"interval{f' over {over}' if over else ''} excludes zero) and {below} do worse (for {best.count('loses')} it "
+        f"does){last}."
     )
 
 
-def _basis(of: Sequence[Worth], m: Measure) -> str:
-    """One sentence on what the numbers are."""
+def _basis(of: Sequence[Worth], m: Measure, said: bool = False) -> str:
+    """Sentences on what the numbers are; `said` if the fewest test examples have been named."""
     over = of[0].whole.over
     unit = "points of last-round" if m.percent else "differences of last-round"
     how = {
@@ -290,14 +295,25 @@ def _basis(of: Sequence[Worth], m: Measure) -> str:
     }[over]
     sign = "" if m.higher else ", above zero where the client does better"
     text = f"Numbers are {unit} {m.label} on the client’s own test data{sign}, {how}"
-    known = [c for c in of[0].clients if c.examples]
-    if over == "seeds" and known and m.percent:
-        few = min(known, key=lambda c: c.examples)
-        text += (
-            f".  The intervals do not cover the choice of test examples: {few.name} has {few.examples}, so that one "
-            f"more right is {100 / few.examples:.1f} points"
-        )
+    if over == "seeds" and (fewest := _fewest(of, m)):
+        text += f".  The intervals do not cover the choice of test examples{'' if said else f': {fewest}'}"
     return f"{text}."
+
+
+def _fewest(of: Sequence[Worth], m: Measure) -> str:
+    """The client with the fewest test examples, and what one of them is; empty where that is not known."""
+    known = [c for c in of[0].clients if c.examples]
+    if not known or not m.percent:
+        return ""
+    few = min(known, key=lambda c: c.examples)
+    return f"{few.name} has {few.examples}, so that one more right is {100 / few.examples:.1f} points"
+
+
+def _few(of: Sequence[Worth], m: Measure) -> str:
+    """`_fewest` where test examples are few: of a client that has a sentence of its own, or else of all together."""
+    sizes = [c.examples for c in of[0].clients if c.examples]
+    enough = min(sizes, default=FEW) >= FEW if len(sizes) <= MOST_NAMED else sum(sizes) >= FEW * MOST_NAMED
+    return "" if enough else _fewest(of, m)
 
 
 def bracket(gain: Gain, m: Measure) -> str:

@@ -76,6 +76,11 @@ class Measure:
         return f"personal.{self.name}.std"
 
     @property
+    def of_rows(self) -> bool:
+        """True if it is a mean over rows, so that rows alone say how far it may be off by chance."""
+        return self.each is not None and self.link is None
+
+    @property
     def scale(self) -> float:
         """Factor from a value to the number shown."""
         return 100.0 if self.percent else 1.0
