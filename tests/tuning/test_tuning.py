@@ -214,6 +214,14 @@ def test_the_cluster_that_an_experiment_names_trains_the_trials(own_rules: Any) 
     assert own_rules[1] == [("here:1", 3)]
 
 
+def test_a_search_goes_on_where_its_trials_are_trained_elsewhere(tmp_path: Path) -> None:
+    def seconds(**runtime: Any) -> list[float]:
+        (prox, avg) = tune(tmp_path, trials=1, rounds=1, final_seeds=1, runtime=us.Runtime(**runtime)).searches
+        return [prox.trials[0].seconds, avg.trials[0].seconds]
+
+    assert seconds() == seconds(executor="workers", workers=2)
+
+
 def test_file_and_page_say_that_the_spread_is_without_that_of_the_division(own_rules: Any) -> None:
     said = "Every seed has the test rows of clients.json"
     assert (own_rules[0] / "tuned.toml").read_text().startswith(f"# {said}")

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -340,7 +340,9 @@ def _study(
     safe = "".join(c if c.isalnum() else "-" for c in method.label)
     # Other data, rounds, ranges or settings are another study.
     # Trials in batches, by number: those of an earlier search of ours were asked for otherwise.
-    of = f"{BATCH} {method.options} {dict(ranges)} {fingerprint(sites.experiment)} {sites.setup.dataset.sha256} "
+    runtime = replace(sites.experiment.runtime, executor=sites.setup.executor, workers=None, executor_options={})
+    trained = fingerprint(replace(sites.experiment, runtime=runtime, until=None))
+    of = f"{BATCH} {method.options} {dict(ranges)} {trained} {sites.setup.dataset.sha256} "
     of += budget.pruner
     pruners = {
         "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=RANDOM, n_warmup_steps=2),
