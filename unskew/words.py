@@ -1,6 +1,6 @@
 """Lists and numbers of things as a sentence has them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -28,3 +28,22 @@ def some(names: Sequence[str]) -> str:
     'A, B, C, D, E and 1 more'
     """
     return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+
+
+def alike(names: Iterable[str], held: Callable[[str], str] | None = None, most: int = 3) -> str:
+    """Names that are one but for case and spaces; empty if there are none.
+
+    Args:
+        names: Each once.
+        held: Says of such a name who has it.
+        most: Groups of them that are named.
+
+    >>> alike(["Bern", "Chur", "bern "])
+    "'Bern', 'bern '"
+    """
+    by_letters: dict[str, list[str]] = {}
+    for name in names:
+        by_letters.setdefault("".join(name.casefold().split()), []).append(name)
+    groups = [group for group in by_letters.values() if len(group) > 1]
+    shown = [", ".join(repr(n) if held is None else f"{n!r} ({held(n)})" for n in group) for group in groups[:most]]
+    return "; ".join(shown) + (f" and {len(groups) - most:,} more such" if len(groups) > most else "")

@@ -109,6 +109,14 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
         {"sick": [2_000_000_000 if i == 17 else i % 2 for i in range(N)]},
         "class 2000000000 occurs in row 17 only: a mistyped label?",
     ),
+    "one class in two spellings": (
+        {"sick": np.where(SITE == "Bern", np.array(["YES", "no "] * 100), np.array(["yes", "no"] * 100))},
+        "labels 'YES' (only Bern), 'yes' (only Basel); 'no' (only Basel), 'no ' (only Bern) differ in case or spaces",
+    ),
+    "one word in two spellings": (
+        {"ward": np.where(SITE == "Bern", "a", np.array(["A", "B"] * 100))},
+        "column 'ward' holds words that differ in case or spaces alone, and each counts as another one: 'A' (only Bas",
+    ),
     "a row of no site": ({"site": [None, *SITE[1:]]}, "1 rows name no site"),
 }
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 import unskew as us
 from unskew.data import Dataset, load, own, tables
-from unskew.data.preprocess import Preprocess
+from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.split import Natural
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment import config
@@ -302,6 +302,10 @@ WARNED: dict[str, tuple[polars.DataFrame, str]] = {
         altered(site=["Basel", "basel ", "Bern"] * 20),
         "clients 'Basel', 'basel ' differ in case or spaces alone",
     ),
+    "one class in two spellings": (
+        altered(sick=["yes", "no", "NO", "yes", "no", "no"] * 10),
+        "labels 'NO' (only Chur), 'no' (Bern, Chur) differ in case or spaces alone, and each is a class of",
+    ),
     "test rows that stand in training": (
         TWICE.with_columns(part=polars.Series(["train"] * 60 + ["test"] * 6)),
         "6 of 6 test rows stand in training, too",
@@ -316,6 +320,33 @@ def test_what_may_not_be_meant_is_warned_of_in_one_sentence(name: str, tmp_path:
     with pytest.warns(DataWarning) as caught:
         load(written(tmp_path, table), None, options)
     assert any(text in str(warning.message) for warning in caught)
+
+
+def test_words_that_differ_in_case_alone_are_warned_of_with_who_writes_them(tmp_path: Path) -> None:
+    path = written(tmp_path, altered(ward=["A", "B", "b "] * 20))
+    with pytest.warns(DataWarning, match=r"column 'ward' .*: 'B' \(only Bern\), 'b ' \(only Chur\); write them alike"):
+        load(path, None, COLUMNS, Preprocess())
+    with pytest.warns(DataWarning, match=r"alone, .*: 'B' \(1. rows\), 'b ' \(1. rows\); write"):
+        load(path, None, {**COLUMNS, "client": None, "leave_out": ["site"]}, Preprocess())
+
+
+def test_spellings_that_are_declared_are_meant(tmp_path: Path) -> None:
+    path = written(tmp_path, altered(sick=["yes", "Yes", "no", "no"] * 15, ward=["A", "B", "b "] * 20))
+    declared = Preprocess(columns={"ward": ColumnRule(words=("A", "B", "b "))})
+    load(path, None, {**COLUMNS, "classes": ["yes", "Yes", "no"]}, declared)
+    agreed = Preprocess(columns={"ward": ColumnRule(words=("A", "B"))})
+    with pytest.warns(DataWarning, match=r"'B' \(only Bern\), 'b ' \(only Chur\)"):
+        load(path, None, {**COLUMNS, "classes": ["yes", "Yes", "no"]}, agreed)
+
+
+def test_class_folders_that_differ_in_case_alone_are_warned_of(tmp_path: Path) -> None:
+    for site, label in (("Basel", "cat"), ("Basel", "dog"), ("Bern", "Cat"), ("Bern", "dog")):
+        folder = tmp_path / site / label
+        folder.mkdir(parents=True)
+        for i in range(4):
+            Image.new("L", (8, 8), 60 * i).save(folder / f"{i}.png")
+    with pytest.warns(DataWarning, match=r"labels 'Cat' \(only Bern\), 'cat' \(only Basel\) differ in case"):
+        load(f"images:{tmp_path}", None)
 
 
 def test_a_target_of_words_is_classes_with_their_names(tmp_path: Path) -> None:

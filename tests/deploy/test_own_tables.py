@@ -14,7 +14,7 @@ from unskew.cli.app import app
 from unskew.data import load, own
 from unskew.data.preprocess import Preprocess
 from unskew.deploy.client import account_of, open_client
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment import config
 
 RNG = np.random.default_rng(8)
@@ -138,6 +138,15 @@ def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
     (tmp_path / "bern.json").write_text("{]")
     with pytest.raises(ConfigError, match=r"bern\.json was not written by --sums"):
+        unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
+
+
+def test_a_word_that_two_sites_spell_in_two_ways_is_warned_of(tmp_path: Path) -> None:
+    tables(tmp_path)
+    agreed(tmp_path)
+    bern = json.loads((tmp_path / "bern.json").read_text())
+    (tmp_path / "bern.json").write_text(json.dumps({**bern, "smokes": {**bern["smokes"], "words": ["No"]}}))
+    with pytest.warns(DataWarning, match=r"column 'smokes' .*: 'No' \(only bern\), 'no' \(only basel\); write"):
         unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
 
 

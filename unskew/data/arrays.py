@@ -4,6 +4,7 @@ What is refused is named by its row in the arrays as they were given, before a t
 """
 
 import hashlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,12 @@ from torch import Tensor
 
 from unskew.data.dataset import ROWS, Dataset, check_plausible, check_range, check_values, checked
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
-from unskew.data.inputs import Column, Inputs, RawTable, prepared, raw_table, standardised
+from unskew.data.inputs import Column, Inputs, RawTable, labels_alike, prepared, raw_table, standardised
 from unskew.data.preprocess import Preprocess, RawRows, fit
-from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
+from unskew.words import alike
 
 TEST_FRACTION = 0.2
 """Share of each class that becomes the global test part where the source has none."""
@@ -83,7 +85,10 @@ def from_arrays(
     sha256 = _sha256(content if tables is None else {**content, **_hashable(tables)})
     names = names_of(name, "classes", arrays) or classes
     if targets.classes:
+        named = names is not None
         content, names = _numbered(name, content, names)
+        if names is not None and not named:
+            _warn_of_labels(content, names, names_of(name, "clients", arrays) or ())
     if rules is not None and tables is None:
         content, tables = _as_tables(name, content, names_of(name, "features", arrays))
     _check_rows(name, content, names, targets)
@@ -266,6 +271,17 @@ def _numbered(name: str, content: Arrays, classes: tuple[str, ...] | None) -> tu
         return {**content, **labels}, classes
     numbered: Arrays = {key: np.searchsorted(known, y).astype(np.int64) for key, y in labels.items()}
     return {**content, **numbered}, tuple(str(label) for label in known)
+
+
+def _warn_of_labels(content: Arrays, names: tuple[str, ...], clients: tuple[str, ...]) -> None:
+    """Warn of labels that differ in case or spaces alone: each has become a class, which is rarely meant."""
+    if not alike(names):
+        return
+    parts = [part for part in ("train", "test") if f"y_{part}" in content]
+    labels = np.array(names)[np.concatenate([content[f"y_{part}"] for part in parts])]
+    nobody = {part: np.full(len(content[f"y_{part}"]), -1) for part in parts}
+    owners = np.concatenate([content.get(f"client_{part}", nobody[part]) for part in parts])
+    warnings.warn(labels_alike(names, labels, owners if clients else None, clients), DataWarning, stacklevel=2)
 
 
 def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None, targets: Targets) -> None:

@@ -1,7 +1,7 @@
 """Preprocessing of raw inputs; stored with a trained model, so that it can be used on new data."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import DataError, did_you_mean
+from unskew.words import alike, counted, some
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
@@ -269,12 +270,52 @@ def is_counter(values: Array) -> bool:
     )
 
 
-def names_alike(names: Sequence[str]) -> str:
-    """The first names that are one but for case and spaces, as in `'Bern', 'bern '`; empty if there are none."""
-    by_letters: dict[str, list[str]] = {}
-    for name in names:
-        by_letters.setdefault("".join(name.casefold().split()), []).append(name)
-    return next((", ".join(map(repr, several)) for several in by_letters.values() if len(several) > 1), "")
+def words_alike(known: Iterable[str], values: Array, owners: Array | None, clients: Sequence[str]) -> str:
+    """Words that are one but for case and spaces, and who holds them; empty if there are none.
+
+    Args:
+        known: Each word once.
+        values: The rows' words, (N,).
+        owners: Number of each row's client in `clients`, (N,), -1 where it has none; None if there are no clients.
+        clients: The clients' names.
+    """
+
+    def held(one: str) -> str:
+        rows = np.flatnonzero(values == one)
+        who = [] if owners is None else [clients[i] for i in np.unique(owners[rows]) if i >= 0]
+        return f"{'only ' * (len(who) == 1 < len(clients))}{some(who)}" if who else counted(len(rows), "row")
+
+    return alike(known, held)
+
+
+def labels_alike(known: Iterable[str], values: Array, owners: Array | None, clients: Sequence[str]) -> str:
+    """A sentence on labels that differ in case or spaces alone, as in `words_alike`; empty if there are none."""
+    found = words_alike(known, values, owners, clients)
+    return found and (
+        f"labels {found} differ in case or spaces alone, and each is a class of its own: if they mean the same, no "
+        "result means anything until they are written alike; if not, name all in data_options.classes"
+    )
+
+
+def column_alike(
+    name: str, values: Array, owners: Array | None, clients: Sequence[str], agreed: Sequence[str] = ()
+) -> str:
+    """A sentence on words of a column that differ in case or spaces alone; empty if there are none, or all are agreed.
+
+    Args:
+        name: The column.
+        values: Its words, and anything that is no word for a gap.
+        owners, clients: As in `words_alike`.
+        agreed: Words that sites agreed on.
+    """
+    present = sorted(v for v in set(values.tolist()) if isinstance(v, str))
+    if set(present) <= set(agreed):
+        return ""
+    found = words_alike([*agreed, *(one for one in present if one not in agreed)], values, owners, clients)
+    return found and (
+        f"column {name!r} holds words that differ in case or spaces alone, and each counts as another one: {found}; "
+        "write them alike"
+    )
 
 
 def is_date(value: object) -> bool:

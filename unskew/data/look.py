@@ -22,10 +22,10 @@ import numpy.typing as npt
 from unskew.data import skew
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.inputs import Array, RawTable, is_counter, is_date, is_gap, names_alike
+from unskew.data.inputs import Array, RawTable, column_alike, is_counter, is_date, is_gap, labels_alike
 from unskew.data.preprocess import LARGE, LARGEST, no_numbers
 from unskew.keys import Key
-from unskew.words import some
+from unskew.words import alike, some
 
 MOST_CLASSES = 20
 """Different whole numbers up to which a target of whole numbers is classes; words always are."""
@@ -467,21 +467,27 @@ def _notes(
 ) -> tuple[str, ...]:
     sentences = []
     train = ~test
+    if rows.target is not None and rows.target.dtype.kind in "OU":
+        found = labels_alike(map(str, np.unique(rows.target)), rows.target, rows.clients, rows.client_names)
+        sentences += [found] if found else []
     if len(sites) == 1:
         sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
     few = [site.name for site in sites if site.train < FEW_ROWS]
     if few:
         sentences.append(f"{some(few)} {_have(few)} fewer than {FEW_ROWS} training rows")
-    alike = [site.name for site in sites if site.train >= FEW_ROWS and sum(n > 0 for n in site.labels) == 1]
-    if alike:
-        sentences.append(f"{some(alike)} {_have(alike)} one class only")
+    single = [site.name for site in sites if site.train >= FEW_ROWS and sum(n > 0 for n in site.labels) == 1]
+    if single:
+        sentences.append(f"{some(single)} {_have(single)} one class only")
     sentences += _of_target(rows.target)
-    if like := names_alike([site.name for site in sites]):
+    if like := alike([site.name for site in sites]):
         sentences.append(f"sites {like} differ in case or spaces alone: one site under several names?")
     if rows.clients is not None and (rows.clients < 0).any():
         sentences.append(f"{int((rows.clients < 0).sum()):,} rows name no site")
     for column in columns:
         values = rows.columns.get(column.name)
+        if values is not None and values.dtype.kind == "O":
+            found = column_alike(column.name, values, rows.clients, rows.client_names)
+            sentences += [found] if found else []
         numbers = values if values is not None and values.dtype.kind == "f" else np.empty(0)
         beyond = np.flatnonzero(np.abs(numbers) > LARGEST)
         if column.missing == 1:

@@ -30,12 +30,22 @@ from unskew.data import hub
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.inputs import Column, Inputs, RawTable, is_counter, is_date, is_gap, names_alike, no_number, raw_column
-from unskew.data.preprocess import Preprocess, check_size, unscaled
+from unskew.data.inputs import (
+    Column,
+    Inputs,
+    RawTable,
+    column_alike,
+    is_counter,
+    is_date,
+    is_gap,
+    no_number,
+    raw_column,
+)
+from unskew.data.preprocess import ColumnRule, Preprocess, check_size, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
-from unskew.words import some
+from unskew.words import alike, some
 
 FORMS = (
     "(x, y), {client: (x, y)}, a pandas or Polars DataFrame, a torch Dataset, a Hugging Face dataset, what us.load "
@@ -228,21 +238,27 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
                 f"{some(few)} {'has' if len(few) == 1 else 'have'} fewer than {FEW_ROWS} training rows: too few to "
                 "train on alone, and with few test rows its results say little"
             )
-        alike = [
+        single = [
             name
             for client, name in enumerate(data.client_names)
             if data.targets.classes and sizes[client] >= FEW_ROWS and len(np.unique(labels[owners == client])) == 1
         ]
-        if alike:
+        if single:
             sentences.append(
-                f"{some(alike)} {'has' if len(alike) == 1 else 'have'} training rows of one class only: a model "
+                f"{some(single)} {'has' if len(single) == 1 else 'have'} training rows of one class only: a model "
                 "trained there alone learns nothing but to say it"
             )
-    if alike_names := names_alike(data.client_names):
+    if alike_names := alike(data.client_names):
         sentences.append(
             f"clients {alike_names} differ in case or spaces alone: one client under several names? make them one"
         )
     columns = {str(c): rows.x[:, i] for i, c in enumerate(rows.columns)} if rows.table is None else rows.table
+    if data.raw is not None:
+        owners, clients = (None, ()) if data.owners is None else (data.raw.owners, data.raw.clients)
+        for name, values in data.raw.train.items():
+            agreed = data.raw.rules.columns.get(name, ColumnRule()).words or ()
+            if values.dtype.kind == "O" and (sentence := column_alike(name, values, owners, clients, agreed)):
+                sentences.append(sentence)
     counted = [name for name, values in columns.items() if _is_numbering(values)]
     if counted:
         sentences.append(

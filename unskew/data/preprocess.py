@@ -8,6 +8,7 @@ variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -15,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.inputs import Array, Column, Inputs, RawTable, is_date, word
-from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.data.inputs import Array, Column, Inputs, RawTable, column_alike, is_date, word
+from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 
 Scale = Literal["agreed", "site", "none"]
 Missing = Literal["agreed mean", "site mean", "site median", "refuse"]
@@ -373,6 +374,8 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
         known = sorted({word(v) if values.dtype.kind == "f" else str(v) for v in present.tolist()}, key=_natural)
         if known:
             _check_category(name, known, len(present), coded)
+            if values.dtype.kind == "O" and (found := column_alike(name, present, None, ())):
+                warnings.warn(found, DataWarning, stacklevel=2)
         by_name[name] = ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(known))
     return by_name
 
@@ -399,6 +402,10 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
         gaps = any(of.gaps for of in by_site.values())
         if with_words:
             union = sorted({w for of in by_site.values() for w in of.words or ()}, key=_natural)
+            pairs = [(site, w) for site, of in by_site.items() for w in of.words or ()]
+            owners = np.array([list(by_site).index(site) for site, _ in pairs])
+            if found := column_alike(name, np.array([w for _, w in pairs], object), owners, list(by_site)):
+                warnings.warn(found, DataWarning, stacklevel=2)
             rules[name] = ColumnRule(kind="category", words=tuple(union), gaps=gaps)
         else:
             together = agreed([ColumnMoments(of.n, of.mean, of.m2) for of in by_site.values()])
