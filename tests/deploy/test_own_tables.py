@@ -141,6 +141,22 @@ def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
 
 
+def test_a_site_counts_once(tmp_path: Path) -> None:
+    tables(tmp_path)
+    text = agreed(tmp_path)
+    basel, bern = (str(tmp_path / f"{name}.json") for name in SITES)
+    (tmp_path / "copy.json").write_bytes((tmp_path / "basel.json").read_bytes())
+    for again in (basel, str(tmp_path / "copy.json")):
+        with pytest.raises(ConfigError, match="(is given twice|same statistics as basel): give each site's file once"):
+            unskew(basel, again, bern)
+    with pytest.raises(ConfigError, match=r"there is no file .*chur\.json"):
+        unskew(basel, str(tmp_path / "chur.json"))
+    for name in SITES:  # two files of one name are two sites
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}.json").rename(tmp_path / name / "own.json")
+    assert unskew(*(str(tmp_path / name / "own.json") for name in SITES)) == text
+
+
 def test_a_word_that_two_sites_spell_in_two_ways_is_warned_of(tmp_path: Path) -> None:
     tables(tmp_path)
     agreed(tmp_path)
