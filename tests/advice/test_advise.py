@@ -565,5 +565,14 @@ def test_a_site_that_trains_by_itself_is_not_said_to_be_open(simple: Advice) -> 
     assert text.endswith("for 2 of 4 sites the result is undecided; site C and site D train by themselves.")
 
 
+def test_a_site_without_test_rows_is_named_and_has_no_verdict(simple: Advice) -> None:
+    judged = {label: {c: g for c, g in gains.items() if c < 3} for label, gains in _all_open(simple).items()}
+    of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, groups=(), by_site=judged))
+    text = dict(of.sentences())["Which sites benefit?"]
+    assert "for 3 of 3 sites the result is undecided" in text
+    assert text.endswith("site D has no test rows from which accuracy can be measured, so there is no verdict on it.")
+    assert of.to_json()["no_verdict"] == ["site D"]
+
+
 def _all_open(of: Advice) -> dict[str, dict[int, Gain]]:
     return {of.check.chosen or "": {c: Gain(0.0, -0.1, 0.1, "seeds") for c in range(4)}}

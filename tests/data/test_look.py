@@ -128,6 +128,11 @@ def test_what_a_run_would_stumble_over_is_a_sentence(name: str) -> None:
     assert any(text in note for note in notes), notes
 
 
+def test_a_site_without_test_rows_is_named() -> None:
+    look = seen(table(part=["train"] * 150 + ["train", "test"] * 25), test="part")
+    assert "Basel has no test rows: nothing will tell whether to join" in look.notes
+
+
 def test_rows_that_stand_at_two_sites_or_in_both_parts_are_leaks() -> None:
     frame = table(part=["train"] * 100 + ["test"] * 100)
     assert seen(frame, test="part").leaks == ()

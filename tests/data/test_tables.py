@@ -291,6 +291,10 @@ ONE_CLASS = ["yes" if site == "Chur" else "no" if i % 4 else "yes" for i, site i
 TWICE = polars.concat([altered(), altered()[:6]])
 WARNED: dict[str, tuple[polars.DataFrame, str]] = {
     "a site with two rows": (altered(site=FEW), "Basel has fewer than 5 training rows"),
+    "a site without test rows": (
+        altered(site=["Davos", *["Bern", "Chur"] * 29, "Bern"]),
+        "Davos has no test rows: a result there cannot be measured",
+    ),
     "a site with one class": (altered(sick=ONE_CLASS), "Chur has training rows of one class only"),
     "a column far larger than others": (
         altered(age=np.arange(60) * 1000.0),
@@ -316,7 +320,7 @@ WARNED: dict[str, tuple[polars.DataFrame, str]] = {
 @pytest.mark.parametrize("name", WARNED)
 def test_what_may_not_be_meant_is_warned_of_in_one_sentence(name: str, tmp_path: Path) -> None:
     table, text = WARNED[name]
-    options = {**COLUMNS, **({"test": "part"} if "part" in table.columns else {})}
+    options = {**COLUMNS, **({"test": "part"} if "part" in table.columns else {"test": 0.25})}
     with pytest.warns(DataWarning) as caught:
         load(written(tmp_path, table), None, options)
     assert any(text in str(warning.message) for warning in caught)

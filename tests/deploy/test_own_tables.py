@@ -147,7 +147,7 @@ def test_a_site_counts_once(tmp_path: Path) -> None:
     basel, bern = (str(tmp_path / f"{name}.json") for name in SITES)
     (tmp_path / "copy.json").write_bytes((tmp_path / "basel.json").read_bytes())
     for again in (basel, str(tmp_path / "copy.json")):
-        with pytest.raises(ConfigError, match="(is given twice|same statistics as basel): give each site's file once"):
+        with pytest.raises(ConfigError, match=r"(is given twice|same statistics as basel): give each site's file once"):
             unskew(basel, again, bern)
     with pytest.raises(ConfigError, match=r"there is no file .*chur\.json"):
         unskew(basel, str(tmp_path / "chur.json"))

@@ -167,6 +167,18 @@ def test_many_clients_are_counted_and_the_extremes_named() -> None:
     assert "s1 loses most" in worth.words(r)
 
 
+def test_a_site_without_test_rows_is_named_and_has_no_verdict() -> None:
+    r = record({"alone": STEADY, "fed": BETTER}, names=(*SITES, "Davos"), n=(100, 100, 16, 1))
+    r = replace(r, tested={at: {c: n for c, n in of.items() if c < 3} for at, of in r.tested.items()})
+    says = "Davos has no test rows from which accuracy can be measured, so there is no verdict on it."
+    assert says in worth.words(r)
+    table = worth.table(r)
+    assert table is not None
+    assert says in table.note
+    some = replace(r, config='evaluate_clients = "cohort"')  # others were not asked for
+    assert "Davos" not in worth.words(some)
+
+
 # ---------------------------------------------------------------- leave one out
 def test_what_a_site_is_worth_to_the_others_by_hand() -> None:
     """With Basel the others have .7 and .5, without it .6 and .5: worth .05; Basel itself .8 against .75 adapted."""

@@ -15,7 +15,7 @@ from unskew.advice.training import Constraints, Sites
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
-from unskew.report.worth import MOST_NAMED, Gain, bracket
+from unskew.report.worth import MOST_NAMED, Gain, bracket, no_verdict
 from unskew.run.progress import duration
 from unskew.words import listed
 
@@ -121,6 +121,11 @@ class Advice:
         return dict(self.check.by_site.get(self.check.chosen or "", {}))
 
     @property
+    def unjudged(self) -> tuple[str, ...]:
+        """Sites whose results cannot be measured, as without test rows."""
+        return tuple(name for c, name in enumerate(self.sites.names) if self.by_site and c not in self.by_site)
+
+    @property
     def by_themselves(self) -> frozenset[ClientId]:
         """Sites that the chosen method lets train by themselves."""
         return frozenset(g[0] for g in self.check.groups if len(g) == 1)
@@ -196,7 +201,7 @@ class Advice:
             verb = "trains by itself" if len(lone) == 1 else "train by themselves"
             rest += f"; {listed(lone)} {verb}" if len(lone) <= MOST_NAMED else f"; {len(lone)} sites {verb}"
         text = f"With {self.check.chosen}, {'; '.join(parts)}{rest}."
-        return text[:1].upper() + text[1:]
+        return " ".join(filter(None, (text[:1].upper() + text[1:], no_verdict(self.unjudged, m))))
 
     def _with_whom(self) -> str:
         names, cosines = self.sites.names, self.measured.cosines
@@ -374,6 +379,7 @@ class Advice:
             "sites": {
                 self.sites.names[c]: {**dataclasses.asdict(g), "verdict": g.verdict} for c, g in self.by_site.items()
             },
+            "no_verdict": list(self.unjudged),
             "groups": [[self.sites.names[c] for c in g] for g in self.groups],
             "cost": None if self.check.cost is None else dataclasses.asdict(self.check.cost),
             "newcomers": [dataclasses.asdict(n) for n in self.newcomers],

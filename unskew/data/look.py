@@ -475,6 +475,9 @@ def _notes(
     few = [site.name for site in sites if site.train < FEW_ROWS]
     if few:
         sentences.append(f"{some(few)} {_have(few)} fewer than {FEW_ROWS} training rows")
+    untested = [site.name for site in sites if rows.test is not None and site.test == 0]
+    if untested:
+        sentences.append(f"{some(untested)} {_have(untested)} no test rows: nothing will tell whether to join")
     single = [site.name for site in sites if site.train >= FEW_ROWS and sum(n > 0 for n in site.labels) == 1]
     if single:
         sentences.append(f"{some(single)} {_have(single)} one class only")

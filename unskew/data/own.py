@@ -232,11 +232,18 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
     if data.owners is not None:
         owners, labels = data.owners.numpy()[train], data.labels.numpy()[train]
         sizes = np.bincount(owners, minlength=len(data.client_names))
+        tested = sizes if data.own_test is None else np.bincount(data.owners.numpy()[~train], minlength=len(sizes))
         few = [name for name, n in zip(data.client_names, sizes, strict=True) if n < FEW_ROWS]
         if few:
+            little = ", and with few test rows its results say little" if tested[sizes < FEW_ROWS].any() else ""
             sentences.append(
                 f"{some(few)} {'has' if len(few) == 1 else 'have'} fewer than {FEW_ROWS} training rows: too few to "
-                "train on alone, and with few test rows its results say little"
+                f"train on alone{little}"
+            )
+        if untested := [name for name, n in zip(data.client_names, tested, strict=True) if n == 0]:
+            sentences.append(
+                f"{some(untested)} {'has' if len(untested) == 1 else 'have'} no test rows: a result there cannot be "
+                "measured, so nothing will tell whether to join"
             )
         single = [
             name

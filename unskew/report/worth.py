@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Literal
 from markupsafe import Markup
 from scipy import special
 
+from unskew.errors import RunError
 from unskew.record.logs import Bound
-from unskew.record.reader import Record
+from unskew.record.reader import Record, configured
 from unskew.report import tables
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import CONFIDENCE, interval
@@ -201,8 +202,30 @@ def words(record: Record) -> str:
         sentences += _for_clients(of, m)
     else:
         sentences.append(_counted(of, m))
-    sentences.append(_basis(of, m, said=bool(_few(of, m))))
-    return " ".join(sentences)
+    sentences += [no_verdict(unjudged(record), m), _basis(of, m, said=bool(_few(of, m)))]
+    return " ".join(filter(None, sentences))
+
+
+def unjudged(record: Record) -> tuple[str, ...]:
+    """Names of clients that have no result in any seed, where all were to be evaluated and all have names."""
+    try:
+        setting = configured(record).get("evaluate_clients", "all")
+    except RunError:  # a report is written without its config.toml, too
+        setting = "all"
+    names = {p.client_names[: len(p.sizes)] for p in record.partitions.values()}
+    if setting != "all" or len(names) != 1:
+        return ()
+    known = {client for results in record.clients.values() for client in results}
+    return tuple(name for client, name in enumerate(next(iter(names))) if client not in known)
+
+
+def no_verdict(names: Sequence[str], m: Measure) -> str:
+    """A sentence on clients whose result cannot be measured; empty if there are none."""
+    if not names:
+        return ""
+    shown = listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} clients"
+    have, them = ("has", "it") if len(names) == 1 else ("have", "them")
+    return f"{shown} {have} no test rows from which {m.label} can be measured, so there is no verdict on {them}."
 
 
 def _verdicts(of: Sequence[Worth], base: str, m: Measure) -> str:
@@ -353,10 +376,11 @@ def table(record: Record, marks: "dict[str, LineStyle] | None" = None) -> Table 
         below = "" if w.bound is None else tables.BOUNDS[w.bound]
         entries.append(TableRow(w.method, cells, swatches.get(w.method, Markup()), below))
     results = _alone_in_words(record, base, m, of[0].clients if named else ())
+    others = f" {text}" if (text := no_verdict(unjudged(record), m)) else ""
     note = (
         f"{m.label[:1].upper()}{m.label[1:]} on the client’s own test data minus that under {base}"
         f"{m.turned}, last round. {_basis(of, m)} A "
-        f"client is better or worse off if its interval excludes zero.{results} The best of many methods "
+        f"client is better or worse off if its interval excludes zero.{results}{others} The best of many methods "
         "looks better than it is."
     )
     return Table(f"Gain over local training ({base})", tuple(head), tuple(entries), note)
