@@ -21,9 +21,9 @@ from unskew import schema, tasks
 from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.preprocess import Preprocess
-from unskew.data.sources import save
+from unskew.data.sources import DATA, save
 from unskew.data.split import IID, Dirichlet, Natural, Split
-from unskew.data.tables import ENDINGS, kind_of
+from unskew.data.tables import ENDINGS, kind_at
 from unskew.errors import ConfigError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
@@ -223,8 +223,8 @@ def described(
     """
     chosen = from_python.methods_of(methods)
     rules = (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
-    if isinstance(data, str) and kind_of(data) is not None and ":" not in data:
-        data = f"{kind_of(data)}:{data}"
+    if isinstance(data, str) and ":" not in data and (kind := kind_at(data)) is not None and data not in DATA.names():
+        data = f"{kind}:{data}"
     test_fraction = settings.get("test_fraction", Experiment.test_fraction)
     table = {"target": target, "client": client, "test": test, "test_fraction": test_fraction}
     evaluate: Any = settings.get("evaluate", ("global", "personal"))
@@ -322,7 +322,10 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
         return own.dataset(data, **table, preprocess=task.preprocess, targets=tasks.kind_of(task.kind).targets)
     named = task.data.partition(":")[0] in ENDINGS
     if not named and any(table[key] is not None for key in ("test", "target", "client")):
-        raise ConfigError(f"test, target and client go with a table, not with a name; got {task.data!r}")
+        raise ConfigError(
+            "test, target and client go with a table, which is a .csv or .parquet file or a folder of them, and not "
+            f"with a name; got {task.data!r}"
+        )
     return named_dataset(task)
 
 

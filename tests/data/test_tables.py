@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import unskew as us
+from unskew import api
 from unskew.data import Dataset, load, own, tables
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.split import Natural
@@ -63,6 +64,26 @@ def test_a_folder_has_a_file_for_each_client(tmp_path: Path) -> None:
     assert data.client_names == ("Basel", "Bern", "Chur")
     assert data.owners is not None
     assert data.owners.bincount().tolist() == [20, 20, 20]
+
+
+def test_the_path_of_a_table_is_told_from_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sites").mkdir()
+    for (name,), rows in TABLE.group_by("site", maintain_order=True):
+        written(tmp_path / "sites", rows.drop("site"), f"{name}.csv")
+    written(tmp_path)
+    for path in ("h.csv", "sites"):
+        for rules in (None, Preprocess()):
+            with pytest.raises(DataError, match=f"{path} is the name of no data set; did you mean .*'csv:{path}'"):
+                load(path, None, COLUMNS, rules)
+    experiment, inputs = api.described("fedavg", {"rounds": 1}, data="sites", target="sick", test="part")
+    assert experiment.task.data == "csv:sites"
+    assert inputs.dataset is not None
+    assert inputs.dataset.client_names == ("Basel", "Bern", "Chur")
+    with pytest.raises(
+        ConfigError, match=r"a \.csv or \.parquet file or a folder of them, and not with a name; got 'sits'"
+    ):
+        us.simulate("fedavg", data="sits", target="sick")
 
 
 def test_test_rows_may_be_a_file_of_their_own(tmp_path: Path) -> None:
@@ -272,6 +293,7 @@ REFUSED: dict[str, tuple[polars.DataFrame, dict[str, Any], str]] = {
     "a target of measurements": (altered(sick=range(60)), {}, "such as 0, and a class is what many rows share; set ta"),
     "a target that is all gaps": (altered(sick=[None] * 60), {}, "column 'sick', the target, has no value in any row"),
     "a target of one value": (altered(sick=["yes"] * 60), {}, "column 'sick', the target, is 'yes' in all 60 rows"),
+    "a share of more than all": (TABLE, {"test": 1.5}, "test, as a share of the rows, must be above 0 and below 1, go"),
     "a client of spaces": (altered(site=["  ", *["Basel", "Bern"] * 29, "Bern"]), {}, "names no client in row 0"),
 }
 

@@ -37,7 +37,7 @@ def describe(
     Raises:
         ConfigError, DataError: If the data cannot be read, or a column is missing.
     """
-    if isinstance(data, str | Path) and (kind := _table_kind(str(data))) is not None:
+    if isinstance(data, str | Path) and (kind := tables.kind_at(str(data))) is not None:
         path = Path(str(data).removeprefix(f"{kind}:")).expanduser()
         options = tables.TableOptions(target or "", client, None, tuple(leave_out), separator, decimal, tuple(gaps))
         frame, client = tables.frame_of(kind, path, options)
@@ -55,17 +55,6 @@ def describe(
         return look(of_arrays(*arrays) if arrays is not None else of_dataset(sources.load(data, data_dir)))
     dataset = data if isinstance(data, Dataset) else own.dataset(data, target=target, client=client, test=test)
     return look(of_dataset(dataset))
-
-
-def _table_kind(source: str) -> str | None:
-    kind, colon, _ = source.partition(":")
-    if colon and kind in tables.ENDINGS:
-        return kind
-    path = Path(source)
-    if path.is_dir():
-        endings = {file.suffix.lower() for file in path.iterdir()}
-        return next((kind for kind, known in tables.ENDINGS.items() if endings & set(known)), None)
-    return tables.kind_of(source) if ":" not in source else None
 
 
 def _of_frame(frame: Any, name: str, target: str | None, client: str | None, test: object) -> Rows:

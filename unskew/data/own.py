@@ -136,6 +136,8 @@ def dataset(
     if targets.classes and not (target is None or isinstance(target, str)):
         raise DataError(f"target must name one column, whose values are classes, got {', '.join(target)}")
     share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
+    if share is not None and not 0 < share < 1:
+        raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")
     column = test if isinstance(test, str) else None
     raw = preprocess is not None
     rows = _rows(data, target, client, ignored=column, raw=raw)

@@ -213,6 +213,8 @@ def load(
         columns = schema.build(tables.TableOptions, options or {}, "task.data_options", owner=source)
         path = Path(rest).expanduser()
         return _placed(source, lambda: tables.read_table(kind, path, columns, preprocess, targets))
+    if not colon and (table := tables.kind_at(source)) is not None and source not in DATA.names():
+        raise DataError(f"{source} is the name of no data set; did you mean the table, '{table}:{source}'?")
     tabular = source in NATURAL and NATURAL[source].preprocess is not None
     if preprocess is not None and not tabular and kind not in ("npz", "folder", "run"):
         raise ConfigError(f"task.preprocess is for columns of a table, and {source} has none; leave it out")

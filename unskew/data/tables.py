@@ -91,6 +91,18 @@ def kind_of(path: str) -> str | None:
     return next((kind for kind, endings in ENDINGS.items() if ending in endings), None)
 
 
+def kind_at(source: str) -> str | None:
+    """csv or parquet for `KIND:PATH`, or the path of such a file or of a folder of them; None for anything else."""
+    kind, colon, _ = source.partition(":")
+    if colon:
+        return kind if kind in ENDINGS else None
+    path = Path(source).expanduser()
+    if not path.is_dir():
+        return kind_of(source)
+    endings = {file.suffix.lower() for file in path.iterdir()}
+    return next((kind for kind, known in ENDINGS.items() if endings & set(known)), None)
+
+
 # ---------------------------------------------------------------- tables
 def read_table(
     kind: str, path: Path, options: TableOptions, preprocess: Preprocess | None, targets: Targets = CLASS
