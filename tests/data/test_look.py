@@ -128,6 +128,17 @@ def test_what_a_run_would_stumble_over_is_a_sentence(name: str) -> None:
     assert any(text in note for note in notes), notes
 
 
+def test_rows_of_a_file_are_named_by_their_lines(tmp_path: Path) -> None:
+    frame = table(big=[float("inf") if i == 7 else 0.5 * i for i in range(N)])
+    frame.write_csv(tmp_path / "h.csv")
+    frame[:3].with_columns(site=polars.lit("Bern")).write_csv(tmp_path / "t.csv")
+    columns = {"target": "sick", "client": "site"}
+    look = us.describe(tmp_path / "h.csv", **columns, test=str(tmp_path / "t.csv"))
+    assert "column 'big' is inf in line 9: correct it" in look.notes
+    assert "such as line 2 (Basel) and line 2 of t.csv (Bern)" in look.leaks[0]
+    assert "column 'big' is inf in row 7: correct it" in us.describe(frame, **columns).notes
+
+
 def test_a_site_without_test_rows_is_named() -> None:
     look = seen(table(part=["train"] * 150 + ["train", "test"] * 25), test="part")
     assert "Basel has no test rows: nothing will tell whether to join" in look.notes

@@ -119,7 +119,7 @@ def frame(n: int = 40) -> polars.DataFrame:
             "site": ["Basel", "Bern"] * (n // 2),
             "age": list(age),
             "smokes": ["yes", "no", "no", None] * (n // 4),
-            "part": (["train"] * 3 + ["test"]) * (n // 4),
+            "part": (["train"] * 3 + ["test"] * 2 + ["train"] * 3) * (n // 8),  # of both sites
             "sick": ["no", "no", "yes", "yes", "yes"] * (n // 5),
         },
         strict=False,

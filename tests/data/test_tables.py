@@ -251,23 +251,23 @@ ONE_EACH = polars.DataFrame(
 )
 REFUSED: dict[str, tuple[polars.DataFrame, dict[str, Any], str]] = {
     "no such column": (TABLE, {"target": "sik"}, "target: there is no column 'sik'; did you mean sick?"),
-    "a date": (altered(age=["2021-03-04"] * 60), {}, "column 'age' holds a date in row 0; make numbers of them"),
+    "a date": (altered(age=["2021-03-04"] * 60), {}, "column 'age' holds a date in line 2; make numbers of them"),
     "all missing": (altered(age=[None] * 60), {}, "column 'age' has no value in any row; leave it out"),
     "a date in words": (
         altered(age=["04.03.2021"] * 60),
         {},
-        "column 'age' holds a date in row 0; make numbers of them",
+        "column 'age' holds a date in line 2; make numbers of them",
     ),
     "two rows a client": (
         altered(site=[f"p{i // 2}" for i in range(60)]),
         {},
         "column 'site' has 30 clients with at most 2 rows each, so none can",
     ),
-    "a gap in the target": (altered(sick=[None, *["yes", "no"] * 29, "no"]), {}, "the label of row 0 is missing"),
+    "a gap in the target": (altered(sick=[None, *["yes", "no"] * 29, "no"]), {}, "the label of line 2 is missing"),
     "one client": (altered(site=["Basel"] * 60), {}, "column 'site' names only one client (Basel); a federation"),
     "10,000 clients with a row each": (ONE_EACH, {}, "column 'site' has 10,000 clients with one row each, so none can"),
-    "words": (altered(age=["old"] * 60), {}, "column 'age' holds words, such as 'old' in row 0"),
-    "a row without a client": (altered(site=[None, *["Basel", "Bern"] * 29, "Bern"]), {}, "names no client in row 0"),
+    "words": (altered(age=["old"] * 60), {}, "column 'age' holds words, such as 'old' in line 2"),
+    "a row without a client": (altered(site=[None, *["Basel", "Bern"] * 29, "Bern"]), {}, "names no client in line 2"),
     "a test column of other words": (
         TABLE,
         {"test": "site", "leave_out": ["part"]},
@@ -294,7 +294,7 @@ REFUSED: dict[str, tuple[polars.DataFrame, dict[str, Any], str]] = {
     "a target that is all gaps": (altered(sick=[None] * 60), {}, "column 'sick', the target, has no value in any row"),
     "a target of one value": (altered(sick=["yes"] * 60), {}, "column 'sick', the target, is 'yes' in all 60 rows"),
     "a share of more than all": (TABLE, {"test": 1.5}, "test, as a share of the rows, must be above 0 and below 1, go"),
-    "a client of spaces": (altered(site=["  ", *["Basel", "Bern"] * 29, "Bern"]), {}, "names no client in row 0"),
+    "a client of spaces": (altered(site=["  ", *["Basel", "Bern"] * 29, "Bern"]), {}, "names no client in line 2"),
 }
 
 
@@ -306,6 +306,34 @@ def test_bad_tables_are_refused_in_one_sentence(name: str, tmp_path: Path) -> No
         load(written(tmp_path, table), None, columns)
     assert text in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_row_is_named_by_its_line_in_its_file(tmp_path: Path) -> None:
+    """A cell of two lines and a test column before it: the row of number 41 begins in line 44."""
+    gap = [None if i == 41 else v for i, v in enumerate(TABLE["sick"])]
+    words = ["two\nlines" if i == 3 else "one" for i in range(ROWS)]
+    table = altered(sick=gap, words=words, part=TABLE["part"])
+    for rules in (None, Preprocess()):
+        options = {**COLUMNS, "test": "part", "leave_out": ["words"]}
+        with pytest.raises(DataError, match=r"the label of line 44 is missing"):
+            load(written(tmp_path, table), None, options, rules)
+    Path(tmp_path / "sites").mkdir()
+    for (name,), rows in table.drop("words").group_by("site", maintain_order=True):
+        written(tmp_path / "sites", rows.drop("site"), f"{name}.csv")
+    with pytest.raises(DataError, match=r"the label of line 15 of Chur\.csv is missing"):
+        load(f"csv:{tmp_path / 'sites'}", None, {"target": "sick", "test": "part"})
+    written(tmp_path, altered(), "train.csv")
+    written(tmp_path, table.drop("words", "part"), "test.csv")
+    with pytest.raises(DataError, match=r"the label of line 43 is missing"):
+        load(f"csv:{tmp_path / 'train.csv'}", None, {**COLUMNS, "test": str(tmp_path / "test.csv")})
+
+
+def test_a_gap_that_is_refused_is_named_by_its_line_whatever_part_it_is_in(tmp_path: Path) -> None:
+    ages = [None if i in (23, 40) else v for i, v in enumerate(TABLE["age"])]
+    for test in ("part", 0.25):
+        table = altered(age=ages, part=TABLE["part"]) if test == "part" else altered(age=ages)
+        with pytest.raises(DataError, match="column 'age' has no value in line 25; fill it"):
+            load(written(tmp_path, table), None, {**COLUMNS, "test": test}, Preprocess(missing="refuse"))
 
 
 FEW = ["Basel"] * 2 + ["Bern", "Chur"] * 29

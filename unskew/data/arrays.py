@@ -17,7 +17,7 @@ from torch import Tensor
 from unskew.data.dataset import ROWS, Dataset, check_plausible, check_range, check_values, checked
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
 from unskew.data.inputs import Column, Inputs, RawTable, labels_alike, prepared, raw_table, standardised
-from unskew.data.preprocess import Preprocess, RawRows, fit
+from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
@@ -91,6 +91,8 @@ def from_arrays(
             _warn_of_labels(content, names, names_of(name, "clients", arrays) or ())
     if rules is not None and tables is None:
         content, tables = _as_tables(name, content, names_of(name, "features", arrays))
+        for table in tables.values():
+            check_gaps(rules, table)
     _check_rows(name, content, names, targets)
     client_names = names_of(name, "clients", arrays)
     fraction = TEST_FRACTION if test_fraction is None else test_fraction

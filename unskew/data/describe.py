@@ -9,6 +9,7 @@ import numpy as np
 from unskew.data import own, sources, tables
 from unskew.data.dataset import Dataset
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
+from unskew.data.places import Place, rows_at
 from unskew.errors import ConfigError
 
 
@@ -42,8 +43,13 @@ def describe(
         options = tables.TableOptions(target or "", client, None, tuple(leave_out), separator, decimal, tuple(gaps))
         frame, client = tables.frame_of(kind, path, options)
         later = isinstance(test, str) and test not in frame.columns
-        test = tables.frame_of(kind, Path(str(test)).expanduser(), options)[0] if later else test
-        return look(_of_frame(frame, path.stem, target, client, test))
+        lines = tables.lines_of(kind, path, options)
+        if later:
+            tested = Path(str(test)).expanduser()
+            test = tables.frame_of(kind, tested, options)[0]
+            lines = _one_after_the_other(lines, len(frame), tables.lines_of(kind, tested, options), tested.name)
+        with rows_at(lines):
+            return look(_of_frame(frame, path.stem, target, client, test))
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         return look(_of_frame(data, "dataframe", target, client, test))
     if isinstance(data, str):
@@ -55,6 +61,10 @@ def describe(
         return look(of_arrays(*arrays) if arrays is not None else of_dataset(sources.load(data, data_dir)))
     dataset = data if isinstance(data, Dataset) else own.dataset(data, target=target, client=client, test=test)
     return look(of_dataset(dataset))
+
+
+def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Place:
+    return lambda row: first(row) if row < rows else f"{then(row - rows)} of {name}"
 
 
 def _of_frame(frame: Any, name: str, target: str | None, client: str | None, test: object) -> Rows:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import DataError, did_you_mean
 from unskew.words import alike, counted, some
@@ -79,14 +80,14 @@ class Column:
         missing = np.isnan(values) if self.kind == "number" else np.array([v is None for v in values], bool)
         gaps = [missing[:, None] & (not self.gaps_unlearnt)] if self.gaps else []
         if self.kind == "category":
-            place = {value: i for i, value in enumerate(self.values) if value not in self.unlearnt}
+            number = {value: i for i, value in enumerate(self.values) if value not in self.unlearnt}
             width = len(self.values)
-            code = np.array([-1 if v is None else place.get(v, width if self.other else -1) for v in values], int)
+            code = np.array([-1 if v is None else number.get(v, width if self.other else -1) for v in values], int)
             return np.concatenate([code[:, None] == np.arange(width + self.other), *gaps], 1, dtype=np.float64)
         bad = np.flatnonzero(np.isinf(values) | (missing & (not self.fill)))
         if len(bad):
             state = "has no value" if missing[bad[0]] else "is infinite"
-            raise DataError(f"column {self.name!r} {state} in row {bad[0]}; correct it, or leave the row out")
+            raise DataError(f"column {self.name!r} {state} in {place(bad[0])}; correct it, or leave the row out")
         if self.fill:
             values = np.where(missing, _of_client(self.fill, client), values)
         if self.mean:
@@ -328,7 +329,7 @@ def no_number(column: object, row: int, value: object) -> DataError:
     way = ", such as days since a day that all agree on," if is_date(value) else ","
     kind = "date" if is_date(value) else type(value).__name__
     return DataError(
-        f"column {column!r} holds a {kind} in row {row}; make numbers of them{way} or leave the column out"
+        f"column {column!r} holds a {kind} in {place(row)}; make numbers of them{way} or leave the column out"
     )
 
 

@@ -23,6 +23,7 @@ from unskew.data import skew
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.data.inputs import Array, RawTable, column_alike, is_counter, is_date, is_gap, labels_alike
+from unskew.data.places import place
 from unskew.data.preprocess import LARGE, LARGEST, no_numbers
 from unskew.keys import Key
 from unskew.words import alike, some
@@ -446,8 +447,8 @@ def _leaks(rows: Rows) -> tuple[str, ...]:
             second = int(((number == number[first]) & (rows.clients != rows.clients[first])).argmax())
             names = [rows.client_names[c] if c >= 0 else "no site" for c in rows.clients[[first, second]]]
             sentences.append(
-                f"{int(several.sum()):,} rows occur at several sites with identical inputs, such as row {first} "
-                f"({names[0]}) and row {second} ({names[1]}): patients treated at both, or copies?"
+                f"{int(several.sum()):,} rows occur at several sites with identical inputs, such as {place(first)} "
+                f"({names[0]}) and {place(second)} ({names[1]}): patients treated at both, or copies?"
             )
     if rows.test is not None:
         both = np.isin(number[rows.test], number[~rows.test])
@@ -496,7 +497,7 @@ def _notes(
         if column.missing == 1:
             sentences.append(f"column {column.name!r} has no value at all: leave it out")
         elif len(beyond):
-            sentences.append(f"column {column.name!r} is {numbers[beyond[0]]:g} in row {beyond[0]}: correct it")
+            sentences.append(f"column {column.name!r} is {numbers[beyond[0]]:g} in {place(beyond[0])}: correct it")
         elif column.kind == "constant":
             sentences.append(f"column {column.name!r} has one value only and says nothing")
         elif column.kind == "dates":
@@ -554,7 +555,7 @@ def _lone(classes: Sequence[str], labels: npt.NDArray[np.int64] | None) -> list[
     if labels is None or len(labels) < 20 * len(classes):
         return []
     lone = np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 1)
-    return [f"class {classes[k]} occurs in row {int((labels == k).argmax())} only: a mistyped label?" for k in lone[:5]]
+    return [f"class {classes[k]} occurs in {place((labels == k).argmax())} only: a mistyped label?" for k in lone[:5]]
 
 
 def _constant_at(values: Array, clients: npt.NDArray[np.int64] | None, sites: Sequence[Site]) -> str:

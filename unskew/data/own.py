@@ -41,7 +41,8 @@ from unskew.data.inputs import (
     no_number,
     raw_column,
 )
-from unskew.data.preprocess import ColumnRule, Preprocess, check_size, unscaled
+from unskew.data.places import Place, by_number, place, rows_at
+from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_size, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
@@ -100,6 +101,7 @@ def dataset(
     own_test: bool = False,
     classes: tuple[str, ...] | None = None,
     targets: Targets = CLASS,
+    test_rows_at: Place = by_number,
 ) -> Dataset:
     """The data set that `data` holds.
 
@@ -120,6 +122,7 @@ def dataset(
         own_test: Test rows that are given are their clients' own, too.
         classes: Names of all classes, in order; by default those that occur.
         targets: The form of the labels; by default they are classes.
+        test_rows_at: The places of the rows of `test`, where that is a table.
 
     Raises:
         ConfigError: If the preprocessing does not fit the columns.
@@ -142,7 +145,9 @@ def dataset(
     raw = preprocess is not None
     rows = _rows(data, target, client, ignored=column, raw=raw)
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
+    where = f"column {target!r}" if rows.columns else rows.name
     coded = _check_target(rows, target, targets) if rows.columns and isinstance(target, str) else None
+    rows = _checked(rows, where, targets, preprocess)
     own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
     if column is not None:
         is_test = truths(column_of(data, column, "test"), column)
@@ -151,8 +156,10 @@ def dataset(
         tables = None if rows.table is None else {"train": rows.table, "test": rows.table}
     else:
         held_out = rows.test
-        if test is not None and share is None:
-            held_out = _rows(test, target, client if own_test else None, rows.columns, raw=raw)
+        with rows_at(test_rows_at):
+            if test is not None and share is None:
+                held_out = _rows(test, target, client if own_test else None, rows.columns, raw=raw)
+            held_out = None if held_out is None else _checked(held_out, where, targets, preprocess)
         tables = None if rows.table is None else {"train": rows.table}
         if tables is not None and held_out is not None and held_out.table is not None:
             tables["test"] = held_out.table
@@ -165,11 +172,9 @@ def dataset(
     if rows.clients is not None:
         _check_clients(rows, client, fraction if held_out is None else None)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
-    where = f"column {target!r}" if rows.columns else rows.name
     arrays: dict[str, _Array] = {}
     for key, part in parts.items():
-        y = _classes_of(where, part.y) if targets.classes else part.y
-        arrays |= {f"x_{key}": part.x, f"y_{key}": y.astype(np.str_) if coded else y}
+        arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if coded else part.y}
     if (names := coded or rows.classes) is not None:
         arrays["classes"] = np.array(names, np.str_)
     if rows.clients is not None:
@@ -202,6 +207,13 @@ def dataset(
     for warning in _warnings(given, rows):
         warnings.warn(warning, DataWarning, stacklevel=2)
     return given
+
+
+def _checked(rows: _Examples, where: str, targets: Targets, rules: Preprocess | None) -> _Examples:
+    """The examples with labels as classes, where they are; what is refused is named by its place in the whole table."""
+    if rules is not None and rows.table is not None:
+        check_gaps(rules, rows.table)
+    return replace(rows, y=_classes_of(where, rows.y)) if targets.classes else rows
 
 
 def _check_clients(rows: _Examples, column: str | None, fraction: float | None) -> None:
@@ -415,10 +427,10 @@ def _classes_of(name: str, labels: _Array) -> _Array:
     plain = labels.tolist()
     for i, label in enumerate(plain):
         if label is None or not isinstance(label, str | bool | int | float) or label != label:
-            raise DataError(f"{name}: the label of row {i} is missing; leave the row out")
+            raise DataError(f"{name}: the label of {place(i)} is missing; leave the row out")
         if isinstance(label, float) and not label.is_integer():
             raise DataError(
-                f"{name}: the label of row {i} is {label:g}; labels are classes: words or whole numbers, unless the "
+                f"{name}: the label of {place(i)} is {label:g}; labels are classes: words or whole numbers, unless the "
                 "task is regression"
             )
     words = [isinstance(label, str | bool) for label in plain]
@@ -545,7 +557,7 @@ def truths(values: Sequence[Any], column: str) -> npt.NDArray[np.bool_]:
         key = value.strip().lower() if isinstance(value, str) else value
         if not isinstance(key, bool | int | float | str | np.bool_) or key not in _WORDS:
             raise DataError(
-                f"column {column!r} must say test or train, true or false, or 1 or 0, got {value!r} in row {i}"
+                f"column {column!r} must say test or train, true or false, or 1 or 0, got {value!r} in {place(i)}"
             )
         flags.append(_WORDS[key])
     is_test = np.array(flags, bool)
@@ -572,7 +584,7 @@ def _owners(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str, .
     """The client of each row as a name, and all of them in order: numbers by size, others by name."""
     for i, value in enumerate(values):
         if is_gap(value) or not isinstance(value, str | int | float) or not str(value).strip():
-            raise DataError(f"column {column!r} names no client in row {i}; fill it, or leave the row out")
+            raise DataError(f"column {column!r} names no client in {place(i)}; fill it, or leave the row out")
     distinct = set(values)
     ordered = sorted(distinct) if not any(isinstance(v, str) for v in distinct) else sorted(distinct, key=str)
     return [str(value) for value in values], tuple(str(value) for value in ordered)
@@ -589,7 +601,7 @@ def _measurement(values: Any, column: object) -> _Array:
         for i, value in enumerate(array.tolist()):
             if isinstance(value, str) and not is_date(value):
                 raise DataError(
-                    f"column {column!r} holds words, such as {value!r} in row {i}; make numbers of them, which "
+                    f"column {column!r} holds words, such as {value!r} in {place(i)}; make numbers of them, which "
                     "preprocess does, or leave the column out"
                 )
             if not is_gap(value) and not isinstance(value, bool | int | float):
@@ -602,7 +614,7 @@ def _measurement(values: Any, column: object) -> _Array:
     if len(bad):
         wrong = "is infinite" if np.isinf(array[bad[0]]) else "has no value"
         way = "correct it" if np.isinf(array[bad[0]]) else "fill it, which preprocess does"
-        raise DataError(f"column {column!r} {wrong} in row {bad[0]}; {way}, or leave the row out")
+        raise DataError(f"column {column!r} {wrong} in {place(bad[0])}; {way}, or leave the row out")
     return array
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.inputs import Array, Column, Inputs, RawTable, column_alike, is_date, word
+from unskew.data.places import place
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 
 Scale = Literal["agreed", "site", "none"]
@@ -186,7 +187,7 @@ def fit(
 
     Raises:
         ConfigError: If a rule is for a column that is not there, or cannot be followed.
-        DataError: If a column has no value at all, holds dates or too many words, or has a gap that is refused.
+        DataError: If a column has no value at all, or holds dates or too many words.
     """
     for name in rules.columns:
         if name not in table:
@@ -232,11 +233,6 @@ def _column(
     if missing[known].all() and rules.columns.get(name, ColumnRule()).gaps is None:
         raise DataError(f"column {name!r} has no value in any training row; leave it out")
     scale, instead = rules.of(name)
-    if instead == "refuse" and missing.any():
-        raise DataError(
-            f"column {name!r} has no value in row {int(missing.argmax())}; fill it, leave the row out, or choose what "
-            "takes its place with preprocess.missing"
-        )
     agreed_on = rules.columns.get(name, ColumnRule())
     gaps = rules.indicator and (bool(missing[known].any()) if agreed_on.gaps is None else agreed_on.gaps)
     if kind == "category" and agreed_on.words is not None:
@@ -308,7 +304,22 @@ def check_size(values: Array, name: str) -> None:
     if len(beyond):
         row = int(beyond[0])
         state = "infinite" if np.isinf(values[row]) else f"{values[row]:g}"
-        raise DataError(f"column {name!r} is {state} in row {row}; correct it, or leave the row out")
+        raise DataError(f"column {name!r} is {state} in {place(row)}; correct it, or leave the row out")
+
+
+def check_gaps(rules: Preprocess, table: RawTable) -> None:
+    """Refuse gaps where the rules do.
+
+    Raises:
+        DataError: Naming the first column's first.
+    """
+    for name, values in table.items():
+        missing = np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
+        if rules.of(name)[1] == "refuse" and missing.any():
+            raise DataError(
+                f"column {name!r} has no value in {place(missing.argmax())}; fill it, leave the row out, or choose "
+                "what takes its place with preprocess.missing"
+            )
 
 
 def no_numbers(known: Sequence[str]) -> list[str]:

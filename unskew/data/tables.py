@@ -10,6 +10,7 @@ of numbers, which matters here.  It is imported in this module only.
 import csv
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +25,7 @@ from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.hub import image_of
 from unskew.data.inputs import raw_column
+from unskew.data.places import Place, by_number, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
@@ -115,6 +117,7 @@ def read_table(
     """
     frame, client = frame_of(kind, path, options)
     test: object = options.test
+    test_rows_at: Place = by_number
     if isinstance(test, str) and test not in frame.columns:
         place = Path(test).expanduser()
         if not place.exists():
@@ -123,18 +126,20 @@ def read_table(
                 f"test must be a column, a file or a share, and {test!r} is none of them (columns: {columns}; no file "
                 f"{place.absolute()})"
             )
-        test = frame_of(kind, place, options)[0]
-    return own.dataset(
-        frame,
-        target=options.target,
-        client=client,
-        test=test,
-        preprocess=preprocess,
-        targets=targets,
-        name=path.stem,
-        classes=options.classes,
-        own_test=test is not None and client is not None and client in getattr(test, "columns", ()),
-    )
+        test, test_rows_at = frame_of(kind, place, options)[0], lines_of(kind, place, options)
+    with rows_at(lines_of(kind, path, options)):
+        return own.dataset(
+            frame,
+            target=options.target,
+            client=client,
+            test=test,
+            preprocess=preprocess,
+            targets=targets,
+            name=path.stem,
+            classes=options.classes,
+            own_test=test is not None and client is not None and client in getattr(test, "columns", ()),
+            test_rows_at=test_rows_at,
+        )
 
 
 def training_sums(kind: str, path: Path, options: TableOptions, rules: Preprocess) -> dict[str, ColumnSums]:
@@ -146,15 +151,15 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     """
     frame, _ = frame_of(kind, path, replace(options, alone=True))
     apart = options.test if isinstance(options.test, str) and options.test in frame.columns else None
-    if apart is not None:
-        frame = frame.filter(~own.truths(own.column_of(frame, apart, "test"), apart))
-    elif not isinstance(options.test, str):
+    if apart is None and not isinstance(options.test, str):
         raise ConfigError("test must be a column or a file: the disclosed statistics must not include test rows")
     targets = [options.target] if isinstance(options.target, str) else list(options.target)
     for target in targets:
         own.check_column(frame.columns, target, "target")
     names = [column for column in frame.columns if column not in (*targets, apart)]
-    return sums(rules, {name: raw_column(frame[name], name) for name in names})
+    with rows_at(lines_of(kind, path, options)):
+        train: Any = slice(None) if apart is None else ~own.truths(own.column_of(frame, apart, "test"), apart)
+        return sums(rules, {name: raw_column(frame[name], name)[train] for name in names})
 
 
 def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | None]:
@@ -165,7 +170,7 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
         DataError: If Polars is not installed, or a file is missing or cannot be read.
     """
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS[kind])
+        files = _files(kind, path)
         if not files:
             raise DataError(f"{path.absolute()} has no {' or '.join(ENDINGS[kind])} file; give one for each client")
         client = options.client or "client"
@@ -177,6 +182,31 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
     if options.alone:
         return frame.drop([column for column in frame.columns if column == options.client]), None
     return frame, options.client
+
+
+def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
+    """The places of the rows that `frame_of` reads: lines of a CSV file, or of the files of a folder."""
+    if kind != "csv":
+        return by_number
+
+    def line(row: int) -> str:
+        left = row
+        for file in _files(kind, path) if path.is_dir() else [path]:
+            with file.open(encoding="utf-8-sig", newline="") as lines, suppress(csv.Error):  # a field may be too long
+                records = csv.reader(lines, delimiter=_head(file, options.separator).separator)
+                next(records, None)
+                before = records.line_num
+                for _ in records:
+                    if left == 0:
+                        return f"line {before + 1}" + (f" of {file.name}" if path.is_dir() else "")
+                    left, before = left - 1, records.line_num
+        return by_number(row)
+
+    return line
+
+
+def _files(kind: str, folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS[kind])
 
 
 def _stacked(frames: Mapping[str, Any], client: str) -> Any:
