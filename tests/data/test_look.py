@@ -117,6 +117,10 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
         {"ward": np.where(SITE == "Bern", "a", np.array(["A", "B"] * 100))},
         "column 'ward' holds words that differ in case or spaces alone, and each counts as another one: 'A' (only Bas",
     ),
+    "a word among measurements": (
+        {"pay": ["n/a" if i % 5 == 0 else "old" if i == 1 else str(i) for i in range(N)]},
+        "column 'pay' holds numbers and 41 values that are not, such as 'n/a': correct them, or name in gaps what",
+    ),
     "a row of no site": ({"site": [None, *SITE[1:]]}, "1 rows name no site"),
 }
 

@@ -502,10 +502,12 @@ def _notes(
             sentences.append(f"column {column.name!r} has one value only and says nothing")
         elif column.kind == "dates":
             sentences.append(f"column {column.name!r} holds dates: make numbers of them, or leave it out")
-        elif values is not None and values.dtype.kind == "O" and (odd := no_numbers(sorted(set(values) - {None}))):
-            sentences.append(
-                f"column {column.name!r} holds numbers and {len(odd)} values that are not, such as {odd[0]!r}"
-            )
+        elif (
+            values is not None
+            and values.dtype.kind == "O"
+            and (odd := no_numbers([v for v in values if v is not None]))
+        ):
+            sentences.append(f"column {column.name!r} holds {odd}: correct them, or name in gaps what means no value")
         elif values is not None and values.dtype.kind == "O" and len(set(values)) > max(20, len(values) / 2):
             sentences.append(f"column {column.name!r} has a word of its own in most rows: an identifier? leave it out")
         elif values is not None and is_counter(values):

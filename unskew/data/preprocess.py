@@ -9,6 +9,7 @@ variance", The American Statistician 37, 1983, eq. 1.5).
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from unskew.data.inputs import Array, Column, Inputs, RawTable, column_alike, is_date, word
 from unskew.data.places import place
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
+from unskew.words import counted
 
 Scale = Literal["agreed", "site", "none"]
 Missing = Literal["agreed mean", "site mean", "site median", "refuse"]
@@ -240,7 +242,7 @@ def _column(
     if kind == "category":
         present = values[~missing & known]
         agreed_words = sorted({word(v) for v in present.tolist()} if not words else set(present.tolist()), key=_natural)
-        _check_category(name, agreed_words, len(present), agreed_on.kind is not None)
+        _check_category(name, agreed_words, present.tolist(), agreed_on.kind is not None)
         return Column(name, "category", gaps=gaps, values=tuple(agreed_words), other=rules.unseen == "other")
     return _number(name, values, by_client, clients, scale, instead, gaps, agreed_on, known)
 
@@ -322,25 +324,32 @@ def check_gaps(rules: Preprocess, table: RawTable) -> None:
             )
 
 
-def no_numbers(known: Sequence[str]) -> list[str]:
-    """Return a mostly numeric column's distinct words that are not numbers; empty for other columns."""
-    odd = [each for each in known if _NUMBER.fullmatch(each) is None]
-    return odd if len(known) > MANY_NUMBERS and 2 * len(odd) < len(known) else []
+def no_numbers(cells: Sequence[str]) -> str:
+    """Say what a column of numbers holds that is none, as in `numbers and 2 values that are not, such as 'old'`.
+
+    Args:
+        cells: The column's words, a word for each row; empty for columns of which most words are no numbers.
+    """
+    counts = Counter(cells)
+    odd = [(n, one) for one, n in counts.items() if _NUMBER.fullmatch(one) is None]
+    if not odd or len(counts) <= MANY_NUMBERS or 2 * len(odd) >= len(counts):
+        return ""
+    total, such_as = sum(n for n, _ in odd), ":" if len(odd) == 1 else ", such as"
+    return f"numbers and {counted(total, 'value')} that {'is' if total == 1 else 'are'} not{such_as} {max(odd)[1]!r}"
 
 
-def _check_category(name: str, known: Sequence[str], n: int, declared: bool) -> None:
+def _check_category(name: str, known: Sequence[str], cells: Sequence[str], declared: bool) -> None:
     """Refuse words that are no category; `declared` is true if somebody said that they are one."""
+    n = len(cells)
     if all(map(is_date, known)):
         raise DataError(
             f"column {name!r} holds dates, such as {known[0]!r}; make numbers of them, such as days since a day that "
             "all agree on, or leave the column out"
         )
-    odd = () if declared else no_numbers(known)
-    if odd:
+    if not declared and (odd := no_numbers(cells)):
         raise DataError(
-            f"column {name!r} holds numbers and {len(odd)} values that are not, such as {odd[0]!r}; correct "
-            "them or leave them empty (data_options.gaps names words of a CSV file that mean so), or declare the "
-            f"column with preprocess.columns.{name}.kind = 'category'"
+            f"column {name!r} holds {odd}; correct them or leave them empty (data_options.gaps names words of a CSV "
+            f"file that mean so), or declare the column with preprocess.columns.{name}.kind = 'category'"
         )
     if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > n):
         raise DataError(
@@ -384,7 +393,7 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
             continue
         known = sorted({word(v) if values.dtype.kind == "f" else str(v) for v in present.tolist()}, key=_natural)
         if known:
-            _check_category(name, known, len(present), coded)
+            _check_category(name, known, present.tolist(), coded)
             if values.dtype.kind == "O" and (found := column_alike(name, present, None, ())):
                 warnings.warn(found, DataWarning, stacklevel=2)
         by_name[name] = ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(known))
