@@ -208,6 +208,18 @@ def test_predict_takes_raw_inputs_and_answers_with_class_names(run: Path) -> Non
     assert set(answers) <= set("0123456789")
 
 
+def test_probabilities_are_those_the_network_was_trained_to_give(run: Path) -> None:
+    model = load_model(run, "hcct", client=2)
+    rows = predict(model, IMAGES[:40], batch_size=7, probabilities=True)
+    wanted = model(model.unskew.inputs.prepare(IMAGES[:40])).softmax(1)
+    assert [list(row) for row in rows] == [list(model.unskew.classes)] * 40
+    assert torch.allclose(torch.tensor([list(row.values()) for row in rows]), wanted)
+    margins = replace(model.unskew, task=replace(model.unskew.task, loss="multi_margin"))
+    model.unskew = margins
+    with pytest.raises(ConfigError, match="classification with the loss multi_margin, which gives no probabilities"):
+        predict(model, IMAGES[:4], probabilities=True)
+
+
 def test_a_model_is_a_plain_module_that_trains_and_saves(run: Path, tmp_path: Path) -> None:
     model = load_model(run, "fedper", client="1")
     before = {name: t.clone() for name, t in model.state_dict().items()}

@@ -214,6 +214,14 @@ def test_a_trained_model_predicts_what_the_kind_says(kind: str, is_one: Callable
     predicted = us.predict(model, DATA[kind][0][:5])
     assert len(predicted) == 5
     assert all(map(is_one, predicted))
+    if kind in ("binary", "multi_label"):
+        for answer, row in zip(predicted, us.predict(model, DATA[kind][0][:5], probabilities=True), strict=True):
+            likely = [name for name, p in row.items() if p > 0.5]
+            assert likely == ([answer] if kind == "binary" else answer)
+            assert kind != "binary" or sum(row.values()) == pytest.approx(1)
+    else:
+        with pytest.raises(ConfigError, match=f"learned {kind} with the loss .*no probabilities of classes"):
+            us.predict(model, DATA[kind][0][:5], probabilities=True)
     us.save_model(model, tmp_path / "model.safetensors")
     assert us.predict(us.load_model(tmp_path / "model.safetensors"), DATA[kind][0][:5]) == predicted
 

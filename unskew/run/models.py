@@ -310,7 +310,9 @@ def load_model(
     return _with_weights(_network(card.task, network, path, allow_code), card, tensors)
 
 
-def predict(model: nn.Module, x: Any, batch_size: int = 256, client: str | None = None) -> list[Any]:
+def predict(
+    model: nn.Module, x: Any, batch_size: int = 256, client: str | None = None, probabilities: bool = False
+) -> list[Any]:
     """Predict what the model has learned of each raw input, with a model from `load_model`.
 
     That is the class's name; of regression a number, of survival the log of the relative risk, of several labels the
@@ -321,9 +323,11 @@ def predict(model: nn.Module, x: Any, batch_size: int = 256, client: str | None 
             a table with the columns that were trained on, which are filled and scaled as in training.
         batch_size: Inputs that the network takes at once.
         client: The client whose rows they are, for a global model whose clients scaled their rows each by its own.
+        probabilities: Give for each input the probability of every class, {name: probability}, instead; a DataFrame of
+            them has a column for each class.
 
     Raises:
-        ConfigError: If the model has no card that says how inputs are prepared.
+        ConfigError: If the model has no card that says how inputs are prepared, or does not learn probabilities.
         DataError: If the inputs are not of the kind it was trained on.
     """
     card = getattr(model, "unskew", None)
@@ -333,11 +337,20 @@ def predict(model: nn.Module, x: Any, batch_size: int = 256, client: str | None 
         )
     inputs, training = card.inputs.prepare(x, client), model.training
     kind = tasks.kind_of(card.task.kind).linked(card.task.loss)
+    of_classes = kind.probabilities if card.task.loss in (None, next(iter(kind.losses))) else None
+    if probabilities and of_classes is None:
+        raise ConfigError(
+            f"the model learned {card.task.kind} with the loss {card.task.loss or next(iter(kind.losses))}, which gives "
+            "no probabilities of classes; leave probabilities out"
+        )
     device = next((t.device for t in model.parameters()), torch.device("cpu"))
     model.eval()
     try:
         with torch.no_grad():
             outputs = (model(batch.to(device)) for batch in torch.split(inputs, batch_size))
+            if probabilities and of_classes is not None:
+                rows = (row for batch in outputs for row in of_classes(batch).tolist())
+                return [dict(zip(card.classes, row, strict=True)) for row in rows]
             return [one for batch in outputs for one in kind.predict(batch, card.classes)]
     finally:
         model.train(training)

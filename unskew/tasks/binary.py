@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -158,6 +159,7 @@ BINARY = TaskKind(
         Measure("sensitivity_at_90", "sensitivity at 90 % specificity", whole=lambda o, y: sensitivity_at(o, y, 0.9)),
     ),
     predict=_predict,
+    probabilities=lambda outputs: torch.cat([-outputs, outputs], 1).sigmoid(),
     gives=frozenset({"classes"}),
     correct=correct,
     family=at_specificity,

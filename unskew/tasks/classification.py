@@ -111,6 +111,7 @@ CLASSIFICATION = TaskKind(
         Measure("lowest_recall", "lowest recall of a class", whole=lowest_recall),
     ),
     predict=lambda outputs, names: named(predicted(outputs), names),
+    probabilities=lambda outputs: outputs.softmax(1),
     gives=frozenset({"classes", "classifier"}),
     correct=correct,
     losses_of_models=True,

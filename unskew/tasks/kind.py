@@ -38,6 +38,8 @@ class TaskKind:
         losses: Losses of each example from (outputs, targets), (batch,); the first is the default.
         measures: What can be reported; the first is the headline.
         predict: Predictions from outputs and the names of what they stand for, one for each example.
+        probabilities: Probability of each class, (n, classes), from outputs that were trained by the first loss; None
+            where there are none.
         model: Name of the network that is trained if none is named.
         gives: What a method may need of it: "classes", a label from 0 for each example; "classifier", a last linear
             layer with a row for each class (`unskew.tasks.needs`).
@@ -61,6 +63,7 @@ class TaskKind:
     losses: Mapping[str, Loss]
     measures: tuple[Measure, ...]
     predict: Callable[[Tensor, Sequence[str]], list[Any]]
+    probabilities: Callable[[Tensor], Tensor] | None = None
     model: str = "mlp"
     gives: frozenset[str] = frozenset()
     links: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)

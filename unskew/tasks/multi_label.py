@@ -59,4 +59,5 @@ MULTI_LABEL = TaskKind(
         Measure("micro_f1", "micro F1", whole=micro_f1),
     ),
     predict=_predict,
+    probabilities=lambda outputs: outputs.sigmoid(),
 )
