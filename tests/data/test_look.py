@@ -132,6 +132,29 @@ def test_what_a_run_would_stumble_over_is_a_sentence(name: str) -> None:
     assert any(text in note for note in notes), notes
 
 
+def test_the_command_takes_gaps_and_columns_to_leave_out(tmp_path: Path) -> None:
+    table(pay=["-99" if i % 2 else "none" if i % 4 else "1" for i in range(N)], id=range(N)).write_csv(
+        tmp_path / "h.csv"
+    )
+    words = ["data", str(tmp_path / "h.csv"), "--target", "sick", "--client", "site", "--json"]
+    result = CliRunner().invoke(app, [*words, "--gaps", "-99", "--gaps", "none", "--leave-out", "id"])
+    columns = {column["name"]: column for column in json.loads(result.stdout)["columns"]}
+    assert columns.keys() == {"age", "pay"}
+    assert columns["pay"]["missing"] == 0.75
+    sums = [
+        "--test",
+        str(tmp_path / "h.csv"),
+        "--leave-out",
+        "id",
+        "--gaps",
+        "none",
+        "--sums",
+        str(tmp_path / "s.json"),
+    ]
+    assert CliRunner().invoke(app, [*words[:6], *sums]).exit_code == 0
+    assert json.loads((tmp_path / "s.json").read_text()).keys() == {"age", "pay"}
+
+
 def test_rows_of_a_file_are_named_by_their_lines(tmp_path: Path) -> None:
     frame = table(big=[float("inf") if i == 7 else 0.5 * i for i in range(N)])
     frame.write_csv(tmp_path / "h.csv")

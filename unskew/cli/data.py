@@ -33,6 +33,10 @@ def data(
     decimal: Annotated[
         Literal[".", ","] | None, typer.Option(help="Before the decimals in a CSV file; default a point.")
     ] = None,
+    gaps: Annotated[
+        list[str] | None, typer.Option(help="A further word of a CSV file that means no value; may be repeated.")
+    ] = None,
+    leave_out: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Write a page with figures here, as data.html.")] = None,
     sums: Annotated[
@@ -62,7 +66,14 @@ def data(
     if len(sources) > 1:
         raise ConfigError(f"give one table or name, or several .json files of --sums; got {', '.join(sources)}")
     source = sources[0]
-    options = {"target": target, "client": client, "test": test, "separator": separator, "decimal": decimal}
+    options: dict[str, Any] = {
+        "target": target,
+        "client": client,
+        "test": test,
+        "separator": separator,
+        "decimal": decimal,
+    }
+    options |= {"gaps": gaps or None, "leave_out": leave_out or None}
     name, settings = _named(source, {key: value for key, value in options.items() if value is not None})
     if sums is not None:
         _write_sums(name, settings, sums)

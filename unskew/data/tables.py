@@ -152,7 +152,10 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     frame, _ = frame_of(kind, path, replace(options, alone=True))
     apart = options.test if isinstance(options.test, str) and options.test in frame.columns else None
     if apart is None and not isinstance(options.test, str):
-        raise ConfigError("test must be a column or a file: the disclosed statistics must not include test rows")
+        raise ConfigError(
+            "test must be a column or a file: the disclosed statistics must not include test rows; add a column to the "
+            "file that says test or train, and name it in data_options.test of the experiment, too"
+        )
     targets = [options.target] if isinstance(options.target, str) else list(options.target)
     for target in targets:
         own.check_column(frame.columns, target, "target")

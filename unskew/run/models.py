@@ -340,8 +340,8 @@ def predict(
     of_classes = kind.probabilities if card.task.loss in (None, next(iter(kind.losses))) else None
     if probabilities and of_classes is None:
         raise ConfigError(
-            f"the model learned {card.task.kind} with the loss {card.task.loss or next(iter(kind.losses))}, which gives "
-            "no probabilities of classes; leave probabilities out"
+            f"the model learned {card.task.kind} with the loss {card.task.loss or next(iter(kind.losses))}, which "
+            "gives no probabilities of classes; leave probabilities out"
         )
     device = next((t.device for t in model.parameters()), torch.device("cpu"))
     model.eval()
