@@ -151,7 +151,7 @@ class Advice:
         return f"Undecided: {label} gains {sure}, which may be chance."
 
     def _over(self, gain: Gain) -> str:
-        """What the interval of a mean gain is over: rows, of a measure that is a mean over rows, or else sites."""
+        """Name what the interval of a mean gain is over: rows, of a measure that is a mean over rows, or else sites."""
         return "seeds" if gain.over == "seeds" else "test rows" if self.sites.measure.of_rows else "sites"
 
     def sentences(self) -> tuple[tuple[str, str], ...]:
@@ -342,7 +342,7 @@ class Advice:
         return f"{text[:1].upper()}{text[1:]}."
 
     def _settings(self) -> list[str]:
-        """What the measured curves and rates say about more rounds, and other local rates."""
+        """Say what the measured curves and rates suggest about more rounds and other local rates."""
         race, m = self.race, self.sites.measure
         entries = {e.method.label: e for e in (race.chosen, *race.bounds.values()) if e is not None}
         entries.pop(POOLED, None)

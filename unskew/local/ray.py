@@ -143,7 +143,7 @@ class _Arguments:
 
 
 def _still_used(common: _Common, heads: Sequence[dict[str, Any]]) -> _Common:
-    """Those of the values that several clients are sent which these requests name."""
+    """Keep those of the values that several clients are sent which these requests name."""
     named = [v["common"] for head in heads for v in head.values() if isinstance(v, dict) and "common" in v]
     return {number: common[number] for number in named if number in common}
 
