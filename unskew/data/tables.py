@@ -33,7 +33,7 @@ from unskew.tasks.targets import CLASS, Targets
 
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
-GAPS = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
+GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
 """Words of a CSV file that mean that there is no value."""
 
 NO_UTF8 = "it is not in UTF-8; save it as CSV UTF-8, as Excel calls it"
