@@ -431,6 +431,18 @@ def test_a_node_that_is_not_to_be_restarted_stays_away(bin: Path, client: Path) 
     assert said[0].endswith("it is not restarted")
 
 
+def test_what_a_resident_says_of_its_client_is_said_and_its_other_lines_are_not(bin: Path, client: Path) -> None:
+    script(bin, "resident", "echo Traceback; echo 'client 2: the server refuses it: its classes'; exec sleep 60")
+    script(bin, "flower-supernode", "exec sleep 60")
+    script(bin, "flower-superexec", "exec sleep 60")
+    said: list[str] = []
+    with launch.ProcessGroup() as group:
+        node = launch.ClientProcesses(group, client, said.append)
+        keep_until(node, lambda: said)
+        node.supervise()
+    assert said == ["client 2: the server refuses it: its classes"]
+
+
 def test_a_client_with_another_s_key_never_starts(client: Path) -> None:
     other = client / "other"
     other.mkdir()

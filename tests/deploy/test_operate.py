@@ -141,6 +141,18 @@ def test_progress_follows_a_log_that_was_cut_to_a_checkpoint(tmp_path: Path) -> 
     assert list(progress.new_lines()) == ["fedavg, seed 0: round 2 of 3, 2.0 s"]
 
 
+def test_what_a_server_notes_of_its_clients_is_told_before_there_is_a_run(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.log"
+    progress = operate.ProgressDisplay(tmp_path / "run", rounds=3, notes=notes)
+    assert list(progress.new_lines()) == []
+    notes.write_text("client 0 is here\nclient 2 is ref")
+    assert list(progress.new_lines()) == ["client 0 is here"]
+    with notes.open("a") as f:
+        f.write("used: its classes\n")
+    assert list(progress.new_lines()) == ["client 2 is refused: its classes"]
+    assert list(progress.new_lines()) == []
+
+
 @dataclass
 class Ending:
     """Hears what is said; at the first line the run comes to its end, with one more line in its log."""

@@ -264,13 +264,22 @@ def test_whoever_has_no_data_of_its_own_where_the_others_have_is_sent_away(small
         start(tmp_path, grid)
 
 
-def test_a_client_with_other_classes_is_named_and_kept_out(small: Small, tmp_path: Path) -> None:
+def test_a_client_with_other_classes_is_named_and_kept_out(
+    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 7)
     own = f"npz:{tmp_path / 'own.npz'}"
     grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S, data=[own, None, None])
     with pytest.raises(QuorumError, match=r"the classes of its data must be 0, 1, .* got 0, 1, 2, 3, 4, 5, 6"):
         start(tmp_path, grid)
+    told = "the server refuses it: the classes of its data must be 0, 1, "
+    assert told in capsys.readouterr().err
+    (refused,) = map(json.loads, (tmp_path / "server" / "failures.jsonl").read_text().splitlines())
+    assert (refused["client"], refused["step"]) == (0, "hello")
+    notes = (tmp_path / "server" / "logs" / "notes.log").read_text().splitlines()
+    assert f"client 0 is refused: {refused['reason']}" in notes
+    assert "client 1 is here" in notes
 
 
 def test_a_client_with_another_experiment_is_named_and_kept_out(small: Small, tmp_path: Path) -> None:

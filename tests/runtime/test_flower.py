@@ -542,6 +542,34 @@ def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> No
     assert "a node is rejected: it says it is client 5, its key is not registered" in said
 
 
+def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = deployed("fedavg", tmp_path)
+    client = there.client_runtime(5)
+    other = dataclasses.replace(client, info=dataclasses.replace(client.info, classes=("A", "B")))
+    there.grid.handlers[there.node(5)] = lambda message: answer(message, other)
+    said: list[str] = []
+    registered = {there.node(c): c for c in range(6)}
+    membership = Membership(
+        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, note=said.append
+    )
+    with pytest.raises(QuorumError, match="; client 5 is refused: the classes of its data must be 0, 1, 2, got A, B"):
+        membership.wait(6, 0.2, 0.01)
+    assert said[5] == "client 5 is refused: the classes of its data must be 0, 1, 2, got A, B"
+    assert said[6] == "5 of 6 clients take part, 6 needed; waiting for 0 s more"
+    assert len(said) == 7
+    told = "client 5: the server refuses it: the classes of its data must be 0, 1, 2, got A, B; mend that"
+    assert capsys.readouterr().err.count(told) == 1, "it is told once, and then left alone for a while"
+    monkeypatch.setattr("unskew.runtime.membership.AGAIN_S", 0.0)
+    membership._again.clear()
+    there.grid.handlers[there.node(5)] = lambda message: answer(message, client)
+    membership.wait(6, 0.2, 0.01)
+    assert membership.present == (0, 1, 2, 3, 4, 5)
+    membership.call()
+    assert said[7:] == ["client 5 is here"]
+
+
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     known = {2: DataIdentity("other rows", False)}

@@ -7,7 +7,7 @@
             experiment.toml  server.toml  network.toml  README.md  unskew-VERSION-py3-none-any.whl
             ca.crt  server.crt  server.key
             clients/0.pub    the keys that may take part, by the client's number
-            made when it runs: app/  flower/  superexec.secret  nodes.json  logs/  run/
+            made when it runs: app/  flower/  superexec.secret  nodes.json  logs/  failures.jsonl  run/
         client-0/            goes to that client's machine
             experiment.toml  client.toml  network.toml  README.md  unskew-VERSION-py3-none-any.whl
             ca.crt  node.key  node.pub  manifest.json  manifest.sig  coordinator.pub
@@ -43,6 +43,10 @@ from unskew.version import __version__
 SERVER_APP = "unskew.runtime.flower:server_app"
 CLIENT_APP = "unskew.runtime.flower:client_app"
 CONNECTION = "federation"
+NOTES = Path("logs") / "notes.log"
+"""What a server says of its clients, in its folder, for whoever watches it."""
+REFUSED = "failures.jsonl"
+"""Clients that a server refused, in its folder: a run, with such a log of its own, may never begin."""
 
 
 # ---------------------------------------------------------------- packing
@@ -246,6 +250,17 @@ def keys(server: Path) -> dict[int, Path]:
                 "each client needs a pair of its own"
             )
     return dict(sorted(key_files.items()))
+
+
+def fresh_lines(path: Path, start: int) -> tuple[list[str], int]:
+    """Complete lines of a file from byte `start` on, none if there is no file, and the byte where the next begins."""
+    try:
+        with path.open("rb") as f:
+            f.seek(start)
+            complete = f.read().rpartition(b"\n")[0]
+    except OSError:
+        return [], start
+    return complete.decode("utf-8", "replace").splitlines(), start + len(complete) + 1 if complete else start
 
 
 # ---------------------------------------------------------------- files for Flower

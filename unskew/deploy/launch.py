@@ -642,7 +642,7 @@ class ClientProcesses:
         self.refused_since: float | None = None
         self.failures = 0
         self.started = self.look_at = 0.0
-        self.read = 0
+        self.read = self.told = 0
 
     def start(self) -> None:
         """Start all three."""
@@ -660,6 +660,7 @@ class ClientProcesses:
             self.group.start(execute, self.home, logs / "superexec.log", f"{self.name}'s SuperExec"),
         )
         self.started, self.due, self.read = time.monotonic(), None, 0
+        self.told = self.children[0].begins
 
     def supervise(self) -> None:
         """Start what is due and notice what has ended; to be called often.
@@ -673,6 +674,7 @@ class ClientProcesses:
             if now >= self.due:
                 self.start()
             return
+        self._tell()
         ended = next((c for c in self.children if not c.running()), None)
         given_up = None if ended else self._lost_connection(now)
         if ended is None and given_up is None:
@@ -691,6 +693,13 @@ class ClientProcesses:
             self._retry_after_refusal(now, why)
         else:
             self._restart(now, why)
+
+    def _tell(self) -> None:
+        """Say what the resident process says of the client: that the server refuses it, that its disk is full."""
+        lines, self.told = folders.fresh_lines(self.children[0].log, self.told)
+        for line in lines:
+            if re.match(r"client \d+\b", line):
+                self.say(line)
 
     def _lost_connection(self, now: float) -> str | None:
         """Explain why the SuperNode has given up its connection; None if it has not.

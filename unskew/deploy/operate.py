@@ -129,7 +129,8 @@ def is_done(folder: Path) -> bool:
 
 def launch_run(server: ServerProcesses) -> int:
     """Start or continue the run; Flower's number of it."""
-    (server.folder / "outcome.json").unlink(missing_ok=True)
+    for name in ("outcome.json", folders.NOTES):  # those of a server before this one
+        (server.folder / name).unlink(missing_ok=True)
     return launch.start_run(server)
 
 
@@ -150,7 +151,7 @@ def wait_for_end(server: ServerProcesses, run: int, say: Say, nodes: Sequence[Su
     """
     experiment = load(server.folder / "experiment.toml", allow_code=True)
     headline = tasks.kind_of(experiment.task.kind).headline
-    progress = ProgressDisplay(server.folder / "run", experiment.rounds, headline)
+    progress = ProgressDisplay(server.folder / "run", experiment.rounds, headline, server.folder / folders.NOTES)
     asked, status, details = time.monotonic(), "", ""
     while True:
         for node in nodes:
@@ -186,7 +187,9 @@ def conclude(server: ServerProcesses, run: int, status: str, details: str = "") 
         outcome = read_json(server.folder / "outcome.json")
         text = f"{outcome.get('error', 'Error')}: {outcome.get('text', '')}"
     text = text or last_error(log) or details or status
-    raise RunError(f"the deployed run failed: {text} (log: {log}; run folder: {server.folder / 'run'})")
+    run_folder = server.folder / "run"
+    where = f"; run folder: {run_folder}" if run_folder.exists() else ""
+    raise RunError(f"the deployed run failed: {text} (log: {log}{where})")
 
 
 def last_error(log: Path) -> str:
@@ -206,16 +209,21 @@ class ProgressDisplay:
         folder: Folder of the run.
         rounds: Rounds of each method and seed.
         headline: The metric that is shown.
+        notes: File of lines that are shown as they are.
         read: Bytes of each log that have been read.
     """
 
     folder: Path
     rounds: int
     headline: Measure = ACCURACY
+    notes: Path | None = None
     read: dict[str, int] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[str]:
         """Yield a line for everything that is new since the last call."""
+        if self.notes is not None:
+            lines, self.read["notes"] = folders.fresh_lines(self.notes, self.read.get("notes", 0))
+            yield from lines
         for row in self.rows("metrics"):
             if row["name"] == "seconds":
                 where = f"{row['method']}, seed {row['seed']}: round {row['round']} of {self.rounds}"

@@ -4,6 +4,7 @@ import json
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
+from unskew.deploy import folders
 from unskew.deploy.client import divided, split_hash
 from unskew.deploy.settings import ServerConfig, read_settings
 from unskew.errors import ConfigError, RunError
@@ -44,7 +46,7 @@ def serve(transport: Transport, folder: Path, callback: callbacks.Callback | Non
         RunError: If the run cannot be continued.
     """
     try:
-        outcome = _serve(transport, folder, callback or LogCallback())
+        outcome = _serve(transport, folder, callback or LogCallback(folder / folders.NOTES))
     except BaseException as error:
         _outcome(folder, {"status": "failed", "error": type(error).__name__, "text": str(error)})
         raise
@@ -82,8 +84,12 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     )
     deployment = DeploymentState.open(folder / "deployment.json", fingerprint(experiment))
     nodes = {node: client for client, node in registered.items()} if registered else None
+
+    def keep(client: ClientId, reason: str) -> None:
+        _append(folder / folders.REFUSED, json.dumps({"client": client, "step": "hello", "reason": reason}))
+
     membership = Membership(
-        transport, deployment.run, expected, nodes, deployment.clients, callback.note, config.max_examples
+        transport, deployment.run, expected, nodes, deployment.clients, callback.note, config.max_examples, keep
     )
     membership.wait(config.min_clients, config.wait_s)
     # Either all clients have their shard of the experiment's split or all declare data of their own; the most decide.
@@ -128,6 +134,14 @@ def _registered(folder: Path) -> dict[ClientId, Node]:
         return {int(client): int(node) for client, node in read_json(path).items()}
     except (TypeError, ValueError):
         raise RunError(f"{path} must name a node for each client; start the server anew with unskew deploy") from None
+
+
+def _append(path: Path, line: str) -> None:
+    """Append a line, which a full disk may lose: no run fails for what is said of it."""
+    with suppress(OSError):
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a", encoding="utf-8") as f:
+            f.write(f"{line}\n")
 
 
 def _outcome(folder: Path, outcome: Mapping[str, str]) -> None:
@@ -294,18 +308,29 @@ class OverNetwork:
 
 
 class LogCallback:
-    """Writes progress to stderr, for the server's log."""
+    """Writes progress to stderr, for the server's log, and notes besides to a file that is watched.
+
+    Args:
+        notes: The file.
+    """
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
         """Write the experiment, its methods and seeds."""
         labels = ", ".join(m.label for m in experiment.methods)
-        self.note(f"{experiment.name}: {labels}; {experiment.rounds} rounds, seeds {', '.join(map(str, feds))}")
+        self._print(f"{experiment.name}: {labels}; {experiment.rounds} rounds, seeds {', '.join(map(str, feds))}")
 
     def progress(self, progress: callbacks.Progress) -> None:
         """Write how far a run is."""
         value = "" if progress.value is None else f", {progress.headline.label} {progress.value:.4f}"
-        self.note(f"{progress.method}, seed {progress.seed}: round {progress.round} of {progress.rounds}{value}")
+        self._print(f"{progress.method}, seed {progress.seed}: round {progress.round} of {progress.rounds}{value}")
 
     def note(self, text: str) -> None:
-        """Write a line."""
+        """Write a line, to the file too."""
+        self._print(text)
+        _append(self.notes, text)
+
+    def _print(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)

@@ -41,6 +41,7 @@ from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock, lockable
 from unskew.protocol import ClientId, Held, Keep, Me, hook, map_held, map_keep, personalise_of, steps_of
 from unskew.runtime.budget import NoisedUpload, charge
+from unskew.runtime.membership import printable
 from unskew.runtime.message import (
     REPLIES,
     REQUESTS,
@@ -146,6 +147,9 @@ class ClientRuntime:
                 return _fetch(self, head)
             if isinstance(head, EvaluationRequest):
                 return _evaluate(self, head, envelope.parts)
+            if head.refused:
+                text = f"the server refuses it: {printable(head.refused)}; mend that, and start it again"
+                print(f"client {self.client}: {text}", file=sys.stderr, flush=True)
             return write("hello", replace(self.info, nonce=nonce))
         except UnskewError as error:
             return write("refused", Refusal(str(error), nonce))

@@ -19,6 +19,8 @@ Folders, written by `unskew.deploy` and read here:
                                      max_ratio = 100.0     largest norm of a reply's model, in medians of the round
         nodes.json                   optional: {"0": "node id", ...}, the node that each client's key was registered
                                      for; a node that claims another number, or has no key here, is rejected
+        failures.jsonl               written here: clients that were refused, with the reason
+        logs/notes.log               written here: who came, left or was refused, for whoever watches the server
         deployment.json              written here: the run's random name and how often a server was started
         run/                         the run folder, as of a simulation; if there is one, its run is continued
     CLIENT/                          context.node_config["folder"], an absolute path
@@ -35,7 +37,7 @@ Folders, written by `unskew.deploy` and read here:
 Without `data` a client takes its part of the experiment's own split, by its number: `--local`.
 
 Both sides compare library version, resolved experiment, classes and model layout in the first exchange ("hello"); a
-client that differs is rejected, and the reason is in failures.jsonl.
+client that differs is rejected, is told why, and the reason is in failures.jsonl, here and in the run.
 
 An envelope is one Flower message: an ArrayRecord with one array, the payloads' bytes one after another, and a
 ConfigRecord with the action, the head as JSON and the payloads' lengths.  Flower's own deadline (TTL) is a little

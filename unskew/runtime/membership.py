@@ -8,7 +8,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from operator import itemgetter
 
@@ -34,6 +34,8 @@ from unskew.tree import Params
 PATIENCE = 10.0
 HELLO_S = 60.0
 """Longest time that a round waits for new nodes to introduce themselves, seconds."""
+AGAIN_S = 60.0
+"""Time after which a client that was refused, and told why, may introduce itself again, seconds."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class Membership:
         known: Data of the clients that connected before; those that connect now are added.
         note: Called once for every node that is accepted or rejected, with the reason.
         max_examples: Largest number of examples that a client may declare.
+        keep: Called with (client, reason) once for every rejected node that gave a client's number.
     """
 
     def __init__(
@@ -121,8 +124,10 @@ class Membership:
         known: dict[ClientId, DataIdentity] | None = None,
         note: Note = lambda text: None,
         max_examples: int = COUNT,
+        keep: Callable[[ClientId, str], None] = lambda client, reason: None,
     ) -> None:
         self.transport, self.run, self.expected, self.registered, self.note = transport, run, expected, registered, note
+        self.keep = keep
         self.known: dict[ClientId, DataIdentity] = {} if known is None else known
         self.max_examples = max_examples
         self.kind: DataIdentity | None = None
@@ -144,21 +149,32 @@ class Membership:
         return rejected
 
     def call(self, deadline_s: float = HELLO_S) -> None:
-        """Drop nodes that are gone, and greet new ones."""
+        """Drop nodes that are gone, greet new ones, and tell those that were refused why.
+
+        A client that was refused may have been mended, as the same node: it is greeted again now and then.
+        """
         here = self.transport.nodes()
         for client, node in list(self._node.items()):
             if node not in here:
                 del self._node[client]
                 self.note(f"client {client} is gone")
-        self._refused = {n: r for n, r in self._refused.items() if n in here}
-        known, now = {*self._node.values(), *self._refused}, time.monotonic()
-        new = [n for n in sorted(here - known) if self._again.get(n, 0.0) <= now]
-        nonces = {n: secrets.token_hex(16) for n in new}
-        hello = {n: write("hello", Hello(self.run, self.expected.config, nonces[n])) for n in new}
+        for node in [n for n in self._refused if n not in here]:
+            client, _ = self._refused.pop(node)
+            if self.registered is not None and self.registered.get(node) == client:
+                self.note(f"client {client}, which was refused, is gone")
+            self._again.pop(node, None)
+            self._noted = {(n, reason) for n, reason in self._noted if n != node}
+        now = time.monotonic()
+        new = [n for n in sorted(here - {*self._node.values()}) if self._again.get(n, 0.0) <= now]
+        hello = {
+            n: Hello(self.run, self.expected.config, secrets.token_hex(16), self._refused.get(n, (n, ""))[1])
+            for n in new
+        }
         if not hello:
             return
-        for node, delivery in sorted(self.transport.exchange(hello, deadline_s), key=itemgetter(0)):
-            self._admit(node, delivery, nonces[node], deadline_s)
+        envelopes = {n: write("hello", head) for n, head in hello.items()}
+        for node, delivery in sorted(self.transport.exchange(envelopes, deadline_s), key=itemgetter(0)):
+            self._admit(node, delivery, hello[node].nonce, deadline_s)
 
     def settle(self, own: bool, data: str | None, examples: Mapping[ClientId, tuple[int, ...]] | None = None) -> None:
         """Accept from now on only clients with data of their own, or only those with these very data.
@@ -206,15 +222,24 @@ class Membership:
             QuorumError: If they are not after `wait_s` seconds.
         """
         end = time.monotonic() + wait_s
+        before: tuple[ClientId, ...] | None = None
         while True:
             self.call(min(HELLO_S, max(end - time.monotonic(), 1.0)))
             if len(self._node) >= at_least:
                 return
-            if time.monotonic() >= end:
-                why = "".join(f"; refused: {reason}" for _, reason in self._refused.values())
+            left = end - time.monotonic()
+            if left <= 0.0:
+                why = "".join(f"; {self._name(node, c)}: {reason}" for node, (c, reason) in self._refused.items())
                 raise QuorumError(
                     f"{len(self._node)} of {self.expected.num_clients} clients are connected after {wait_s:g} s, "
                     f"{at_least} needed; present: {', '.join(map(str, self.present)) or 'none'}{why}"
+                )
+            now = tuple(sorted([*self.present, *(c for c, _ in self._refused.values())]))
+            if now != before:  # a client that was refused can still be mended, so its refusal does not end the run
+                before = now
+                self.note(
+                    f"{len(self._node)} of {self.expected.num_clients} clients take part, {at_least} needed; "
+                    f"waiting for {left:.0f} s more"
                 )
             time.sleep(pause_s)
 
@@ -231,26 +256,26 @@ class Membership:
                 yield clients[node], delivery
 
     def _admit(self, node: Node, delivery: Delivery, nonce: str, waited_s: float) -> None:
+        owner = -1 if self.registered is None else self.registered.get(node, -1)
         if delivery.reply is None:
             # The node is still busy with an old message, or it died and is still listed.
             self._again[node] = time.monotonic() + PATIENCE * waited_s
-            self._reject(node, -1, f"it did not introduce itself ({delivery.lost})", for_now=True)
+            self._reject(node, owner, f"it did not introduce itself ({delivery.lost})", for_now=True)
             return
         try:
             head = read(delivery.reply, {k: REPLIES[k] for k in ("hello", "refused")})
         except WireError as error:
-            self._reject(node, -1, f"its introduction cannot be read: {error}")
+            self._reject(node, owner, f"its introduction cannot be read: {error}")
             return
         if isinstance(head, Refusal):
-            self._reject(node, -1, f"it refuses: {printable(head.reason)}")
+            self._reject(node, owner, f"it refuses: {printable(head.reason)}")
             return
         wrong = self.expected.differs(head)
         if head.nonce != nonce:
             wrong = "its introduction answers another request"
         elif self.registered is not None and self.registered.get(node) != head.client:
-            owner = self.registered.get(node)
             wrong = f"it says it is client {head.client}, its key is " + (
-                "not registered" if owner is None else f"client {owner}'s"
+                "not registered" if owner < 0 else f"client {owner}'s"
             )
         elif head.client in self._node:
             # The earlier node may be dead and still listed, for up to a minute.
@@ -267,6 +292,7 @@ class Membership:
         if wrong is not None:
             self._reject(node, head.client, wrong)
             return
+        self._refused.pop(node, None)
         self._node[head.client] = node
         self.known[head.client] = now
         self.note(f"client {head.client} is here")
@@ -274,12 +300,21 @@ class Membership:
     def _reject(self, node: Node, client: ClientId, reason: str, for_now: bool = False) -> None:
         reason = printable(reason)
         if not for_now:
+            told = self._refused.get(node) == (client, reason)
+            self._again[node] = time.monotonic() + AGAIN_S if told else 0.0
             self._refused[node] = (client, reason)
         if (node, reason) not in self._noted:
             self._noted.add((node, reason))
             if client in range(self.expected.num_clients):
                 self._unreported.append((client, reason))
-            self.note(f"a node is rejected: {reason}")
+                self.keep(client, reason)
+            self.note(f"{self._name(node, client)}: {reason}")
+
+    def _name(self, node: Node, client: ClientId) -> str:
+        """Name a node that is rejected by its client's number, where that is not what it is rejected for."""
+        own = {node: client} if self.registered is None else self.registered
+        proven = client in range(self.expected.num_clients) and own.get(node) == client
+        return f"client {client} is refused" if proven else "a node is rejected"
 
 
 def printable(text: str, longest: int = 300) -> str:

@@ -53,11 +53,16 @@ class RoundContext:
 
 @dataclass(frozen=True)
 class Hello:
-    """Request for the client's `ClientInfo`, the first message to a new node."""
+    """Request for the client's `ClientInfo`, the first message to a new node.
+
+    Attributes:
+        refused: Why the client's last introduction was refused, for its log; empty in a first message.
+    """
 
     run: str
     config: str
     nonce: str
+    refused: str = ""
 
 
 @dataclass(frozen=True)
