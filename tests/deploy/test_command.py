@@ -127,6 +127,70 @@ def test_own_data_that_are_not_here_are_said_to_be_elsewhere(call: Callable[...,
     assert call("pack", "tiny.toml", "--out", "g", *(w for path in paths for w in ("--data", path)))[::2] == (0, "")
 
 
+def test_a_path_that_is_here_is_made_absolute_and_another_is_said_to_begin_at_the_clients_folder(
+    call: Callable[..., Called], tmp_path: Path
+) -> None:
+    (tmp_path / "here.npz").write_bytes(b"")
+    code, _, err = call("pack", "tiny.toml", "--out", "f", "--data", "npz:here.npz", "--data", "npz:there.npz")
+    assert code == 0
+    files = [(tmp_path / "f" / f"client-{c}" / "client.toml").read_text() for c in (0, 1)]
+    assert f'data = "npz:{tmp_path}/here.npz"' in files[0]
+    assert 'data = "npz:there.npz"' in files[1]
+    assert err.startswith(
+        "warning: there.npz is not on this machine; client 1's machine must have it in the folder client-1, and"
+    )
+
+
+def test_a_server_whose_data_are_not_there_is_not_ready_and_not_started(
+    call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TINY.replace('data = "digits"', 'data = "npz:own.npz"')
+    arrays = {"x_train": np.zeros((40, 4), np.float32), "y_train": np.arange(40) % 2}
+    np.savez(tmp_path / "own.npz", **arrays)
+    (tmp_path / "tiny.toml").write_text(text)
+    port = launch.free_ports(1)[0]
+    assert call("pack", "tiny.toml", "--out", "f", "--port", port, "--listen", "127.0.0.1")[0] == 0
+    assert call("server", "f/server", "--check")[0] == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for words in (["--check"], []):
+        code, out, err = call("server", tmp_path / "f" / "server", *words)
+        assert (code, out) == (2, "")
+        assert err.startswith("DataError: npz:own.npz: there is no file")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.npz").write_bytes(b"")
+    code, out, err = call("server", "f/server", "--check")
+    assert (code, out) == (2, "")
+    assert err.startswith("DataError: ")
+
+
+MINE = """
+import unskew as us
+
+class Mine(us.FedAvg):
+    pass
+"""
+
+
+def test_code_of_ones_own_is_named_when_it_is_packed_and_the_readmes_commands_run_it(
+    call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "code_of_mine.py").write_text(MINE)
+    (tmp_path / "tiny.toml").write_text(TINY.replace('name = "fedavg"', 'name = "code_of_mine:Mine"'))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    port = launch.free_ports(1)[0]
+    code, _, err = call("pack", "tiny.toml", "--out", "f", "--port", port)
+    assert code == 0
+    assert err.startswith("warning: the experiment names code of your own, which is not packed: code_of_mine; send")
+    text = (tmp_path / "f" / "client-0" / "README.md").read_text()
+    assert "names code that is not in this folder: `code_of_mine`" in text
+    assert "\nunskew deploy client . --check --allow-code\nunskew deploy client . --allow-code\n" in text
+    assert "`code_of_mine`" in (tmp_path / "f" / "server" / "README.md").read_text()
+    assert "names code (code_of_mine:Mine)" in call("client", "f/client-0", "--check")[2]
+    _, _, err = call("client", "f/client-0", "--check", "--allow-code")
+    assert err.splitlines()[1].startswith("Unreachable: ")
+
+
 def test_clients_that_the_split_does_not_have_are_refused_when_it_is_packed(
     call: Callable[..., Called], tmp_path: Path
 ) -> None:
@@ -181,6 +245,8 @@ def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Call
         (["nix.toml", "--local", "2"], "cannot read nix.toml"),
         (["tiny.toml", "--local", "3"], "--local 3 must be the number of the split's clients, 2"),
         (["tiny.toml", "--local", "2", "--set", "rounds=0"], "rounds must be >= 1"),
+        (["tiny.toml", "--local", "2", "--set", "unseen=0.5"], "unseen: a deployment has no clients that it must not"),
+        (["pack", "tiny.toml", "--set", "unseen=0.5"], "unseen: a deployment has no clients that it must not"),
         (["pack"], "name an experiment"),
         (["pack", "tiny.toml", "--host", "a b"], "host name or an IP address"),
         (["pack", "tiny.toml", "--min-clients", "3"], "min_clients must be at most the 2 clients"),

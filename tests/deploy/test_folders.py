@@ -111,6 +111,26 @@ def test_the_readmes_have_three_commands_each(packed: Path) -> None:
         assert block[1:] == [f"unskew deploy {word} . --check", f"unskew deploy {word} ."]
 
 
+def test_the_readmes_install_what_each_machines_data_and_the_methods_noise_need(tmp_path: Path) -> None:
+    experiment = config.parse(
+        {
+            "rounds": 2,
+            "task": {"data": "csv:sites/a.csv", "model": "logistic", "data_options": {"target": "y"}},
+            "methods": [{"name": "fedavg", "with": ["local_dp"]}],
+        }
+    )
+    data = ["csv:/a.csv", "npz:/b.npz", ""]
+    folders.pack(tmp_path / "f", experiment, 3, LISTEN, REACHED, data=data)
+    for folder, extras in {
+        "server": "flower,tables,dp",
+        "client-0": "flower,tables,dp",
+        "client-1": "flower,dp",
+        "client-2": "flower,tables,dp",
+    }.items():
+        assert commands(tmp_path / "f" / folder)[0].endswith(f".whl[{extras}]'")
+    assert "`csv:sites/a.csv`, the experiment's own data" in (tmp_path / "f" / "server" / "README.md").read_text()
+
+
 def test_a_pack_carries_the_unskew_that_packed_it(packed: Path, tmp_path: Path) -> None:
     """Its README's command installs it, here without its dependencies, and what was installed runs by itself."""
     install = shlex.split(commands(packed / "client-1")[0])[1:]

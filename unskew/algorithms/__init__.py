@@ -301,15 +301,3 @@ def wrapping(method: Callable[..., Any], wrapper: type, word: str) -> Callable[.
     name = getattr(method, "__name__", "method")
     text = f"{name} with {wrapper.__name__}."
     return described(made, method, f"{name}+{word}", text, extra={option: (wrapper, wrapper())})
-
-
-def permit(name: str, place: str, where: str) -> None:
-    """Refuse a method's name if it would import code that is not installed with unskew; see `references.permit`.
-
-    Raises:
-        ConfigError: If so, with the option that allows it.
-    """
-    method, *wrappers = name.split("+")
-    METHODS.permit(method, place, where)
-    for wrapper in wrappers:
-        WRAPPERS.permit(wrapper, place, where)

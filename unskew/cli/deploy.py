@@ -172,7 +172,7 @@ def pack(
         int | None, typer.Option(min=1, help="How many take part; by default as many as the split has.")
     ] = None,
     data: Annotated[
-        list[str] | None, typer.Option(help="A client's own data (npz:PATH, folder:PATH); once for each, in order.")
+        list[str] | None, typer.Option(help="A client's own data (csv:PATH, npz:PATH, ...); once for each, in order.")
     ] = None,
     own_data: Annotated[
         bool, typer.Option("--own-data", help="Each client writes where its own data lie into its client.toml.")
@@ -200,6 +200,7 @@ def pack(
     from unskew import schema
     from unskew.deploy import folders, operate, signing
     from unskew.deploy.settings import Address, ServerConfig
+    from unskew.experiment.config import own_modules
 
     if renew is not None:
         for parameter in context.command.params:
@@ -215,7 +216,8 @@ def pack(
     if experiment is None:
         raise typer.BadParameter("name an experiment, or a federation to --renew")
     chosen = _experiment(experiment, settings)
-    operate.refuse_pooled(chosen)
+    operate.refuse_undeployable(chosen)
+    data = [folders.placed(source) for source in data or []]
     if own_data:
         if clients is None or data:
             raise typer.BadParameter("--own-data goes with --clients, and --data says already where the data lie")
@@ -235,20 +237,28 @@ def pack(
         Address(listen, port),
         Address(host, port),
         names=names or [],
-        data=data or [],
+        data=data,
         config=schema.build(ServerConfig, settings_of_server, ""),
     )
     theirs = f"{folder / 'client-0'} to {number - 1} for {number} clients" if number > 1 else f"{folder / 'client-0'}"
     print(f"packed: {folder / 'server'} for the server, {theirs}{' for its only client' * (number == 1)}")
     print(f"keep {folder / 'authority'} to yourself: it signs server certificates and clients' folders")
     print(f"fingerprint to read to each participant by telephone: {signing.fingerprint_of(folder / 'client-0')}")
-    for client, declared in enumerate(data or []):
+    for client, declared in enumerate(data):
         missing = folders.not_here(declared)
         if missing is not None:
+            within = "" if missing.is_absolute() else f" in the folder client-{client}"
             _say(
-                f"warning: {missing} is not on this machine; client {client}'s machine must have it, and unskew deploy "
-                "client FOLDER --check says there whether it can be read"
+                f"warning: {missing} is not on this machine; client {client}'s machine must have it{within}, and "
+                "unskew deploy client FOLDER --check says there whether it can be read"
             )
+    modules = ", ".join(own_modules(chosen))
+    if modules:
+        _say(
+            f"warning: the experiment names code of your own, which is not packed: {modules}; send it to each "
+            "participant apart, and have it installed on every machine, the server's too; clients are started with "
+            "--allow-code, as their READMEs say"
+        )
 
 
 @deploy.command()
@@ -272,7 +282,7 @@ def server(
     from unskew.run.folder import read_json
 
     if check:
-        listen = operate.check_serving(folder)
+        listen = operate.check_serving(folder, read_data=True)
         print(f"ready: would listen at {listen}; Flower {flower_version}", file=sys.stderr if as_json else sys.stdout)
         return
     run = operate.serve(folder, _silent if quiet else _say)

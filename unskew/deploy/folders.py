@@ -35,8 +35,9 @@ from unskew.deploy.certificates import make_private
 from unskew.deploy.settings import Address, ServerConfig, read_settings
 from unskew.deploy.wheel import build_wheel
 from unskew.errors import ConfigError, DeployError, did_you_mean
-from unskew.experiment.config import Experiment, to_toml
+from unskew.experiment.config import Experiment, own_modules, to_toml
 from unskew.files import PRIVATE, rename_folder, write_atomically
+from unskew.protocol import hook
 from unskew.runtime import resident
 from unskew.version import __version__
 
@@ -132,7 +133,8 @@ def _pack_server(
     write_atomically(server / "experiment.toml", to_toml(experiment))
     write_atomically(server / "server.toml", tomli_w.dumps(asdict(config)))
     write_address(server, listen)
-    write_atomically(server / "README.md", _server_readme(experiment.name, len(keys), reached, _install(server, wheel)))
+    install = _install(server, wheel, _extras(experiment, experiment.task.data))
+    write_atomically(server / "README.md", _server_readme(experiment, len(keys), reached, install))
 
 
 def _pack_client(
@@ -153,19 +155,28 @@ def _pack_client(
     declared: dict[str, Any] = {"client": client, "num_clients": num_clients, "experiment": "experiment.toml"}
     write_atomically(own / "client.toml", tomli_w.dumps({**declared, **({"data": data[client]} if data else {})}))
     write_address(own, reached)
-    text = _client_readme(experiment.name, client, data[client] if data else None, _install(own, wheel))
-    write_atomically(own / "README.md", text)
+    own_data = data[client] if data else None
+    install = _install(own, wheel, _extras(experiment, own_data or experiment.task.data))
+    write_atomically(own / "README.md", _client_readme(experiment, client, own_data, install))
     return (own / "node.pub").read_bytes()
 
 
-def _install(folder: Path, wheel: tuple[str, bytes] | None) -> str:
+def _extras(experiment: Experiment, data: str) -> str:
+    """Extras of unskew that a machine needs for an experiment and the data it reads."""
+    by_kind = {"csv": "tables", "parquet": "tables", "hub": "hub"}
+    kind, _, _ = data.partition(":")
+    noised = any(hook(m.algorithm, "has_dp_noise") for m in experiment.methods)
+    return ",".join(["flower", *([by_kind[kind]] if kind in by_kind else []), *(["dp"] if noised else [])])
+
+
+def _install(folder: Path, wheel: tuple[str, bytes] | None, extras: str) -> str:
     """Return the command that installs this very unskew from a folder, into which the wheel is written."""
     if wheel is None:
         # Nothing has been released, so there is no name that pip could look up.
-        return f"python -m pip install '/path/to/a/copy/of/unskew[flower]'  # of version {__version__}"
+        return f"python -m pip install '/path/to/a/copy/of/unskew[{extras}]'  # of version {__version__}"
     name, content = wheel
     write_atomically(folder / name, content)
-    return f"python -m pip install './{name}[flower]'"
+    return f"python -m pip install './{name}[{extras}]'"
 
 
 def _check_declared(source: str) -> None:
@@ -184,8 +195,15 @@ def _check_declared(source: str) -> None:
         )
 
 
+def placed(source: str) -> str:
+    """Make the path of a client's own data absolute if it is here; another is relative to the client's folder."""
+    kind, _, rest = source.partition(":")
+    here = kind in FILES and rest and Path(rest).expanduser().exists()
+    return f"{kind}:{Path(rest).expanduser().absolute()}" if here else source
+
+
 def not_here(source: str) -> Path | None:
-    """Return the file or folder named by a client's own data if it is not on this machine."""
+    """Return the file or folder named by data if it is not on this machine."""
     kind, _, rest = source.partition(":")
     path = Path(rest).expanduser()
     return path if kind in FILES and not path.exists() else None
@@ -327,8 +345,30 @@ def write_nodes(server: Path, nodes: Mapping[int, int]) -> None:
 
 
 # ---------------------------------------------------------------- files for people
-def _server_readme(name: str, num_clients: int, reached: Address, install: str) -> str:
-    return f"""# Server of {name}
+def _code(experiment: Experiment, then: str = "") -> str:
+    """A paragraph on code of one's own that an experiment names; empty if it names none."""
+    modules = own_modules(experiment)
+    if not modules:
+        return ""
+    named = ", ".join(f"`{module}`" for module in modules)
+    return f"""
+The experiment names code that is not in this folder: {named}.  Have it sent to you apart, and before the second command
+install it for the same Python, or set `PYTHONPATH` to the folder it lies in, which cannot be this one.{then}
+"""
+
+
+def _server_readme(experiment: Experiment, num_clients: int, reached: Address, install: str) -> str:
+    source = experiment.task.data
+    is_file = source.partition(":")[0] in FILES
+    place = (
+        ""
+        if not is_file
+        else f"""
+The server tests the global model on `{source}`, the experiment's own data, which it reads on this machine.  A relative
+path begins at the folder in which the command is given.
+"""
+    )
+    return f"""# Server of {experiment.name}
 
 For the machine that clients reach at `{reached}`; {num_clients} client{"s" * (num_clients != 1)}.
 Three commands, in this folder:
@@ -341,29 +381,31 @@ unskew deploy server .
 
 The second one says what would stop the third.  The run begins when `min_clients` of `server.toml` have appeared; given
 again after a crash or Ctrl-C, the third command goes on where the run stood.  Results and `report.html` are in `run/`.
-
+{_code(experiment)}{place}
 `server.key` is secret: whoever has it can pose as this server.  The port serves clients with a registered key and
 nobody else; use a machine on which nobody but you has an account.
 """
 
 
-def _client_readme(name: str, client: int, own_data: str | None, install: str) -> str:
+def _client_readme(experiment: Experiment, client: int, own_data: str | None, install: str) -> str:
+    allow = " --allow-code" * bool(own_modules(experiment))
+    then = "  It can do\nwhatever you can do here, so read it first: it is imported only because of `--allow-code`."
     data = {
         None: "Without `data` in `client.toml` this client takes its part of the experiment's own data: a dry run.\n"
         'For data of your own write there, for example, `data = "npz:/absolute/path/own.npz"`.',
         "": "Before the first start, write into `client.toml` where your data lie, for example\n"
         '`data = "npz:/absolute/path/own.npz"`.  They are read there and stay there.',
     }.get(own_data, "`data` in `client.toml` says where the data lie; they are read there and stay there.")
-    return f"""# Client {client} of {name}
+    return f"""# Client {client} of {experiment.name}
 
 For one machine of one participant.  Three commands, in this folder:
 
 ```sh
 {install}
-unskew deploy client . --check
-unskew deploy client .
+unskew deploy client . --check{allow}
+unskew deploy client .{allow}
 ```
-
+{_code(experiment, then)}
 {data}
 The second command first prints the fingerprint of the key that signed this folder: have the coordinator read theirs to
 you by telephone.  It says what would stop the third, which runs until it is stopped.  Nothing has to be opened in a

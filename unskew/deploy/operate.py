@@ -15,6 +15,7 @@ from unskew import tasks
 from unskew.deploy import folders, launch, signing
 from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.launch import ClientProcesses, ProcessGroup, Say, ServerProcesses, Unreachable
+from unskew.deploy.server import check_evaluated
 from unskew.deploy.settings import Address, ServerConfig, own_state, read_rules, read_settings
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
@@ -39,7 +40,7 @@ def clients_of(experiment: Experiment) -> int:
         ConfigError: If it differs between seeds, or a method cannot be deployed.
         DataError: If the data cannot be read or split.
     """
-    refuse_pooled(experiment)
+    refuse_undeployable(experiment)
     setup = run_setup.prepare(experiment)
     numbers = {seed: run_setup.divide(experiment, setup.dataset, seed).num_clients for seed in experiment.seeds}
     if len(set(numbers.values())) > 1:
@@ -64,12 +65,13 @@ def check_clients(experiment: Experiment, clients: int) -> None:
         )
 
 
-def refuse_pooled(experiment: Experiment) -> None:
-    """Refuse methods that need all clients' data in one place.
+def refuse_undeployable(experiment: Experiment) -> None:
+    """Refuse methods and evaluations that need all clients' data or models in one place.
 
     Raises:
         ConfigError: Naming the first.
     """
+    check_evaluated(experiment)
     for method in experiment.methods:
         if hook(method.algorithm, "pooled"):
             raise ConfigError(
@@ -78,14 +80,21 @@ def refuse_pooled(experiment: Experiment) -> None:
 
 
 # ---------------------------------------------------------------- server
-def check_serving(folder: Path) -> Address:
+def check_serving(folder: Path, read_data: bool = False) -> Address:
     """Refuse a server's folder that a server could not run from; the address it would listen at.
 
+    Args:
+        folder: The server's folder.
+        read_data: True to read the experiment's own data, too, as the run will do; else they only have to be there.
+
     Raises:
-        DeployError, ConfigError: Naming what is wrong with it.
+        DeployError, ConfigError, DataError: Naming what is wrong with it.
     """
     listen = folders.address(folder)
-    refuse_pooled(load(folder / "experiment.toml", allow_code=True))  # the coordinator's own
+    experiment = load(folder / "experiment.toml", allow_code=True)  # the coordinator's own
+    refuse_undeployable(experiment)
+    if read_data or folders.not_here(experiment.task.data) is not None:
+        run_setup.prepare(experiment)
     read_settings(folder / "server.toml", ServerConfig)
     folders.keys(folder)
     check_server(folder)

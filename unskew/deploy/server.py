@@ -61,16 +61,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     run = folder / "run"
     if (run / "summary.json").exists():
         return loop.RunResult(run, read_json(run / "summary.json"))
-    if "personal_on_global" in experiment.evaluate:
-        raise ConfigError(
-            "evaluate: personal_on_global needs every client's own model and the server's test set in one place, and "
-            "neither travels; leave it out"
-        )
-    if experiment.unseen.clients:
-        raise ConfigError(
-            "unseen: a deployment has no clients that it must not train on; to hold a site out, do not register it, or "
-            "leave unseen out"
-        )
+    check_evaluated(experiment)
     pooled = next((m.label for m in experiment.methods if hook(m.algorithm, "pooled")), None)
     if pooled is not None:
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
@@ -113,6 +104,24 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     if (run / "run.json").exists():
         return loop.resume(run, callback, backend=backend, allow_code=True)
     return loop.start(experiment, run, callback, command="unskew deploy", backend=backend)
+
+
+def check_evaluated(experiment: Experiment) -> None:
+    """Refuse evaluations that a deployment cannot make.
+
+    Raises:
+        ConfigError: Naming the first.
+    """
+    if "personal_on_global" in experiment.evaluate:
+        raise ConfigError(
+            "evaluate: personal_on_global needs every client's own model and the server's test set in one place, and "
+            "neither travels; leave it out"
+        )
+    if experiment.unseen.clients:
+        raise ConfigError(
+            "unseen: a deployment has no clients that it must not train on; to hold a site out, do not register it, or "
+            "leave unseen out"
+        )
 
 
 def _every_round(experiment: Experiment) -> Experiment:

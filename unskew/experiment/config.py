@@ -24,7 +24,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -636,29 +636,47 @@ _PIECES: tuple[tuple[Registry, *tuple[str, ...]], ...] = (
 
 def _permit(raw: Mapping[str, Any], where: str) -> None:
     """Refuse an experiment that would import code that is not installed with unskew, before anything is."""
+    for permit, name, place in _named(raw, where):
+        permit(name, place, where)
+
+
+def own_modules(experiment: "Experiment") -> tuple[str, ...]:
+    """Modules that an experiment names and neither unskew nor an installed package has registered, in its order."""
+    found: dict[str, None] = {}
+    for permit, name, place in _named(resolved(experiment), ""):
+        try:
+            permit(name, place, "")
+        except ConfigError:
+            found[name.partition(":")[0]] = None
+    return tuple(found)
+
+
+def _named(raw: Mapping[str, Any], where: str) -> Iterator[tuple[Callable[[str, str, str], None], str, str]]:
+    """Each piece that an experiment names: the `permit` of its registry, its name and its dotted path."""
     methods = raw.get("methods")
     entries = {f"methods.{i}": entry for i, entry in enumerate(methods)} if isinstance(methods, list) else {}
     for place, entry in {"method": raw.get("method"), **entries}.items():
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if isinstance(name, str):
             full_name, options = _with_wrappers(entry, place, where)
-            algorithms.permit(full_name, f"{place}.name", where)
-            for at, piece in _named_in(options, place):
-                RULES.permit(piece, at, where)
+            method, *wrappers = full_name.split("+")
+            yield algorithms.METHODS.permit, method, f"{place}.name"
+            yield from ((algorithms.WRAPPERS.permit, wrapper, f"{place}.name") for wrapper in wrappers)
+            yield from ((RULES.permit, piece, at) for at, piece in _named_in(options, place))
     trackers = raw.get("track")
     for i, name in enumerate(trackers if isinstance(trackers, list) else ()):
         if isinstance(name, str):
-            TRACKERS.permit(name, f"track.{i}", where)
+            yield TRACKERS.permit, name, f"track.{i}"
     asked = raw.get("evaluate")
     for i, name in enumerate(asked if isinstance(asked, list) else ()):
         if isinstance(name, str):
-            METRICS.permit(name, f"evaluate.{i}", where)
+            yield METRICS.permit, name, f"evaluate.{i}"
     for registry, *path in _PIECES:
         value: Any = raw
         for key in path:
             value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, str):
-            registry.permit(value, ".".join(path), where)
+            yield registry.permit, value, ".".join(path)
 
 
 def _named_in(options: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
