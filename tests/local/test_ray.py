@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, WorkerError
 from unskew.experiment.config import Experiment
 from unskew.local import ray
 from unskew.local.executor import PoolParts
@@ -73,6 +74,28 @@ def test_a_message_of_several_clients_is_copied_once_by_an_actor_and_given_up_wi
     assert list(common) == [7, 8]
     heads = [{"message": {"argument": 0, "common": 8}, "memory": {"body": None}, "key": [1]}]
     assert list(_still_used(common, heads)) == [8]
+
+
+def test_an_object_store_smaller_than_rays_least_is_refused_before_any_work(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    settings = ("runtime.executor=ray", "runtime.workers=1", "runtime.executor_options={store_mb=74}")
+    with pytest.raises(ConfigError, match=r"runtime\.executor_options\.store_mb must be >= 75, got 74"):
+        loop.start(tiny(*settings), tmp_path / "ray")
+    assert not (tmp_path / "ray").exists()
+
+
+def test_a_local_ray_that_does_not_start_is_not_blamed_on_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**settings: object) -> None:
+        raise ValueError("the object store is too small\nmore")
+
+    exceptions = SimpleNamespace(RayError=OSError)
+    monkeypatch.setattr(ray, "imported", lambda: SimpleNamespace(init=init, exceptions=exceptions))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(WorkerError, match=r"no Ray starts on this machine: the object store is too small; see"):
+        ray.connect("local")
+    with pytest.raises(WorkerError, match="InvalidAuthToken"):
+        ray.connect("auto")
 
 
 @pytest.mark.slow

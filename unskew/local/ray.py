@@ -29,7 +29,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from torch import Tensor
 
 from unskew import version, wire
@@ -52,6 +52,9 @@ PIECE_BYTES = 1 << 20
 
 INLINE_BYTES = 100 << 10
 """Size of a value from which on Ray leaves it in an object store; smaller ones come with an actor's answer."""
+
+LEAST_STORE_MB = 75
+"""Smallest object store that Ray starts with, megabytes of 2**20 bytes."""
 
 STARTING_S = 120.0
 """Time in which a cluster must have a core, and a node answer a question, seconds."""
@@ -479,6 +482,8 @@ def connect(address: str, cores: int | None = None, store_mb: int | None = None)
         ray.init(address=address, log_to_driver=False, **(local if address == "local" else {}))
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = str(error).strip().partition("\n")[0]
+        if address == "local":  # nobody asks for a token here
+            raise WorkerError(f"no Ray starts on this machine: {reason}; see runtime.executor_options") from error
         raise WorkerError(
             f"no Ray cluster lets this process in at {address!r}: {reason}; begin one with: ray start --head; where "
             "Ray says InvalidAuthToken, set RAY_AUTH_MODE=token and copy ~/.ray/auth_token of the first machine here"
@@ -570,7 +575,7 @@ def _start(
     parts: PoolParts,
     *,
     address: str = "local",
-    store_mb: Annotated[int, Gt(0)] | None = None,
+    store_mb: Annotated[int, Ge(LEAST_STORE_MB)] | None = None,
     mixed: bool = False,
     num_gpus: Annotated[float, Ge(0)] = 0.0,
 ) -> RayPool:
