@@ -12,7 +12,7 @@ user, and `ignored` are replies that the method refused.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Interval
@@ -79,6 +79,7 @@ class Privacy:
         uploads: Number of uploads over which the epsilon adds up, those of the client asked most often; None if it does
             not depend on them.
         covers: Data that the guarantee covers; without an epsilon, the part of the upload that has its own guarantee.
+        before: What clients disclosed before training, which no guarantee covers.
     """
 
     epsilon: Finite | str
@@ -87,6 +88,7 @@ class Privacy:
     delta: Finite | None = None
     uploads: Count | None = None
     covers: str = ""
+    before: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.epsilon, str) and (self.delta is None or not self.covers):
@@ -104,7 +106,8 @@ class Privacy:
             text = "; ".join(part for part in (self.epsilon, self.covers) if part)
             return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."
         uploads = "" if self.uploads is None else f" after {self.uploads:,} uploads of the client asked most often"
-        return f"ε = {self.epsilon:.3g} at δ = {self.delta:g}{uploads}. Covers {self.covers}."
+        but = f", but not what was agreed on before training: {self.before}" if self.before else ""
+        return f"ε = {self.epsilon:.3g} at δ = {self.delta:g}{uploads}. Covers {self.covers}{but}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -630,6 +633,17 @@ def row(value: object) -> dict[str, Any]:
         raise TypeError(f"info must be a dataclass or a dictionary, got {value!r:.60}")
     name = "dict" if isinstance(value, Mapping) else info_type(type(value))
     return {"type": name, "info": to_jsonable_python(value)}
+
+
+def told_before(value: object, disclosed: str) -> object:
+    """Add to a row's info, where it says what is private, what clients disclosed before training; may be nothing."""
+    privacy = getattr(value, "privacy", None)
+    if not disclosed or not isinstance(privacy, Privacy):
+        return value
+    server = f"{privacy.server}; and before training, from each client, exactly: {disclosed}"
+    clients = f"{privacy.clients}; and what all clients' {disclosed} came to"
+    known = replace(privacy, before=disclosed, server=server, clients=clients)
+    return replace(value, privacy=known)  # type: ignore[type-var]
 
 
 def warnings_of(value: object) -> tuple[str, ...]:

@@ -88,6 +88,12 @@ class Preprocess:
         scale = own.scale or self.scale
         return scale, own.missing or self.missing or ("site mean" if self.scale == "site" else "agreed mean")
 
+    def disclosed(self, columns: Sequence[str]) -> str:
+        """Name what each client tells of these columns for what is agreed on; empty if there are none."""
+        numbers = [name for name in columns if any(how.startswith("agreed") for how in self.of(name))]
+        moments = "counts, means and deviations, " if numbers else ""
+        return f"{moments}words of categories, and gaps of its columns" if columns else ""
+
 
 @dataclass(frozen=True)
 class ColumnMoments:

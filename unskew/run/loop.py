@@ -668,7 +668,9 @@ class _Cell:
             logs.append("failures", ({**where, **asdict(f)} for f in trace.failures))
             logs.append("work", ({**where, **w._asdict()} for w in trace.work))
         self.record_failures()
-        for part in reported:
+        raw = self.run.setup.dataset.raw
+        disclosed = "" if raw is None else raw.rules.disclosed(list(raw.train))
+        for part in (info.told_before(part, disclosed) for part in reported):
             logs.append("failures", ({**where, "round": t, **refused} for refused in info.ignored_of(part)))
             logs.append("info", [{**where, "round": t, **info.row(part)}])
         self.notice(metrics, t)

@@ -13,6 +13,7 @@ from unskew.record.reader import info_of
 from unskew.report import read
 from unskew.report.figures import looks
 from unskew.report.sections import privacy
+from unskew.run import loop
 from unskew.server.privacy import cohort_epsilon
 
 METHODS = {
@@ -21,6 +22,40 @@ METHODS = {
     "local": us.wrap(us.FedAvg(), us.LocalDP(noise_multiplier=50.0)),
     "examples": us.wrap(us.FedAvg(), us.DPSGD(noise_multiplier=5.0, share=0.5)),
 }
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ({"scale": "agreed"}, "counts, means and deviations, words of categories, and gaps of its columns"),
+        ({"scale": "site"}, "words of categories, and gaps of its columns"),
+        (None, ""),
+    ],
+)
+def test_a_guarantee_leaves_out_what_clients_agreed_on_before_training(
+    rules: dict[str, str] | None, told: str, tmp_path: Path
+) -> None:
+    rows = [f"{'ab'[i % 2]},{i % 7},{'uvw'[i % 3] if rules else i % 5},{i // 2 % 2}" for i in range(60)]
+    (tmp_path / "own.csv").write_text("\n".join(["site,age,ward,sick", *rows]))
+    task = {"data": f"csv:{tmp_path / 'own.csv'}", "model": "logistic"}
+    options = {"target": "sick", "client": "site"}
+    preprocessing = {"preprocess": rules} if rules else {}
+    experiment = config.parse(
+        {
+            "rounds": 1,
+            "task": {**task, "data_options": options, **preprocessing},
+            "split": {"name": "natural"},
+            "methods": [{"name": "fedavg", "label": c, "with": [c]} for c in ("central_dp", "local_dp", "dp_sgd")],
+        }
+    )
+    record = read(loop.start(experiment, tmp_path / "run").folder)
+    section = privacy.draw(record, record.methods, dict(zip(record.methods, looks([False] * 3), strict=True)))
+    assert section is not None
+    for row in section.tables[0].entries:
+        *_, guarantee, server, clients = row.cells
+        assert guarantee.endswith(f", but not what was agreed on before training: {told}.") == bool(told), guarantee
+        assert server.endswith(f"; and before training, from each client, exactly: {told}.") == bool(told), server
+        assert ("before training" in clients or "came to" in clients) == bool(told), clients
 
 
 def test_a_run_reports_what_each_round_has_spent(tmp_path: Path) -> None:
