@@ -352,8 +352,8 @@ def _code(experiment: Experiment, then: str = "") -> str:
         return ""
     named = ", ".join(f"`{module}`" for module in modules)
     return f"""
-The experiment names code that is not in this folder: {named}.  Have it sent to you apart, and before the second command
-install it for the same Python, or set `PYTHONPATH` to the folder it lies in, which cannot be this one.{then}
+The experiment names code that is not in this folder: {named}.  Before the second command install it for
+the same Python, or set `PYTHONPATH` to the folder it lies in.{then}
 """
 
 
@@ -389,7 +389,10 @@ nobody else; use a machine on which nobody but you has an account.
 
 def _client_readme(experiment: Experiment, client: int, own_data: str | None, install: str) -> str:
     allow = " --allow-code" * bool(own_modules(experiment))
-    then = "  It can do\nwhatever you can do here, so read it first: it is imported only because of `--allow-code`."
+    then = (
+        "  It is sent to you apart, and this folder, which is signed,\ntakes no more files.  It can do whatever "
+        "you can do here, so read it first: it is imported only because of `--allow-code`."
+    )
     data = {
         None: "Without `data` in `client.toml` this client takes its part of the experiment's own data: a dry run.\n"
         'For data of your own write there, for example, `data = "npz:/absolute/path/own.npz"`.',
