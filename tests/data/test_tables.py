@@ -133,7 +133,7 @@ def test_without_polars_it_is_said_what_to_install(tmp_path: Path, monkeypatch: 
 
 
 def test_a_semicolon_a_gap_and_a_question_mark_are_read_as_meant(tmp_path: Path) -> None:
-    gaps = {(5, 1): "?", (7, 2): "NA"}
+    gaps = {(5, 1): "?", (7, 2): "NA", (9, 2): "n/a"}
     table = [[("Basel", "Bern")[i % 2], str(i), str(i), f"k{i // 2 % 2}"] for i in range(24)]
     rows = [";".join(gaps.get((i, k), value) for k, value in enumerate(row)) for i, row in enumerate(table)]
     (tmp_path / "h.csv").write_text("\n".join(["site;a;b;y", *rows]))
