@@ -300,8 +300,8 @@ class Membership:
     def _reject(self, node: Node, client: ClientId, reason: str, for_now: bool = False) -> None:
         reason = printable(reason)
         if not for_now:
-            # The next greeting says why.  After it a node waits whatever it answers: one with a new reason each time must
-            # not fill the log.
+            # The next greeting says why.  After it a node waits whatever it answers: one with a new reason each time
+            # must not fill the log.
             told = node in self._refused
             self._again[node] = time.monotonic() + AGAIN_S if told else 0.0
             self._refused[node] = (client, reason)
