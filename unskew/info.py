@@ -635,15 +635,15 @@ def row(value: object) -> dict[str, Any]:
     return {"type": name, "info": to_jsonable_python(value)}
 
 
-def told_before(value: object, disclosed: str) -> object:
-    """Add to a row's info, where it says what is private, what clients disclosed before training; may be nothing."""
-    privacy = getattr(value, "privacy", None)
+def with_disclosed(part: Any, disclosed: str) -> Any:
+    """Add what clients disclosed before training to a report that says what is private; "" adds nothing."""
+    privacy = getattr(part, "privacy", None)
     if not disclosed or not isinstance(privacy, Privacy):
-        return value
+        return part
     server = f"{privacy.server}; and before training, from each client, exactly: {disclosed}"
     clients = f"{privacy.clients}; and what all clients' {disclosed} came to"
     known = replace(privacy, before=disclosed, server=server, clients=clients)
-    return replace(value, privacy=known)  # type: ignore[type-var]
+    return replace(part, privacy=known)
 
 
 def warnings_of(value: object) -> tuple[str, ...]:

@@ -137,17 +137,17 @@ def _agreed(sources: list[str]) -> str:
         if not Path(source).is_file():
             raise ConfigError(f"there is no file {Path(source).absolute()}")
         try:
-            told = adapter.validate_json(Path(source).read_bytes())
+            of_site = adapter.validate_json(Path(source).read_bytes())
         except (OSError, pydantic.ValidationError) as error:
             raise ConfigError(f"{source} was not written by --sums: {str(error).splitlines()[0]}") from None
         # Columns of words alone may well be alike at two sites, and a union counts nobody twice.
         twin = next(
-            (site for site, other in sites.items() if other == told and any(of.n for of in told.values())), None
+            (site for site, other in sites.items() if other == of_site and any(of.n for of in of_site.values())), None
         )
         again = "is given twice" if source in sites else f"holds the same statistics as {twin}" if twin else ""
         if again:
             raise ConfigError(f"{source} {again}: give each site's file once, or its rows count twice")
-        sites[source if stems.count(stem) > 1 else stem] = told
+        sites[source if stems.count(stem) > 1 else stem] = of_site
     columns = {
         name: {key: value for key, value in dataclasses.asdict(rule).items() if value is not None}
         for name, rule in agree(sites).items()

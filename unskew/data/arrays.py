@@ -281,8 +281,8 @@ def _warn_of_labels(content: Arrays, names: tuple[str, ...], clients: tuple[str,
         return
     parts = [part for part in ("train", "test") if f"y_{part}" in content]
     labels = np.array(names)[np.concatenate([content[f"y_{part}"] for part in parts])]
-    nobody = {part: np.full(len(content[f"y_{part}"]), -1) for part in parts}
-    owners = np.concatenate([content.get(f"client_{part}", nobody[part]) for part in parts])
+    no_client = {part: np.full(len(content[f"y_{part}"]), -1) for part in parts}
+    owners = np.concatenate([content.get(f"client_{part}", no_client[part]) for part in parts])
     warnings.warn(labels_alike(names, labels, owners if clients else None, clients), DataWarning, stacklevel=2)
 
 

@@ -120,12 +120,13 @@ def _check_settings(split: Split) -> None:
 def _own(split: OwnSplit, examples: TrainingExamples, key: Key) -> tuple[Ints, ...]:
     """The clients of a split that is not ours, if they are such."""
     name, n = record(split)["name"], len(examples.labels)
-    made = split.assign(examples, key)
-    if isinstance(made, Mapping) or not isinstance(made, Iterable):
+    assigned = split.assign(examples, key)
+    if isinstance(assigned, Mapping) or not isinstance(assigned, Iterable):
         raise DataError(
-            f"split {name!r} must return a list of arrays of indices, one for each client, got {type(made).__name__}"
+            f"split {name!r} must return a list of arrays of indices, one for each client, got "
+            f"{type(assigned).__name__}"
         )
-    clients = tuple(np.asarray(held) for held in made)
+    clients = tuple(np.asarray(held) for held in assigned)
     for i, held in enumerate(clients):
         if held.ndim != 1 or held.dtype.kind not in "iu" or not held.size or held.min() < 0 or held.max() >= n:
             raise DataError(

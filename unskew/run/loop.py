@@ -670,7 +670,7 @@ class _Cell:
         self.record_failures()
         raw = self.run.setup.dataset.raw
         disclosed = "" if raw is None else raw.rules.disclosed(list(raw.train))
-        for part in (info.told_before(part, disclosed) for part in reported):
+        for part in (info.with_disclosed(part, disclosed) for part in reported):
             logs.append("failures", ({**where, "round": t, **refused} for refused in info.ignored_of(part)))
             logs.append("info", [{**where, "round": t, **info.row(part)}])
         self.notice(metrics, t)
