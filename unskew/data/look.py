@@ -26,7 +26,7 @@ from unskew.data.inputs import Array, RawTable, column_alike, is_counter, is_dat
 from unskew.data.places import place
 from unskew.data.preprocess import LARGE, LARGEST, no_numbers
 from unskew.keys import Key
-from unskew.words import alike, some
+from unskew.words import alike, counted, some
 
 MOST_CLASSES = 20
 """Different whole numbers up to which a target of whole numbers is classes; words always are."""
@@ -447,7 +447,8 @@ def _leaks(rows: Rows) -> tuple[str, ...]:
             second = int(((number == number[first]) & (rows.clients != rows.clients[first])).argmax())
             names = [rows.client_names[c] if c >= 0 else "no site" for c in rows.clients[[first, second]]]
             sentences.append(
-                f"{int(several.sum()):,} rows occur at several sites with identical inputs, such as {place(first)} "
+                f"{counted(int(several.sum()), 'row')} {'occurs' if several.sum() == 1 else 'occur'} at several sites "
+                f"with identical inputs, such as {place(first)} "
                 f"({names[0]}) and {place(second)} ({names[1]}): patients treated at both, or copies?"
             )
     if rows.test is not None:
