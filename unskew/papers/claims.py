@@ -77,7 +77,7 @@ def decide(
 
     Args:
         text: The claim.
-        differences: One for each seed.  Those that are zero in every seed are level.
+        differences: One for each seed.  Those that are zero in every seed decide that nothing is above.
         unit, factor, form: The evidence shows the differences times `factor`, as `form` says.  Points may be level.
         published: The paper's difference; the evidence says if it lies outside the interval, which excludes it.
     """
@@ -86,9 +86,9 @@ def decide(
     if not n:
         return Claim(text, None, f"no interval{printed}")
     if bounds is None:
-        level = unit == POINTS and n > 1 and not any(differences)
+        equal = n > 1 and not any(differences)
         difference = f"{factor * differences[0]:{form}} {unit} in {'each of ' if n > 1 else ''}{n} seed{'s' * (n > 1)}"
-        return Claim(text, False if level else None, f"{difference}, no interval{printed}", level)
+        return Claim(text, False if equal else None, f"{difference}, no interval{printed}", equal and unit == POINTS)
     mean, low, high = (factor * v for v in bounds)
     level = unit == POINTS and -LEVEL < bounds[1] <= 0 <= bounds[2] < LEVEL
     holds = True if low > 0 else False if high < 0 or level else None

@@ -294,10 +294,8 @@ def tradeoff(request: ReproductionRequest) -> Result:
                 drawing = plot(f"{request.name}: {name}, xi {level.xi:g}", request.scale, lines, (x, y))
                 draft.figures.append((f"rounds-{name}-{title}.svg", drawing))
             draft.curves = draft.curves or lines
-        # Levels are so uneven that they are drawn by number.
-        at, ticks = range(1, len(levels) + 1), ", ".join(f"{i}: {xi:g}" for i, xi in enumerate(draft["xi"], 1))
-        lines = {m: percent(at, [level.errors[m] for level in levels]) for m in DRAWN}
-        drawing = plot(f"{request.name}: {name}", request.scale, lines, (f"xi ({ticks})", y))
+        lines = {m: percent(range(1, len(levels) + 1), [level.errors[m] for level in levels]) for m in DRAWN}
+        drawing = plot(f"{request.name}: {name}", request.scale, lines, (f"xi ({_ticks(draft['xi'])})", y))
         draft.figures.append((f"xi-{name}.svg", drawing))
     own = "".join(
         f" ({method} on {name}: {_words(options['local'])})"
@@ -373,15 +371,11 @@ def tradeoff_claims(source: str, levels: Sequence[Level]) -> list[Claim]:
     """The paper's three claims and one of ours, for the clients' models and for the server's."""
     claims = []
     baselines = "FedAvg, FedProx, SCAFFOLD and MOON"
-    base, *others = levels
+    base = levels[0]
     for who in ("feddistr", "feddistr (server)"):
         mine = {level.xi: level.errors[who] for level in levels}
         claims += [
-            within(
-                f"{source}: the error of {who} is flat in xi, within {100 * FLAT:g} points of that at {base.xi:g}",
-                {f"xi {level.xi:g}": paired(mine[level.xi], mine[base.xi]) for level in others},
-                FLAT,
-            ),
+            flat_claim(source, who, mine),
             ordered(
                 f"{source}: after one round {who} is ahead of {baselines} by {100 * WIDE:g} points at every xi",
                 {
@@ -416,6 +410,46 @@ def _round_curves(level: Level, rounds: int) -> dict[str, Curve]:
     """Error by round; level for methods with a single round."""
     by = {m: errors_by_round(level.many, m) for m in BASELINES}
     return {m: percent(by[m], list(by[m].values())) if m in by else level_line(rounds, level.errors[m]) for m in DRAWN}
+
+
+# ---------------------------------------------------------------- the error against xi alone (Fig. 4)
+def flat(request: ReproductionRequest) -> Result:
+    """FedDistr's error at several levels of xi, without the methods it is compared with."""
+    draft = Draft.of(request)
+    names, levels = draft["compare_on"], draft["xi"]
+    check_priors(draft, names)
+    grounds: dict[str, Settings] = {}
+    for name in names:
+        grounds[name] = table = ground(draft, name)
+        errors: dict[str, dict[float, Sequence[float]]] = {"feddistr": {}, "feddistr (server)": {}}
+        for xi in levels:
+            (once,) = run_parts(draft, table, f"{name}-xi-{xi:g}", xi).values()
+            where, mine = f"{name}, xi {xi:g}", client_errors(once, "feddistr")
+            errors["feddistr"][xi], errors["feddistr (server)"][xi] = mine, global_errors(once, "feddistr")
+            draft.rows += [
+                over_seeds("feddistr", where, "error", mine, UTILITY_LOSS["feddistr"]),
+                over_seeds("feddistr", where, "error.server", errors["feddistr (server)"][xi]),
+                realised(once, where),
+            ]
+        draft.claims += [flat_claim(name, who, by_xi) for who, by_xi in errors.items()]
+        lines = {who: percent(range(1, len(levels) + 1), list(by_xi.values())) for who, by_xi in errors.items()}
+        draft.curves = draft.curves or lines
+    return draft.result(flat=100 * FLAT, ticks=_ticks(levels), **_about(draft, grounds))
+
+
+def flat_claim(source: str, who: str, errors: Mapping[float, Sequence[float]]) -> Claim:
+    """The claim that errors by xi are within FLAT of that at the first xi."""
+    base, *others = errors
+    return within(
+        f"{source}: the error of {who} is flat in xi, within {100 * FLAT:g} points of that at {base:g}",
+        {f"xi {xi:g}": paired(errors[xi], errors[base]) for xi in others},
+        FLAT,
+    )
+
+
+def _ticks(levels: Sequence[float]) -> str:
+    """Levels so uneven that they are drawn by number, in words."""
+    return ", ".join(f"{i}: {xi:g}" for i, xi in enumerate(levels, 1))
 
 
 # ---------------------------------------------------------------- the cost for FedAvg (Table 2)
