@@ -116,6 +116,17 @@ def test_resume_of_a_run_that_is_done_prints_the_same_results(unskew: Unskew) ->
     assert (again.code, again.out) == (0, first)
 
 
+def test_seeds_are_added_to_a_run_that_decides_too_little(unskew: Unskew, here: Path) -> None:
+    said = unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report")
+    assert "Seeds until it is decided: unskew resume r --until 0.5 --out FOLDER" in said.out
+    more = unskew("resume", "r", "--until", 0.001, "--most", 7, "--out", "m", "-q", "--no-report", "--json")
+    assert {len(r["seeds"]) for r in document(more.out)["rows"]} == {6}  # the fewest: the two hardly differ
+    assert "unskew resume" not in unskew("resume", "m", "-q", "--no-report").out
+    alone = unskew("resume", "r", "--until", 0.5)
+    assert (alone.code, alone.out) == (2, "")
+    assert "give --until and --out together" in alone.err
+
+
 def test_a_seed_option_wins_over_the_files_seed(unskew: Unskew, here: Path) -> None:
     text = (here / "tiny.toml").read_text()
     (here / "one.toml").write_text(text.replace("seeds = [0, 1]", "seed = 7"))

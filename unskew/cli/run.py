@@ -25,6 +25,7 @@ from unskew.cli.options import (
 )
 from unskew.cli.plan import Planning
 from unskew.cli.tables import print_fitting, results, results_json
+from unskew.errors import ConfigError
 
 if TYPE_CHECKING:
     from unskew.run.loop import RunResult
@@ -79,6 +80,12 @@ def resume(
         bool, typer.Option("--force", help="Resume although versions, device or executor changed; results may differ.")
     ] = False,
     allow_code: AllowCode = False,
+    until: Annotated[
+        float | None,
+        typer.Option(help="Add seeds until every comparison with FedAvg is decided or narrower than this."),
+    ] = None,
+    most: Annotated[int, typer.Option(min=2, help="With --until: the most seeds, those of FOLDER counted.")] = 30,
+    out: Annotated[Path | None, typer.Option(help="With --until: the new run's folder; FOLDER stays as it is.")] = None,
     report: Report = True,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -89,15 +96,23 @@ def resume(
     A run with a method or network of your own needs [bold]--allow-code[/]: a
     folder from elsewhere could name any code.
 
+    With [bold]--until[/] a run whose seeds decide too little gets more, in a folder
+    of its own.  Its intervals then pay for looking after every seed.
+
     [dim]unskew resume runs/digits-20260101-120000[/]
+    [dim]unskew resume runs/digits-20260101-120000 --until 0.5 --out runs/more[/]
     """
-    from unskew.run import loop
+    from unskew.run import loop, more_seeds
     from unskew.run.progress import watching
 
+    if (until is None) != (out is None):
+        raise ConfigError("--until adds seeds in a new folder: give --until and --out together")
     if allow_code:
         find_own_code()
+    if until is not None and out is not None:
+        more_seeds.add(folder, out, until, most, force, allow_code=allow_code)
     with watching(quiet) as callback:
-        outcome = loop.resume(folder, callback, force, allow_code=allow_code)
+        outcome = loop.resume(out or folder, callback, force, allow_code=allow_code)
     _finish(outcome, report, as_json)
 
 
@@ -123,6 +138,9 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
         # The methods that differ from the baseline, and the gains from groups.
         for part in filter(None, (worth.words(record), summary_text.found(record), *joining)):
             console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
+        if summary_text.undecided(record):
+            command = shlex.join(["unskew", "resume", str(outcome.folder), "--until", "0.5"])
+            console.print(f"Seeds until it is decided: {command} --out FOLDER", highlight=False, markup=False, soft_wrap=True)
         for key, reason in (outcome.summary.get("stopped") or {}).items():
             console.print(f"{key} ended early: {reason}", highlight=False, markup=False, soft_wrap=True)
         console.print(

@@ -95,6 +95,16 @@ def found(record: Record, base: str | None = None) -> str:
     return "".join([*sentences, _corrected(rows), _steadier(record, rows, base)]).rstrip()
 
 
+def undecided(record: Record) -> bool:
+    """True if a method cannot be told apart from the run's FedAvg, and more of its seeds might."""
+    base = reference(record)
+    if base is None or record.until is not None or not record.headline.percent:
+        return False
+    consecutive = record.seeds == tuple(range(record.seeds[0], record.seeds[0] + len(record.seeds)))
+    rows = [d for d in paired(record, base=base) if d.bound is None]
+    return consecutive and any(d.verdict in ("undecided", "no interval") for d in rows)
+
+
 def intervals(record: Record, rows: Sequence[Difference]) -> str:
     """Sentences on what a table's intervals are, and on which differences stand when corrected for their number."""
     rows = [d for d in rows if d.bound is None]

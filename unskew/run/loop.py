@@ -108,21 +108,41 @@ def start(
     """
     trackers.check(experiment.track)
     setup = backend.prepare(experiment)
+    feds = _checked(experiment, setup, backend)
+    create(folder, _documents(experiment, setup, feds, command))
+    with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
+        return _Run(experiment, folder, setup, feds, informed, backend=backend).go()
+
+
+def _documents(
+    experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
+) -> dict[str, str | Callable[[Path], None]]:
+    return {
+        "config.toml": to_toml(experiment),
+        "partition.json": _partition(feds, experiment.client_rows),
+        **_partition_columns(feds, experiment.client_rows),
+        "run.json": _run_card(experiment, setup, feds, command),
+        **setup.inputs.files,
+    }
+
+
+def documents(
+    experiment: Experiment, setup: Setup, backend: Backend, command: str = ""
+) -> dict[str, str | Callable[[Path], None]]:
+    """The files that a run's folder begins with, each as its text or as a function that writes it.
+
+    Raises:
+        ConfigError, DataError: If the experiment is impossible.
+    """
+    return _documents(experiment, setup, _checked(experiment, setup, backend), command)
+
+
+def _checked(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
+    """The examples of each client by seed, every method checked against them."""
     feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
     for method in experiment.methods:
         backend.check_method(experiment, method, setup, feds)
-    create(
-        folder,
-        {
-            "config.toml": to_toml(experiment),
-            "partition.json": _partition(feds, experiment.client_rows),
-            **_partition_columns(feds, experiment.client_rows),
-            "run.json": _run_card(experiment, setup, feds, command),
-            **setup.inputs.files,
-        },
-    )
-    with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
-        return _Run(experiment, folder, setup, feds, informed, backend=backend).go()
+    return feds
 
 
 def resume(
@@ -167,8 +187,7 @@ def resume(
             )
         feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
         partition = _partition(feds, experiment.client_rows)
-        if _hashes(read_json(folder / "partition.json")) != _hashes(json.loads(partition)):
-            raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
+        require_same_data(folder, json.loads(partition))
         for name, sha256 in document_hashes(folder).items():
             if saved is not None and saved.position.documents.get(name) != sha256:
                 place = _first_difference(read_json(folder / name), json.loads(partition))
@@ -176,6 +195,16 @@ def resume(
                 raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
         with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
             return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
+
+
+def require_same_data(folder: Path, partition: Mapping[str, Any]) -> None:
+    """Refuse to go on with another data set or split than a run had: `partition` is what partition.json would be now.
+
+    Raises:
+        RunError: If they differ.
+    """
+    if _hashes(read_json(folder / "partition.json")) != _hashes(partition):
+        raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
 
 
 def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

@@ -1,0 +1,114 @@
+"""Seeds that are added to a run that is there: it ends as if its rule had been written at the start."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unskew.errors import ConfigError, RunError
+from unskew.experiment.config import Experiment
+from unskew.report import read, summary_text
+from unskew.run import loop, more_seeds
+from unskew.run.loop import EnvironmentChanged, Interrupted
+
+from .test_resume import Presses, contents, leftovers
+
+# SCAFFOLD's clients keep memory, which a checkpoint in the middle of a cell has.
+TWO = '[[methods]]\nname = "fedavg"\n[[methods]]\nname = "scaffold"\n'
+FIXED, RULE = "seeds=[3, 4]", "seeds={ until = 0.001, most = 7, first = 3 }"
+
+
+@pytest.fixture(scope="module")
+def fixed(tiny: Callable[..., Experiment]) -> Experiment:
+    return tiny(FIXED, "runtime.checkpoint_every=1", methods=TWO)
+
+
+@pytest.fixture(scope="module")
+def source(fixed: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return loop.start(fixed, tmp_path_factory.mktemp("fixed") / "run").folder
+
+
+@pytest.fixture(scope="module")
+def begun_with_the_rule(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    whole = tiny(RULE, "runtime.checkpoint_every=1", methods=TWO)
+    return loop.start(whole, tmp_path_factory.mktemp("whole") / "run").folder
+
+
+def test_it_ends_like_a_run_begun_with_the_rule(source: Path, begun_with_the_rule: Path, tmp_path: Path) -> None:
+    """Logs, models, configuration and fingerprint are the same, and the old folder is as it was."""
+    before = contents(source)
+    more_seeds.add(source, tmp_path / "more", 0.001, 7)
+    assert not (tmp_path / "more" / "summary.json").exists()
+    assert contents(loop.resume(tmp_path / "more").folder) == contents(begun_with_the_rule)
+    assert contents(source) == before
+    assert not leftovers(tmp_path / "more")
+
+
+def test_its_intervals_pay_for_the_looks(source: Path, tmp_path: Path) -> None:
+    more_seeds.add(source, tmp_path / "more", 0.001, 7)
+    loop.resume(tmp_path / "more")
+    record = read(tmp_path / "more")
+    assert record.until is not None
+    assert record.seeds == (3, 4, 5, 6, 7, 8, 9)
+    assert "confidence sequence" in summary_text.found(record)
+    assert "t-interval" in summary_text.found(read(source))
+
+
+@pytest.mark.parametrize("after", [1, 2, 5])
+def test_a_stopped_run_gets_more_seeds_too(
+    after: int, fixed: Experiment, begun_with_the_rule: Path, tmp_path: Path
+) -> None:
+    """Stopped in the first cell, in the second, which has client memory, and in the second seed."""
+    with pytest.raises(Interrupted):
+        loop.start(fixed, tmp_path / "stopped", Presses(after))
+    more_seeds.add(tmp_path / "stopped", tmp_path / "more", 0.001, 7)
+    assert contents(loop.resume(tmp_path / "more").folder) == contents(begun_with_the_rule)
+
+
+def test_a_run_with_a_rule_gets_a_higher_most(begun_with_the_rule: Path, tmp_path: Path) -> None:
+    more_seeds.add(begun_with_the_rule, tmp_path / "more", 0.001, 8)
+    assert loop.resume(tmp_path / "more").summary["seeds"] == [3, 4, 5, 6, 7, 8, 9, 10]
+    with pytest.raises(ConfigError, match=r"--most must be above the 7 seeds that the run has, got 7"):
+        more_seeds.add(begun_with_the_rule, tmp_path / "other", 0.001, 7)
+
+
+def test_seeds_that_do_not_follow_each_other_are_refused(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    loop.start(tiny("seeds=[0, 2]", methods=TWO), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"to consecutive ones only.*got \[0, 2\]"):
+        more_seeds.add(tmp_path / "run", tmp_path / "more", 0.5, 30)
+    assert not (tmp_path / "more").exists()
+
+
+def test_what_makes_it_another_run_is_refused(source: Path, tmp_path: Path) -> None:
+    changed = shutil.copytree(source, tmp_path / "changed")
+    text = (changed / "config.toml").read_text().replace("alpha = 0.1", "alpha = 0.2").replace("rounds = ", "rounds = 1")
+    (changed / "config.toml").write_text(text)
+    with pytest.raises(RunError, match="was changed since the run began"):
+        more_seeds.add(changed, tmp_path / "more", 0.5, 30)
+    moved = shutil.copytree(source, tmp_path / "moved")
+    card = json.loads((moved / "run.json").read_text())
+    card["environment"]["torch"] = "0.1"
+    (moved / "run.json").write_text(json.dumps(card))
+    with pytest.raises(EnvironmentChanged, match=r"torch.*--force"):
+        more_seeds.add(moved, tmp_path / "more", 0.5, 30)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(RunError, match="exists already"):
+        more_seeds.add(source, tmp_path / "taken", 0.5, 30)
+    networked = shutil.copytree(source, tmp_path / "networked")
+    (networked / "network.jsonl").touch()
+    with pytest.raises(RunError, match="a run over a network"):
+        more_seeds.add(networked, tmp_path / "more", 0.5, 30)
+    empty = shutil.copytree(source, tmp_path / "empty")
+    shutil.rmtree(empty / "checkpoints")
+    with pytest.raises(RunError, match="no checkpoint to go on from"):
+        more_seeds.add(empty, tmp_path / "more", 0.5, 30)
+    other = shutil.copytree(source, tmp_path / "other")
+    partition = json.loads((other / "partition.json").read_text())
+    partition["seeds"]["3"]["dataset_sha256"] = "0" * 64
+    (other / "partition.json").write_text(json.dumps(partition))
+    with pytest.raises(RunError, match="data or split are not those"):
+        more_seeds.add(other, tmp_path / "more", 0.5, 30)
+    assert not (tmp_path / "more").exists()

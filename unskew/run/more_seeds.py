@@ -1,0 +1,103 @@
+"""A run that is there already goes on, in a folder of its own, with seeds until its comparisons are decided.
+
+With a fixed list of seeds one looks at the end, and adding seeds then invalidates Student's interval.  A run with
+`seeds = { until = ... }` has intervals that may be looked at after every seed from the sixth on: the old seeds and
+those to come are such a run, whose rule was only written later.  The old folder stays as it is.
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from unskew.errors import ConfigError, RunError
+from unskew.experiment.config import Experiment, UntilDecided, fingerprint, load
+from unskew.record import columns
+from unskew.run import checkpoint, loop
+from unskew.run import setup as run_setup
+from unskew.run.folder import DOCUMENTS, LOGS, create, locked, read_json
+from unskew.run.setup import IN_PROCESS
+
+COPIED = (*(f"{log}.jsonl" for log in LOGS), "checksums", "models", columns.FOLDER)
+"""What a run has written by its last checkpoint, and still needs."""
+
+
+def until(experiment: Experiment, width: float, most: int) -> Experiment:
+    """The experiment with seeds until it is decided, its own first.
+
+    Args:
+        experiment: An experiment with consecutive seeds, or with a rule of its own, which is replaced.
+        width, most: `until` and `most` of the rule.
+
+    Raises:
+        ConfigError: If its seeds are not consecutive, there are as many as `most`, or the rule has nothing to decide.
+    """
+    seeds, rule = experiment.seeds, experiment.until
+    if rule is None and seeds != tuple(range(seeds[0], seeds[0] + len(seeds))):
+        raise ConfigError(
+            f"seeds can be added to consecutive ones only, in ascending order, got {list(seeds)}; begin a run with "
+            f"seeds = {{ until = {width:g}, most = {most} }}"
+        )
+    if most <= len(seeds):
+        raise ConfigError(f"--most must be above the {len(seeds)} seeds that the run has, got {most}")
+    new = UntilDecided(width, most, first=seeds[0]) if rule is None else replace(rule, until=width, most=most)
+    return replace(experiment, seeds=new.seeds, until=new)
+
+
+def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *, allow_code: bool = False) -> None:
+    """Make a run folder `out` that stands where the run in `folder` does, with more seeds to come.
+
+    Args:
+        folder: The folder of a run in one process, finished or stopped.
+        out: The new folder.
+        width, most: As in `until`.
+        force, allow_code: As in `loop.resume`.
+
+    Raises:
+        ConfigError: As in `until`, or if the folder names code of one's own and `allow_code` is not given.
+        RunError: If the folder is no run, has no checkpoint, was changed, or crossed a network; if `out` exists; or
+            (EnvironmentChanged) if versions, device or executor are others now.
+    """
+    card = read_json(folder / "run.json")
+    if (folder / "network.jsonl").exists():
+        raise RunError(f"{folder} is a run over a network; its clients know its seeds, so begin another")
+    with locked(folder):
+        was = load(folder / "config.toml", allow_code=allow_code)
+        if fingerprint(was) != card.get("config_sha256"):
+            raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
+        saved = checkpoint.latest(folder)
+        if saved is None:
+            raise RunError(f"{folder} has no checkpoint to go on from; begin a run with `seeds = {{ until = ... }}`")
+        experiment = until(was, width, most)
+        setup = IN_PROCESS.prepare(experiment)
+        changed = run_setup.differences(card.get("environment", {}), run_setup.environment(setup))
+        if changed and not force:
+            raise loop.EnvironmentChanged(
+                f"{folder} was made in another environment ({'; '.join(changed)}), so results may differ; "
+                "use --force to add seeds all the same"
+            )
+        documents = loop.documents(experiment, setup, IN_PROCESS, " ".join(sys.argv))
+        partition = json.loads(str(documents["partition.json"]))
+        loop.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})
+        hashes = {name: hashlib.sha256(str(documents[name]).encode()).hexdigest() for name in DOCUMENTS}
+        position = replace(saved.position, config_sha256=fingerprint(experiment), documents=hashes)
+        files = {name: [(saved.path / name).read_bytes()] for name in saved.files}
+
+        def with_checkpoint(path: Path) -> None:
+            checkpoint.save(path.parent, files, position)
+
+        copies = {name: _copy(folder / name) for name in COPIED if (folder / name).exists()}
+        create(out, {**documents, **copies, "checkpoints": with_checkpoint})
+
+
+def _copy(source: Path) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        if source.is_dir():
+            shutil.copytree(source, path, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, path)
+
+    return write
