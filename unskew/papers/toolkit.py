@@ -161,7 +161,7 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
             None draws nothing.
     """
     if draw is None:
-        if request.scale == "paper":
+        if request.scale == "paper" and source in SIZES:
             load(request, source)
         folder = {} if request.data_dir is None else {"data_dir": str(Path(request.data_dir).resolve())}
         return {"data": source, **folder}
