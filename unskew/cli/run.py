@@ -140,7 +140,9 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
             console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
         if summary_text.undecided(record):
             command = shlex.join(["unskew", "resume", str(outcome.folder), "--until", "0.5"])
-            console.print(f"Seeds until it is decided: {command} --out FOLDER", highlight=False, markup=False, soft_wrap=True)
+            console.print(
+                f"Seeds until it is decided: {command} --out FOLDER", highlight=False, markup=False, soft_wrap=True
+            )
         for key, reason in (outcome.summary.get("stopped") or {}).items():
             console.print(f"{key} ended early: {reason}", highlight=False, markup=False, soft_wrap=True)
         console.print(

@@ -5,7 +5,8 @@ PAPER.toml holds, for all reproductions of a paper and for each of them,
     [experiment]           an experiment as `unskew run` reads it, except that `methods` is a table by label
     [grounds.NAME]         changes for a data set; `draw` is the number of its examples used
     [small], [paper]       changes for a size
-    [reproductions.NAME]   changes for a reproduction, with a [small] and [paper] of its own
+    [reproductions.NAME]   changes for a reproduction, with a [small] and [paper] of its own; with `like`, the name of
+                           another, they are laid over those of that
 
 Each is laid over those before it, table by table.
 """
@@ -93,8 +94,10 @@ def settings(request: ReproductionRequest) -> Settings:
     """All settings of a reproduction at its size."""
     paper, _, name = request.name.partition("/")
     file = config.read_toml(FOLDER / f"{paper}.toml")
-    own = file.pop("reproductions")[name]
-    out = merged(file, file.get(request.scale, {}), own, own.get(request.scale, {}), request.changes)
+    reproductions = file.pop("reproductions")
+    own = reproductions[name]
+    layers = [file, *([reproductions[own["like"]]] if "like" in own else []), own]
+    out = merged(*(part for layer in layers for part in (layer, layer.get(request.scale, {}))), request.changes)
     return {key: value for key, value in out.items() if key not in SCALES}
 
 
