@@ -421,16 +421,21 @@ def flat(request: ReproductionRequest) -> Result:
     grounds: dict[str, Settings] = {}
     for name in names:
         grounds[name] = table = ground(draft, name)
-        errors: dict[str, dict[float, Sequence[float]]] = {"feddistr": {}, "feddistr (server)": {}}
+        errors: dict[str, dict[float, Sequence[float]]] = {}
         for xi in levels:
             (once,) = run_parts(draft, table, f"{name}-xi-{xi:g}", xi).values()
-            where, mine = f"{name}, xi {xi:g}", client_errors(once, "feddistr")
-            errors["feddistr"][xi], errors["feddistr (server)"][xi] = mine, global_errors(once, "feddistr")
-            draft.rows += [
-                over_seeds("feddistr", where, "error", mine, UTILITY_LOSS["feddistr"]),
-                over_seeds("feddistr", where, "error.server", errors["feddistr (server)"][xi]),
-                realised(once, where),
-            ]
+            where = f"{name}, xi {xi:g}"
+            for method in once.methods:
+                mine, servers = client_errors(once, method), global_errors(once, method)
+                errors.setdefault(method, {})[xi] = mine
+                errors.setdefault(f"{method} (server)", {})[xi] = servers
+                draft.rows.append(over_seeds(method, where, "error", mine, UTILITY_LOSS["feddistr"]))
+                draft.rows.append(over_seeds(method, where, "error.server", servers))
+            kept = [(m, float(len(info["kept"])) / info["sent"]) for (m, _), info in shown(once).items()]
+            for method in once.methods:
+                shares = [share for m, share in kept if m == method]
+                draft.rows.append(over_seeds(method, where, "embeddings.kept_share", shares))
+            draft.rows.append(realised(once, where))
         draft.claims += [flat_claim(name, who, by_xi) for who, by_xi in errors.items()]
         lines = {who: percent(range(1, len(levels) + 1), list(by_xi.values())) for who, by_xi in errors.items()}
         draft.curves = draft.curves or lines
