@@ -47,3 +47,16 @@ def alike(names: Iterable[str], held: Callable[[str], str] | None = None, most: 
     groups = [group for group in by_letters.values() if len(group) > 1]
     shown = [", ".join(repr(n) if held is None else f"{n!r} ({held(n)})" for n in group) for group in groups[:most]]
     return "; ".join(shown) + (f" and {len(groups) - most:,} more such" if len(groups) > most else "")
+
+
+def labels_alike(classes: Iterable[str]) -> str:
+    """A sentence on labels that are one but for case and spaces; empty if there are none.
+
+    >>> labels_alike(["no", "No", "yes"])[:53]
+    "Labels 'no', 'No' differ in case or spaces alone, and"
+    """
+    found = alike(classes)
+    return found and (
+        f"Labels {found} differ in case or spaces alone, and each is a class of its own: if they mean the same, no "
+        "number here means anything."
+    )

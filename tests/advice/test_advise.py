@@ -489,6 +489,16 @@ def test_sites_that_come_later_are_the_newcomers_and_take_no_part() -> None:
     assert "site B, which comes later," in dict(of.sentences())["What about a new site?"]
 
 
+def test_labels_that_are_one_but_for_case_are_asked_about(simple: Advice) -> None:
+    assert "Are the labels right?" not in dict(simple.sentences())
+    sites = simple.sites
+    data = dataclasses.replace(sites.setup.dataset, classes=("Yes", "yes"))
+    doubtful = dataclasses.replace(
+        simple, sites=dataclasses.replace(sites, setup=dataclasses.replace(sites.setup, dataset=data))
+    )
+    assert dict(doubtful.sentences())["Are the labels right?"].startswith("Labels 'Yes', 'yes' differ in case")
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_of_many_sites_the_page_has_those_that_gain_and_lose_most(
     simple: Advice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

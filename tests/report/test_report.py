@@ -280,6 +280,18 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert "img" not in parsed(page).tags
 
 
+def test_labels_that_are_one_but_for_case_are_noted_unless_they_are_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", labels=3)
+    file = folder / "partition.json"
+    partition = json.loads(file.read_text())
+    for fed in partition["seeds"].values():
+        fed["classes"] = ["no", "Yes", "yes"]
+    file.write_text(json.dumps(partition))
+    assert "Labels 'Yes', 'yes' differ in case or spaces alone" in said(write_report(folder))
+    (folder / "config.toml").write_text('[task.data_options]\nclasses = ["no", "Yes", "yes"]\n')
+    assert "differ in case" not in said(write_report(folder))
+
+
 def test_an_unfinished_run_says_so_and_counts_only_the_seeds_that_came_furthest(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", finished=False)
     lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)

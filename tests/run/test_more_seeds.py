@@ -83,7 +83,9 @@ def test_seeds_that_do_not_follow_each_other_are_refused(tiny: Callable[..., Exp
 
 def test_what_makes_it_another_run_is_refused(source: Path, tmp_path: Path) -> None:
     changed = shutil.copytree(source, tmp_path / "changed")
-    text = (changed / "config.toml").read_text().replace("alpha = 0.1", "alpha = 0.2").replace("rounds = ", "rounds = 1")
+    text = (
+        (changed / "config.toml").read_text().replace("alpha = 0.1", "alpha = 0.2").replace("rounds = ", "rounds = 1")
+    )
     (changed / "config.toml").write_text(text)
     with pytest.raises(RunError, match="was changed since the run began"):
         more_seeds.add(changed, tmp_path / "more", 0.5, 30)

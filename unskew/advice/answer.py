@@ -17,7 +17,7 @@ from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
 from unskew.report.worth import MOST_NAMED, Gain, bracket, no_verdict
 from unskew.run.progress import duration
-from unskew.words import listed
+from unskew.words import labels_alike, listed
 
 Verdict = Literal["join", "alone", "undecided"]
 Family = Literal["alone", "one model", "own models", "groups"]
@@ -158,6 +158,7 @@ class Advice:
         """Question and answer, in the order in which one asks."""
         asked = (
             ("Is it worth it?", self._worth()),
+            ("Are the labels right?", self._labels()),
             ("Which sites benefit?", self._for_whom()),
             ("Who should train with whom?", self._with_whom()),
             ("Which method and settings?", self._with_what()),
@@ -180,6 +181,10 @@ class Advice:
             ]
             text += f" With {self.check.chosen} the mean is {verdict} that of pooled data ({bracket(pooled, m)})."
         return text
+
+    def _labels(self) -> str:
+        named = "classes" in self.sites.experiment.task.data_options
+        return "" if named else labels_alike(self.sites.setup.dataset.classes)
 
     def _for_whom(self) -> str:
         if not self.by_site:

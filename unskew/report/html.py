@@ -18,13 +18,14 @@ from unskew.files import write_atomically
 from unskew.info import info_type
 from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record.logs import described, plain
-from unskew.record.reader import DataSplit, Record, Warned, read
+from unskew.record.reader import DataSplit, Record, Warned, configured, read
 from unskew.registry import OURS
 from unskew.report import figures, newcomers, summary_text, tables, worth
 from unskew.report.forecast_check import check_forecast
 from unskew.report.section import SECTIONS, Chart, Section, SectionKind
 from unskew.report.sections import cost
 from unskew.tasks.measure import Measure
+from unskew.words import labels_alike
 
 _Marks = Mapping[str, figures.LineStyle]
 
@@ -260,7 +261,20 @@ def _notes(record: Record) -> tuple[str, ...]:
     notes += [
         f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
     ]
-    return (*notes, *tables.discrepancies(record))
+    return (*notes, *_labels_alike(record), *tables.discrepancies(record))
+
+
+def _labels_alike(record: Record) -> list[str]:
+    """A note on labels that differ in case or spaces alone, as long as nobody has said that they are meant."""
+    partition = next(iter(record.partitions.values()), None)
+    found = "" if partition is None else labels_alike(partition.classes)
+    if not found:
+        return []
+    try:
+        named = "classes" in configured(record).get("task", {}).get("data_options", {})
+    except RunError:  # a report is written without its config.toml, too
+        named = False
+    return [] if named else [found]
 
 
 def _warnings(record: Record) -> list[str]:
