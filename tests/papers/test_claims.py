@@ -34,6 +34,14 @@ def test_a_claim_without_an_interval_still_says_what_was_found() -> None:
     assert decide("", []).evidence == "no interval"
 
 
+@pytest.mark.parametrize(("unit", "level"), [("points", True), ("MB", False)])
+def test_what_is_the_same_in_every_seed_is_not_above(unit: str, level: bool) -> None:
+    """In any unit; level is said of points alone, in which the margin is."""
+    claim = decide("a is above b", [0.0, 0.0, 0.0], unit)
+    assert (claim.holds, claim.level) == (False, level)
+    assert claim.evidence == f"+0.00 {unit} in each of 3 seeds, no interval"
+
+
 @pytest.mark.parametrize(
     ("differences", "holds", "verdict", "evidence"),
     [
