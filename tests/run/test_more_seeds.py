@@ -107,6 +107,10 @@ def test_what_makes_it_another_run_is_refused(source: Path, tmp_path: Path) -> N
     shutil.rmtree(empty / "checkpoints")
     with pytest.raises(RunError, match="no checkpoint to go on from"):
         more_seeds.add(empty, tmp_path / "more", 0.5, 30)
+    linked = shutil.copytree(source, tmp_path / "linked")
+    (linked / "models" / "more.safetensors").symlink_to("/etc/hostname")
+    with pytest.raises(RunError, match=r"more.safetensors is no file of a run"):
+        more_seeds.add(linked, tmp_path / "more", 0.5, 30)
     other = shutil.copytree(source, tmp_path / "other")
     partition = json.loads((other / "partition.json").read_text())
     partition["seeds"]["3"]["dataset_sha256"] = "0" * 64

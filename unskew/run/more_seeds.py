@@ -6,10 +6,11 @@ those to come are such a run, whose rule was only written later.  The old folder
 """
 
 import hashlib
+import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,8 +59,8 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
 
     Raises:
         ConfigError: As in `until`, or if the folder names code of one's own and `allow_code` is not given.
-        RunError: If the folder is no run, has no checkpoint, was changed, or crossed a network; if `out` exists; or
-            (EnvironmentChanged) if versions, device or executor are others now.
+        RunError: If the folder is no run, has no checkpoint, was changed, has links in it, or crossed a network; if `out`
+            exists; or (EnvironmentChanged) if versions, device or executor are others now.
     """
     card = read_json(folder / "run.json")
     if (folder / "network.jsonl").exists():
@@ -90,7 +91,15 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
             checkpoint.save(path.parent, files, position)
 
         copies = {name: _copy(folder / name) for name in COPIED if (folder / name).exists()}
+        _require_own_files([folder / name for name in copies])
         create(out, {**documents, **copies, "checkpoints": with_checkpoint})
+
+
+def _require_own_files(paths: Iterable[Path]) -> None:
+    """Refuse links and devices in a folder from elsewhere: what is copied shall be the run's own."""
+    for path in itertools.chain.from_iterable((p, *p.rglob("*")) for p in paths):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise RunError(f"{path} is no file of a run, but a link or a device; restore it or start a new run")
 
 
 def _copy(source: Path) -> Callable[[Path], None]:
