@@ -5,10 +5,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import unskew as us
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment
+from unskew.experiment.config import Experiment, written_fingerprint
 from unskew.report import read, summary_text
 from unskew.run import loop, more_seeds
 from unskew.run.loop import EnvironmentChanged, Interrupted
@@ -78,6 +80,32 @@ def test_seeds_that_do_not_follow_each_other_are_refused(tiny: Callable[..., Exp
     loop.start(tiny("seeds=[0, 2]", methods=TWO), tmp_path / "run")
     with pytest.raises(ConfigError, match=r"to consecutive ones only.*got \[0, 2\]"):
         more_seeds.add(tmp_path / "run", tmp_path / "more", 0.5, 30)
+    assert not (tmp_path / "more").exists()
+
+
+def test_data_that_the_folder_holds_move_with_it(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    data = {f"site {k}": (draw.normal(size=(20, 3)), draw.integers(0, 2, 20)) for k in range(3)}
+    methods = [us.FedAvg(), us.FedProx(mu=0.1)]
+    us.simulate(methods, data=data, model="logistic", rounds=1, seeds=[0, 1], out=tmp_path / "run")
+    more_seeds.add(tmp_path / "run", tmp_path / "more", 1e-9, 7)
+    shutil.rmtree(tmp_path / "run")
+    rule = us.UntilDecided(until=1e-9, most=7)
+    us.simulate(methods, data=data, model="logistic", rounds=1, seeds=rule, out=tmp_path / "whole")
+    found = loop.resume(tmp_path / "more").summary
+    assert found["fingerprint"] == json.loads((tmp_path / "whole" / "summary.json").read_text())["fingerprint"]
+
+
+def test_a_folder_from_elsewhere_names_no_file_outside_it(source: Path, tmp_path: Path) -> None:
+    hostile = shutil.copytree(source, tmp_path / "hostile")
+    (tmp_path / "data.npz").touch()
+    text = (hostile / "config.toml").read_text().replace('data = "digits"', 'data = "run:../data.npz"')
+    (hostile / "config.toml").write_text(text)
+    card = json.loads((hostile / "run.json").read_text())
+    card["config_sha256"] = written_fingerprint(hostile / "config.toml")
+    (hostile / "run.json").write_text(json.dumps(card))
+    with pytest.raises(RunError, match=r"must name a file of the folder, got run:\.\./data\.npz"):
+        more_seeds.add(hostile, tmp_path / "more", 0.5, 30)
     assert not (tmp_path / "more").exists()
 
 

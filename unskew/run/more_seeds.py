@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, UntilDecided, fingerprint, load
+from unskew.experiment.config import Experiment, UntilDecided, fingerprint, load, to_toml
 from unskew.record import columns
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
@@ -59,8 +59,8 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
 
     Raises:
         ConfigError: As in `until`, or if the folder names code of one's own and `allow_code` is not given.
-        RunError: If the folder is no run, has no checkpoint, was changed, has links in it, or crossed a network; if `out`
-            exists; or (EnvironmentChanged) if versions, device or executor are others now.
+        RunError: If the folder is no run, has no checkpoint, was changed, has links in it, or crossed a network; if
+            `out` exists; or (EnvironmentChanged) if versions, device or executor are others now.
     """
     card = read_json(folder / "run.json")
     if (folder / "network.jsonl").exists():
@@ -72,6 +72,9 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         saved = checkpoint.latest(folder)
         if saved is None:
             raise RunError(f"{folder} has no checkpoint to go on from; begin a run with `seeds = {{ until = ... }}`")
+        own = was.task.data.removeprefix("run:") if was.task.data.startswith("run:") else ""
+        if own != Path(own).name:
+            raise RunError(f"{folder / 'config.toml'}: task.data must name a file of the folder, got run:{own}")
         experiment = until(was, width, most)
         setup = IN_PROCESS.prepare(experiment)
         changed = run_setup.differences(card.get("environment", {}), run_setup.environment(setup))
@@ -90,7 +93,9 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         def with_checkpoint(path: Path) -> None:
             checkpoint.save(path.parent, files, position)
 
-        copies = {name: _copy(folder / name) for name in COPIED if (folder / name).exists()}
+        if own:  # data that the run's folder holds move with it: without `data_dir` they are looked for there
+            documents["config.toml"] = to_toml(replace(experiment, task=replace(experiment.task, data_dir=None)))
+        copies = {name: _copy(folder / name) for name in (*COPIED, own) if name and (folder / name).exists()}
         _require_own_files([folder / name for name in copies])
         create(out, {**documents, **copies, "checkpoints": with_checkpoint})
 
