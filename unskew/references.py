@@ -8,13 +8,14 @@ module runs it, though, so a file that may come from elsewhere is refused before
 """
 
 import functools
+import hashlib
 import importlib
 import inspect
 import sys
 import sysconfig
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,31 @@ def load(reference: str, what: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{what} cannot be imported from {reference}: {error}") from error
     return target
+
+
+def sources(settings: Any) -> dict[str, str]:
+    """SHA-256 of the source of each imported module that settings name code of, by module; unskew's and Python's aside.
+
+    Modules that these import in turn are not looked at.
+    """
+    if isinstance(settings, Mapping):
+        parts = [sources(value) for value in settings.values()]
+    elif isinstance(settings, Sequence) and not isinstance(settings, str):
+        parts = [sources(value) for value in settings]
+    else:
+        parts = [_source(settings)] if isinstance(settings, str) else []
+    return {module: sha256 for part in parts for module, sha256 in part.items()}
+
+
+def _source(reference: str) -> dict[str, str]:
+    module, _, attribute = reference.partition(":")
+    if not attribute or not _importable(module) or _package(reference) in (OURS, *sys.stdlib_module_names):
+        return {}
+    file = getattr(sys.modules.get(module), "__file__", None)
+    try:
+        return {} if file is None else {module: hashlib.sha256(Path(file).read_bytes()).hexdigest()}
+    except OSError:  # a module in an archive is part of something installed
+        return {}
 
 
 # ---------------------------------------------------------------- looking, not calling

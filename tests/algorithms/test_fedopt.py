@@ -193,6 +193,13 @@ class PartWay:
         return {n: t + self.share * (mean[n] - t) for n, t in w.items()}, moments
 
 
+def test_fedavg_with_a_rule_of_ones_own_is_not_the_fedavg_that_others_are_compared_with() -> None:
+    """The rule has `start` and `step`, and need not have a name."""
+    table = {"name": "fedavg", "server": {"name": f"{__name__}:PartWay", "share": 0.25}}
+    experiment = config.parse({"rounds": 1, "methods": [table, {"name": "fedprox"}]}, allow_code=True)
+    assert (experiment.methods[0].is_fedavg, experiment.baseline) == (False, None)
+
+
 def test_a_rule_of_ones_own_stands_in_python_and_in_a_file() -> None:
     table = {"name": "fedprox", "server": {"name": f"{__name__}:PartWay", "share": 0.25}}
     method = config.parse({"rounds": 1, "method": table}, allow_code=True).methods[0]

@@ -22,7 +22,7 @@ from unskew import wire
 from unskew.errors import MemoryShortage, RunError
 from unskew.experiment.config import Experiment, load, to_toml
 from unskew.local.trainer import LocalTrainer
-from unskew.run import checkpoint, loop, models
+from unskew.run import checkpoint, loop, models, more_seeds
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import locked
@@ -529,12 +529,40 @@ def test_other_surroundings_are_refused_unless_forced(
     stopped: Path, unstopped: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = run_setup.environment
-    monkeypatch.setattr(run_setup, "environment", lambda setup: {**real(setup), "torch": "0.0", "executor": "stacked"})
+    other = {"torch": "0.0", "executor": "stacked"}
+    monkeypatch.setattr(run_setup, "environment", lambda experiment, setup: {**real(experiment, setup), **other})
     with pytest.raises(
         RunError, match=r"was started in another environment \(torch \S+ -> 0\.0; executor sequential -> stacked\)"
     ):
         loop.resume(stopped)
     assert contents(loop.resume(stopped, force=True).folder)["metrics"] == unstopped["metrics"]
+
+
+def test_code_of_ones_own_that_changed_is_refused_unless_forced(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edited method would leave a run half of the one and half of the other."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "my_own_method.py"
+    file.write_text("from unskew import FedNova\n\n\nclass Mine(FedNova):\n    pass\n")
+    text = to_toml(tiny("rounds=2", methods='[[methods]]\nname = "fedavg"\n[[methods]]\nname = "fednova"\n'))
+    (tmp_path / "e.toml").write_text(text.replace('name = "fednova"', 'name = "my_own_method:Mine"'))
+    with pytest.raises(Interrupted):
+        loop.start(load(tmp_path / "e.toml", allow_code=True), tmp_path / "run", Presses(1))
+    file.write_text(file.read_text() + "\n\nOTHER = 1\n")
+    with pytest.raises(RunError, match=r"another environment \(code of my_own_method \w{12} -> \w{12}\).*--force"):
+        loop.resume(tmp_path / "run", allow_code=True)
+    with pytest.raises(RunError, match=r"code of my_own_method"):
+        more_seeds.add(tmp_path / "run", tmp_path / "more", 0.5, 7, allow_code=True)
+    assert loop.resume(tmp_path / "run", force=True, allow_code=True).summary["rows"]
+
+
+def test_a_finished_run_whose_settings_changed_is_refused(stopped: Path) -> None:
+    loop.resume(stopped)
+    config = stopped / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 4", "rounds = 5"))
+    with pytest.raises(RunError, match=r"config\.toml was changed since the run began"):
+        loop.resume(stopped)
 
 
 @pytest.mark.parametrize("log", ["metrics", "ledger"])

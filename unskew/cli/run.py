@@ -120,6 +120,7 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
     from unskew.info import ClientGroups
     from unskew.report import read, summary_text, worth
     from unskew.report.tables import discrepancies
+    from unskew.run.setup import CODE_OF
 
     record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
     # Results first: they are known even if the page cannot be written.
@@ -139,10 +140,9 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
         for part in filter(None, (worth.words(record), summary_text.found(record), *joining)):
             console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
         if summary_text.undecided(record):
-            command = shlex.join(["unskew", "resume", str(outcome.folder), "--until", "0.5"])
-            console.print(
-                f"Seeds until it is decided: {command} --out FOLDER", highlight=False, markup=False, soft_wrap=True
-            )
+            code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.environment) else []
+            command = shlex.join(["unskew", "resume", str(outcome.folder), "--until", "0.5", "--out", "FOLDER", *code])
+            console.print(f"Seeds until it is decided: {command}", highlight=False, markup=False, soft_wrap=True)
         for key, reason in (outcome.summary.get("stopped") or {}).items():
             console.print(f"{key} ended early: {reason}", highlight=False, markup=False, soft_wrap=True)
         console.print(

@@ -91,5 +91,9 @@ def table(
     """
     from unskew.report import read
     from unskew.report.export import table as written
+    from unskew.report.tables import discrepancies
 
-    print(shown(written(read(folder), format)), end="")
+    record = read(folder)
+    for damage in discrepancies(record):
+        print(shown(damage), file=sys.stderr)
+    print(shown(written(record, format)), end="")

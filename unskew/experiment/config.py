@@ -44,7 +44,7 @@ from unskew.local.executor import AUTO, EXECUTORS
 from unskew.protocol import SgdConfig, hook
 from unskew.references import makes
 from unskew.registry import Registry
-from unskew.server.optimise import RULES
+from unskew.server.optimise import RULES, Mean
 from unskew.tasks.kind import LOSSES, METRICS, TaskKind
 from unskew.tasks.needs import refusal
 from unskew.tree import is_record
@@ -279,7 +279,7 @@ class Method:
     def is_fedavg(self) -> bool:
         """True for FedAvg as published, which others are compared with; not for variants of the same class."""
         a = self.algorithm
-        return self.name == "fedavg" and not a.personal and not a.terms and a.server.name == "mean"
+        return self.name == "fedavg" and not a.personal and not a.terms and a.server == Mean()
 
 
 @dataclass(frozen=True)

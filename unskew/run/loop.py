@@ -26,7 +26,7 @@ import torch
 from unskew import info, machine, wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
-from unskew.experiment.config import Experiment, fingerprint, load, to_toml
+from unskew.experiment.config import Experiment, fingerprint, load, to_toml, written_fingerprint
 from unskew.files import write_atomically
 from unskew.info import Info
 from unskew.ledger import totals
@@ -169,17 +169,17 @@ def resume(
     """
     card = read_json(folder / "run.json")
     with locked(folder):
+        if written_fingerprint(folder / "config.toml") != card.get("config_sha256"):
+            raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
         if (folder / "summary.json").exists():
             return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml", allow_code=allow_code)
         config_sha256 = fingerprint(experiment)
-        if config_sha256 != card.get("config_sha256"):
-            raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
         saved = checkpoint.latest(folder)
         if saved is not None and saved.position.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
         setup = backend.prepare(experiment)
-        changed = run_setup.differences(card.get("environment", {}), run_setup.environment(setup))
+        changed = run_setup.differences(card.get("environment", {}), run_setup.environment(experiment, setup))
         if changed and not force:
             raise EnvironmentChanged(
                 f"{folder} was started in another environment ({'; '.join(changed)}), so results may differ; "
@@ -266,7 +266,7 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command or " ".join(sys.argv),
         "unskew": __version__,
-        "environment": run_setup.environment(setup),
+        "environment": run_setup.environment(experiment, setup),
         "config_sha256": fingerprint(experiment),
         "parameters": setup.parameters,
         "baseline": experiment.baseline or "",
@@ -328,7 +328,7 @@ class _Run:
         self.begun = time.monotonic()
         self.rounds_before = self.first * experiment.rounds + (position.round if position else 0)
         self.config_sha256 = fingerprint(experiment)
-        self.environment = run_setup.environment(setup)
+        self.environment = run_setup.environment(experiment, setup)
         self.documents = document_hashes(folder)
         self.stop = threading.Event()
 

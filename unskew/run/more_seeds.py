@@ -77,7 +77,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
             raise RunError(f"{folder / 'config.toml'}: task.data must name a file of the folder, got run:{own}")
         experiment = until(was, width, most)
         setup = IN_PROCESS.prepare(experiment)
-        changed = run_setup.differences(card.get("environment", {}), run_setup.environment(setup))
+        changed = run_setup.differences(card.get("environment", {}), run_setup.environment(experiment, setup))
         if changed and not force:
             raise loop.EnvironmentChanged(
                 f"{folder} was made in another environment ({'; '.join(changed)}), so results may differ; "

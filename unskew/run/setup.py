@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from unskew import models, schema, tasks, version
+from unskew import models, references, schema, tasks, version
 from unskew.data.augment import augmentation
 from unskew.data.batches import num_steps
 from unskew.data.dataset import Dataset, binned
 from unskew.data.federated import FederatedData, federate, pooled
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
-from unskew.experiment.config import Experiment, Method, Runtime, TaskConfig
+from unskew.experiment.config import Experiment, Method, Runtime, TaskConfig, resolved
 from unskew.experiment.config import load as read
 from unskew.keys import Key
 from unskew.local import imagery
@@ -515,9 +515,15 @@ def _optimisations(value: Any) -> Iterator[SgdConfig]:
             yield from _optimisations(getattr(value, f.name))
 
 
-def environment(setup: Setup) -> dict[str, str]:
-    """Versions, device and executor that the bits of a run depend on; resume compares them."""
+CODE_OF = "code of "
+"""Beginning of an environment's names that stand for modules of one's own."""
+
+
+def environment(experiment: Experiment, setup: Setup) -> dict[str, str]:
+    """Versions, device, executor and code of one's own that the bits of a run depend on; resume compares them."""
+    code = references.sources(resolved(experiment))
     return {
+        **{f"{CODE_OF}{module}": sha256[:12] for module, sha256 in code.items()},
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
