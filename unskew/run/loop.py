@@ -108,15 +108,16 @@ def start(
     """
     trackers.check(experiment.track)
     setup = backend.prepare(experiment)
-    feds = _checked(experiment, setup, backend)
-    create(folder, _documents(experiment, setup, feds, command))
+    feds = divided(experiment, setup, backend)
+    create(folder, documents(experiment, setup, feds, command))
     with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
         return _Run(experiment, folder, setup, feds, informed, backend=backend).go()
 
 
-def _documents(
+def documents(
     experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
 ) -> dict[str, str | Callable[[Path], None]]:
+    """The files that a run's folder begins with, each as its text or as a function that writes it."""
     return {
         "config.toml": to_toml(experiment),
         "partition.json": _partition(feds, experiment.client_rows),
@@ -126,19 +127,12 @@ def _documents(
     }
 
 
-def documents(
-    experiment: Experiment, setup: Setup, backend: Backend, command: str = ""
-) -> dict[str, str | Callable[[Path], None]]:
-    """The files that a run's folder begins with, each as its text or as a function that writes it.
+def divided(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
+    """Divide the examples among the clients, by seed, and check every method against that.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
     """
-    return _documents(experiment, setup, _checked(experiment, setup, backend), command)
-
-
-def _checked(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
-    """The examples of each client by seed, every method checked against them."""
     feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
     for method in experiment.methods:
         backend.check_method(experiment, method, setup, feds)
@@ -175,6 +169,8 @@ def resume(
             return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml", allow_code=allow_code)
         config_sha256 = fingerprint(experiment)
+        if config_sha256 != card.get("config_sha256"):
+            raise RunError(f"{folder / 'config.toml'} means something else to this version; start a new run")
         saved = checkpoint.latest(folder)
         if saved is not None and saved.position.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")

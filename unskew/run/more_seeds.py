@@ -83,7 +83,8 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
                 f"{folder} was made in another environment ({'; '.join(changed)}), so results may differ; "
                 "use --force to add seeds all the same"
             )
-        documents = loop.documents(experiment, setup, IN_PROCESS, " ".join(sys.argv))
+        feds = loop.divided(experiment, setup, IN_PROCESS)
+        documents = loop.documents(experiment, setup, feds, " ".join(sys.argv))
         partition = json.loads(str(documents["partition.json"]))
         loop.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})
         hashes = {name: hashlib.sha256(str(documents[name]).encode()).hexdigest() for name in DOCUMENTS}
