@@ -354,6 +354,16 @@ def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> 
     assert "Basel" not in mine.unskew.inputs.clients  # what was Basel's stays there
     assert us.predict(whole, rows, client="Bern") == us.predict(mine, rows)
     assert us.predict(mine, rows.to_dicts()[:3]) == us.predict(mine, rows)[:3]
+    number = mine.unskew.client
+    assert us.predict(mine, rows, client="Bern") == us.predict(mine, rows, client=number) == us.predict(mine, rows)
+    for other in ("Basel", "Atlantis", 1 - number):
+        with pytest.raises(DataError, match=f"own model of client 'Bern', and the rows .* of client {other!r}"):
+            us.predict(mine, rows, client=other)
+        with pytest.raises(DataError, match=f"none of {other!r} .clients: Bern"):
+            mine.unskew.inputs.prepare(rows, client=other)
+    for unknown in ("Atlantis", 0):
+        with pytest.raises(DataError, match=f"none of {unknown!r} .clients: Basel, Bern"):
+            us.predict(whole, rows, client=unknown)
 
 
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

@@ -120,18 +120,18 @@ class Inputs:
     columns: tuple[Column, ...] = ()
     clients: tuple[str, ...] = ()
 
-    def of(self, client: str | None) -> "Inputs":
+    def of(self, client: str | int | None) -> "Inputs":
         """The same with one client's own numbers alone, so that the others' stay where they are.
 
         Raises:
-            DataError: If a column needs the client's own numbers, and there is none of this name.
+            DataError: If columns have clients' own numbers, and there are none of a client of this name.
         """
-        if client is None or not any(column.by_client for column in self.columns):
+        if client is None or not self.clients:
             return self
         if client not in self.clients:
             raise DataError(
                 f"columns were scaled or filled with each client's own numbers, and there are none of {client!r}"
-                f"{did_you_mean(client, self.clients)}"
+                f"{did_you_mean(str(client), self.clients)} (clients: {some(self.clients)})"
             )
         at = self.clients.index(client)
         own = [
@@ -140,13 +140,13 @@ class Inputs:
         ]
         return replace(self, columns=tuple(own), clients=(client,))
 
-    def prepare(self, x: Any, client: str | None = None) -> Tensor:
+    def prepare(self, x: Any, client: str | int | None = None) -> Tensor:
         """The tensor a network takes for a batch of raw inputs.
 
         Args:
             x: Images (N, H, W) or (N, H, W, channels) with whole values from 0 to 255; texts; an array of numbers; or a
                 DataFrame, a mapping of columns or a list of rows (mappings) with the columns that were trained on.
-            client: The client whose rows they are, where each client's rows were scaled with its own numbers.
+            client: Name of the client whose rows they are, where each client's were scaled with its own numbers.
 
         Raises:
             DataError: If they are no such inputs.

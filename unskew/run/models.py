@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from unskew import models, tasks, wire
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
-from unskew.errors import ConfigError, RunError, did_you_mean
+from unskew.errors import ConfigError, DataError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
 from unskew.files import write_atomically
 from unskew.keys import Key
@@ -311,7 +311,11 @@ def load_model(
 
 
 def predict(
-    model: nn.Module, x: Any, batch_size: int = 256, client: str | None = None, probabilities: bool = False
+    model: nn.Module,
+    x: Any,
+    batch_size: int = 256,
+    client: ClientId | str | None = None,
+    probabilities: bool = False,
 ) -> list[Any]:
     """Predict what the model has learned of each raw input, with a model from `load_model`.
 
@@ -322,20 +326,21 @@ def predict(
         x: Inputs as they were given for training: uint8 images (N, H, W) or (N, H, W, 3), texts, numbers (N, ...), or
             a table with the columns that were trained on, which are filled and scaled as in training.
         batch_size: Inputs that the network takes at once.
-        client: The client whose rows they are, for a global model whose clients scaled their rows each by its own.
+        client: Name of the client whose rows they are, for a global model whose clients scaled their rows each by its
+            own numbers.  A client's own model takes no rows as another's.
         probabilities: Give for each input the probability of every class, {name: probability}, instead; a DataFrame of
             them has a column for each class.
 
     Raises:
         ConfigError: If the model has no card that says how inputs are prepared, or does not learn probabilities.
-        DataError: If the inputs are not of the kind it was trained on.
+        DataError: If the inputs are not of the kind it was trained on, or the model has no numbers of the client.
     """
     card = getattr(model, "unskew", None)
     if not isinstance(card, ModelCard):
         raise ConfigError(
             "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
         )
-    inputs, training = card.inputs.prepare(x, client), model.training
+    inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
     kind = tasks.kind_of(card.task.kind).linked(card.task.loss)
     of_classes = kind.probabilities if card.task.loss in (None, next(iter(kind.losses))) else None
     if probabilities and of_classes is None:
@@ -354,6 +359,19 @@ def predict(
             return [one for batch in outputs for one in kind.predict(batch, card.classes)]
     finally:
         model.train(training)
+
+
+def _whose(card: ModelCard, client: ClientId | str | None) -> ClientId | str | None:
+    """Name of the client whose rows are given; a client's own model takes its own alone."""
+    if client is None or card.client is None:
+        return client
+    name = card.client_name or str(card.client)
+    if client not in (card.client, name):
+        raise DataError(
+            f"this is the own model of client {name!r}, and the rows are said to be of client {client!r}: load a model "
+            f"with load_model(..., client={client!r}), or leave client out"
+        )
+    return card.client_name
 
 
 def save_model(model: nn.Module, path: Path | str) -> None:
