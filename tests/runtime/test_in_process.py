@@ -470,6 +470,19 @@ def test_a_probe_shows_the_links_between_clients_without_the_server() -> None:
     assert trace.transfers == []
 
 
+def test_a_channel_whose_efficiencies_are_none_ends_the_round() -> None:
+    class Off(Asymmetric):
+        def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
+            return super().spectral_efficiency(key, round, hop, nodes) - 99.0
+
+    def plan(a: Any, s: Any, f: Federation) -> Any:
+        yield from probe(3)
+
+    sim = simulator(breaking(plan), channel=Off())
+    with pytest.raises(ProtocolError, match="round 1, hop 3: the channel 'Off' must give"):
+        sim.round(sim.start(), 1)
+
+
 def test_every_ask_of_a_client_has_its_own_key_whatever_its_step_is_called() -> None:
     seen: dict[str, list[int]] = {}
 

@@ -44,7 +44,7 @@ from unskew.runtime.message import NetworkTransfer, Score
 from unskew.tasks.measure import Measure
 from unskew.tree import Params
 from unskew.units import Bytes
-from unskew.world.channel import Channel, Even
+from unskew.world.channel import Channel, Even, efficiency
 from unskew.world.outage import Outage
 
 S = TypeVar("S")
@@ -585,8 +585,7 @@ class _Round:
         """Client-to-client block of the modelled channel; a deployment does not measure its links."""
         driver = self.driver
         nodes = len(driver.clients.ids) + 1
-        gamma = driver.channel.spectral_efficiency(driver.key / "channel", self.t, request.hop, nodes)
-        return torch.as_tensor(gamma)[1:, 1:]
+        return efficiency(driver.channel, driver.key / "channel", self.t, request.hop, nodes)[1:, 1:]
 
     def charge(self, src: int, dst: int, size: Size) -> None:
         if size.bytes:

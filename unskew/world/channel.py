@@ -8,6 +8,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
+from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.registry import Registry
 
@@ -36,6 +37,33 @@ class Even:
     def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
         """`gamma` between any two nodes."""
         return torch.full((nodes, nodes), self.gamma)
+
+
+def efficiency(channel: Channel, key: Key, round: int, hop: int, nodes: int) -> Tensor:
+    """The channel's spectral efficiency [src, dst], bit/s/Hz, (nodes, nodes): a method reckons with what a plug-in says.
+
+    Raises:
+        ProtocolError: If the channel gives another shape, or anything but finite numbers >= 0.
+    """
+    given = channel.spectral_efficiency(key, round, hop, nodes)
+    try:
+        gamma = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        gamma = None
+    if gamma is None or gamma.is_complex():
+        wrong = type(given).__name__ if gamma is None else "complex numbers"
+    elif gamma.shape != (nodes, nodes):
+        wrong = f"shape {tuple(gamma.shape)}"
+    elif len(bad := torch.nonzero(~(gamma.isfinite() & (gamma >= 0)))):
+        src, dst = bad[0].tolist()
+        wrong = f"{gamma[src, dst].item():g} from node {src} to node {dst}"
+    else:
+        return gamma
+    raise ProtocolError(
+        f"round {round}, hop {hop}: the channel {getattr(channel, 'name', type(channel).__name__)!r} must give the "
+        f"spectral efficiency of every link, finite and >= 0, in shape {(nodes, nodes)}, got {wrong}; correct its "
+        "spectral_efficiency"
+    )
 
 
 def _is_channel(kind: Any) -> bool:
