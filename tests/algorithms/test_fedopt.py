@@ -14,7 +14,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from unskew.algorithms.fedprox import FedProx
 from unskew.algorithms.moon import MOON
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, ProtocolError
 from unskew.experiment import config, from_python
 from unskew.protocol import SgdConfig
 from unskew.server.optimise import Adagrad, Adam, Mean, Moments, Momentum, Yogi, momentum
@@ -67,6 +67,45 @@ def test_adam_and_yogi_agree_at_first_when_v_starts_at_zero(d: float, v0: float)
     ]
     same = any(abs(v0 - crossing) < 1e-9 for crossing in (0.0, d * d, 2 * d * d))
     assert torch.allclose(results[0], results[1], rtol=0, atol=1e-12) == same
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A server rule that returns what `how` makes of the mean."""
+
+    how: Any
+    name: str = "wrong"
+
+    def start(self, params: Params) -> Moments:
+        return Moments()
+
+    def step(self, w: Params, mean: Params, moments: Moments) -> Any:
+        return self.how(mean)
+
+
+@pytest.mark.parametrize(
+    ("how", "got"),
+    [
+        (
+            lambda mean: ({n: t.half() for n, t in mean.items()}, Moments()),
+            r"'head.weight' as float16 \(1, 1\) instead of float64",
+        ),
+        (
+            lambda mean: ({n: t[:0] for n, t in mean.items()}, Moments()),
+            r"'head.weight' as float64 \(0, 1\) instead of .* \(1, 1\)",
+        ),
+        (lambda mean: ({n: 1.0 for n in mean}, Moments()), "'head.weight' as float instead of float64"),
+        (lambda mean: ({}, Moments()), "'head.weight' as nothing instead of float64"),
+        (lambda mean: ({**mean, "v": mean["head.weight"]}, Moments()), r"'v' as float64 \(1, 1\) instead of nothing"),
+        (lambda mean: mean, "got one dict"),
+        (lambda mean: None, "got one NoneType"),
+        (lambda mean: (mean,), r"got \(dict\)"),
+        (lambda mean: (mean, None), r"got \(dict, NoneType\)"),
+    ],
+)
+def test_what_a_server_rule_returns_is_checked(springs: Any, how: Any, got: str) -> None:
+    with pytest.raises(ProtocolError, match=f"round 1: step of the server rule 'wrong' must return a pair: .*{got}"):
+        springs(m=[1.0]).play(FedAvg(server=Wrong(how), local=STEP), 1)
 
 
 def test_server_momentum_over_two_rounds(springs: Any, value: Any) -> None:

@@ -36,6 +36,7 @@ from unskew.protocol import (
     step,
 )
 from unskew.reduction import MeanOf, Take, weighted_mean
+from unskew.server import optimise
 from unskew.server.optimise import Mean, Moments, ServerRule
 from unskew.tree import Params
 
@@ -98,7 +99,7 @@ class Averaging(ABC):
         message = ModelMessage(self.shared(state.params, fed.layout))
         to = dict.fromkeys(cohort, message)
         mean = yield from ask(train or self.train, to, reduce=mean_of("params", self.weighting))
-        return FedAvgState(*self.server.step(state.params, mean.value, state.moments))
+        return FedAvgState(*optimise.step(self.server, fed.round, state.params, mean.value, state.moments))
 
     def shared(self, params: Params, layout: Layout) -> Params:
         """Return the part of the global model that travels to clients and back."""

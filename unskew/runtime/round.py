@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from types import GeneratorType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from unskew import wire

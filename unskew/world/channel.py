@@ -40,7 +40,7 @@ class Even:
 
 
 def efficiency(channel: Channel, key: Key, round: int, hop: int, nodes: int) -> Tensor:
-    """The channel's spectral efficiency [src, dst], bit/s/Hz, (nodes, nodes): a method reckons with what a plug-in says.
+    """The channel's spectral efficiency [src, dst], bit/s/Hz, (nodes, nodes), which a method reckons with.
 
     Raises:
         ProtocolError: If the channel gives another shape, or anything but finite numbers >= 0.
