@@ -68,6 +68,16 @@ def test_a_run_under_a_radio_is_priced_under_its_own(here: Path, unskew: Unskew)
     assert found["presets"]["a"]["settings"]["channel"]["kappa"] == 3.0
 
 
+def test_a_run_under_a_channel_of_ones_own_says_that_it_is_priced_under_another(run: Path, unskew: Unskew) -> None:
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace('name = "even"', 'name = "mine:Away"'))
+    said = unskew("price", run)
+    assert "the run's own channel 'mine:Away' tells no powers and no bandwidth" in said.err
+    assert "on the air are those of 'paper' instead; name a cell with --channel" in said.err
+    assert any("mine:Away" in remark for remark in json.loads(unskew("price", run, "--json").out)["remarks"])
+    assert "mine:Away" not in unskew("price", run, "--channel", "p001").err  # one has chosen
+
+
 @pytest.mark.parametrize(
     ("words", "kind", "part"),
     [

@@ -78,7 +78,8 @@ def price(
         summary = cost_summary(run, costs, target)
         several = len(runs) > 1
         rows += [{**row, "method": f"{name}/{row['method']}"} if several else row for row in summary.rows]
-        remarks += [f"{name}: {remark}" if several else remark for remark in summary.remarks]
+        said = (*_replaced(run, channel, ledger, at), *summary.remarks)
+        remarks += [f"{name}: {remark}" if several else remark for remark in said]
         presets[name] = {"channel": at, "settings": plain(preset)}
     if as_json:
         document = {"run": " ".join(presets), "ledger": LEDGERS[ledger], "target": target, "presets": presets}
@@ -111,6 +112,15 @@ def _preset(channel: str | None, ledger: str, run: "RecordedRun") -> "tuple[str,
     if ledger == "subframes":
         return "p001", preset("p001")
     return ("the run's own", PricingPreset(run.channel)) if run.channel is not None else ("paper", preset("paper"))
+
+
+def _replaced(run: "RecordedRun", channel: str | None, ledger: str, at: str) -> list[str]:
+    if channel is not None or run.other_channel is None or ledger == "table3":  # which is of bytes alone
+        return []
+    return [
+        f"the run's own channel {run.other_channel!r} tells no powers and no bandwidth, so costs on the air are "
+        f"those of {at!r} instead; name a cell with --channel"
+    ]
 
 
 Shown = tuple[tuple[str, str], ...]

@@ -98,6 +98,8 @@ class RecordedRun:
         model_bytes: Size of the plain model, four bytes per trainable parameter.
         channel: The radio the run was made under; None if it had none.
         finished: True if the run finished.
+        other_channel: Name of a channel the run was made under that is no radio, and so has no price; None for links
+            that are all even.
     """
 
     folder: Path
@@ -109,6 +111,7 @@ class RecordedRun:
     model_bytes: int
     channel: Radio | None
     finished: bool = True
+    other_channel: str | None = None
 
 
 def read(folder: Path) -> RecordedRun:
@@ -147,9 +150,10 @@ def read(folder: Path) -> RecordedRun:
     curves = {at: record.series.get((*at, record.headline.shared), {}) for at in cells}
     if record.parameters is None:
         raise RunError(f"{folder / 'run.json'}: parameters is required; restore it or run again")
+    channel, other = _channel(record)
     return RecordedRun(
         folder, record.name, trainings, record.headline, curves, record.cells[0].setting,
-        4 * record.parameters, _own_channel(record), record.finished,
+        4 * record.parameters, channel, record.finished, other,
     )  # fmt: skip
 
 
@@ -162,9 +166,10 @@ def _by_cell(
     return rows
 
 
-def _own_channel(record: reader.Record) -> Radio | None:
+def _channel(record: reader.Record) -> tuple[Radio | None, str | None]:
+    """The run's radio, and the name of a channel that is neither a radio nor even."""
     table = reader.configured(record).get("world", {}).get("channel", {})
-    if table.get("name") != "radio":
-        return None
-    radio: Radio = schema.build(Radio, table, "world.channel", str(record.folder / "config.toml"))
-    return radio
+    name = table.get("name", "even")
+    if name != "radio":
+        return None, None if name == "even" else str(name)
+    return schema.build(Radio, table, "world.channel", str(record.folder / "config.toml")), None
