@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from unskew import papers
-from unskew.algorithms import TABLE
+from unskew.algorithms import TABLE, resolve
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.pricing.presets import PRESETS, PricingPreset
@@ -87,6 +87,17 @@ def test_every_method_has_its_page_and_the_readme_links_to_it() -> None:
     pages = [f"docs/algorithms/{method}.md" for method in TABLE]
     assert [p for p in pages if not (ROOT / p).exists()] == []
     assert [p for p in pages if p not in links] == []
+
+
+@pytest.mark.parametrize("method", [m for m, entry in TABLE.items() if entry.limit is not None])
+def test_a_page_that_calls_a_limit_fedavg_names_defaults_that_are_not_fedavgs(method: str) -> None:
+    lines = (ROOT / f"docs/algorithms/{method}.md").read_text("utf-8").splitlines()
+    claims = [s for s in lines if re.search(r"\bis FedAvg\b", s) and not s.startswith("**Tested by**")]
+    default = resolve(method)()
+    if getattr(default, "weighting", "samples") != "samples":
+        assert [s for s in claims if '`weighting = "samples"`' not in s] == []
+    if getattr(default, "local", SgdConfig()) != SgdConfig():
+        assert [s for s in claims if "the same `local`" not in s] == []
 
 
 def test_what_the_readme_calls_planned_is_not_there() -> None:
