@@ -24,12 +24,19 @@ def numbers() -> Any:
 
 # ---------------------------------------------------------------- rows
 @pytest.mark.parametrize("row", range(N))
-@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
-def test_a_value_that_is_no_number_is_named_by_its_row_as_given(row: int, value: float) -> None:
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.nan, "a NaN or infinite value; clean the data or "),
+        (-np.inf, "a NaN or infinite value; clean the data or "),
+        (-1e300, r"the value -1e\+300, and networks take float32, at most 3.4e38; scale the data or "),
+    ],
+)
+def test_a_value_that_is_no_number_is_named_by_its_row_as_given(row: int, value: float, text: str) -> None:
     """A fifth of the rows is set aside for the test part, here any of them: the row is the user's all the same."""
     x = numbers().astype(np.float64)
     x[row, 1] = value
-    with pytest.raises(DataError, match=rf"^mine: x_train\[{row}\] has a NaN or infinite value; clean the data or "):
+    with pytest.raises(DataError, match=rf"^mine: x_train\[{row}\] has {text}"):
         made(x, np.arange(N) % 4)
 
 

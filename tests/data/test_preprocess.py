@@ -354,6 +354,9 @@ def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> 
     assert "Basel" not in mine.unskew.inputs.clients  # what was Basel's stays there
     assert us.predict(whole, rows, client="Bern") == us.predict(mine, rows)
     assert us.predict(mine, rows.to_dicts()[:3]) == us.predict(mine, rows)[:3]
+    assert us.predict(mine, rows.to_dicts()[0]) == us.predict(mine, rows)[:1]  # one row
+    with pytest.raises(DataError, match=r"column 'age' is 1e\+300 in row 1; correct it"):
+        us.predict(mine, [rows.to_dicts()[0], rows.to_dicts()[1] | {"age": 1e300}])
     number = mine.unskew.client
     assert us.predict(mine, rows, client="Bern") == us.predict(mine, rows, client=number) == us.predict(mine, rows)
     for other in ("Basel", "Atlantis", 1 - number):

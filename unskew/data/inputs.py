@@ -75,7 +75,7 @@ class Column:
             client: Number of each row's client, or of all rows' client.
 
         Raises:
-            DataError: If there is a gap and gaps are refused, or a number is infinite.
+            DataError: If there is a gap and gaps are refused, or a number is infinite in float32.
         """
         missing = np.isnan(values) if self.kind == "number" else np.array([v is None for v in values], bool)
         gaps = [missing[:, None] & (not self.gaps_unlearnt)] if self.gaps else []
@@ -84,9 +84,11 @@ class Column:
             width = len(self.values)
             code = np.array([-1 if v is None else number.get(v, width if self.other else -1) for v in values], int)
             return np.concatenate([code[:, None] == np.arange(width + self.other), *gaps], 1, dtype=np.float64)
-        bad = np.flatnonzero(np.isinf(values) | (missing & (not self.fill)))
+        with np.errstate(over="ignore"):  # networks take float32, in which larger numbers are infinite
+            bad = np.flatnonzero(np.isinf(values.astype(np.float32)) | (missing & (not self.fill)))
         if len(bad):
-            state = "has no value" if missing[bad[0]] else "is infinite"
+            one = values[bad[0]]
+            state = "has no value" if missing[bad[0]] else "is infinite" if np.isinf(one) else f"is {one:g}"
             raise DataError(f"column {self.name!r} {state} in {place(bad[0])}; correct it, or leave the row out")
         if self.fill:
             values = np.where(missing, _of_client(self.fill, client), values)
@@ -145,7 +147,7 @@ class Inputs:
 
         Args:
             x: Images (N, H, W) or (N, H, W, channels) with whole values from 0 to 255; texts; an array of numbers; or a
-                DataFrame, a mapping of columns or a list of rows (mappings) with the columns that were trained on.
+                DataFrame, a mapping of columns, a row (mapping) or a list of rows with the columns that were trained on.
             client: Name of the client whose rows they are, where each client's were scaled with its own numbers.
 
         Raises:
@@ -213,11 +215,13 @@ def prepared(
 
 
 def raw_table(x: Any, names: Sequence[str]) -> dict[str, Array]:
-    """Named columns of a DataFrame, a mapping of columns, a list of rows, or of an array (N, columns) by place.
+    """Named columns of a DataFrame, a mapping of columns, rows (mappings), one row, or an array (N, columns) by place.
 
     Raises:
         DataError: If there is no such column, or a value is neither a number nor a word.
     """
+    if isinstance(x, Mapping) and x and all(isinstance(v, str) or not hasattr(v, "__len__") for v in x.values()):
+        x = [x]  # one row
     if isinstance(x, list | tuple) and x and all(isinstance(row, Mapping) for row in x):
         x = {name: [row.get(name) for row in x] for name in names if any(name in row for row in x)}
     if not hasattr(x, "columns") and not isinstance(x, Mapping):
