@@ -34,6 +34,16 @@ def test_a_file_that_cannot_be_written_leaves_the_older_one_and_says_which_it_is
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_file_in_no_folder_is_the_only_one_that_the_error_names(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        write_atomically(tmp_path / "no" / "file", "text")
+    assert str(caught.value) == f"[Errno {errno.ENOENT}] No such file or directory: {str(tmp_path / 'no' / 'file')!r}"
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        write_atomically(tmp_path / "folder", "text")  # renaming fails, which has two names
+    assert str(caught.value) == f"[Errno {errno.EISDIR}] Is a directory: {str(tmp_path / 'folder')!r}"
+
+
 def test_a_request_to_stop_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def impatient(fd: int) -> None:
         raise KeyboardInterrupt

@@ -36,7 +36,8 @@ def write_atomically(path: Path, content: Content, mode: int = 0o666) -> None:
         with suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError):  # what fails in writing does not say where
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            del error.filename2  # None would be named as a second file
         raise
     sync_folder(path.parent)
 

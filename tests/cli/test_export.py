@@ -63,6 +63,11 @@ def test_what_cannot_be_exported_is_refused_in_one_line(run: Path, unskew: Unske
         (("r", "--method", "FedPer (heads)"), "there is no global model of FedPer (heads), seed 0: say whose"),
         (("r", "--method", "fedavg", "--client", "9"), "there is no client 9 of fedavg, seed 0; clients are 0 to 3"),
         (("r", "--method", "fedavg", "--out", "tiny.toml"), "tiny.toml exists already; choose another --out"),
+        (
+            ("r", "--method", "fedavg", "--out", "no/such/m.safetensors"),
+            "there is no folder no/such; make it, or choose",
+        ),
+        (("r", "--method", "fedavg", "--out", "tiny.toml/m"), "there is no folder tiny.toml; make it, or choose"),
         ((".",), "has no models"),
     ):
         said = unskew("export", *words)

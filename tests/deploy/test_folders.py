@@ -239,6 +239,11 @@ def test_a_network_file_that_cannot_be_is_refused_by_its_key(tmp_path: Path, tex
         folders.address(tmp_path)
 
 
+def test_a_network_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "network.toml").write_text('host = "a"\nport = 1\n', "utf-8-sig")
+    assert folders.address(tmp_path) == Address("a", 1)
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DeployError, match=r"has no network\.toml; it is not a folder that unskew deploy pack made"):
         folders.address(tmp_path)

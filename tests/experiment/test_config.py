@@ -332,6 +332,11 @@ def test_there_are_bounds_to_test() -> None:
 
 
 # ---------------------------------------------------------------- files
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "windows.toml").write_text('name = "é"\r\nrounds = 3\r\n', "utf-8-sig")
+    assert config.read_toml(tmp_path / "windows.toml") == {"name": "é", "rounds": 3}
+
+
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none\.toml: No such file"):
         config.load(tmp_path / "none.toml")

@@ -34,6 +34,8 @@ def export(
     path = out or Path(f"{as_file(card.method)}-{whose}-seed{card.seed}.safetensors")
     if path.exists():
         raise RunError(f"{path} exists already; choose another --out")
+    if not path.absolute().parent.is_dir():
+        raise RunError(f"there is no folder {path.parent}; make it, or choose another --out")
     models.export(folder, path, card.method, card.client, card.seed)
     if as_json:
         print(json.dumps({"file": str(path), **asdict(card)}))

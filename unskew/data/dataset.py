@@ -309,8 +309,8 @@ def check_values(name: str, what: str, x: npt.NDArray[Any]) -> None:
             if finite.size == x[i].size:
                 beyond = finite.flat[int(np.abs(finite).argmax())]
                 raise DataError(
-                    f"{name}: {what}[{i}] has the value {beyond:g}, and networks take float32, at most 3.4e38; scale the "
-                    "data or leave the example out"
+                    f"{name}: {what}[{i}] has the value {beyond:g}, and networks take float32, at most 3.4e38; scale "
+                    "the data or leave the example out"
                 )
             raise DataError(f"{name}: {what}[{i}] has a NaN or infinite value; clean the data or leave the example out")
 

@@ -147,7 +147,7 @@ class Inputs:
 
         Args:
             x: Images (N, H, W) or (N, H, W, channels) with whole values from 0 to 255; texts; an array of numbers; or a
-                DataFrame, a mapping of columns, a row (mapping) or a list of rows with the columns that were trained on.
+                DataFrame, a mapping of columns, a row (mapping) or a list of rows, with the columns trained on.
             client: Name of the client whose rows they are, where each client's were scaled with its own numbers.
 
         Raises:

@@ -116,7 +116,7 @@ def read_settings(path: Path, kind: type[T]) -> T:
         ConfigError: If the file is not TOML, or a setting in it is unknown or not allowed.
     """
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        table: dict[str, Any] = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise DeployError(
             f"{path.parent} has no {path.name}; it is not a folder that unskew deploy pack made"

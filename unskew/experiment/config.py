@@ -505,7 +505,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: If the file is missing or is not TOML.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # Windows' editors begin a file with a byte-order mark
         if DEEPEST.search(text):  # tomllib takes time by the square of a key's parts: minutes for 40 kB
             raise RecursionError
         return tomllib.loads(text)

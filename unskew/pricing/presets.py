@@ -45,7 +45,7 @@ def preset(name: str) -> PricingPreset:
     if path.suffix != ".toml":
         raise ConfigError(f"no channel is called {name!r}; choose {', '.join(PRESETS)}, or a file that ends in .toml")
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
+        table = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; choose {', '.join(PRESETS)}, or write it") from None
     except ValueError as error:

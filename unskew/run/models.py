@@ -324,7 +324,7 @@ def predict(
 
     Args:
         x: Inputs as they were given for training: uint8 images (N, H, W) or (N, H, W, 3), texts, numbers (N, ...), or
-            a table, or one row of it, with the columns that were trained on, which are filled and scaled as in training.
+            a table or a row of it, with the columns that were trained on, which are filled and scaled as in training.
         batch_size: Inputs that the network takes at once.
         client: Name of the client whose rows they are, for a global model whose clients scaled their rows each by its
             own numbers.  A client's own model takes no rows as another's.
