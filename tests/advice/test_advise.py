@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,6 +26,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.report.worth import Gain
 from unskew.run.setup import InMemoryInputs, divide
+from unskew.tasks.binary import BINARY
 from unskew.tasks.measure import ACCURACY, Measure
 
 Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
@@ -201,6 +202,68 @@ def test_of_a_measure_without_rows_the_mean_gain_has_an_interval_over_sites() ->
     whole, of_sites = gain([ours], [theirs], Measure("auroc", "AUROC", percent=False))
     assert whole.low == pytest.approx(0.2 - 4.30265 * 0.1 / math.sqrt(3), abs=1e-4)
     assert all(g.low is None for g in of_sites.values())
+
+
+AUROC = BINARY.headline
+
+
+def _ranked(scores: Sequence[float], y: Sequence[int]) -> Scores:
+    """Scores of one site by AUROC, from the log odds that its model gives its rows."""
+    outputs, labels = torch.tensor(scores)[:, None], torch.tensor(y)
+    assert AUROC.whole is not None
+    rows = AUROC.rows_of(outputs, labels)
+    return Scores({0: AUROC.whole(outputs.numpy(), labels.numpy())}, {}, {} if rows is None else {0: rows})
+
+
+def test_a_site_s_auroc_has_delong_s_paired_interval_over_its_test_rows() -> None:
+    """Ten rows of each class; positives at 4 and 2, negatives at 3 and 1: shares 1 and 1/2 of the other class below.
+
+    The other model turns the positives round: both areas are .75.  Differences of the positives' shares are ∓1/2, of
+    the negatives' 0: S = 10 * .25 / 9, variance S / 10.  A model alone has twice 10 * .0625 / 9 / 10.
+    """
+    y = [1, 1, 0, 0] * 5
+    one, other = _ranked([4.0, 2.0, 3.0, 1.0] * 5, y), _ranked([2.0, 4.0, 3.0, 1.0] * 5, y)
+    assert one.by_row[0].mean() == pytest.approx(0.75)
+    assert one.by_row[0].var() / 20 == pytest.approx(2 * 0.0625 / 9)
+    _, of_sites = gain([one], [other], AUROC)
+    half = 1.959964 * math.sqrt(0.25 / 9)
+    assert of_sites[0].low == pytest.approx(-half, abs=1e-6)
+    assert of_sites[0].high == pytest.approx(half, abs=1e-6)
+    _, still = gain([one] * 3, [other] * 3, AUROC)  # seeds that agree do not make it narrower
+    assert still[0] == of_sites[0]
+
+
+def test_few_rows_of_a_class_leave_a_site_s_auroc_open_however_seeds_agree() -> None:
+    y = [1] * 9 + [0] * 50
+    better, worse = _ranked([1.0] * 9 + [0.0] * 50, y), _ranked([0.0] * 59, y)
+    _, of_sites = gain([better] * 5, [worse] * 5, AUROC)
+    assert (of_sites[0].mean, of_sites[0].low, of_sites[0].verdict) == (0.5, None, "open")
+
+
+def test_of_a_measure_without_rows_seeds_alone_name_no_site() -> None:
+    ours, theirs = Scores({0: 0.8, 1: 0.8}, {}), Scores({0: 0.5, 1: 0.4}, {})
+    _, of_sites = gain([ours] * 3, [theirs] * 3, Measure("concordance", "concordance index", percent=False))
+    assert [g.verdict for g in of_sites.values()] == ["open", "open"]
+
+
+def test_what_intervals_are_over_and_why_a_site_has_none_is_said(simple: Advice) -> None:
+    def said(gains: Sequence[Gain], measure: Measure) -> tuple[str, str]:
+        task = SimpleNamespace(headline=measure)
+        setup = cast(Any, SimpleNamespace(**{**vars(simple.sites.setup), "task": task}))
+        check = dataclasses.replace(simple.check, by_site={simple.check.chosen or "": dict(enumerate(gains))})
+        of = dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=setup), check=check)
+        answers = dict(of.sentences())
+        return answers["Which sites benefit?"], answers["How certain is this?"]
+
+    known, none = Gain(0.1, 0.05, 0.15, "test examples"), Gain(0.1, None, None, "")
+    who, sure = said([known, none, known, known], AUROC)
+    assert "site B has fewer than 10 test rows of one class, too few to tell its gain from chance." in who
+    assert "of a site that of the two over seeds and over its test rows" in sure
+    assert "Of 3 sites about 0.15" in sure
+    who, sure = said([none] * 4, Measure("concordance", "concordance index", percent=False))
+    assert "there is no interval over test rows for concordance index" in who
+    assert "of a site" not in sure
+    assert "by chance alone" not in sure
 
 
 # ---------------------------------------------------------------- groups

@@ -17,6 +17,7 @@ from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
 from unskew.report.worth import MOST_NAMED, Gain, bracket, no_verdict
 from unskew.run.progress import duration
+from unskew.tasks.measure import FEWEST
 from unskew.words import labels_alike, listed
 
 Verdict = Literal["join", "alone", "undecided"]
@@ -206,7 +207,20 @@ class Advice:
             verb = "trains by itself" if len(lone) == 1 else "train by themselves"
             rest += f"; {listed(lone)} {verb}" if len(lone) <= MOST_NAMED else f"; {len(lone)} sites {verb}"
         text = f"With {self.check.chosen}, {'; '.join(parts)}{rest}."
-        return " ".join(filter(None, (text[:1].upper() + text[1:], no_verdict(self.unjudged, m))))
+        return " ".join(filter(None, (text[:1].upper() + text[1:], self._without(), no_verdict(self.unjudged, m))))
+
+    def _without(self) -> str:
+        """A sentence on sites whose gain has no interval: what is open there is not a matter of its size."""
+        m = self.sites.measure
+        names = [self.sites.names[c] for c, g in self.by_site.items() if g.low is None]
+        if not names:
+            return ""
+        if m.by_row is None and not m.of_rows:
+            return f"Of single sites nothing is said: there is no interval over test rows for {m.label}."
+        few = "a single test row" if m.of_rows else f"fewer than {FEWEST} test rows of one class"
+        shown = listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} sites"
+        have, their = ("has", "its") if len(names) == 1 else ("have", "their")
+        return f"{shown} {have} {few}, too few to tell {their} gain from chance."
 
     def _with_whom(self) -> str:
         names, cosines = self.sites.names, self.measured.cosines
@@ -300,12 +314,17 @@ class Advice:
     def _sure(self) -> str:
         n = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site)
         seeds = len(self.check.seeds)
-        text = (
-            f"95 % intervals over {seeds} fresh seed{'s' * (seeds != 1)} and {n:,} test rows that no choice has seen, "
-            "the wider of the two. Those of a run of the experiment below are over seeds alone, and do not cover the "
-            "choice of test rows."
+        fresh = f"{seeds} fresh seed{'s' * (seeds != 1)}"
+        rows = f"{n:,} test rows that no choice has seen"
+        named = sum(g.low is not None for g in self.by_site.values())
+        if self.sites.measure.of_rows:
+            text = f"95 % intervals over {fresh} and {rows}, the wider of the two."
+        else:
+            text = f"On {rows}: of the mean the wider of the 95 % intervals over {fresh} and over sites"
+            text += ", of a site that of the two over seeds and over its test rows." if named else "."
+        text += (
+            " Those of a run of the experiment below are over seeds alone, and do not cover the choice of test rows."
         )
-        named = len(self.by_site)
         if named > 1:
             text += f" Of {named} sites about {0.05 * named:.2g} would be reported to gain or lose by chance alone."
         race = self.race

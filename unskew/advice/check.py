@@ -4,9 +4,10 @@ A gain is a site's result minus its result alone, above zero where it is better 
 Student's over seeds, which covers initial models, cohorts and batches; and the normal one over the site's test rows of
 their differences, averaged over seeds, which covers who happened to be tested.  For shares of rows the second is the
 adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics
-in Medicine 24, 2005: half an observation more in each of the four cells, so that few rows never look certain.  Of a
-measure that is not a mean over rows, as AUROC, the second interval of the mean gain is Student's over sites, and a site
-has only that over seeds.
+in Medicine 24, 2005: half an observation more in each of the four cells, so that few rows never look certain.  For a
+site's AUROC it is DeLong's of two correlated ones.  Of a measure that is not a mean over rows, as AUROC, the second
+interval of the mean gain is Student's over sites.  A site for which there is no second interval has none at all: seeds
+alone do not tell whether it gains, because its test rows are the same under all of them.
 """
 
 import math
@@ -187,23 +188,30 @@ def gain(
     means: dict[ClientId, list[float]] = {
         c: [sign * (a.values[c] - b.values[c]) for a, b in zip(these, those, strict=True)] for c in both
     }
-    rows: dict[ClientId, Floats] = {
-        c: np.mean([sign * (a.each[c] - b.each[c]) for a, b in zip(these, those, strict=True)], axis=0)
-        for c in both
-        if all(c in s.each for s in (*these, *those))
-    }
+    rows = _differences([s.each for s in these], [s.each for s in those], sign)
+    by_row = rows or _differences([s.by_row for s in these], [s.by_row for s in those], sign)
     of_sites = {
-        c: _gain(means[c], None if c not in rows else _variance(rows[c], measure), measure.percent, confidence)
+        c: _gain(means[c], None if c not in by_row else _variance(by_row[c], measure), measure.percent, confidence)
         for c in both
     }
     whole = [statistics.fmean(of_seed) for of_seed in zip(*means.values(), strict=True)]
-    known = list(rows.values())
+    known = [rows[c] for c in both if c in rows]
     if len(known) == len(both):
         variance = pooled_variance(known) * sum(1 / len(r) for r in known) / len(known) ** 2
         return _gain(whole, variance, measure.percent, confidence), of_sites
     ends = interval([statistics.fmean(of_seeds) for of_seeds in means.values()], confidence)
     over_sites = None if ends is None else ((ends[1] - ends[0]) / 2 / _z(confidence)) ** 2
     return _gain(whole, over_sites, measure.percent, confidence), of_sites
+
+
+def _differences(
+    these: Sequence[Mapping[ClientId, Floats]], those: Sequence[Mapping[ClientId, Floats]], sign: float
+) -> dict[ClientId, Floats]:
+    """Differences by row of the sites that have them under every seed, the mean over seeds."""
+    return {
+        c: np.mean([sign * (a[c] - b[c]) for a, b in zip(these, those, strict=True)], axis=0)
+        for c in set.intersection(*(set(s) for s in (*these, *those)))
+    }
 
 
 def _z(confidence: float) -> float:
@@ -213,6 +221,8 @@ def _z(confidence: float) -> float:
 def _variance(rows: Floats, measure: Measure) -> float | None:
     """The variance of the mean of a site's differences, by row."""
     n = len(rows)
+    if measure.by_row is not None:
+        return float(rows.var()) / n  # DeLong's degrees of freedom are in the values
     if measure.percent:
         mean = float(rows.sum()) / (n + 2)
         return ((float((rows**2).sum()) + 1) / (n + 2) - mean**2) / (n + 2)
@@ -220,15 +230,16 @@ def _variance(rows: Floats, measure: Measure) -> float | None:
 
 
 def _gain(of_seeds: Sequence[float], variance: float | None, share: bool, confidence: float) -> Gain:
-    """A gain with the wider of its two intervals; `variance` is that over test rows, a share changes by one at most."""
-    if not of_seeds:
-        return Gain(math.nan, None, None, "")
+    """A gain with the wider of its two intervals; `variance` is that over test rows, a share changes by one at most.
+
+    Without a variance it has none.
+    """
+    if not of_seeds or variance is None:
+        return Gain(statistics.fmean(of_seeds) if of_seeds else math.nan, None, None, "")
     mean = statistics.fmean(of_seeds)
     ends = interval(of_seeds, confidence)
     over_seeds = 0.0 if ends is None else (ends[1] - ends[0]) / 2
-    over_rows = 0.0 if variance is None else _z(confidence) * math.sqrt(variance)
-    if ends is None and variance is None:
-        return Gain(mean, None, None, "")
+    over_rows = _z(confidence) * math.sqrt(variance)
     half = max(over_seeds, over_rows)
     low, high = (max(mean - half, -1.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
     return Gain(mean, low, high, "seeds" if over_seeds > over_rows else "test examples")

@@ -159,10 +159,12 @@ class Scores:
     Attributes:
         values: The headline of each site; sites without rows, or for which it is not defined, are left out.
         each: Its value for each row, where it is a mean over rows.
+        by_row: `Measure.by_row` of each site, where it has that.
     """
 
     values: Mapping[ClientId, float]
     each: Mapping[ClientId, Floats]
+    by_row: Mapping[ClientId, Floats] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -299,4 +301,9 @@ class Training:
         each = {c: columns[0].double().cpu().numpy() for c, columns in measured.items()} if headline.of_rows else {}
         if any(math.isinf(v) or (math.isnan(v) and headline.each is not None) for v in values.values()):
             raise DivergedError(f"its {headline.label} is not finite after round {self.at}")
-        return Scores({c: v for c, v in values.items() if not math.isnan(v)}, each)
+        by_row = {c: headline.rows_of(*columns[-2:]) for c, columns in measured.items() if headline.by_row is not None}
+        return Scores(
+            {c: v for c, v in values.items() if not math.isnan(v)},
+            each,
+            {c: rows for c, rows in by_row.items() if rows is not None},
+        )

@@ -108,11 +108,12 @@ class TaskKind:
         report = self.report
 
         def seen(measure: Measure) -> Measure:
-            each, whole = measure.each, measure.whole
+            each, whole, by_row = measure.each, measure.whole, measure.by_row
             return dataclasses.replace(
                 measure,
                 each=each and (lambda outputs, y: each(link(outputs), y)),
                 whole=whole and (lambda outputs, y: whole(of_arrays(outputs), y)),
+                by_row=by_row and (lambda outputs, y: by_row(of_arrays(outputs), y)),
             )
 
         return dataclasses.replace(

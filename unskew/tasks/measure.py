@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Direction = Literal["higher", "lower"]
 
+FEWEST = 10
+"""Test examples of a class below which a client's AUROC says nothing: DeLong's variance needs about as many."""
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -34,6 +37,8 @@ class Measure:
         whole: Value of all examples together from (outputs, targets), NaN where it is not defined, as the area under
             the curve of a single class.  A measure has one of the two.
         link: From the mean of `each` to the measure, as exp makes perplexity of the mean loss; the mean itself if none.
+        by_row: Beside `whole`, where its variance is known: a value of each example from (outputs, targets), (n,),
+            whose mean is the measure, and whose variance over n is that of the measure; None where they are too few.
     """
 
     name: str
@@ -45,6 +50,9 @@ class Measure:
     each: "Callable[[Tensor, Tensor], Tensor] | None" = field(default=None, compare=False, repr=False)
     whole: "Callable[[npt.NDArray[np.float64], Array], float] | None" = field(default=None, compare=False, repr=False)
     link: "Callable[[float], float] | None" = field(default=None, compare=False, repr=False)
+    by_row: "Callable[[npt.NDArray[np.float64], Array], npt.NDArray[np.float64] | None] | None" = field(
+        default=None, compare=False, repr=False
+    )
 
     def of_mean(self, mean: float) -> float:
         """The measure of examples of which `each` has this mean."""
@@ -179,6 +187,10 @@ class Measure:
     def turned(self) -> str:
         """End of a sentence about gains, where lower is better: that their sign is reversed; else empty."""
         return "" if self.higher else ", with the sign reversed so that positive is better"
+
+    def rows_of(self, outputs: "Tensor", y: "Tensor") -> "npt.NDArray[np.float64] | None":
+        """The values of `by_row`; None where there are none."""
+        return None if self.by_row is None else self.by_row(outputs.double().cpu().numpy(), y.cpu().numpy())
 
     def card(self) -> dict[str, Any]:
         """The measure as a run's folder holds it."""
