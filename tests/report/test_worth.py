@@ -82,6 +82,47 @@ def test_the_interval_of_the_mean_adds_up_the_clients_variances() -> None:
     assert (whole.high or 0.0) - whole.mean == pytest.approx(0.1293, abs=1e-4)
 
 
+RANKED = Measure("auroc", "AUROC", percent=False)
+
+
+def ranked(counts: tuple[tuple[int, int], ...], seeds: int = 4) -> Record:
+    """Sites that gain .1 of AUROC under every seed, all but the last; their test examples of "no" and "yes"."""
+    of = {
+        "alone": {s: (0.7, 0.7 + s / 1000, 0.6) for s in range(seeds)},
+        "fed": {s: (0.8 - s / 1000, 0.8, 0.6) for s in range(seeds)},
+    }
+    r = record(of, n=tuple(sum(c) for c in counts), headline=RANKED)
+    split = replace(r.partitions[0], classes=("no", "yes"), label_counts=((1, 1),) * 3, test_counts=counts)
+    return replace(r, partitions=dict.fromkeys(range(seeds), split))
+
+
+def test_of_auroc_the_site_with_the_fewest_test_examples_of_a_class_is_named() -> None:
+    text = worth.words(ranked(((60, 40), (40, 40), (45, 31))))
+    assert text.startswith("Federation is worth it")
+    assert text.endswith("The intervals do not cover the choice of test examples: Genf has 31 of class yes.")
+    few = worth.words(ranked(((60, 40), (40, 40), (45, 29))))
+    assert few.startswith("On few test examples (Genf has 29 of class yes), federation is worth it")
+    assert few.endswith("The intervals do not cover the choice of test examples.")
+
+
+def test_a_site_with_too_few_test_examples_of_a_class_is_open_and_if_most_have_so_is_the_mean() -> None:
+    of = worth.worths(ranked(((98, 2), (90, 10), (45, 30))))[0]
+    assert [c.gain.verdict for c in of.clients] == ["open", "gains", "open"]
+    assert of.whole.verdict == "gains"
+    r = ranked(((98, 2), (91, 9), (45, 30)))
+    assert worth.worths(r)[0].whole.verdict == "open"
+    text = worth.words(r)
+    assert "(Basel has 2 of class yes), federation has not been shown to be worth it" in text
+    assert "A client with fewer than 10 test examples of a class has no interval: it says too little." in text
+    assert "one seed" not in text
+
+
+def test_of_every_measure_it_is_said_that_intervals_do_not_cover_the_choice_of_test_examples() -> None:
+    seeds = {s: (6.0 + s / 100, 6.0, 6.0) for s in range(3)}
+    text = worth.words(record({"alone": seeds, "m": seeds}, n=(100, 100, 40), headline=ERROR))
+    assert text.endswith("The intervals do not cover the choice of test examples: Genf has 40.")
+
+
 def test_where_lower_is_better_a_gain_is_still_above_zero() -> None:
     r = record({"alone": {0: (6.0, 6.0, 6.0)}, "m": {0: (5.0, 6.0, 7.5)}}, headline=ERROR)
     basel, _, genf = (c.gain for c in worth.worths(r)[0].clients)
@@ -191,6 +232,7 @@ def test_what_a_site_is_worth_to_the_others_by_hand() -> None:
     assert of.to_others == pytest.approx((0.05,))
     assert of.to_itself == pytest.approx((0.05,))
     assert of.unadapted == pytest.approx((0.4,))
+    assert worth.uncovered(whole).endswith("test examples: Genf has 16, so that one more right is 6.2 points")
 
 
 def test_clients_known_by_number_are_matched_although_they_are_renumbered() -> None:

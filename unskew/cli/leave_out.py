@@ -44,6 +44,7 @@ def leave_one_out(
     """
     from unskew.report import read
     from unskew.report.contributions import contributions
+    from unskew.report.worth import uncovered
     from unskew.run.leave_out import WITH_ALL, run, runs
     from unskew.run.progress import watching
 
@@ -59,10 +60,12 @@ def leave_one_out(
     records = {each.client: read(folder / each.folder) for each in left_out}
     whole = records[None]
     of = contributions(whole, {client: record for client, record in records.items() if client is not None})
+    note = uncovered(whole)
     if as_json:
-        print(json.dumps({"run": chosen.name, "with_all": str(folder / WITH_ALL), "rows": [c.to_json() for c in of]}))
+        head = {"run": chosen.name, "with_all": str(folder / WITH_ALL), "note": note}
+        print(json.dumps({**head, "rows": [c.to_json() for c in of]}))
         return
-    Console().print(_table(chosen.name, of, whole.headline))
+    Console().print(_table(chosen.name, of, whole.headline, note))
 
 
 def _cost(left_out: "Sequence[LeftOut]") -> str:
@@ -78,13 +81,14 @@ def _cost(left_out: "Sequence[LeftOut]") -> str:
     return f"{runs}; about {each} each, {duration(max(forecast.seconds, 1.0) * len(left_out))} in all"
 
 
-def _table(name: str, of: "Sequence[Contribution]", measure: "Measure") -> Table:
+def _table(name: str, of: "Sequence[Contribution]", measure: "Measure", note: str) -> Table:
     unit = f", {measure.points}" if measure.points else ""
     turned = "" if measure.higher else "; above zero is better"
     table = Table(
         title=escape(f"{name}: what a site's taking part is worth, {measure.label}{unit}"),
         caption=f"means over seeds with 95 % intervals{turned}; to the others: their results with it minus without it; "
-        "to itself: its result minus what it gets as a newcomer, adapted on its own data, or as served",
+        "to itself: its result minus what it gets as a newcomer, adapted on its own data, or as served; "
+        f"{escape(note)}",
         box=SIMPLE,
         padding=(0, 1),
     )

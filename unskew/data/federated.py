@@ -103,6 +103,12 @@ class FederatedData:
         """Training examples of each class at each client, (clients, classes)."""
         return self._counts(self.dataset.labels.numpy(), self.dataset.num_classes)
 
+    @property
+    def test_counts(self) -> npt.NDArray[np.int64]:
+        """Test examples of each class at each client, (clients, classes)."""
+        test, data = self.clients.test, self.dataset
+        return skew.counts_of(test.values.numpy(), test.sizes, data.labels.numpy(), data.num_classes)
+
     def _counts(self, values: npt.NDArray[np.int64], kinds: int) -> npt.NDArray[np.int64]:
         train = self.clients.train
         return skew.counts_of(train.values.numpy(), train.sizes, values, kinds)
@@ -359,7 +365,13 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
     return {
         **head,
         "clients": [dict(zip(PARTS, parts, strict=True)) for parts in fed.clients.lists()],
-        "stats": {"sizes": counts.sum(1).tolist(), "label_counts": counts.tolist(), **means, **reached},
+        "stats": {
+            "sizes": counts.sum(1).tolist(),
+            "label_counts": counts.tolist(),
+            "test_counts": fed.test_counts.tolist(),
+            **means,
+            **reached,
+        },
     }
 
 
@@ -373,7 +385,8 @@ def to_columns(fed: FederatedData) -> dict[str, npt.NDArray[Any]]:
     indices = {name: part.values.numpy().astype(kind) for name, part in parts.items()}
     sizes = {f"{name}_sizes": part.sizes.astype(kind) for name, part in parts.items()}
     domains = {} if fed.domains is None else {"domains": np.array(fed.domains, np.int64)}
-    return {**indices, **sizes, "label_counts": fed.label_counts.astype(kind), **domains}
+    counts = {"label_counts": fed.label_counts.astype(kind), "test_counts": fed.test_counts.astype(kind)}
+    return {**indices, **sizes, **counts, **domains}
 
 
 def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:

@@ -157,9 +157,13 @@ def client_columns(folder: Path) -> Iterator[ClientColumns]:
 
 @dataclass(frozen=True, eq=False)
 class PartitionColumns:
-    """One seed's division: training examples by client and class, and the domain of each client of one domain."""
+    """One seed's division: training examples by client and class, and the domain of each client of one domain.
+
+    Test examples by client and class are empty in folders that were written without them.
+    """
 
     label_counts: npt.NDArray[np.int64]
+    test_counts: npt.NDArray[np.int64]
     domains: npt.NDArray[np.int64]
 
 
@@ -171,10 +175,13 @@ def partition_columns(folder: Path, seed: int) -> PartitionColumns:
     """
     path = folder / partition_file(seed)
     label_counts = read(path, {"label_counts": "i"})["label_counts"]
+    test_counts = read(path, {"test_counts": "i"}, optional=True).get("test_counts", np.empty((0, 0), np.int64))
     domains = read(path, {"domains": "i"}, optional=True).get("domains", np.empty(0, np.int64))
     if label_counts.ndim != 2 or (label_counts < 0).any() or len(domains) not in (0, len(label_counts)):
         raise refusal(path, None, "label_counts must be a table of counts, and domains one for each of its rows")
-    return PartitionColumns(label_counts, domains)
+    if test_counts.ndim != 2 or len(test_counts) not in (0, len(label_counts)):
+        raise refusal(path, None, "test_counts must be a table with a row for each client")
+    return PartitionColumns(label_counts, test_counts, domains)
 
 
 def training_rows(folder: Path, seed: int) -> Iterator[list[int]]:

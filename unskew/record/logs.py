@@ -226,10 +226,11 @@ class RunCard(TypedDict):
 
 
 class SplitStats(TypedDict):
-    """Statistics of the clients' training examples, in partition.json."""
+    """Statistics of the clients' training examples, and the classes of their test examples, in partition.json."""
 
     sizes: NotRequired[list[Count]]
     label_counts: NotRequired[list[list[Count]]]
+    test_counts: NotRequired[list[list[Count]]]
     iid_distance: float
     js: float
     effective_classes: float

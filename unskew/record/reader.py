@@ -41,7 +41,8 @@ class DataSplit:
 
     `domains` has one entry per client; it is empty if a client has examples of several domains, or the data have none.
     `client_names` and `classes` are empty if clients or labels are known only by number.  `unseen` has the sizes of the
-    clients that came after training, of which nothing else here knows.
+    clients that came after training, of which nothing else here knows.  `test_counts` are label counts of the clients'
+    test examples, empty where the folder has none.
     """
 
     dataset: str
@@ -58,6 +59,7 @@ class DataSplit:
     client_names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     unseen: tuple[int, ...] = ()
+    test_counts: tuple[tuple[int, ...], ...] = ()
 
     def client(self, number: int) -> str:
         """The client's name, or its number if it has none."""
@@ -511,16 +513,17 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
         if "columns" in card:
             arrays = columns.partition_columns(path.parent, int(seed))
             label_counts, domains = arrays.label_counts.tolist(), arrays.domains.tolist()
-            sizes = arrays.label_counts.sum(1).tolist()
+            sizes, tested = arrays.label_counts.sum(1).tolist(), arrays.test_counts.tolist()
         elif "sizes" in stats and "label_counts" in stats:
             sizes, label_counts, domains = stats["sizes"], stats["label_counts"], stats.get("domains", [])
+            tested = stats.get("test_counts", [])
         else:
             raise refusal(path, None, f"seeds.{seed}.stats must have sizes and label_counts, or seeds.{seed} columns")
         clients, labels = len(sizes), {len(counts) for counts in label_counts}
         if len(label_counts) != clients or len(labels) > 1:
             raise refusal(path, None, f"label_counts must be a table with a row for each of {clients} clients")
         names, classes = card.get("client_names") or [], card.get("classes") or []
-        for what, of in (("domains", domains), ("client_names", names)):
+        for what, of in (("domains", domains), ("client_names", names), ("test_counts", tested)):
             if len(of) not in (0, clients):
                 raise refusal(path, None, f"{what} must have one for each of {clients} clients, got {len(of)}")
         partitions[int(seed)] = DataSplit(
@@ -538,6 +541,7 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
             client_names=tuple(names),
             classes=tuple(classes) if labels == {len(classes)} else (),
             unseen=tuple(card["unseen"]["sizes"]) if "unseen" in card else (),
+            test_counts=tuple(map(tuple, tested)),
         )
     return dict(sorted(partitions.items()))
 

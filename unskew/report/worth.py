@@ -4,7 +4,8 @@ The result of a client is the headline of its own model on its own test data.  A
 under local-only training in the same run, with the sign turned where lower is better: above zero the client is better
 off.  Its interval is Student's of the paired differences over seeds; where there is one seed, and the headline is a
 share of examples, it is the normal interval over test examples, as if the two models erred independently, which is wide
-where they err on the same examples.  Neither covers the other's chance, and the words say which one it is.
+where they err on the same examples.  Neither covers the other's chance, and the words say which one it is.  A client
+with fewer than `FEWEST` test examples of a class has no interval of its AUROC; if most have so few, nor has the mean.
 
 Clients are the same in all seeds if the data name them; of others each seed's clients count by themselves.
 """
@@ -12,7 +13,7 @@ Clients are the same in all seeds if the data name them; of others each seed's c
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from markupsafe import Markup
@@ -24,7 +25,7 @@ from unskew.record.reader import Record, configured
 from unskew.report import tables
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import CONFIDENCE, interval
-from unskew.tasks.measure import Measure
+from unskew.tasks.measure import FEWEST, Measure
 from unskew.words import listed
 
 if TYPE_CHECKING:
@@ -67,12 +68,26 @@ class Gain:
 
 @dataclass(frozen=True)
 class ClientGain:
-    """A client's gain, with its number and name, and its test examples, 0 if not known."""
+    """A client's gain, with its number and name, and its test examples, 0 if not known.
+
+    `rarest` is the class of which it has the fewest test examples, and how many, if the measure depends on that.
+    """
 
     number: int
     name: str
     examples: int
     gain: Gain
+    rarest: tuple[int, str] | None = None
+
+    @property
+    def telling(self) -> int:
+        """The number of test examples that limits what its result says, 0 if not known."""
+        return self.rarest[0] if self.rarest else self.examples
+
+    @property
+    def too_few(self) -> bool:
+        """True if it has too few test examples of a class to tell anything."""
+        return self.rarest is not None and self.rarest[0] < FEWEST
 
 
 @dataclass(frozen=True)
@@ -128,16 +143,22 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     def gain(pairs: Sequence[tuple[float, float, int]]) -> Gain:
         return _gain(pairs, sign, record.headline, sequential)
 
+    def client(c: int, name: str, seeds: Sequence[int]) -> ClientGain:
+        pairs = [by_seed[seed][c] for seed in seeds]
+        of = ClientGain(c, name, pairs[0][2], gain(pairs), _rarest(record, seeds, c))
+        return replace(of, gain=_without(of.gain)) if of.too_few else of
+
     clients = []
     if lasting:
         for c in sorted(set.intersection(*map(set, by_seed.values()))):
-            pairs = [values[c] for values in by_seed.values()]
-            clients.append(ClientGain(c, _name(record, next(iter(by_seed)), c), pairs[0][2], gain(pairs)))
+            clients.append(client(c, _name(record, next(iter(by_seed)), c), list(by_seed)))
     else:
         for seed, values in by_seed.items():
-            clients += [ClientGain(c, f"client {c} of seed {seed}", v[2], gain([v])) for c, v in values.items()]
+            clients += [client(c, f"client {c} of seed {seed}", [seed]) for c in values]
     means = [sign * statistics.fmean(a - b for a, b, _ in values.values()) for values in by_seed.values()]
     whole = _over_seeds(means, sequential) if len(means) > 1 else _mean_of([c.gain for c in clients])
+    if 2 * sum(c.too_few for c in clients) > len(clients):
+        whole = _without(whole)
     return Worth(method, record.cell(method).bound, whole, tuple(clients))
 
 
@@ -149,6 +170,19 @@ def _names(record: Record, seed: int) -> tuple[str, ...] | None:
 def _name(record: Record, seed: int, client: int) -> str:
     names = _names(record, seed)
     return names[client] if names else f"client {client}"
+
+
+def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str] | None:
+    """The fewest test examples that a client has of a class under these seeds, and the class; None if of no matter."""
+    parts = [record.partitions[seed] for seed in seeds if seed in record.partitions]
+    counts = [(p.test_counts[client], p) for p in parts if p.test_counts]
+    if record.headline.name != "auroc" or not counts:
+        return None
+    return min((n, p.label(label)) for of, p in counts for label, n in enumerate(of))
+
+
+def _without(gain: Gain) -> Gain:
+    return Gain(gain.mean, None, None, "")
 
 
 def _gain(pairs: Sequence[tuple[float, float, int]], sign: float, measure: Measure, sequential: bool) -> Gain:
@@ -309,34 +343,55 @@ def _counted(of: Sequence[Worth], m: Measure) -> str:
 
 def _basis(of: Sequence[Worth], m: Measure, said: bool = False) -> str:
     """Sentences on what the numbers are; `said` if the fewest test examples have been named."""
-    over = of[0].whole.over
+    over, few = of[0].whole.over, any(c.too_few for c in of[0].clients)
     unit = "points of last-round" if m.percent else "differences of last-round"
     how = {
         "seeds": "95 % intervals paired over seeds",
         "test examples": "95 % intervals over test examples, because there is one seed",
-        "": "without intervals, which one seed does not give; they may be chance",
+        "": "without intervals; they may be chance"
+        if few
+        else "without intervals, which one seed does not give; they may be chance",
     }[over]
     sign = "" if m.higher else ", above zero where the client does better"
     text = f"Numbers are {unit} {m.label} on the client’s own test data{sign}, {how}"
-    if over == "seeds" and (fewest := _fewest(of, m)):
-        text += f".  The intervals do not cover the choice of test examples{'' if said else f': {fewest}'}"
+    if over == "seeds":
+        fewest = "" if said else _fewest(of[0].clients, m)
+        text += f".  The intervals do not cover the choice of test examples{f': {fewest}' if fewest else ''}"
+    if few:
+        text += f".  A client with fewer than {FEWEST} test examples of a class has no interval: it says too little"
     return f"{text}."
 
 
-def _fewest(of: Sequence[Worth], m: Measure) -> str:
+def _fewest(clients: Sequence[ClientGain], m: Measure) -> str:
     """The client with the fewest test examples, and what one of them is; empty where that is not known."""
-    known = [c for c in of[0].clients if c.examples]
-    if not known or not m.percent:
+    known = [c for c in clients if c.examples]
+    if not known:
         return ""
-    few = min(known, key=lambda c: c.examples)
-    return f"{few.name} has {few.examples}, so that one more right is {100 / few.examples:.1f} points"
+    few = min(known, key=lambda c: c.telling)
+    if few.rarest is not None:
+        return f"{few.name} has {few.rarest[0]} of class {few.rarest[1]}"
+    each = f", so that one more right is {100 / few.examples:.1f} points" if m.percent else ""
+    return f"{few.name} has {few.examples}{each}"
+
+
+def uncovered(record: Record) -> str:
+    """A clause on what intervals over seeds leave out, with the client for which that matters most."""
+    (method, seed), tested = next(iter(record.tested.items()), (("", 0), {}))
+    unknown = Gain(math.nan, None, None, "")
+    clients = [
+        ClientGain(c, _name(record, seed, c), round(n), unknown, _rarest(record, record.seeds, c))
+        for c, n in tested.items()
+        if c in record.clients.get((method, seed), {})
+    ]
+    fewest = _fewest(clients, record.headline)
+    return f"the intervals do not cover the choice of test examples{f': {fewest}' if fewest else ''}"
 
 
 def _few(of: Sequence[Worth], m: Measure) -> str:
     """`_fewest` where test examples are few: of a client that has a sentence of its own, or else of all together."""
-    sizes = [c.examples for c in of[0].clients if c.examples]
+    sizes = [c.telling for c in of[0].clients if c.examples]
     enough = min(sizes, default=FEW) >= FEW if len(sizes) <= MOST_NAMED else sum(sizes) >= FEW * MOST_NAMED
-    return "" if enough else _fewest(of, m)
+    return "" if enough else _fewest(of[0].clients, m)
 
 
 def bracket(gain: Gain, m: Measure) -> str:
