@@ -393,6 +393,19 @@ def test_a_folder_of_something_else_is_refused_before_any_work(tmp_path: Path) -
         us.advise(made(), out=tmp_path, progress=False)
 
 
+def test_only_advice_on_the_same_experiment_and_data_is_replaced(simple: Advice, tmp_path: Path) -> None:
+    asked = simple.sites.experiment
+    (tmp_path / page.PAGE).write_text("somebody else's")
+    with pytest.raises(RunError, match=r"\(advice\.html\), and no advice; choose another --out"):
+        page.require_place(tmp_path, asked)
+    write_advice(simple, tmp_path)
+    page.require_place(tmp_path, dataclasses.replace(asked, rounds=9))
+    with pytest.raises(RunError, match=rf"another experiment \({asked.name}, as advised\); choose another --out"):
+        page.require_place(tmp_path, dataclasses.replace(asked, name="other"))
+    with pytest.raises(RunError, match=r"advised\.toml is advice on other data .*; choose another --out"):
+        page.require_place(tmp_path, dataclasses.replace(asked, task=dataclasses.replace(asked.task, data="heart")))
+
+
 def test_a_rule_that_adds_seeds_is_that_of_the_recommended_experiment(simple: Advice) -> None:
     """It compares methods with FedAvg: where nothing else is recommended there are five seeds."""
     until = us.UntilDecided(until=3.0, most=10)

@@ -74,10 +74,8 @@ def advise(
 
     Raises:
         ConfigError, DataError: If the experiment or a limit is impossible, or there are fewer than two sites.
-        RunError: If `out` cannot be written, or has files of something else.
+        RunError: If `out` cannot be written, or has files of something else, as advice on another experiment.
     """
-    if out is not None:
-        require_place(Path(out))
     with api.torch_left_alone(), watching(not progress) as watcher:
         if isinstance(data, str | Path) and str(data).endswith(".toml"):
             if settings or any(
@@ -93,6 +91,8 @@ def advise(
                 "fedavg" if methods is None else methods, chosen, data=data, model=model, target=target,
                 client=client, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
             )  # fmt: skip
+        if out is not None:
+            require_place(Path(out), experiment)
         advice = advise_experiment(experiment, minutes, max_rounds, max_megabytes, watcher.note, inputs=inputs)
     if out is not None:
         write_advice(advice, Path(out))

@@ -431,7 +431,7 @@ class Advice:
         stop = dataclasses.replace(asked.stop, megabytes=self.limits.megabytes or asked.stop.megabytes)
         advised = dataclasses.replace(
             asked,
-            name=f"{asked.name}, as advised",
+            name=advised_name(asked),
             methods=tuple(by_label[label] for label in labels if label in by_label),
             rounds=rounds,
             stop=stop,
@@ -441,6 +441,11 @@ class Advice:
         if advised.baseline is not None and len(advised.compared) > 1:  # what a rule for adding seeds compares
             advised = dataclasses.replace(advised, until=asked.until)
         return under_fresh_seeds(advised, max(seeds) + 1, MORE_SEEDS)
+
+
+def advised_name(asked: Experiment) -> str:
+    """The name of the experiment that is recommended in place of the one that was asked about."""
+    return f"{asked.name}, as advised"
 
 
 def _longer(method: Method, factor: float) -> Method:

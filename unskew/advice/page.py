@@ -8,11 +8,12 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from unskew.advice.answer import Advice
+from unskew.advice.answer import Advice, advised_name
 from unskew.advice.follow_up import division, write_experiment
 from unskew.advice.race import ALONE, Candidate
 from unskew.advice.training import Floats
 from unskew.errors import RunError
+from unskew.experiment.config import Experiment, read_toml
 from unskew.models import IN_PYTHON
 from unskew.report import figures, html
 from unskew.report.section import Chart, Section, Table, TableRow
@@ -38,13 +39,20 @@ class Files:
     experiment: Path
 
 
-def require_place(folder: Path) -> None:
-    """Refuse a folder with files of something else.
+def require_place(folder: Path, experiment: Experiment) -> None:
+    """Refuse a folder with files of something else, or with advice on another experiment or other data.
 
     Raises:
-        RunError: If it has files, and no earlier advice.
+        RunError: If it has files, and no earlier advice on this experiment.
     """
-    require_own(folder, "advice", (PAGE, EXPERIMENT, SITES))
+    require_own(folder, "advice", (EXPERIMENT,))
+    if not (at := folder / EXPERIMENT).exists():
+        return
+    earlier = read_toml(at)
+    if (name := earlier.get("name")) != advised_name(experiment):
+        raise RunError(f"{at} is advice on another experiment ({name}); choose another --out")
+    if (data := earlier.get("task", {}).get("data")) != experiment.task.data:
+        raise RunError(f"{at} is advice on other data ({data}); choose another --out")
 
 
 def write_advice(advice: Advice, folder: Path) -> Files:

@@ -41,7 +41,7 @@ def advise(
 
     chosen = load_own(experiment, located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(chosen.name)}-advice-{datetime.now():%Y%m%d-%H%M%S}"
-    require_place(folder)
+    require_place(folder, chosen)
     with watching(quiet) as callback:
         advice = advise_experiment(chosen, minutes, max_rounds, max_megabytes, callback.note)
     files = write_advice(advice, folder)
