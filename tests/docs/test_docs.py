@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import inspect
 import re
 import shlex
 import sys
@@ -238,6 +239,19 @@ def test_every_setting_is_on_the_page_of_settings_with_its_default(heading: str)
         if shown and not shown[0].startswith("$") and (heading, name) != ("Local", "local_epochs"):
             plain = getattr(default, "name", config.plain(default))  # a record is named
             assert shown[0] in (str(plain), str(plain).replace("'", '"'), str(plain).lower()), name
+
+
+def test_the_page_of_settings_names_the_methods_with_local_defaults_of_their_own() -> None:
+    text = (ROOT / "docs" / "guides" / "settings.md").read_text("utf-8")
+    plain = config.plain(SgdConfig())
+    for name, entry in TABLE.items():
+        local = inspect.signature(resolve(name)).parameters.get("local")
+        own = config.plain(local.default) if local is not None and isinstance(local.default, SgdConfig) else plain
+        for key in own.keys() | plain.keys():
+            if own.get(key) != plain.get(key):
+                (row,) = (line for line in text.splitlines() if line.startswith(f"| `{key}` |"))
+                assert entry.name in row
+                assert str(own[key]) in row
 
 
 def default_of(field: dataclasses.Field[Any]) -> object:

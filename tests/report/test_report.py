@@ -437,6 +437,31 @@ def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(tmp_path: Pa
     assert tables.paired(whole) != ()
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_s_report_says_first_what_else_differs_than_the_method(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:2])
+    local = {
+        "FedAvg": "batch_size = 8, momentum = 0.0, lr = 0.1",
+        "FedProx(mu=0.1)": "batch_size = 8, momentum = 0.9, lr = 0.1",
+    }
+    methods = "".join(
+        f'[[methods]]\nname = "x"\nlabel = "{m}"\nweighting = "{w}"\nlocal = {{ {local[m]} }}\n'
+        for m, w in zip(local, ("samples", "uniform"), strict=True)
+    )
+    (folder / "config.toml").write_text(methods)
+    text = summary_text.set_apart(read(folder))
+    assert text == (
+        "Not only the methods differ: momentum is 0.9 for FedProx(mu=0.1) and 0.0 for FedAvg; weighting is uniform for "
+        "FedProx(mu=0.1) and samples for FedAvg."
+    )
+    page = said(write_report(folder, tmp_path / "out.html"))
+    assert page.index("Not only the methods differ") < page.index("than FedAvg")
+    (folder / "config.toml").write_text(methods.replace("0.9", "0.0").replace("uniform", "samples"))
+    assert summary_text.set_apart(read(folder)) == ""
+    (folder / "config.toml").write_text(methods.replace("0.9", "0.0, local_steps = 20").replace("uniform", "samples"))
+    assert "local_steps is 20 for FedProx(mu=0.1) and none for FedAvg" in summary_text.set_apart(read(folder))
+
+
 def settings(model: str, lr: float, label: str) -> str:
     return (
         f'clients_per_round = 3\n[task]\ndata = "d"\nmodel = "{model}"\n'

@@ -132,7 +132,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "what": summary_text.what(record),
         "worth": worth.words(record),
         "found": summary_text.found(record),
-        "notes": _notes(record),
+        "notes": [*_notes(record), *filter(None, [summary_text.set_apart(record)])],
         "warnings": _warnings(record),
         "rows": rows,
         "newcomers": any(r.unseen for r in rows),

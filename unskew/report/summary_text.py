@@ -1,6 +1,7 @@
 """Plain sentences on a run: its experiment and its results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from unskew.errors import RunError
 from unskew.record.logs import described
@@ -17,6 +18,7 @@ from unskew.report.tables import (
     reference,
     standing,
     with_spread,
+    written,
 )
 from unskew.tasks.measure import Measure
 from unskew.words import counted, listed
@@ -48,6 +50,41 @@ def _evaluated(record: Record) -> str:
     if isinstance(setting, int) and (clients is None or setting < clients):
         return f" Numbers of the clients' own models are of {counted(setting, 'client')}, drawn once for each seed."
     return ""
+
+
+def set_apart(record: Record) -> str:
+    """A sentence on what else than the method differs: local training and clients' weights, beside the baseline's.
+
+    Methods have the defaults of their papers, where some train with momentum and some weigh all clients equally.
+    """
+    try:
+        of = {m.get("label", m.get("name")): _training(m) for m in configured(record).get("methods", [])}
+    except RunError:  # a report is written without its config.toml, too
+        return ""
+    base = reference(record) or next(iter(of), None)
+    if base not in of:
+        return ""
+    differing: dict[str, dict[str, list[str]]] = {}
+    for label in (m for m in record.methods if m in of and m != base and record.cell(m).bound != "pooled"):
+        for key in of[label]:
+            # Methods that weigh by a rule of their own, or train in a way of their own, have no such setting.
+            if key in of[base] and of[label][key] != of[base][key]:
+                differing.setdefault(key, {}).setdefault(of[label][key], []).append(label)
+    parts = [
+        f"{key} is {', '.join(f'{value} for {listed(labels)}' for value, labels in by_value.items())} and "
+        f"{of[base][key]} for {base}"
+        for key, by_value in differing.items()
+    ]
+    return f"Not only the methods differ: {'; '.join(parts)}." if parts else ""
+
+
+def _training(method: Mapping[str, Any]) -> dict[str, str]:
+    """A method's settings that may differ from another's by no idea of its own, in short form."""
+    local = method.get("local")
+    shown = {key: written(value) for key, value in local.items()} if isinstance(local, Mapping) else {}
+    if "batch_size" in shown:  # steps are not written where epochs count
+        shown.setdefault("local_steps", "none")
+    return shown | ({"weighting": written(method["weighting"])} if "weighting" in method else {})
 
 
 def found(record: Record, base: str | None = None) -> str:

@@ -403,7 +403,7 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
         moved = [s for s in common if first.partitions[s].sha256 != other.partitions[s].sha256]
         if moved:
             new, old = (r.partitions[moved[0]] for r in (other, first))
-            how = f" ({_written(new.split)} against {_written(old.split)})" if new.split != old.split else ""
+            how = f" ({written(new.split)} against {written(old.split)})" if new.split != old.split else ""
             sentences.append(
                 f"{differs} the split of seed {', '.join(map(str, moved))}: hash {new.sha256[:12]} against "
                 f"{old.sha256[:12]}{how}."
@@ -432,12 +432,12 @@ def _conditions(record: Record) -> dict[str, str]:
     options = {k: v for k, v in task.items() if k not in ("data", "data_dir", "augment")}
     cohort = settings.get("clients_per_round", settings.get("fraction"))
     return {
-        "network": _written(options),
-        "augmentation": _written(task.get("augment")),
-        "clients of a round": "all" if cohort is None else _written(cohort),
-        "test_fraction": _written(settings.get("test_fraction")),
-        "val_fraction": _written(settings.get("val_fraction")),
-        "world": _written(settings.get("world", {})),
+        "network": written(options),
+        "augmentation": written(task.get("augment")),
+        "clients of a round": "all" if cohort is None else written(cohort),
+        "test_fraction": written(settings.get("test_fraction")),
+        "val_fraction": written(settings.get("val_fraction")),
+        "world": written(settings.get("world", {})),
     }
 
 
@@ -454,19 +454,19 @@ def trained_apart(records: Sequence[Record], labels: Sequence[Mapping[str, str]]
     for key in sorted({key for local in local_of.values() for key in local}):
         by_value: dict[str, list[str]] = {}
         for label, local in local_of.items():
-            by_value.setdefault(_written(local.get(key)), []).append(label)
+            by_value.setdefault(written(local.get(key)), []).append(label)
         if len(by_value) > 1:
             parts = "; ".join(f"{value} for {', '.join(labels)}" for value, labels in by_value.items())
             sentences.append(f"Local training differs in {key}: {parts}.")
     return tuple(sentences)
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
     """A configuration value in short form."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{k} {_written(v)}" for k, v in value.items() if v != {}) or "none"
+        return ", ".join(f"{k} {written(v)}" for k, v in value.items() if v != {}) or "none"
     if isinstance(value, list | tuple):
-        return " ".join(map(_written, value)) or "none"
+        return " ".join(map(written, value)) or "none"
     return "none" if value is None else str(value)
 
 
