@@ -455,7 +455,7 @@ def test_a_run_s_report_says_first_what_else_differs_than_the_method(tmp_path: P
         "FedProx(mu=0.1) and samples for FedAvg."
     )
     page = said(write_report(folder, tmp_path / "out.html"))
-    assert page.index("Not only the methods differ") < page.index("than FedAvg")
+    assert page.index("Not only the methods differ") < page.index("has the highest")
     (folder / "config.toml").write_text(methods.replace("0.9", "0.0").replace("uniform", "samples"))
     assert summary_text.set_apart(read(folder)) == ""
     (folder / "config.toml").write_text(methods.replace("0.9", "0.0, local_steps = 20").replace("uniform", "samples"))
