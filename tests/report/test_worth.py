@@ -117,6 +117,21 @@ def test_a_site_with_too_few_test_examples_of_a_class_is_open_and_if_most_have_s
     assert "one seed" not in text
 
 
+@pytest.mark.parametrize(("positives", "verdict"), [(6, "open"), (7, "gains")])
+def test_the_mean_of_many_sites_counts_where_they_have_enough_test_examples_together(
+    positives: int, verdict: str
+) -> None:
+    """240 positives are enough for the mean of 40 sites, though none of them says anything by itself."""
+    n, names = 40, tuple(f"s{i}" for i in range(40))
+    of = {"alone": {s: (0.6 + s / 1000,) * n for s in range(3)}, "fed": {s: (0.8,) * n for s in range(3)}}
+    r = record(of, names=names, n=(50,) * n, headline=RANKED)
+    counts = ((50 - positives, positives),) * (n - (positives == 6)) + ((45, 5),) * (positives == 6)
+    r = replace(r, partitions=dict.fromkeys(range(3), replace(r.partitions[0], test_counts=counts)))
+    (got,) = worth.worths(r)
+    assert got.whole.verdict == verdict
+    assert {c.gain.verdict for c in got.clients} == {"open"}
+
+
 def test_of_every_measure_it_is_said_that_intervals_do_not_cover_the_choice_of_test_examples() -> None:
     seeds = {s: (6.0 + s / 100, 6.0, 6.0) for s in range(3)}
     text = worth.words(record({"alone": seeds, "m": seeds}, n=(100, 100, 40), headline=ERROR))

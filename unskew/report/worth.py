@@ -5,7 +5,8 @@ under local-only training in the same run, with the sign turned where lower is b
 off.  Its interval is Student's of the paired differences over seeds; where there is one seed, and the headline is a
 share of examples, it is the normal interval over test examples, as if the two models erred independently, which is wide
 where they err on the same examples.  Neither covers the other's chance, and the words say which one it is.  A client
-with fewer than `FEWEST` test examples of a class has no interval of its AUROC; if most have so few, nor has the mean.
+with fewer than `FEWEST` test examples of a class has no interval of its AUROC; if most have so few, nor has the mean,
+unless they are many.
 
 Clients are the same in all seeds if the data name them; of others each seed's clients count by themselves.
 """
@@ -157,7 +158,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
             clients += [client(c, f"client {c} of seed {seed}", [seed]) for c in values]
     means = [sign * statistics.fmean(a - b for a, b, _ in values.values()) for values in by_seed.values()]
     whole = _over_seeds(means, sequential) if len(means) > 1 else _mean_of([c.gain for c in clients])
-    if 2 * sum(c.too_few for c in clients) > len(clients):
+    if 2 * sum(c.too_few for c in clients) > len(clients) and not _enough(clients):
         whole = _without(whole)
     return Worth(method, record.cell(method).bound, whole, tuple(clients))
 
@@ -389,9 +390,13 @@ def uncovered(record: Record) -> str:
 
 def _few(of: Sequence[Worth], m: Measure) -> str:
     """`_fewest` where test examples are few: of a client that has a sentence of its own, or else of all together."""
-    sizes = [c.telling for c in of[0].clients if c.examples]
-    enough = min(sizes, default=FEW) >= FEW if len(sizes) <= MOST_NAMED else sum(sizes) >= FEW * MOST_NAMED
-    return "" if enough else _fewest(of[0].clients, m)
+    return "" if _enough(of[0].clients) else _fewest(of[0].clients, m)
+
+
+def _enough(clients: Sequence[ClientGain]) -> bool:
+    """Return true if test examples are not few: those of each of some clients, or those of many together."""
+    sizes = [c.telling for c in clients if c.examples]
+    return min(sizes, default=FEW) >= FEW if len(sizes) <= MOST_NAMED else sum(sizes) >= FEW * MOST_NAMED
 
 
 def bracket(gain: Gain, m: Measure) -> str:
