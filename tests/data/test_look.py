@@ -121,6 +121,10 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
         {"pay": ["n/a" if i % 5 == 0 else "old" if i == 1 else str(i) for i in range(N)]},
         "column 'pay' holds numbers and 41 values that are not, such as 'n/a': correct them, or name in gaps what",
     ),
+    "numbers as words": (
+        {"pay": [f"{1 + i % 9}.{i:03},50" for i in range(N)]},
+        "column 'pay' holds numbers as words, such as '9.197,50': make numbers of them",
+    ),
     "a row of no site": ({"site": [None, *SITE[1:]]}, "1 rows name no site"),
 }
 

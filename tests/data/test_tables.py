@@ -1,5 +1,6 @@
 """Files as people have them: CSV, Parquet, folders of either, folders of images; and what is wrong with them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from unskew import api
 from unskew.data import Dataset, load, own, tables
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.split import Natural
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import ConfigError, DataError, DataWarning, UnskewError
 from unskew.experiment import config
 
 RNG = np.random.default_rng(7)
@@ -164,6 +165,114 @@ def test_a_semicolon_a_decimal_comma_and_a_byte_order_mark_are_read(tmp_path: Pa
     ):
         load(f"csv:{comma}", None, options, Preprocess())
     assert same(load(f"csv:{comma}", None, {**options, "decimal": ","}, Preprocess()), plain)
+
+
+def written_as(folder: Path, *values: str, site: str = "", separator: str = ";") -> str:
+    """A file, or a folder with a file for each site, whose column `a` holds these values by turns."""
+    path = folder / f"{site or 'h'}.csv"
+    rows = [separator.join((("Chur", "Bern")[i % 2], values[i % len(values)], f"k{i // 2 % 2}")) for i in range(24)]
+    path.write_text("\n".join([separator.join(("branch" if site else "site", "a", "y")), *rows]), encoding="utf-8")
+    return f"csv:{folder if site else path}"
+
+
+BRANCHES: dict[str, Any] = {"target": "y", "client": "site"}
+READINGS: dict[str, tuple[tuple[str, ...], dict[str, Any], list[float]]] = {
+    "a comma between thousands": (("1,514", "210", "12,000"), {"thousands": ","}, [1514, 210, 12000]),
+    "a comma before decimals": (("1,514", "210", "12,000"), {"decimal": ","}, [1.514, 210, 12]),
+    "a point between thousands": (("1.514", "210", "12.000"), {"thousands": "."}, [1514, 210, 12000]),
+    "a point before decimals": (("1.514", "210", "12.000"), {"decimal": "."}, [1.514, 210, 12]),
+    "whole thousands": (("2.000", "950"), {"thousands": "."}, [2000, 950]),
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_numbers_with_two_readings_are_refused_until_one_is_declared(name: str, tmp_path: Path) -> None:
+    values, options, meant = READINGS[name]
+    path = written_as(tmp_path, *values)
+    with pytest.raises(DataError) as refused:
+        load(path, None, BRANCHES, Preprocess())
+    for reading in ("a' of ", f"'{values[0]}' beside", "set thousands = ", "or decimal = "):
+        assert reading in str(refused.value)
+    frame, _ = tables.frame_of("csv", Path(path[4:]), tables.TableOptions("y", "site", **options))
+    assert frame["a"][: len(meant)].to_list() == meant
+
+
+NUMERALS: dict[str, tuple[tuple[str, ...], dict[str, Any], str | list[float]]] = {
+    "both": (("34.058,36", "1,5"), {"thousands": "."}, [34058.36, 1.5]),
+    "both, of which one is declared": (("34.058,36", "1,5"), {"decimal": ","}, "set thousands = '.' if it means 34058"),
+    "an apostrophe": (("34\u2019058.36", "1'200"), {"thousands": "'"}, [34058.36, 1200]),
+    "an apostrophe, undeclared": (
+        ("34'058.36", "1"),
+        {},
+        'such as "34\'058.36": set thousands = "\'" if it means 34058',
+    ),
+    "thousands that are none": (("1,5", "2"), {"thousands": ","}, "not written as thousands = ',' says ('1,5')"),
+    "three decimals in all": (("7.352", "7.401"), {}, [7.352, 7.401]),
+    "three decimals below one": (("0.352", "7.401", "7"), {}, [0.352, 7.401, 7]),
+    "one thing for two": (("1,5", "2"), {"thousands": ",", "decimal": ","}, "thousands and decimal are both ','"),
+}
+
+
+@pytest.mark.parametrize("name", NUMERALS)
+def test_numbers_are_read_in_the_declared_notation_or_not_at_all(name: str, tmp_path: Path) -> None:
+    values, options, meant = NUMERALS[name]
+    path = Path(written_as(tmp_path, *values)[4:])
+    if isinstance(meant, str):
+        with pytest.raises(UnskewError, match=re.escape(meant)):
+            tables.frame_of("csv", path, tables.TableOptions("y", "site", **options))
+    else:
+        frame, _ = tables.frame_of("csv", path, tables.TableOptions("y", "site", **options))
+        assert frame["a"][: len(meant)].to_list() == meant
+
+
+def test_words_that_look_like_numbers_stay_words_where_that_is_declared(tmp_path: Path) -> None:
+    path = Path(written_as(tmp_path, "1'200", "3'400")[4:])
+    frame, _ = tables.frame_of("csv", path, tables.TableOptions("y", "site", thousands=""))
+    assert frame["a"][:2].to_list() == ["1'200", "3'400"]
+
+
+@pytest.mark.parametrize("options", [{}, {"decimal": ","}])
+def test_sites_that_write_numbers_otherwise_are_named(options: dict[str, str], tmp_path: Path) -> None:
+    for site, values in {"A": ("47.17", "5.5"), "B": ("47.18", "6"), "C": ("50,02", "7")}.items():
+        path = written_as(tmp_path, *values, site=site)
+    with pytest.raises(DataError, match=r"column 'a' of .* holds numbers .*\(A, B: '47.17'; C: '50,02'\): write all"):
+        load(path, None, {"target": "y", **options}, Preprocess())
+
+
+def test_one_site_with_points_between_thousands_is_refused_beside_decimals_of_others(tmp_path: Path) -> None:
+    for site, values in {"A": ("1047.17", "995.5"), "C": ("1.514", "2.210", "12.125", "7.777", "8.888", "990")}.items():
+        path = written_as(tmp_path, *values, site=site)
+    with pytest.raises(DataError, match=r"such as '1.514' beside '990' at C, which can be read in two ways"):
+        load(path, None, {"target": "y"}, Preprocess())
+
+
+def test_spaces_beside_separators_belong_to_no_name_and_no_number(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"target": "y", "client": "site"}
+    plain = load(exported(tmp_path, "site,a,b,y", "Bern,NA,0.5,k0"), None, options, Preprocess())
+    padded = load(exported(tmp_path, "site, a, b, y", "Bern, NA, 0.5, k0", separator=", "), None, options, Preprocess())
+    assert same(padded, plain)
+    assert padded.classes == ("k0", "k1")
+    assert [(c.name, c.kind) for c in padded.inputs.columns] == [("a", "number"), ("b", "number")]
+    quoted = load(exported(tmp_path, 'site, "a", b, y', 'Bern, NA, "0.5", "k0"'), None, options, Preprocess())
+    assert same(quoted, plain)
+    within = load(exported(tmp_path, "site,a,b,y", "Bern, NA,0.5 ,k0"), None, options, Preprocess())
+    assert same(within, plain)
+
+
+def test_the_first_line_of_excel_names_the_separator_and_is_no_row(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"target": "y", "client": "site", "test": 0.25}
+    plain = load(exported(tmp_path), None, options, Preprocess())
+    path = Path(exported(tmp_path, separator="|")[4:])
+    path.write_text("sep=|\n" + path.read_text("utf-8"), encoding="utf-8")
+    assert same(load(f"csv:{path}", None, options, Preprocess()), plain)
+    assert tables.lines_of("csv", path, tables.TableOptions("y"))(0) == "line 3"
+
+
+def test_a_comma_within_a_quoted_name_is_no_separator(tmp_path: Path) -> None:
+    path = Path(exported(tmp_path, separator=";")[4:])
+    path.write_text(path.read_text("utf-8").replace("site;a", 'site;"a, CHF"'), encoding="utf-8")
+    frame, _ = tables.frame_of("csv", path, tables.TableOptions("y"))
+    assert frame.columns == ["site", "a, CHF", "b", "y"]
 
 
 def test_further_words_are_gaps_and_empty_columns_without_a_name_are_none(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ def data(
     separator: Annotated[
         str | None, typer.Option(help="Between columns of a CSV file; default as its first line.")
     ] = None,
+    thousands: Annotated[
+        Literal["", ".", ",", "'", " "] | None, typer.Option(help="Between thousands in a CSV file; default nothing.")
+    ] = None,
     decimal: Annotated[
         Literal[".", ","] | None, typer.Option(help="Before the decimals in a CSV file; default a point.")
     ] = None,
@@ -71,6 +74,7 @@ def data(
         "client": client,
         "test": test,
         "separator": separator,
+        "thousands": thousands,
         "decimal": decimal,
     }
     options |= {"gaps": gaps or None, "leave_out": leave_out or None}
@@ -103,7 +107,7 @@ def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     known = {
         key: value
         for key, value in task.data_options.items()
-        if key in ("target", "client", "test", "separator", "decimal", "gaps", "leave_out")
+        if key in ("target", "client", "test", "separator", "thousands", "decimal", "gaps", "leave_out")
     }
     return task.data, {**known, **given}
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from unskew.data import own, sources, tables
 from unskew.data.dataset import Dataset
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
+from unskew.data.numerals import Decimal, Thousands
 from unskew.data.places import Place, rows_at
 from unskew.errors import ConfigError
 
@@ -20,7 +21,8 @@ def describe(
     client: str | None = None,
     test: object = None,
     separator: str | None = None,
-    decimal: Literal[".", ","] | None = None,
+    thousands: Thousands | None = None,
+    decimal: Decimal | None = None,
     gaps: Sequence[str] = (),
     leave_out: Sequence[str] = (),
     data_dir: Path | str | None = None,
@@ -31,7 +33,7 @@ def describe(
         data: A DataFrame, the path of a table, {client: (x, y)}, (x, y), what `unskew.load` returns, or a name.
         target, client: Columns of a table; both may be left out.
         test: Column that says which rows are test rows, or a table of them.
-        separator, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
+        separator, thousands, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
         leave_out: Columns that are not looked at.
         data_dir: Folder of named data sets.
 
@@ -40,7 +42,15 @@ def describe(
     """
     if isinstance(data, str | Path) and (kind := tables.kind_at(str(data))) is not None:
         path = Path(str(data).removeprefix(f"{kind}:")).expanduser()
-        options = tables.TableOptions(target or "", client, None, tuple(leave_out), separator, decimal, tuple(gaps))
+        options = tables.TableOptions(
+            target or "",
+            client,
+            leave_out=tuple(leave_out),
+            separator=separator,
+            thousands=thousands,
+            decimal=decimal,
+            gaps=tuple(gaps),
+        )
         frame, client = tables.frame_of(kind, path, options)
         later = isinstance(test, str) and test not in frame.columns
         lines = tables.lines_of(kind, path, options)

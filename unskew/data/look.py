@@ -24,7 +24,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.data.inputs import Array, RawTable, column_alike, is_counter, is_date, is_gap, labels_alike
 from unskew.data.places import place
-from unskew.data.preprocess import LARGE, LARGEST, no_numbers
+from unskew.data.preprocess import LARGE, LARGEST, no_numbers, spelt
 from unskew.keys import Key
 from unskew.words import alike, counted, some
 
@@ -509,6 +509,8 @@ def _notes(
             and (odd := no_numbers([v for v in values if v is not None]))
         ):
             sentences.append(f"column {column.name!r} holds {odd}: correct them, or name in gaps what means no value")
+        elif values is not None and values.dtype.kind == "O" and (odd := spelt([v for v in values if v is not None])):
+            sentences.append(f"column {column.name!r} holds {odd}: make numbers of them")
         elif values is not None and values.dtype.kind == "O" and len(set(values)) > max(20, len(values) / 2):
             sentences.append(f"column {column.name!r} has a word of its own in most rows: an identifier? leave it out")
         elif values is not None and is_counter(values):

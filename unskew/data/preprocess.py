@@ -7,7 +7,6 @@ and deviation over all rows together (T. F. Chan, G. H. Golub, R. J. LeVeque, "A
 variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
-import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.inputs import Array, Column, Inputs, RawTable, column_alike, is_date, word
+from unskew.data.numerals import is_number
 from unskew.data.places import place
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.words import counted
@@ -35,8 +35,6 @@ LARGEST = float(np.finfo(np.float32).max)
 
 MANY_NUMBERS = 10
 """Different words, most of them numbers, from which on a column is one of measurements with something else in it."""
-
-_NUMBER = re.compile(r"\s*[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?\s*")
 
 
 @dataclass(frozen=True)
@@ -337,11 +335,18 @@ def no_numbers(cells: Sequence[str]) -> str:
         cells: The column's words, a word for each row; empty for columns of which most words are no numbers.
     """
     counts = Counter(cells)
-    odd = [(n, one) for one, n in counts.items() if _NUMBER.fullmatch(one) is None]
+    odd = [(n, one) for one, n in counts.items() if not is_number(one)]
     if not odd or len(counts) <= MANY_NUMBERS or 2 * len(odd) >= len(counts):
         return ""
     total, such_as = sum(n for n, _ in odd), ":" if len(odd) == 1 else ", such as"
     return f"numbers and {counted(total, 'value')} that {'is' if total == 1 else 'are'} not{such_as} {max(odd)[1]!r}"
+
+
+def spelt(cells: Sequence[str]) -> str:
+    """Say that a column of words holds numbers with separators, as in `numbers as words, such as '34.058,36'`."""
+    marked = [one for one in set(cells) if is_number(one) and not one.strip().isdecimal()]
+    many = len(marked) > MANY_NUMBERS and 2 * len(marked) > len(set(cells))
+    return f"numbers as words, such as {max(marked)!r}" if many else ""
 
 
 def _check_category(name: str, known: Sequence[str], cells: Sequence[str], declared: bool) -> None:
@@ -356,6 +361,11 @@ def _check_category(name: str, known: Sequence[str], cells: Sequence[str], decla
         raise DataError(
             f"column {name!r} holds {odd}; correct them or leave them empty (data_options.gaps names words of a CSV "
             f"file that mean so), or declare the column with preprocess.columns.{name}.kind = 'category'"
+        )
+    if not declared and (numbers := spelt(cells)):
+        raise DataError(
+            f"column {name!r} holds {numbers}; make numbers of them (data_options.thousands and decimal say how a CSV "
+            f"file writes them), or declare the column with preprocess.columns.{name}.kind = 'category'"
         )
     if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > n):
         raise DataError(

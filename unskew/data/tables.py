@@ -9,11 +9,12 @@ of numbers, which matters here.  It is imported in this module only.
 
 import csv
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.hub import image_of
 from unskew.data.inputs import raw_column
+from unskew.data.numerals import ANY, BETWEEN, Decimal, Notation, Thousands, declared, refused
 from unskew.data.places import Place, by_number, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError
@@ -55,7 +57,10 @@ class TableOptions:
         leave_out: Columns that are not used.
         separator: Character between the columns of a CSV file; by default a tab in a .tsv file, elsewhere a comma, or
             the semicolon or tab of a first line that has no comma.
-        decimal: Character before the decimals in a CSV file; by default a point.
+        thousands: Character between thousands in a CSV file; by default none.  "" says that whatever is no plain number
+            is a word.
+        decimal: Character before the decimals in a CSV file; by default a point, or a comma where a point is between
+            thousands.
         gaps: Words of a CSV file that mean that there is no value, besides the usual ones.
         classes: Names of all classes, in order, where a client may lack some.
         alone: The file is one client's own: a column `client` is left out if it is there.
@@ -66,7 +71,8 @@ class TableOptions:
     test: str | float | None = None
     leave_out: tuple[str, ...] = ()
     separator: str | None = None
-    decimal: Literal[".", ","] | None = None
+    thousands: Thousands | None = None
+    decimal: Decimal | None = None
     gaps: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     alone: bool = False
@@ -178,10 +184,14 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
             raise DataError(f"{path.absolute()} has no {' or '.join(ENDINGS[kind])} file; give one for each client")
         client = options.client or "client"
         frames = {file.stem: _read(kind, file, options) for file in files}
+        if kind == "csv":
+            frames = _as_numbers(frames, path, options, lambda: {f.stem: _read(kind, f, options, True) for f in files})
         return _stacked(frames, client), client
     if not path.is_file():
         raise DataError(f"there is no file {path.absolute()}")
     frame = _read(kind, path, options)
+    if kind == "csv":
+        frame = _as_numbers({"": frame}, path, options, lambda: {"": _read(kind, path, options, True)})[""]
     if options.alone:
         return frame.drop([column for column in frame.columns if column == options.client]), None
     return frame, options.client
@@ -195,13 +205,17 @@ def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
     def line(row: int) -> str:
         left = row
         for file in _files(kind, path) if path.is_dir() else [path]:
+            head = _head(file, options.separator)
             with file.open(encoding="utf-8-sig", newline="") as lines, suppress(csv.Error):  # a field may be too long
-                records = csv.reader(lines, delimiter=_head(file, options.separator).separator)
+                for _ in range(head.above):
+                    next(lines)
+                records = csv.reader(lines, delimiter=head.separator)
                 next(records, None)
                 before = records.line_num
                 for _ in records:
                     if left == 0:
-                        return f"line {before + 1}" + (f" of {file.name}" if path.is_dir() else "")
+                        line = before + 1 + head.above
+                        return f"line {line}" + (f" of {file.name}" if path.is_dir() else "")
                     left, before = left - 1, records.line_num
         return by_number(row)
 
@@ -240,7 +254,8 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
         raise DataError(f"the columns of {', '.join(frames)} are not of the same kinds") from None
 
 
-def _read(kind: str, path: Path, options: TableOptions) -> Any:
+def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False) -> Any:
+    """One file; `as_words` leaves numbers as they are written."""
     polars = _polars()
     head = _head(path, options.separator) if kind == "csv" else None
     try:
@@ -253,9 +268,11 @@ def _read(kind: str, path: Path, options: TableOptions) -> Any:
             frame = polars.read_csv(
                 path,
                 separator=head.separator,
-                decimal_comma=options.decimal == ",",
+                decimal_comma=_notation(options).decimal == ",",
                 null_values=[*GAPS, *options.gaps],
+                infer_schema=not as_words,
                 infer_schema_length=None,
+                skip_lines=head.above,
                 try_parse_dates=True,
                 glob=False,
             )
@@ -266,7 +283,7 @@ def _read(kind: str, path: Path, options: TableOptions) -> Any:
     if len(frame.columns) == 1 and ";" in frame.columns[0]:
         raise DataError(f"{path} has one column only, {frame.columns[0][:60]!r}: set separator = ';'")
     if head is not None:
-        frame = _named(frame, head.names, path)
+        frame = _named(frame, head, path, options.gaps)
     lacking = [column for column in options.leave_out if column not in frame.columns]
     if lacking:
         raise ConfigError(f"leave_out: {path} has no column {lacking[0]!r} (columns: {', '.join(frame.columns)})")
@@ -276,18 +293,40 @@ def _read(kind: str, path: Path, options: TableOptions) -> Any:
             f"{path} has a column without a name, such as the row numbers that pandas writes; name it, or leave it out "
             "with leave_out = ['']"
         )
-    if head is not None and options.decimal is None:
-        _check_decimals(frame, path)
     wide = [name for name, of in frame.schema.items() if isinstance(of, polars.Decimal) or of == polars.Int128]
     return frame.with_columns(polars.col(name).cast(polars.Float64) for name in wide)  # NumPy has no such numbers
 
 
+def _notation(options: TableOptions) -> Notation:
+    """The notation of a table's numbers.
+
+    Raises:
+        ConfigError: If one character is between thousands and before decimals.
+    """
+    notation = declared(options.thousands, options.decimal)
+    if notation.thousands == notation.decimal:
+        raise ConfigError(f"thousands and decimal are both {notation.decimal!r}; a number has them for one of the two")
+    return notation
+
+
 @dataclass(frozen=True)
 class _Head:
-    """The first line of a CSV file: names of the columns, and the character between them."""
+    """The first line of a CSV file: names of the columns, and the character between them.
+
+    Attributes:
+        names: As they are written.
+        separator: The character.
+        above: Lines above it: 1 if the file begins with a line `sep=;`, as Excel reads it.
+        padded: Spaces stand beside the separator, and belong to no name or word.
+    """
 
     names: tuple[str, ...]
     separator: str
+    above: int = 0
+    padded: bool = False
+
+
+_SEP = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
 
 
 def _head(path: Path, separator: str | None) -> _Head:
@@ -299,8 +338,12 @@ def _head(path: Path, separator: str | None) -> _Head:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             line = file.readline(1 << 20)
-        chosen = separator or ("\t" if path.suffix.lower() == ".tsv" else _between_names(line))
-        return _Head(tuple(next(csv.reader([line], delimiter=chosen), ())), chosen)
+            said = _SEP.fullmatch(line)
+            line = file.readline(1 << 20) if said else line
+        by_name = "\t" if path.suffix.lower() == ".tsv" else _between_names(line)
+        chosen = separator or (said[1] if said else by_name)
+        names = tuple(next(csv.reader([line], delimiter=chosen), ()))
+        return _Head(names, chosen, 1 if said else 0, any(name != name.strip() for name in names))
     except UnicodeDecodeError:
         raise DataError(f"{path} is not a readable csv file: {NO_UTF8}") from None
     except (OSError, ValueError, TypeError, csv.Error):
@@ -308,7 +351,8 @@ def _head(path: Path, separator: str | None) -> _Head:
 
 
 def _between_names(line: str) -> str:
-    return next((one for one in ";\t" if one in line and "," not in line), ",")
+    bare = re.sub(r'"[^"]*"', "", line)
+    return next((one for one in ";\t" if one in bare and "," not in bare), ",")
 
 
 def _reason(error: Exception, head: _Head | None) -> str:
@@ -324,40 +368,111 @@ def _reason(error: Exception, head: _Head | None) -> str:
     return reason[:200]
 
 
-def _named(frame: Any, names: Sequence[str], path: Path) -> Any:
-    """The table without columns that have neither name nor value, as a separator at the end of lines makes them.
+def _named(frame: Any, head: _Head, path: Path, gaps: Sequence[str]) -> Any:
+    """The table without spaces beside the separators, and without columns that have neither name nor value.
+
+    Such columns come of a separator at the end of lines.
 
     Raises:
         DataError: If two others have one name, of which Polars would rename one.
     """
+    polars, names = _polars(), head.names
     if len(names) != len(frame.columns):  # a name that goes on in the next line
         return frame
+    if head.padded:
+        names = tuple(_bare(name) for name in names)
+        words = polars.col(polars.String).str.strip_chars().str.replace(r'(?s)^"(.*)"$', "${1}")
+        frame = frame.with_columns(polars.when(~words.is_in([*GAPS, *gaps])).then(words))
     left = [i for i, name in enumerate(names) if name.strip() or frame[:, i].null_count() < frame.height]
     known = [names[i] for i in left]
     twice = next((name for name in known if known.count(name) > 1), None)
     if twice is not None:
         which = f"called {twice!r}" if twice else "without a name"
         raise DataError(f"{path} has {known.count(twice)} columns {which}; rename or remove all but one")
-    return frame.select(frame.columns[i] for i in left)
+    chosen = frame.select(frame.columns[i] for i in left)
+    return chosen.rename(dict(zip(chosen.columns, known, strict=True))) if head.padded else chosen
 
 
-def _check_decimals(frame: Any, path: Path) -> None:
-    """Refuse columns most of whose words are numbers with a decimal comma.
+def _bare(name: str) -> str:
+    return re.sub(r'(?s)^"(.*)"$', r"\1", name.strip())
+
+
+def _as_numbers(
+    frames: Mapping[str, Any], where: Path, options: TableOptions, words: Callable[[], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The tables with numbers in place of words that are numbers in the declared notation.
+
+    Args:
+        frames: By name of the file; "" for one that stands alone.
+        where: The file or folder.
+        options: What is known of it.
+        words: Reads the tables again, numbers as they are written.
 
     Raises:
-        DataError: Naming the first.
+        ConfigError: If the declared notation is none.
+        DataError: If numbers are in another notation, or can be read in two ways.
     """
-    polars = _polars()
-    for name in frame.columns:
-        if frame[name].dtype != polars.String:
+    polars, notation = _polars(), _notation(options)
+    told = options.thousands is not None or options.decimal is not None
+    shared = set.intersection(*(set(frame.columns) for frame in frames.values()))
+    again: Mapping[str, Any] | None = None
+    changed = dict(frames)
+    for name in next(iter(frames.values())).columns:
+        columns = {file: frame[name] for file, frame in frames.items()} if name in shared else {}
+        spoken = any(column.dtype == polars.String for column in columns.values())
+        if not spoken and (told or not any(map(_like_thousands, columns.values()))):
             continue
-        words = frame[name].drop_nulls()
-        commas = words.filter(words.str.contains(r"^\s*[+-]?\d+,\d+\s*$"))
-        if 2 * len(commas) > len(words):
-            raise DataError(
-                f"column {name!r} of {path} holds numbers with a decimal comma, such as {commas[0]!r}: set decimal = "
-                "',', or decimal = '.' if they are words"
-            )
+        if not spoken or any(map(_like_thousands, columns.values())):
+            again = words() if again is None else again
+            columns = {file: frame[name] for file, frame in again.items()}
+        sites = _by_site(columns, frames, options)
+        if sentence := refused(name, where, sites, options.thousands, options.decimal):
+            raise DataError(sentence)
+        for file, frame in frames.items():
+            if frame[name].dtype == polars.String:
+                changed[file] = changed[file].with_columns(_converted(frame[name], notation, options.gaps))
+    return changed
+
+
+def _like_thousands(column: Any) -> bool:
+    """True if the numbers that were read may have had a point between thousands."""
+    if not column.dtype.is_float():
+        return False
+    values = column.drop_nulls().to_numpy()
+    values = np.abs(values[np.isfinite(values)])
+    whole = values % 1 == 0
+    broken = values[~whole] * 1000
+    return bool(len(values) and (np.abs(broken - np.round(broken)) < 1e-6).all() and (broken >= 1000).all()) and (
+        bool((broken < 1e6).all())
+    )
+
+
+def _by_site(columns: Mapping[str, Any], frames: Mapping[str, Any], options: TableOptions) -> dict[str, Any]:
+    """The words of each site: of each file, or of each client in one file."""
+    polars = _polars()
+    whole = {file: column.cast(polars.String).alias("word") for file, column in columns.items()}
+    frame = frames.get("")
+    if frame is None or options.client is None or options.client not in frame.columns or options.alone:
+        return {file: words.drop_nulls() for file, words in whole.items()}
+    if 2 * whole[""].str.contains(ANY).sum() <= len(whole[""]):
+        return {"": whole[""].drop_nulls()}
+    table = polars.DataFrame(
+        {"site": frame[options.client].cast(polars.String).fill_null("no site"), "word": whole[""]}
+    ).drop_nulls()
+    return {str(site): words["word"] for (site,), words in table.group_by("site", maintain_order=True)}
+
+
+def _converted(words: Any, notation: Notation, gaps: Sequence[str]) -> Any:
+    """The column as numbers if all its words are, which spaces or separators kept Polars from reading."""
+    polars = _polars()
+    bare = words.str.strip_chars()
+    bare = bare.to_frame().select(polars.when(~bare.is_in([*GAPS, *gaps])).then(bare))[words.name]
+    if not bare.str.contains(notation.pattern).all() or bare.null_count() == len(bare):
+        return words
+    for char, plain in ((BETWEEN[notation.thousands], ""), (BETWEEN[notation.decimal], ".")):
+        bare = bare.str.replace_all(char, plain) if char else bare
+    whole = bare.str.contains(r"^[+-]?\d+$").all()
+    return bare.str.strip_prefix("+").cast(polars.Int64 if whole else polars.Float64)
 
 
 def _polars() -> Any:

@@ -1,0 +1,174 @@
+"""Tells how numbers are written in columns of words: characters between thousands and before decimals.
+
+`1,234` is a thousand to some and a little more than one to others, and nothing in a file says which.  What can be read
+in two ways is refused until somebody says what is meant; a guess would be wrong by a factor of 1000, in silence.
+
+Words are a series of Polars, whose regular expressions are those of Rust; here they mean the same as in Python.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from unskew.words import some
+
+Thousands = Literal["", ".", ",", "'", " "]
+Decimal = Literal[".", ","]
+
+BETWEEN: dict[str, str] = {"": "", ".": r"\.", ",": ",", "'": "['\u2019]", " ": "[ \u00a0\u202f]"}
+_SIGN, _POWER = r"^\s*[+-]?", r"([eE][+-]?\d+)?\s*$"
+
+ENOUGH = 20
+"""Values of one site, all of three digits behind the separator, that are hardly decimals by chance."""
+
+
+@dataclass(frozen=True)
+class Notation:
+    """A way to write numbers.
+
+    Attributes:
+        thousands: Between groups of three digits; "" if there is nothing.  Typographic apostrophes and spaces that do not break
+            count for the plain ones.
+        decimal: Before the decimals.
+    """
+
+    thousands: str
+    decimal: str
+
+    @property
+    def pattern(self) -> str:
+        """What a number in this notation matches, spaces around it included."""
+        point = BETWEEN[self.decimal]
+        grouped = rf"[1-9]\d{{0,2}}({BETWEEN[self.thousands]}\d{{3}})+|" if self.thousands else ""
+        return rf"{_SIGN}(({grouped}\d+)({point}\d*)?|{point}\d+){_POWER}"
+
+    @property
+    def settings(self) -> str:
+        """The options of a table that declare it."""
+        thousands = f"thousands = {self.thousands!r}" if self.thousands else ""
+        decimal = f"decimal = {self.decimal!r}" if self != declared(self.thousands, None) else ""
+        return " and ".join(part for part in (thousands, decimal) if part)
+
+    def plain(self, word: str) -> str:
+        """The number as most programs write it: a point before the decimals, nothing between thousands.
+
+        >>> Notation(".", ",").plain("34.058,36")
+        '34058.36'
+        """
+        if self.thousands:
+            word = re.sub(BETWEEN[self.thousands], "", word)
+        return word.replace(self.decimal, ".").strip()
+
+
+COMMA = Notation("", ",")
+NOTATIONS = tuple(Notation(t, d) for t in ("", ".", ",", "'", " ") for d in (".", ",") if t != d)
+ANY = "|".join(f"(?:{notation.pattern})" for notation in NOTATIONS)
+"""What a number in any notation matches."""
+
+_ANY = re.compile(ANY)
+
+
+def declared(thousands: str | None, decimal: str | None) -> Notation:
+    """The notation of a file by its options; a point between thousands leaves the comma for the decimals."""
+    return Notation(thousands or "", decimal or ("," if thousands == "." else "."))
+
+
+def is_number(word: str) -> bool:
+    """True for a number in any notation.
+
+    >>> is_number("34.058,36"), is_number("1'200"), is_number("1.2.3")
+    (True, True, False)
+    """
+    return _ANY.match(word) is not None
+
+
+def refused(
+    column: str, where: object, sites: Mapping[str, Any], thousands: Thousands | None, decimal: Decimal | None
+) -> str:
+    """A sentence on a column whose numbers are not, or not certainly, in the notation of the file; empty for others.
+
+    Args:
+        column: Its name.
+        where: The file or folder, for the sentence.
+        sites: The words of each site without gaps, where the file names sites; else all words under one name.
+        thousands, decimal: What the user said of the file; None if nothing.
+    """
+    by_site = {site: words.filter(words.str.contains(ANY)) for site, words in sites.items()}
+    numbers = _together(by_site)
+    if thousands == "" or 2 * len(numbers) <= sum(map(len, sites.values())):
+        return ""
+    called, mine = f"column {column!r} of {where}", declared(thousands, decimal)
+    if thousands is None and decimal is None and (reading := _two_readings(by_site, numbers)):
+        return f"{called} holds numbers {reading}"
+    if _all(numbers, mine):
+        return ""
+    fitting = [one for one in NOTATIONS if _all(numbers, one)]
+    if fitting == [COMMA] and decimal == ".":  # words, as this sentence offers
+        return ""
+    odd = numbers.filter(~numbers.str.contains(mine.pattern))[0].strip()
+    if decimal is None and thousands is None and COMMA in fitting:
+        return (
+            f"{called} holds numbers with a decimal comma, such as {odd!r}: set decimal = ',', or decimal = '.' if "
+            "they are words"
+        )
+    one = next((f for f in fitting if thousands in (None, f.thousands) and decimal in (None, f.decimal)), None)
+    if one is None:
+        how = f"that are not written as {mine.settings} says" if thousands or decimal else "in several notations"
+        return f"{called} holds numbers {how} ({_who(by_site, mine)}): write all of them alike"
+    return (
+        f"{called} holds numbers such as {odd!r}: set {one.settings} if it means {one.plain(odd)}, or thousands = '' "
+        "if they are words"
+    )
+
+
+def _all(words: Any, notation: Notation) -> bool:
+    return bool(words.str.contains(notation.pattern).all())
+
+
+def _together(by_site: Mapping[str, Any]) -> Any:
+    first, *others = by_site.values()
+    words = first.clone()
+    for more in others:
+        words = words.append(more)
+    return words
+
+
+def _two_readings(by_site: Mapping[str, Any], numbers: Any) -> str:
+    """Both readings of the numbers of all sites or of one; empty if there is one only.
+
+    There are two if a separator stands once in each word that has it, before three digits.  With a point some words
+    must do without: where all have it, they have three decimals or are all a thousand times smaller.
+    """
+    for between in (",", "."):
+        s = BETWEEN[between]
+        for site, words in {"": numbers, **by_site}.items():
+            has = words.str.contains(s)
+            marked, plain = words.filter(has), words.filter(~has)
+            if len(marked) < (ENOUGH if site else 1) or (between == "." and not len(plain)):
+                continue
+            if bool(marked.str.contains(rf"{_SIGN}[1-9]\d{{0,2}}{s}\d{{3}}\s*$").all()):
+                one = marked[0].strip()
+                beside = f" beside {plain[0].strip()!r}" if len(plain) else ""
+                whose = f" at {site}" if site and len(by_site) > 1 else ""
+                return (
+                    f"such as {one!r}{beside}{whose}, which can be read in two ways: set thousands = {between!r} if it "
+                    f"means {one.replace(between, '')}, or decimal = {between!r} if it means {one.replace(',', '.')}"
+                )
+    return ""
+
+
+def _who(by_site: Mapping[str, Any], mine: Notation) -> str:
+    """Who writes which, as in `A, B: '47.17'; C: '50,02'`; or two words that do not go together."""
+    groups: dict[Notation | None, list[str]] = {}
+    marked = {site: words.filter(words.str.contains(r"\d\D\d")) for site, words in by_site.items()}
+    for site, words in marked.items():
+        if len(words):
+            fit = next((one for one in (mine, *NOTATIONS) if _all(words, one)), None)
+            groups.setdefault(fit, []).append(site)
+    if len(groups) > 1 and None not in groups:
+        return "; ".join(f"{some(who)}: {marked[who[0]][0].strip()!r}" for who in groups.values())
+    words = _together(marked)
+    fits = next(held for one in (mine, *NOTATIONS) if (held := words.str.contains(one.pattern)).any())
+    pair = [words.filter(held)[0].strip() for held in (fits, ~fits) if held.any()]
+    return " and ".join(map(repr, pair))
