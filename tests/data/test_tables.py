@@ -1,6 +1,8 @@
 """Files as people have them: CSV, Parquet, folders of either, folders of images; and what is wrong with them."""
 
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,12 @@ import polars
 import pytest
 import torch
 from PIL import Image
+from pydantic import TypeAdapter
 
 import unskew as us
 from unskew import api
 from unskew.data import Dataset, load, own, tables
+from unskew.data.inputs import Inputs
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.split import Natural
 from unskew.errors import ConfigError, DataError, DataWarning, UnskewError
@@ -281,6 +285,40 @@ def test_further_words_are_gaps_and_empty_columns_without_a_name_are_none(tmp_pa
         exported(tmp_path, "site,a,b,y,", "Zürich,k.A.,0.5,k0,"), None, {**options, "gaps": ["k.A."]}, Preprocess()
     )
     assert [(c.name, c.kind, c.gaps) for c in data.inputs.columns] == [("a", "number", True), ("b", "number", False)]
+
+
+def test_a_gap_word_is_a_gap_for_the_trained_model_too(tmp_path: Path) -> None:
+    path = exported(tmp_path, "site,a,b,y", "Zürich,-99,0.5,k0", "Bern,-99.0,1.5,k0", "Bern,NA,1.5,k0")
+    data = load(path, None, {"target": "y", "client": "site", "gaps": ["-99"]}, Preprocess())
+    column = data.inputs.columns[0]
+    assert (column.name, column.kind, column.gaps) == ("a", "number", True)
+    assert max(column.mean) < 7
+    assert column.mean[0] > 0
+    gap = data.inputs.prepare({"a": [np.nan], "b": [0.5]})
+    for written_as_gap in (-99, -99.0, "-99"):
+        assert torch.equal(data.inputs.prepare([{"a": written_as_gap, "b": 0.5}]), gap)
+    assert torch.equal(data.inputs.prepare(np.array([[-99, 0.5]])), gap)
+    old = TypeAdapter(Inputs).validate_json(json.dumps({**asdict(data.inputs), "gaps": ()}))
+    assert not torch.equal(old.prepare([{"a": -99, "b": 0.5}]), gap)
+
+
+def test_a_word_of_a_category_that_means_a_gap_is_one_for_the_model(tmp_path: Path) -> None:
+    path = exported(tmp_path, "site,a,b,y", "Bern,9,0.5,k0")
+    rules = Preprocess(columns={"a": ColumnRule(kind="category")})
+    data = load(path, None, {"target": "y", "client": "site", "gaps": ["9"]}, rules)
+    assert "9" not in data.inputs.columns[0].values
+    gap = data.inputs.prepare({"a": [None], "b": [0.5]})
+    for one in (9, "9"):
+        assert torch.equal(data.inputs.prepare({"a": [one], "b": [0.5]}), gap)
+
+
+def test_a_gap_word_that_stands_nowhere_is_warned_of(tmp_path: Path) -> None:
+    path = exported(tmp_path, "site,a,b,y", "Bern,-99,0.5,k0")
+    options: dict[str, Any] = {"target": "y", "client": "site", "gaps": ["-99", "-999"]}
+    with pytest.warns(DataWarning, match=r"gaps: no field of .*h\.csv is '-999'; how is a missing") as caught:
+        load(path, None, options, Preprocess())
+    assert len([one for one in caught if "gaps:" in str(one.message)]) == 1
+    assert any("is '-999'" in note for note in us.describe(path, gaps=["-99", "-999"]).notes)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A first look at data of any form that `simulate` takes (`unskew.data.look` says what is measured)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,15 @@ def describe(
         frame, client = tables.frame_of(kind, path, options)
         later = isinstance(test, str) and test not in frame.columns
         lines = tables.lines_of(kind, path, options)
+        tested = Path(str(test)).expanduser()
         if later:
-            tested = Path(str(test)).expanduser()
             test = tables.frame_of(kind, tested, options)[0]
             lines = _one_after_the_other(lines, len(frame), tables.lines_of(kind, tested, options), tested.name)
         with rows_at(lines):
-            return look(_of_frame(frame, path.stem, target, client, test))
+            seen = look(_of_frame(frame, path.stem, target, client, test))
+        return replace(
+            seen, notes=(*seen.notes, *tables.unused_gaps(kind, [path, tested] if later else [path], options))
+        )
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         return look(_of_frame(data, "dataframe", target, client, test))
     if isinstance(data, str):

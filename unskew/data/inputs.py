@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unskew.data.numerals import value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import DataError, did_you_mean
@@ -113,6 +114,7 @@ class Inputs:
         vocabulary: Words of the training texts, in the order of their token ids.
         columns: Columns of a table, in order.
         clients: Names of the clients whose numbers some columns have.
+        gaps: Words of the table that mean that there is no value; a word that is a number means that number, too.
     """
 
     kind: Literal["as given", "images", "texts", "table"] = "as given"
@@ -121,6 +123,7 @@ class Inputs:
     vocabulary: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     clients: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
 
     def of(self, client: str | int | None) -> "Inputs":
         """The same with one client's own numbers alone, so that the others' stay where they are.
@@ -188,7 +191,7 @@ class Inputs:
                 "columns were scaled or filled with each client's own numbers: say whose rows these are, as in "
                 f"client={self.clients[0]!r} (clients: {', '.join(self.clients[:8])})"
             )
-        table = raw_table(x, [column.name for column in self.columns])
+        table = raw_table(x, [column.name for column in self.columns], self.gaps)
         return torch.from_numpy(prepared(self.columns, table, 0))
 
     def _texts(self, x: Sequence[str]) -> Tensor:
@@ -214,8 +217,13 @@ def prepared(
         return np.ascontiguousarray(np.concatenate(parts, 1), np.float32)
 
 
-def raw_table(x: Any, names: Sequence[str]) -> dict[str, Array]:
+def raw_table(x: Any, names: Sequence[str], gaps: Sequence[str] = ()) -> dict[str, Array]:
     """Named columns of a DataFrame, a mapping of columns, rows (mappings), one row, or an array (N, columns) by place.
+
+    Args:
+        x: The rows.
+        names: Their columns.
+        gaps: As in `raw_column`.
 
     Raises:
         DataError: If there is no such column, or a value is neither a number nor a word.
@@ -230,16 +238,21 @@ def raw_table(x: Any, names: Sequence[str]) -> dict[str, Array]:
             raise DataError(
                 f"inputs must be rows of {len(names)} columns ({', '.join(names)}), got shape {values.shape}"
             )
-        return {name: raw_column(values[:, i], name) for i, name in enumerate(names)}
+        return {name: raw_column(values[:, i], name, gaps) for i, name in enumerate(names)}
     known = [str(name) for name in (x.columns if hasattr(x, "columns") else x)]
     for name in names:
         if name not in known:
             raise DataError(f"inputs have no column {name!r}{did_you_mean(name, known)} (columns: {', '.join(known)})")
-    return {name: raw_column(x[name], name) for name in names}
+    return {name: raw_column(x[name], name, gaps) for name in names}
 
 
-def raw_column(values: Any, name: object) -> Array:
+def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
     """A column as float64 with NaN for a gap, or as words with None for a gap; truths are 0 and 1.
+
+    Args:
+        values: The column.
+        name: Its name.
+        gaps: Words that mean that there is no value, and so do the numbers among them.
 
     Raises:
         DataError: If a value is neither a number nor a word.
@@ -248,14 +261,24 @@ def raw_column(values: Any, name: object) -> Array:
     if array.ndim != 1:
         raise DataError(f"there are {array.shape[1]} columns {name!r}; rename or remove all but one")
     if array.dtype.kind in "fiub":
-        return array.astype(np.float64)
-    plain = [None if is_gap(value) else value for value in array.astype(object).tolist()]
+        numbers = array.astype(np.float64)
+        return np.where(np.isin(numbers, gap_numbers(gaps)), np.nan, numbers) if gaps else numbers
+    none = {*gaps, *gap_numbers(gaps)}
+    plain = [
+        None if is_gap(value) or (isinstance(value, str | int | float) and value in none) else value
+        for value in array.astype(object).tolist()
+    ]
     if any(isinstance(value, str) for value in plain):
         return np.array([None if v is None else v if isinstance(v, str) else word(v) for v in plain], object)
     for i, value in enumerate(plain):
         if value is not None and not isinstance(value, bool | int | float):
             raise no_number(name, i, value)
     return np.array([np.nan if value is None else value for value in plain], np.float64)
+
+
+def gap_numbers(gaps: Sequence[str]) -> list[float]:
+    """The numbers among words that mean that there is no value."""
+    return [value for word in gaps if (value := value_of(word)) is not None]
 
 
 def is_gap(value: object) -> bool:

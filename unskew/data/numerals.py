@@ -28,8 +28,8 @@ class Notation:
     """A way to write numbers.
 
     Attributes:
-        thousands: Between groups of three digits; "" if there is nothing.  Typographic apostrophes and spaces that do not break
-            count for the plain ones.
+        thousands: Between groups of three digits; "" if there is nothing.  A typographic apostrophe is as good as a
+            plain one, and so is a space that does not break.
         decimal: Before the decimals.
     """
 
@@ -67,6 +67,7 @@ ANY = "|".join(f"(?:{notation.pattern})" for notation in NOTATIONS)
 """What a number in any notation matches."""
 
 _ANY = re.compile(ANY)
+_PLAIN = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?")
 
 
 def declared(thousands: str | None, decimal: str | None) -> Notation:
@@ -81,6 +82,15 @@ def is_number(word: str) -> bool:
     (True, True, False)
     """
     return _ANY.match(word) is not None
+
+
+def value_of(word: str) -> float | None:
+    """The number that a short word with a decimal point is; None for other words.
+
+    >>> value_of("-99"), value_of("k.A.")
+    (-99.0, None)
+    """
+    return float(word) if _PLAIN.fullmatch(word) else None
 
 
 def refused(

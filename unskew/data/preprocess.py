@@ -170,7 +170,7 @@ class RawRows:
         rows = np.concatenate([train, later])
         known = np.arange(len(rows)) < len(train)
         table = {name: values[rows] for name, values in self.train.items()}
-        return fit(self.rules, table, self.owners[rows], self.clients, known, before.columns)
+        return replace(fit(self.rules, table, self.owners[rows], self.clients, known, before.columns), gaps=before.gaps)
 
 
 def fit(

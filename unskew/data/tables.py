@@ -9,7 +9,9 @@ of numbers, which matters here.  It is imported in this module only.
 
 import csv
 import importlib
+import mmap
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,11 +27,11 @@ from unskew.data import own
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.hub import image_of
-from unskew.data.inputs import raw_column
-from unskew.data.numerals import ANY, BETWEEN, Decimal, Notation, Thousands, declared, refused
+from unskew.data.inputs import gap_numbers, raw_column
+from unskew.data.numerals import ANY, BETWEEN, Decimal, Notation, Thousands, declared, refused, value_of
 from unskew.data.places import Place, by_number, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
 
@@ -61,7 +63,8 @@ class TableOptions:
             is a word.
         decimal: Character before the decimals in a CSV file; by default a point, or a comma where a point is between
             thousands.
-        gaps: Words of a CSV file that mean that there is no value, besides the usual ones.
+        gaps: Words of a CSV file that mean that there is no value, besides the usual ones.  A number means all its
+            spellings.
         classes: Names of all classes, in order, where a client may lack some.
         alone: The file is one client's own: a column `client` is left out if it is there.
     """
@@ -133,8 +136,11 @@ def read_table(
                 f"{place.absolute()})"
             )
         test, test_rows_at = frame_of(kind, place, options)[0], lines_of(kind, place, options)
+    given = [path] if test is options.test else [path, Path(str(options.test)).expanduser()]
+    for warning in unused_gaps(kind, given, options):
+        warnings.warn(warning, DataWarning, stacklevel=2)
     with rows_at(lines_of(kind, path, options)):
-        return own.dataset(
+        data = own.dataset(
             frame,
             target=options.target,
             client=client,
@@ -146,6 +152,27 @@ def read_table(
             own_test=test is not None and client is not None and client in getattr(test, "columns", ()),
             test_rows_at=test_rows_at,
         )
+    return replace(data, inputs=replace(data.inputs, gaps=options.gaps)) if kind == "csv" else data
+
+
+def unused_gaps(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
+    """A sentence for each word that was declared to mean that there is no value, and stands in no field."""
+    if kind != "csv" or options.alone:  # one site of several may well lack a word of others
+        return []
+    files = [(file, _head(file, options.separator).separator) for path in paths for file in _files_at(kind, path)]
+    return [
+        f"gaps: no field of {paths[0]} is {word!r}; how is a missing value written there?"
+        for word in options.gaps
+        if not any(_has_field(file, separator, word) for file, separator in files)
+    ]
+
+
+def _has_field(file: Path, separator: str, word: str) -> bool:
+    zeros = r"" if value_of(word) is None else r"(?:[.,]0*)?"
+    side = rf'[\s"{re.escape(separator)}]'
+    field = re.compile(rf"(?:^|{side}){re.escape(word)}{zeros}(?:$|{side})".encode())
+    with file.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+        return field.search(octets) is not None
 
 
 def training_sums(kind: str, path: Path, options: TableOptions, rules: Preprocess) -> dict[str, ColumnSums]:
@@ -204,7 +231,7 @@ def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
 
     def line(row: int) -> str:
         left = row
-        for file in _files(kind, path) if path.is_dir() else [path]:
+        for file in _files_at(kind, path):
             head = _head(file, options.separator)
             with file.open(encoding="utf-8-sig", newline="") as lines, suppress(csv.Error):  # a field may be too long
                 for _ in range(head.above):
@@ -224,6 +251,10 @@ def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
 
 def _files(kind: str, folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS[kind])
+
+
+def _files_at(kind: str, path: Path) -> list[Path]:
+    return _files(kind, path) if path.is_dir() else [path]
 
 
 def _stacked(frames: Mapping[str, Any], client: str) -> Any:
@@ -431,6 +462,10 @@ def _as_numbers(
         for file, frame in frames.items():
             if frame[name].dtype == polars.String:
                 changed[file] = changed[file].with_columns(_converted(frame[name], notation, options.gaps))
+    if none := gap_numbers(options.gaps):
+        numbers = polars.selectors.numeric()
+        whole = polars.when(~numbers.cast(polars.Float64).is_in(none)).then(numbers)
+        changed = {file: frame.with_columns(whole) for file, frame in changed.items()}
     return changed
 
 
