@@ -91,6 +91,10 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "a date": ({"day": polars.Series(["2021-03-04"] * N).str.to_date()}, "column 'day' holds dates"),
     "all missing": ({"ca": [None] * N}, "column 'ca' has no value at all"),
     "an identifier": ({"id": np.arange(N)}, "column 'id' is a different whole number in every row: an identifier?"),
+    "an identifier that sites share": (
+        {"id": np.where(SITE == "Bern", np.arange(N) - 50, np.arange(N))},
+        "column 'id' is a different whole number in every row of a site, and ",
+    ),
     "a name": ({"name": [f"p{i}" for i in range(N)]}, "column 'name' has a word of its own in most rows"),
     "a constant": ({"one": [1.0] * N}, "column 'one' has one value only"),
     "not measured at a site": (

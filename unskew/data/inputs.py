@@ -288,14 +288,30 @@ def is_gap(value: object) -> bool:
     )
 
 
-def is_counter(values: Array) -> bool:
-    """True for a different whole number in each of more than 20 rows, as identifiers are."""
-    return (
-        values.dtype.kind == "f"
-        and len(values) > 20
-        and bool((values % 1 == 0).all())
-        and len(np.unique(values)) == len(values)
-    )
+def is_counter(values: Array, owners: Array | None = None) -> bool:
+    """True for whole numbers of which no site holds one twice, as identifiers are; sites may hold the same ones.
+
+    Most rows must be of sites with more than 20, since a few numbers of any kind differ.
+
+    Args:
+        values: The column.
+        owners: Number of each row's site, -1 where it has none; None if there are no sites.
+    """
+    if values.dtype.kind != "f" or len(values) <= 20 or not (values % 1 == 0).all():
+        return False
+    if len(np.unique(values)) == len(values):
+        return True
+    if owners is None:
+        return False
+    of_large = (np.bincount(owners + 1) > 20)[owners + 1]
+    return 2 * int(of_large.sum()) > len(values) and len(np.unique([owners, values], axis=1).T) == len(values)
+
+
+def shared_numbers(values: Array, owners: Array | None) -> int:
+    """How many different numbers occur at several sites; the arguments are those of `is_counter`."""
+    if owners is None:
+        return 0
+    return int((np.unique(np.unique([owners, values], axis=1)[1], return_counts=True)[1] > 1).sum())
 
 
 def words_alike(known: Iterable[str], values: Array, owners: Array | None, clients: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from unskew.data import skew
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.inputs import Array, RawTable, column_alike, is_counter, is_date, is_gap, labels_alike
+from unskew.data.inputs import Array, RawTable, column_alike, is_counter, is_date, is_gap, labels_alike, shared_numbers
 from unskew.data.places import place
 from unskew.data.preprocess import LARGE, LARGEST, no_numbers, spelt
 from unskew.keys import Key
@@ -513,9 +513,11 @@ def _notes(
             sentences.append(f"column {column.name!r} holds {odd}: make numbers of them")
         elif values is not None and values.dtype.kind == "O" and len(set(values)) > max(20, len(values) / 2):
             sentences.append(f"column {column.name!r} has a word of its own in most rows: an identifier? leave it out")
-        elif values is not None and is_counter(values):
+        elif values is not None and is_counter(values, rows.clients):
+            shared = shared_numbers(values, rows.clients)
             sentences.append(
-                f"column {column.name!r} is a different whole number in every row: an identifier? leave it out"
+                f"column {column.name!r} is a different whole number in every row"
+                f"{f' of a site, and {shared:,} occur at several sites' if shared else ''}: an identifier? leave it out"
             )
         elif values is not None and (silent := _constant_at(values, rows.clients, sites)):
             sentences.append(f"column {column.name!r} has one value only at {silent}: not measured there?")

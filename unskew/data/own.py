@@ -40,6 +40,7 @@ from unskew.data.inputs import (
     is_gap,
     no_number,
     raw_column,
+    shared_numbers,
 )
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_size, unscaled
@@ -280,11 +281,18 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
             agreed = data.raw.rules.columns.get(name, ColumnRule()).words or ()
             if values.dtype.kind == "O" and (sentence := column_alike(name, values, owners, clients, agreed)):
                 sentences.append(sentence)
-    counted = [name for name, values in columns.items() if _is_numbering(values)]
-    if counted:
+    holders: _Array | None = None if rows.clients is None else np.unique(rows.clients, return_inverse=True)[1]
+    if data.raw is not None and data.owners is not None:
+        columns, holders = data.raw.train, data.raw.owners
+    numbering = [name for name, values in columns.items() if _is_numbering(values, holders)]
+    if numbering:
+        shared = shared_numbers(columns[numbering[0]], holders)
+        what = (
+            f"numbers the rows of each site, and {shared:,} numbers occur at several" if shared else "numbers the rows"
+        )
         sentences.append(
-            f"column {counted[0]!r} numbers the rows, and a model that trusts it learns nothing about new ones; leave "
-            f"it out with leave_out = [{counted[0]!r}]"
+            f"column {numbering[0]!r} {what}, and a model that trusts it learns nothing about new ones; leave "
+            f"it out with leave_out = [{numbering[0]!r}]"
         )
     both = repeated(x[train], x_test)
     twins = len(x[train]) - len(np.unique(x[train], axis=0))
@@ -296,13 +304,30 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
     return sentences
 
 
-def _is_numbering(values: _Array) -> bool:
-    """True for whole numbers all different that lie close together or are huge, or too huge to be told apart."""
+def _is_numbering(values: _Array, owners: _Array | None) -> bool:
+    """True for whole numbers all different, at each site, that lie close together or are huge; or for any too huge.
+
+    Numbers that sites share are identifiers wherever they lie, if chance would have had some twice within a site.
+    """
     if values.dtype.kind != "f" or np.isnan(values).any():
         return False
     low = np.abs(values).min()
-    return bool(low > EXACT or (is_counter(values) and (np.ptp(values) < 2 * len(values) or low > HUGE)))
+    if low > EXACT:
+        return True
+    if not is_counter(values, owners):
+        return False
+    if np.ptp(values) < 2 * len(values) or low > HUGE:
+        return True
+    if owners is None:
+        return False
+    n = np.bincount(owners)
+    twice = np.unique(values, return_counts=True)[1]
+    within, between = (n * (n - 1)).sum(), n.sum() ** 2 - (n**2).sum()
+    return bool((twice * (twice - 1)).sum() * within > 2 * BY_CHANCE * between)
 
+
+BY_CHANCE = 5
+"""Expected pairs of equal numbers within sites from which on it is no chance that there is none: once in 148 times."""
 
 HUGE = 1e6
 """Whole numbers above which a column of different ones is taken for identifiers."""
