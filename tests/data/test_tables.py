@@ -213,6 +213,9 @@ NUMERALS: dict[str, tuple[tuple[str, ...], dict[str, Any], str | list[float]]] =
     "thousands that are none": (("1,5", "2"), {"thousands": ","}, "not written as thousands = ',' says ('1,5')"),
     "three decimals in all": (("7.352", "7.401"), {}, [7.352, 7.401]),
     "three decimals below one": (("0.352", "7.401", "7"), {}, [0.352, 7.401, 7]),
+    "spaces around what Polars reads as words": ((" +5.", "1.5 ", " .5", "1e3 "), {}, [5, 1.5, 0.5, 1000]),
+    "spaces around more digits than a whole number has": ((f" {10**30}", "7 "), {}, [1e30, 7]),
+    "two notations without a digit before": ((".5", ",5"), {}, "in several notations ('.5' and ',5'): write all"),
     "one thing for two": (("1,5", "2"), {"thousands": ",", "decimal": ","}, "thousands and decimal are both ','"),
 }
 

@@ -17,7 +17,7 @@ Thousands = Literal["", ".", ",", "'", " "]
 Decimal = Literal[".", ","]
 
 BETWEEN: dict[str, str] = {"": "", ".": r"\.", ",": ",", "'": "['\u2019]", " ": "[ \u00a0\u202f]"}
-_SIGN, _POWER = r"^\s*[+-]?", r"([eE][+-]?\d+)?\s*$"
+_SIGN, _POWER = r"^\s*[+-]?", r"([eE][+-]?[0-9]+)?\s*$"
 
 ENOUGH = 20
 """Values of one site, all of three digits behind the separator, that are hardly decimals by chance."""
@@ -40,8 +40,8 @@ class Notation:
     def pattern(self) -> str:
         """What a number in this notation matches, spaces around it included."""
         point = BETWEEN[self.decimal]
-        grouped = rf"[1-9]\d{{0,2}}({BETWEEN[self.thousands]}\d{{3}})+|" if self.thousands else ""
-        return rf"{_SIGN}(({grouped}\d+)({point}\d*)?|{point}\d+){_POWER}"
+        grouped = rf"[1-9][0-9]{{0,2}}({BETWEEN[self.thousands]}[0-9]{{3}})+|" if self.thousands else ""
+        return rf"{_SIGN}(({grouped}[0-9]+)({point}[0-9]*)?|{point}[0-9]+){_POWER}"
 
     @property
     def settings(self) -> str:
@@ -157,7 +157,7 @@ def _two_readings(by_site: Mapping[str, Any], numbers: Any) -> str:
             marked, plain = words.filter(has), words.filter(~has)
             if len(marked) < (ENOUGH if site else 1) or (between == "." and not len(plain)):
                 continue
-            if bool(marked.str.contains(rf"{_SIGN}[1-9]\d{{0,2}}{s}\d{{3}}\s*$").all()):
+            if bool(marked.str.contains(rf"{_SIGN}[1-9][0-9]{{0,2}}{s}[0-9]{{3}}\s*$").all()):
                 one = marked[0].strip()
                 beside = f" beside {plain[0].strip()!r}" if len(plain) else ""
                 whose = f" at {site}" if site and len(by_site) > 1 else ""
@@ -178,7 +178,7 @@ def _who(by_site: Mapping[str, Any], mine: Notation) -> str:
             groups.setdefault(fit, []).append(site)
     if len(groups) > 1 and None not in groups:
         return "; ".join(f"{some(who)}: {marked[who[0]][0].strip()!r}" for who in groups.values())
-    words = _together(marked)
+    words = _together(marked if any(map(len, marked.values())) else by_site)
     fits = next(held for one in (mine, *NOTATIONS) if (held := words.str.contains(one.pattern)).any())
     pair = [words.filter(held)[0].strip() for held in (fits, ~fits) if held.any()]
     return " and ".join(map(repr, pair))

@@ -506,8 +506,9 @@ def _converted(words: Any, notation: Notation, gaps: Sequence[str]) -> Any:
         return words
     for char, plain in ((BETWEEN[notation.thousands], ""), (BETWEEN[notation.decimal], ".")):
         bare = bare.str.replace_all(char, plain) if char else bare
-    whole = bare.str.contains(r"^[+-]?\d+$").all()
-    return bare.str.strip_prefix("+").cast(polars.Int64 if whole else polars.Float64)
+    whole = bare.str.contains(r"^[+-]?[0-9]{1,18}$").all()
+    numbers = bare.str.strip_prefix("+").cast(polars.Int64 if whole else polars.Float64, strict=False)
+    return numbers if numbers.null_count() == bare.null_count() else words
 
 
 def _polars() -> Any:
