@@ -163,6 +163,14 @@ def test_the_command_takes_gaps_and_columns_to_leave_out(tmp_path: Path) -> None
     assert json.loads((tmp_path / "s.json").read_text()).keys() == {"age", "pay"}
 
 
+def test_the_command_takes_a_character_between_thousands(tmp_path: Path) -> None:
+    table(pay=[f"{i:,}" for i in range(N * 20, N * 40, 20)]).write_csv(tmp_path / "h.csv")
+    words = ["data", str(tmp_path / "h.csv"), "--target", "sick", "--client", "site", "--json"]
+    columns = json.loads(CliRunner().invoke(app, [*words, "--thousands", ","]).stdout)["columns"]
+    assert [column["summary"] for column in columns if column["name"] == "pay"] == ["5990 ± 1155"]
+    assert CliRunner().invoke(app, words).exit_code != 0
+
+
 def test_rows_of_a_file_are_named_by_their_lines(tmp_path: Path) -> None:
     frame = table(big=[float("inf") if i == 7 else 0.5 * i for i in range(N)])
     frame.write_csv(tmp_path / "h.csv")

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 import unskew as us
 from unskew import api
 from unskew.data import Dataset, load, own, tables
+from unskew.data.dataset import refitted
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.split import Natural
@@ -301,6 +302,11 @@ def test_a_gap_word_is_a_gap_for_the_trained_model_too(tmp_path: Path) -> None:
     for written_as_gap in (-99, -99.0, "-99"):
         assert torch.equal(data.inputs.prepare([{"a": written_as_gap, "b": 0.5}]), gap)
     assert torch.equal(data.inputs.prepare(np.array([[-99, 0.5]])), gap)
+    kept = refitted(data, np.arange(12), np.arange(12, 16)).inputs
+    assert kept.columns != data.inputs.columns
+    assert kept.gaps == ("-99",)
+    with pytest.raises(ValueError, match="gaps"):
+        TypeAdapter(Inputs).validate_json('{"gaps": [-99]}')
     old = TypeAdapter(Inputs).validate_json(json.dumps({**asdict(data.inputs), "gaps": ()}))
     assert not torch.equal(old.prepare([{"a": -99, "b": 0.5}]), gap)
 
