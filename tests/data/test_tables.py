@@ -239,6 +239,14 @@ def test_words_that_look_like_numbers_stay_words_where_that_is_declared(tmp_path
     assert frame["a"][:2].to_list() == ["1'200", "3'400"]
 
 
+def test_a_declared_point_leaves_commas_to_words_but_not_thousands(tmp_path: Path) -> None:
+    point = tables.TableOptions("y", "site", decimal=".")
+    frame, _ = tables.frame_of("csv", Path(written_as(tmp_path, "1,5", "2,25")[4:]), point)
+    assert frame["a"][:2].to_list() == ["1,5", "2,25"]
+    with pytest.raises(DataError, match="such as '1,514': set thousands = ',' if it means 1514"):
+        tables.frame_of("csv", Path(written_as(tmp_path, "1,514", "2,250")[4:]), point)
+
+
 @pytest.mark.parametrize("options", [{}, {"decimal": ","}])
 def test_sites_that_write_numbers_otherwise_are_named(options: dict[str, str], tmp_path: Path) -> None:
     for site, values in {"A": ("47.17", "5.5"), "B": ("47.18", "6"), "C": ("50,02", "7")}.items():

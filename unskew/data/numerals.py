@@ -61,7 +61,7 @@ class Notation:
         return word.replace(self.decimal, ".").strip()
 
 
-COMMA = Notation("", ",")
+COMMA, GROUPED = Notation("", ","), Notation(",", ".")
 NOTATIONS = tuple(Notation(t, d) for t in ("", ".", ",", "'", " ") for d in (".", ",") if t != d)
 ANY = "|".join(f"(?:{notation.pattern})" for notation in NOTATIONS)
 """What a number in any notation matches."""
@@ -114,7 +114,7 @@ def refused(
     if _all(numbers, mine):
         return ""
     fitting = [one for one in NOTATIONS if _all(numbers, one)]
-    if fitting == [COMMA] and decimal == ".":  # words, as this sentence offers
+    if decimal == "." and COMMA in fitting and GROUPED not in fitting:  # words, as the sentence below offers
         return ""
     odd = numbers.filter(~numbers.str.contains(mine.pattern))[0].strip()
     if decimal is None and thousands is None and COMMA in fitting:
