@@ -308,7 +308,7 @@ def is_counter(values: Array, owners: Array | None = None) -> bool:
 
 
 def shared_numbers(values: Array, owners: Array | None) -> int:
-    """How many different numbers occur at several sites; the arguments are those of `is_counter`."""
+    """Number of different numbers that occur at several sites; the arguments are those of `is_counter`."""
     if owners is None:
         return 0
     return int((np.unique(np.unique([owners, values], axis=1)[1], return_counts=True)[1] > 1).sum())

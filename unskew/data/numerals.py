@@ -38,7 +38,7 @@ class Notation:
 
     @property
     def pattern(self) -> str:
-        """What a number in this notation matches, spaces around it included."""
+        """Pattern of a number in this notation, spaces around it included."""
         point = BETWEEN[self.decimal]
         grouped = rf"[1-9][0-9]{{0,2}}({BETWEEN[self.thousands]}[0-9]{{3}})+|" if self.thousands else ""
         return rf"{_SIGN}(({grouped}[0-9]+)({point}[0-9]*)?|{point}[0-9]+){_POWER}"
@@ -169,7 +169,7 @@ def _two_readings(by_site: Mapping[str, Any], numbers: Any) -> str:
 
 
 def _who(by_site: Mapping[str, Any], mine: Notation) -> str:
-    """Who writes which, as in `A, B: '47.17'; C: '50,02'`; or two words that do not go together."""
+    """Sentence part on who writes which, as in `A, B: '47.17'; C: '50,02'`; or two words that do not go together."""
     groups: dict[Notation | None, list[str]] = {}
     marked = {site: words.filter(words.str.contains(r"\d\D\d")) for site, words in by_site.items()}
     for site, words in marked.items():

@@ -163,14 +163,17 @@ def resume(
     """
     card = read_json(folder / "run.json")
     with locked(folder):
-        if written_fingerprint(folder / "config.toml") != card.get("config_sha256"):
-            raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
+        changed_config = RunError(
+            f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run"
+        )
         if (folder / "summary.json").exists():
+            if written_fingerprint(folder / "config.toml") != card.get("config_sha256"):  # nothing it names is imported
+                raise changed_config
             return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml", allow_code=allow_code)
         config_sha256 = fingerprint(experiment)
         if config_sha256 != card.get("config_sha256"):
-            raise RunError(f"{folder / 'config.toml'} means something else to this version; start a new run")
+            raise changed_config
         saved = checkpoint.latest(folder)
         if saved is not None and saved.position.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
