@@ -306,7 +306,7 @@ def test_a_bad_campaign_is_refused_in_one_sentence_before_anything_runs(
 
 
 def test_the_campaign_of_small_sizes_reads_and_changes_seeds_alone() -> None:
-    """Each reproduction at its small size has more seeds than its file, and is otherwise as it is there."""
+    """Each reproduction at its small size is as its file has it, or has more seeds and is otherwise as it is there."""
     small = campaign.load(campaign.SHIPPED["small"], Path("/nowhere"))
     assert len({c.reproduce for c in small.claims if isinstance(c, campaign.Whole)}) == len(small.claims) > 0
     for whole in small.claims:
@@ -318,7 +318,8 @@ def test_the_campaign_of_small_sizes_reads_and_changes_seeds_alone() -> None:
         before, after = (json.dumps(toolkit.settings(a)) for a in asked)
         lists = r'"seeds": (\[[^]]*\])'
         assert re.sub(lists, "", before) == re.sub(lists, "", after)
-        assert sum(map(len, re.findall(lists, after))) > sum(map(len, re.findall(lists, before)))
+        more = sum(map(len, re.findall(lists, after))) - sum(map(len, re.findall(lists, before)))
+        assert more > 0 if whole.changes else more == 0
 
 
 def test_the_shipped_campaign_reads_and_has_the_headline_claims_at_their_size() -> None:
