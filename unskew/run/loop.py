@@ -161,29 +161,19 @@ def resume(
         ConfigError: If the folder names such code and `allow_code` is not given.
         RunError: If the folder is not a run or was changed, or (EnvironmentChanged) the environment has changed.
     """
-    card = read_json(folder / "run.json")
+    read_json(folder / "run.json")  # a folder without one is no run
     with locked(folder):
-        changed_config = RunError(
-            f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run"
-        )
         if (folder / "summary.json").exists():
-            if written_fingerprint(folder / "config.toml") != card.get("config_sha256"):  # nothing it names is imported
-                raise changed_config
+            require_same_settings(folder, written_fingerprint(folder / "config.toml"))  # imports nothing it names
             return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml", allow_code=allow_code)
         config_sha256 = fingerprint(experiment)
-        if config_sha256 != card.get("config_sha256"):
-            raise changed_config
+        require_same_settings(folder, config_sha256)
         saved = checkpoint.latest(folder)
         if saved is not None and saved.position.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
         setup = backend.prepare(experiment)
-        changed = run_setup.differences(card.get("environment", {}), run_setup.environment(experiment, setup))
-        if changed and not force:
-            raise EnvironmentChanged(
-                f"{folder} was started in another environment ({'; '.join(changed)}), so results may differ; "
-                "use --force to resume all the same"
-            )
+        require_same_environment(folder, experiment, setup, force)
         feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
         partition = _partition(feds, experiment.client_rows)
         require_same_data(folder, json.loads(partition))
@@ -194,6 +184,31 @@ def resume(
                 raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
         with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
             return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
+
+
+def require_same_settings(folder: Path, config_sha256: str) -> None:
+    """Refuse to go on with other settings than a run began with: these have the fingerprint `config_sha256`.
+
+    Raises:
+        RunError: If they differ.
+    """
+    if config_sha256 != read_json(folder / "run.json").get("config_sha256"):
+        raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
+
+
+def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> None:
+    """Refuse to go on, unless forced, under other versions, device, executor or code than a run began with.
+
+    Raises:
+        EnvironmentChanged: If one differs.
+    """
+    then = read_json(folder / "run.json").get("environment", {})
+    changed = run_setup.differences(then, run_setup.environment(experiment, setup))
+    if changed and not force:
+        raise EnvironmentChanged(
+            f"{folder} was started in another environment ({'; '.join(changed)}), so results may differ; "
+            "use --force to go on all the same"
+        )
 
 
 def require_same_data(folder: Path, partition: Mapping[str, Any]) -> None:

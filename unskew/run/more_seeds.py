@@ -18,7 +18,6 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, UntilDecided, fingerprint, load, to_toml
 from unskew.record import columns
 from unskew.run import checkpoint, loop
-from unskew.run import setup as run_setup
 from unskew.run.folder import DOCUMENTS, LOGS, create, locked, read_json
 from unskew.run.setup import IN_PROCESS
 
@@ -62,13 +61,12 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         RunError: If the folder is no run, has no checkpoint, was changed, has links in it, or crossed a network; if
             `out` exists; or (EnvironmentChanged) if versions, device or executor are others now.
     """
-    card = read_json(folder / "run.json")
+    read_json(folder / "run.json")  # a folder without one is no run
     if (folder / "network.jsonl").exists():
         raise RunError(f"{folder} is a run over a network; its clients know its seeds, so begin another")
     with locked(folder):
         was = load(folder / "config.toml", allow_code=allow_code)
-        if fingerprint(was) != card.get("config_sha256"):
-            raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
+        loop.require_same_settings(folder, fingerprint(was))
         saved = checkpoint.latest(folder)
         if saved is None:
             raise RunError(f"{folder} has no checkpoint to go on from; begin a run with `seeds = {{ until = ... }}`")
@@ -77,12 +75,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
             raise RunError(f"{folder / 'config.toml'}: task.data must name a file of the folder, got run:{own}")
         experiment = until(was, width, most)
         setup = IN_PROCESS.prepare(experiment)
-        changed = run_setup.differences(card.get("environment", {}), run_setup.environment(experiment, setup))
-        if changed and not force:
-            raise loop.EnvironmentChanged(
-                f"{folder} was made in another environment ({'; '.join(changed)}), so results may differ; "
-                "use --force to add seeds all the same"
-            )
+        loop.require_same_environment(folder, experiment, setup, force)
         feds = loop.divided(experiment, setup, IN_PROCESS)
         documents = loop.documents(experiment, setup, feds, " ".join(sys.argv))
         partition = json.loads(str(documents["partition.json"]))
