@@ -30,7 +30,7 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
-def alike(names: Iterable[str], held: Callable[[str], str] | None = None, most: int = 3) -> str:
+def spelling_variants(names: Iterable[str], held: Callable[[str], str] | None = None, most: int = 3) -> str:
     """Names that are one but for case and spaces; empty if there are none.
 
     Args:
@@ -38,7 +38,7 @@ def alike(names: Iterable[str], held: Callable[[str], str] | None = None, most: 
         held: Says of such a name who has it.
         most: Groups of them that are named.
 
-    >>> alike(["Bern", "Chur", "bern "])
+    >>> spelling_variants(["Bern", "Chur", "bern "])
     "'Bern', 'bern '"
     """
     by_letters: dict[str, list[str]] = {}
@@ -49,14 +49,9 @@ def alike(names: Iterable[str], held: Callable[[str], str] | None = None, most: 
     return "; ".join(shown) + (f" and {len(groups) - most:,} more such" if len(groups) > most else "")
 
 
-def labels_alike(classes: Iterable[str]) -> str:
-    """A sentence on labels that are one but for case and spaces; empty if there are none.
-
-    >>> labels_alike(["no", "No", "yes"])[:53]
-    "Labels 'no', 'No' differ in case or spaces alone, and"
-    """
-    found = alike(classes)
-    return found and (
-        f"Labels {found} differ in case or spaces alone, and each is a class of its own: if they mean the same, no "
-        "number here means anything."
+def separate_classes(variants: str) -> str:
+    """Sentence on labels that `spelling_variants` has found: each is a class; empty if there are none."""
+    return variants and (
+        f"labels {variants} differ in case or spaces alone, and each is a class of its own: if they mean the same, no "
+        "result means anything until they are written alike; if not, name all in data_options.classes"
     )

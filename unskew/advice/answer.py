@@ -18,7 +18,7 @@ from unskew.protocol import ClientId
 from unskew.report.worth import MOST_NAMED, Gain, bracket, no_verdict
 from unskew.run.progress import duration
 from unskew.tasks.measure import FEWEST
-from unskew.words import labels_alike, listed
+from unskew.words import listed, separate_classes, spelling_variants
 
 Verdict = Literal["join", "alone", "undecided"]
 Family = Literal["alone", "one model", "own models", "groups"]
@@ -185,7 +185,8 @@ class Advice:
 
     def _labels(self) -> str:
         named = "classes" in self.sites.experiment.task.data_options
-        return "" if named else labels_alike(self.sites.setup.dataset.classes)
+        text = "" if named else separate_classes(spelling_variants(self.sites.setup.dataset.classes))
+        return text and f"{text[:1].upper()}{text[1:]}."
 
     def _for_whom(self) -> str:
         if not self.by_site:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from unskew.data.dataset import ROWS, Dataset, check_plausible, check_range, check_values, checked
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
-from unskew.data.inputs import Column, Inputs, RawTable, labels_alike, prepared, raw_table, standardised
+from unskew.data.inputs import Column, Inputs, RawTable, label_variants, prepared, raw_table, standardised
 from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
-from unskew.words import alike
+from unskew.words import spelling_variants
 
 TEST_FRACTION = 0.2
 """Share of each class that becomes the global test part where the source has none."""
@@ -277,13 +277,13 @@ def _numbered(name: str, content: Arrays, classes: tuple[str, ...] | None) -> tu
 
 def _warn_of_labels(content: Arrays, names: tuple[str, ...], clients: tuple[str, ...]) -> None:
     """Warn of labels that differ in case or spaces alone: each has become a class, which is rarely meant."""
-    if not alike(names):
+    if not spelling_variants(names):
         return
     parts = [part for part in ("train", "test") if f"y_{part}" in content]
     labels = np.array(names)[np.concatenate([content[f"y_{part}"] for part in parts])]
     no_client = {part: np.full(len(content[f"y_{part}"]), -1) for part in parts}
     owners = np.concatenate([content.get(f"client_{part}", no_client[part]) for part in parts])
-    warnings.warn(labels_alike(names, labels, owners if clients else None, clients), DataWarning, stacklevel=2)
+    warnings.warn(label_variants(names, labels, owners if clients else None, clients), DataWarning, stacklevel=2)
 
 
 def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None, targets: Targets) -> None:

@@ -14,7 +14,7 @@ from unskew.data.numerals import value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import DataError, did_you_mean
-from unskew.words import alike, counted, some
+from unskew.words import counted, separate_classes, some, spelling_variants
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
@@ -314,7 +314,7 @@ def shared_numbers(values: Array, owners: Array | None) -> int:
     return int((np.unique(np.unique([owners, values], axis=1)[1], return_counts=True)[1] > 1).sum())
 
 
-def words_alike(known: Iterable[str], values: Array, owners: Array | None, clients: Sequence[str]) -> str:
+def variants_by_client(known: Iterable[str], values: Array, owners: Array | None, clients: Sequence[str]) -> str:
     """Words that are one but for case and spaces, and who holds them; empty if there are none.
 
     Args:
@@ -329,19 +329,15 @@ def words_alike(known: Iterable[str], values: Array, owners: Array | None, clien
         who = [] if owners is None else [clients[i] for i in np.unique(owners[rows]) if i >= 0]
         return f"{'only ' * (len(who) == 1 < len(clients))}{some(who)}" if who else counted(len(rows), "row")
 
-    return alike(known, held)
+    return spelling_variants(known, held)
 
 
-def labels_alike(known: Iterable[str], values: Array, owners: Array | None, clients: Sequence[str]) -> str:
-    """A sentence on labels that differ in case or spaces alone, as in `words_alike`; empty if there are none."""
-    found = words_alike(known, values, owners, clients)
-    return found and (
-        f"labels {found} differ in case or spaces alone, and each is a class of its own: if they mean the same, no "
-        "result means anything until they are written alike; if not, name all in data_options.classes"
-    )
+def label_variants(known: Iterable[str], values: Array, owners: Array | None, clients: Sequence[str]) -> str:
+    """A sentence on labels that differ in case or spaces alone, as in `variants_by_client`; empty if there are none."""
+    return separate_classes(variants_by_client(known, values, owners, clients))
 
 
-def column_alike(
+def column_variants(
     name: str, values: Array, owners: Array | None, clients: Sequence[str], agreed: Sequence[str] = ()
 ) -> str:
     """A sentence on words of a column that differ in case or spaces alone; empty if there are none, or all are agreed.
@@ -349,13 +345,13 @@ def column_alike(
     Args:
         name: The column.
         values: Its words, and anything that is no word for a gap.
-        owners, clients: As in `words_alike`.
+        owners, clients: As in `variants_by_client`.
         agreed: Words that sites agreed on.
     """
     present = sorted(v for v in set(values.tolist()) if isinstance(v, str))
     if set(present) <= set(agreed):
         return ""
-    found = words_alike([*agreed, *(one for one in present if one not in agreed)], values, owners, clients)
+    found = variants_by_client([*agreed, *(one for one in present if one not in agreed)], values, owners, clients)
     return found and (
         f"column {name!r} holds words that differ in case or spaces alone, and each counts as another one: {found}; "
         "write them alike"

@@ -22,11 +22,20 @@ import numpy.typing as npt
 from unskew.data import skew
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.inputs import Array, RawTable, column_alike, is_counter, is_date, is_gap, labels_alike, shared_numbers
+from unskew.data.inputs import (
+    Array,
+    RawTable,
+    column_variants,
+    is_counter,
+    is_date,
+    is_gap,
+    label_variants,
+    shared_numbers,
+)
 from unskew.data.places import place
 from unskew.data.preprocess import LARGE, LARGEST, no_numbers, spelt
 from unskew.keys import Key
-from unskew.words import alike, counted, some
+from unskew.words import counted, some, spelling_variants
 
 MOST_CLASSES = 20
 """Different whole numbers up to which a target of whole numbers is classes; words always are."""
@@ -470,7 +479,7 @@ def _notes(
     sentences = []
     train = ~test
     if rows.target is not None and rows.target.dtype.kind in "OU":
-        found = labels_alike(map(str, np.unique(rows.target)), rows.target, rows.clients, rows.client_names)
+        found = label_variants(map(str, np.unique(rows.target)), rows.target, rows.clients, rows.client_names)
         sentences += [found] if found else []
     if len(sites) == 1:
         sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
@@ -484,14 +493,14 @@ def _notes(
     if single:
         sentences.append(f"{some(single)} {_have(single)} one class only")
     sentences += _of_target(rows.target)
-    if like := alike([site.name for site in sites]):
+    if like := spelling_variants([site.name for site in sites]):
         sentences.append(f"sites {like} differ in case or spaces alone: one site under several names?")
     if rows.clients is not None and (rows.clients < 0).any():
         sentences.append(f"{int((rows.clients < 0).sum()):,} rows name no site")
     for column in columns:
         values = rows.columns.get(column.name)
         if values is not None and values.dtype.kind == "O":
-            found = column_alike(column.name, values, rows.clients, rows.client_names)
+            found = column_variants(column.name, values, rows.clients, rows.client_names)
             sentences += [found] if found else []
         numbers = values if values is not None and values.dtype.kind == "f" else np.empty(0)
         beyond = np.flatnonzero(np.abs(numbers) > LARGEST)

@@ -34,7 +34,7 @@ from unskew.data.inputs import (
     Column,
     Inputs,
     RawTable,
-    column_alike,
+    column_variants,
     is_counter,
     is_date,
     is_gap,
@@ -47,7 +47,7 @@ from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_siz
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
-from unskew.words import alike, some
+from unskew.words import some, spelling_variants
 
 FORMS = (
     "(x, y), {client: (x, y)}, a pandas or Polars DataFrame, a torch Dataset, a Hugging Face dataset, what us.load "
@@ -270,7 +270,7 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
                 f"{some(single)} {'has' if len(single) == 1 else 'have'} training rows of one class only: a model "
                 "trained there alone learns nothing but to say it"
             )
-    if alike_names := alike(data.client_names):
+    if alike_names := spelling_variants(data.client_names):
         sentences.append(
             f"clients {alike_names} differ in case or spaces alone: one client under several names? make them one"
         )
@@ -279,7 +279,7 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
         owners, clients = (None, ()) if data.owners is None else (data.raw.owners, data.raw.clients)
         for name, values in data.raw.train.items():
             agreed = data.raw.rules.columns.get(name, ColumnRule()).words or ()
-            if values.dtype.kind == "O" and (sentence := column_alike(name, values, owners, clients, agreed)):
+            if values.dtype.kind == "O" and (sentence := column_variants(name, values, owners, clients, agreed)):
                 sentences.append(sentence)
     holders: _Array | None = None if rows.clients is None else np.unique(rows.clients, return_inverse=True)[1]
     if data.raw is not None and data.owners is not None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.inputs import Array, Column, Inputs, RawTable, column_alike, is_date, word
+from unskew.data.inputs import Array, Column, Inputs, RawTable, column_variants, is_date, word
 from unskew.data.numerals import is_number
 from unskew.data.places import place
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
@@ -410,7 +410,7 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
         known = sorted({word(v) if values.dtype.kind == "f" else str(v) for v in present.tolist()}, key=_natural)
         if known:
             _check_category(name, known, present.tolist(), coded)
-            if values.dtype.kind == "O" and (found := column_alike(name, present, None, ())):
+            if values.dtype.kind == "O" and (found := column_variants(name, present, None, ())):
                 warnings.warn(found, DataWarning, stacklevel=2)
         by_name[name] = ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(known))
     return by_name
@@ -440,7 +440,7 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
             union = sorted({w for of in by_site.values() for w in of.words or ()}, key=_natural)
             pairs = [(site, w) for site, of in by_site.items() for w in of.words or ()]
             owners = np.array([list(by_site).index(site) for site, _ in pairs])
-            if found := column_alike(name, np.array([w for _, w in pairs], object), owners, list(by_site)):
+            if found := column_variants(name, np.array([w for _, w in pairs], object), owners, list(by_site)):
                 warnings.warn(found, DataWarning, stacklevel=2)
             rules[name] = ColumnRule(kind="category", words=tuple(union), gaps=gaps)
         else:

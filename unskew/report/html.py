@@ -25,7 +25,7 @@ from unskew.report.forecast_check import check_forecast
 from unskew.report.section import SECTIONS, Chart, Section, SectionKind
 from unskew.report.sections import cost
 from unskew.tasks.measure import Measure
-from unskew.words import labels_alike
+from unskew.words import separate_classes, spelling_variants
 
 _Marks = Mapping[str, figures.LineStyle]
 
@@ -261,20 +261,20 @@ def _notes(record: Record) -> tuple[str, ...]:
     notes += [
         f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
     ]
-    return (*notes, *_labels_alike(record), *tables.discrepancies(record))
+    return (*notes, *_label_variants(record), *tables.discrepancies(record))
 
 
-def _labels_alike(record: Record) -> list[str]:
+def _label_variants(record: Record) -> list[str]:
     """A note on labels that differ in case or spaces alone, as long as nobody has said that they are meant."""
     partition = next(iter(record.partitions.values()), None)
-    found = "" if partition is None else labels_alike(partition.classes)
+    found = "" if partition is None else separate_classes(spelling_variants(partition.classes))
     if not found:
         return []
     try:
         named = "classes" in configured(record).get("task", {}).get("data_options", {})
     except RunError:  # a report is written without its config.toml, too
         named = False
-    return [] if named else [found]
+    return [] if named else [found[:1].upper() + found[1:] + "."]
 
 
 def _warnings(record: Record) -> list[str]:
