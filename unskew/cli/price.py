@@ -78,8 +78,8 @@ def price(
         summary = cost_summary(run, costs, target)
         several = len(runs) > 1
         rows += [{**row, "method": f"{name}/{row['method']}"} if several else row for row in summary.rows]
-        said = (*_replaced(run, channel, ledger, at), *summary.remarks)
-        remarks += [f"{name}: {remark}" if several else remark for remark in said]
+        noted = (*_channel_remark(run, channel, ledger, at), *summary.remarks)
+        remarks += [f"{name}: {remark}" if several else remark for remark in noted]
         presets[name] = {"channel": at, "settings": plain(preset)}
     if as_json:
         document = {"run": " ".join(presets), "ledger": LEDGERS[ledger], "target": target, "presets": presets}
@@ -114,7 +114,7 @@ def _preset(channel: str | None, ledger: str, run: "RecordedRun") -> "tuple[str,
     return ("the run's own", PricingPreset(run.channel)) if run.channel is not None else ("paper", preset("paper"))
 
 
-def _replaced(run: "RecordedRun", channel: str | None, ledger: str, at: str) -> list[str]:
+def _channel_remark(run: "RecordedRun", channel: str | None, ledger: str, at: str) -> list[str]:
     if channel is not None or run.other_channel is None or ledger == "table3":  # which is of bytes alone
         return []
     return [

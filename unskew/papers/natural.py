@@ -176,7 +176,7 @@ def heart_claims(ours: Mapping[str, Sites], theirs: Mapping[str, Sites], protoco
         )  # fmt: skip
     for method in ("FedAvg", "Ditto", "HCCT", "FedDif", "FedDW", "Cyclic"):
         gain = paired(mean[f"{method} at .01"], mean["alone at .01"])
-        claims.append(decide(f"{method} at .01 is worth it for the mean hospital against training alone", gain))
+        claims.append(decide(f"{method} at .01 ends above training alone in the mean over hospitals", gain))
     return claims
 
 
