@@ -83,6 +83,13 @@ def test_seeds_that_do_not_follow_each_other_are_refused(tiny: Callable[..., Exp
     assert not (tmp_path / "more").exists()
 
 
+@pytest.mark.parametrize("width", [0.0, -1.0])
+def test_an_impossible_width_is_refused_before_a_folder_is_made(width: float, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"until must be > 0, got"):
+        more_seeds.add(source, tmp_path / "more", width, 30)
+    assert not (tmp_path / "more").exists()
+
+
 def test_data_that_the_folder_holds_move_with_it(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     data = {f"site {k}": (draw.normal(size=(20, 3)), draw.integers(0, 2, 20)) for k in range(3)}

@@ -11,11 +11,11 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, UntilDecided, fingerprint, load, to_toml
+from unskew.experiment.config import Experiment, fingerprint, load, to_toml, until_of
 from unskew.record import columns
 from unskew.run import checkpoint, loop
 from unskew.run.folder import DOCUMENTS, LOGS, create, locked, read_json
@@ -33,7 +33,8 @@ def until(experiment: Experiment, width: float, most: int) -> Experiment:
         width, most: `until` and `most` of the rule.
 
     Raises:
-        ConfigError: If its seeds are not consecutive, there are as many as `most`, or the rule has nothing to decide.
+        ConfigError: If its seeds are not consecutive, there are as many as `most`, a number is impossible, or
+            the rule has nothing to decide.
     """
     seeds, rule = experiment.seeds, experiment.until
     if rule is None and seeds != tuple(range(seeds[0], seeds[0] + len(seeds))):
@@ -43,7 +44,8 @@ def until(experiment: Experiment, width: float, most: int) -> Experiment:
         )
     if most <= len(seeds):
         raise ConfigError(f"--most must be above the {len(seeds)} seeds that the run has, got {most}")
-    new = UntilDecided(width, most, first=seeds[0]) if rule is None else replace(rule, until=width, most=most)
+    kept = {"first": seeds[0]} if rule is None else asdict(rule)
+    new = until_of({**kept, "until": width, "most": most})
     return replace(experiment, seeds=new.seeds, until=new)
 
 
