@@ -29,10 +29,11 @@ class ReproductionEntry(NamedTuple):
 
 def _entries(paper: str) -> dict[str, ReproductionEntry]:
     reproductions = config.read_toml(FOLDER / f"{paper}.toml")["reproductions"]
-    return {
-        f"{paper}/{name}": ReproductionEntry(f"unskew.papers.{paper}:{name.replace('-', '_')}", settings["title"])
-        for name, settings in reproductions.items()
-    }
+
+    def target(name: str) -> str:
+        return f"unskew.papers.{paper}:{reproductions[name].get('like', name).replace('-', '_')}"
+
+    return {f"{paper}/{name}": ReproductionEntry(target(name), own["title"]) for name, own in reproductions.items()}
 
 
 TABLE: dict[str, ReproductionEntry] = {name: entry for paper in PAPERS for name, entry in _entries(paper).items()}

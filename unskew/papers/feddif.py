@@ -291,10 +291,6 @@ def accuracy(request: ReproductionRequest) -> Result:
     return draft.result(sizes=" and ".join(sizes), figure=f"{name}, {first}")
 
 
-cifar10 = accuracy
-"""The same experiments; their settings are those of `accuracy`, one data set of them."""
-
-
 def same_runs(rows: Sequence[Row], where: str) -> dict[str, str]:
     """Name the methods of a setting for its claims; methods with the same numbers are one, named by all of them."""
     alike: dict[tuple[tuple[str, tuple[float, ...]], ...], list[str]] = {}

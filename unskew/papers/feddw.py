@@ -231,12 +231,12 @@ def compatibility(request: ReproductionRequest) -> Result:
 
 # ---------------------------------------------------------------- Table I's first line, with seeds enough
 def gain(request: ReproductionRequest) -> Result:
-    """FedDW, and FedDW as it was released, above FedAvg, with so many seeds that half a point shows."""
+    """FedDW and its variants above FedAvg, with so many seeds that half a point shows."""
     draft, counts = Draft.of(request), {}
     (name,) = draft["compare_on"]
     ground = merged(draft.ground(name), {"methods": draft["methods"]})
-    variants = ["feddw", *draft["methods"]]
-    for setting in ("practical", "pathological"):
+    variants = draft["compare"]
+    for setting in draft["compare_in"]:
         layers = (ground, draft["settings"][setting])
         compared = experiment(f"feddw-gain-{setting}", *layers, methods=["fedavg", *variants])
         runs, where = draft.run_survivors(compared, setting), f"{name}, {setting}"

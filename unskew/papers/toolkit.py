@@ -6,7 +6,7 @@ PAPER.toml holds, for all reproductions of a paper and for each of them,
     [grounds.NAME]         changes for a data set; `draw` is the number of its examples used
     [small], [paper]       changes for a size
     [reproductions.NAME]   changes for a reproduction, with a [small] and [paper] of its own; with `like`, the name of
-                           another, they are laid over those of that
+                           another, they are laid over those of that, and its function makes them
 
 Each is laid over those before it, table by table.
 """
