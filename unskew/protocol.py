@@ -278,6 +278,8 @@ class SgdConfig:
         trainable: Parameters that may change: all, body, head, norm, buffers, or the start of a name.
         buffers: "update" lets BatchNorm statistics follow the batches, "freeze" normalises by the received ones.
         drop_last: Leave out a last batch that is not full.
+        precision: Numbers that a training step's pass through the network computes with.  bfloat16 is PyTorch's
+            autocast: parameters, gradients, losses and terms are float32, and so are evaluation, `Fold` and `Run`.
     """
 
     lr: Annotated[float, Gt(0.0)] = 0.1
@@ -295,6 +297,7 @@ class SgdConfig:
     trainable: tuple[str, ...] = ("all",)
     buffers: Literal["update", "freeze"] = "update"
     drop_last: bool = False
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         if self.local_epochs is not None and self.local_steps is not None:

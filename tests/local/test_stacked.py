@@ -253,6 +253,13 @@ def test_a_network_is_trained_together_as_alone(network: str, config: str) -> No
     assert_same(one, many, rtol=1e-6 if config.startswith("adam") else 1e-9)
 
 
+def test_a_training_in_bfloat16_is_met_alone() -> None:
+    task, data = task_of("mlp"), device_data(torch.float32)
+    step = training(replace(CONFIGS["plain"], precision="bfloat16"))
+    one, many = both(task, data, step, everybody(task, torch.float32), alone=len(SIZES))
+    assert_same(one, many)
+
+
 @pytest.mark.parametrize("network", APART)
 def test_a_network_that_cannot_be_stacked_is_trained_alone_and_says_why(network: str) -> None:
     task, data = task_of(network), device_data()

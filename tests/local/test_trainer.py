@@ -249,6 +249,58 @@ def test_a_schedule_is_asked_for_the_round() -> None:
     assert fitted.lr == pytest.approx(0.1)
 
 
+def test_bfloat16_rounds_what_goes_through_the_network_and_nothing_else() -> None:
+    """One input of 1 + 2^-9 and a 2 x 1 weight W of zeros: both logits are 0, dL/dW = (p - onehot) x = (-.5, +.5) x.
+
+    bfloat16 has eight binary digits, so it computes with x = 1: after a step at rate 1 W is (.5, -.5) to the last bit,
+    where float32 has .5 x.  Evaluated, that W makes .5 x of the same input, as its product in float32 is.
+    """
+    x, y, rows = torch.full((1, 1), 1 + 2**-9), torch.zeros(1, dtype=torch.int64), (torch.arange(1),)
+    data = DeviceData(x, y, rows, rows)
+    task = make_task(lambda: nn.Sequential(nn.Linear(1, 2, bias=False)), 2)
+    key, start = Key(0), {"0.weight": torch.zeros(2, 1)}
+    who = Me(0, 1, torch.tensor([1, 0]), 1, key, task.layout, start, key, key)
+    trained = {
+        precision: LocalTrainer(task, data).fit(who, Sgd(start, SgdConfig(lr=1.0, precision=precision)), key).params
+        for precision in ("float32", "bfloat16")
+    }
+    assert trained["float32"]["0.weight"].flatten().tolist() == [0.5 + 2**-10, -0.5 - 2**-10]
+    assert trained["bfloat16"]["0.weight"].flatten().tolist() == [0.5, -0.5]
+    assert trained["bfloat16"]["0.weight"].dtype is torch.float32
+    _, logits = LocalTrainer(task, data).refer(x, trained["bfloat16"])
+    assert logits.flatten().tolist() == [0.5 + 2**-10, -0.5 - 2**-10]
+
+
+@pytest.mark.parametrize("network", ["linear", "conv", "batch_norm", "group_norm", "dropout", "recurrent", "Hidden"])
+def test_every_network_trains_in_bfloat16_near_float32(network: str) -> None:
+    """Within a few of bfloat16's roundings, 2^-8 each, of steps of at most some tenths; and not to the same bits."""
+    options = {"head": "head"} if network == "Hidden" else {}
+    task, data, who = make(network, **options), device_data(), me(make(network, **options), 2)
+    start, config = start_of(task), SgdConfig(lr=0.05, batch_size=8, local_epochs=2)
+    exact, rounded = (
+        LocalTrainer(task, data).fit(who, Sgd(start, replace(config, precision=precision)), Key(3)).params
+        for precision in ("float32", "bfloat16")
+    )
+    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.02)
+    assert any(not torch.equal(rounded[n], exact[n]) for n in rounded)
+
+
+def test_a_term_sees_features_and_logits_in_float32() -> None:
+    seen: list[torch.dtype] = []
+
+    @dataclass(frozen=True)
+    class Spy:
+        sees = "features"
+
+        def __call__(self, params: Params, aux: Any, batch: Batch) -> Tensor:
+            seen.extend(t.dtype for t in (batch.features, batch.logits, batch.loss, batch.forward(params)[1]))
+            return batch.features.square().mean()
+
+    task, config = make("conv"), SgdConfig(local_steps=1, precision="bfloat16")
+    LocalTrainer(task, device_data()).fit(me(task), Sgd(start_of(task), config, (Spy(),)), Key(0))
+    assert set(seen) == {torch.float32}
+
+
 @settings(max_examples=40)
 @given(
     st.integers(2, 30),

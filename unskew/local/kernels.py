@@ -63,6 +63,8 @@ class _Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """The product, and the bias added."""
+        if torch.is_autocast_enabled(x.device.type):
+            return super().forward(x)
         if x.dim() != 2 or x.dtype is not torch.float32 or len(x) * self.weight.numel() < ONEDNN_FROM:
             return super().forward(x)
         out: Tensor = _Product.apply(x, self.weight)  # type: ignore[no-untyped-call]

@@ -211,7 +211,7 @@ class LocalTrainer:
         return _Loop(step, lambda answers: torch.stack([loss for loss, _ in answers]).sum(), lambda answer: answer[1])
 
     def _by_hand(self, space: Workspace, job: Sgd) -> bool:
-        if self._layers is None or any(sees_features(t) for t in job.terms):
+        if self._layers is None or any(sees_features(t) for t in job.terms) or job.config.precision != "float32":
             return False
         return {layer.weight for layer in self._layers} <= set(space.names)  # a bias may be held, as FedDW's is
 
@@ -257,11 +257,15 @@ class LocalTrainer:
     ) -> Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]:
         """(mean task loss, the same plus terms) of a batch."""
         params = dict(space.parameters)
+        lower = job.config.precision == "bfloat16"
         plain: list[Any] = [t for t in job.terms if not sees_features(t)]
         seeing: list[Any] = [t for t in job.terms if sees_features(t)]
 
         def objective(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-            features, logits = space.network(x)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=lower):
+                features, logits = space.network(x)
+            if lower:
+                features, logits = features.to(self.dtype), logits.to(self.dtype)
             each = self._loss(logits, y)
             loss = each.mean() if weights is None else (each * weights).mean()
             value = loss

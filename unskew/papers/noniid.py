@@ -16,9 +16,19 @@ from unskew.data.federated import to_manifest
 from unskew.data.split import FromManifest
 from unskew.experiment import config
 from unskew.files import write_atomically
-from unskew.papers.claims import LEVEL, Claim, decide, paired
+from unskew.papers.claims import LEVEL, SAME, Claim, decide, paired, same
 from unskew.papers.result import Result, Row, over_seeds
-from unskew.papers.toolkit import Draft, ReproductionRequest, Settings, curves_of, drawn, experiment, merged, rows_of
+from unskew.papers.toolkit import (
+    Draft,
+    ReproductionRequest,
+    Settings,
+    curves_of,
+    drawn,
+    experiment,
+    final,
+    merged,
+    rows_of,
+)
 from unskew.report import stats
 from unskew.report.stats import CONFIDENCE
 from unskew.run.folder import locked
@@ -42,6 +52,21 @@ def digits(request: ReproductionRequest) -> Result:
 def fashion_mnist(request: ReproductionRequest) -> Result:
     """Fifty clients on Fashion-MNIST."""
     return _compare(request)
+
+
+def bfloat16(request: ReproductionRequest) -> Result:
+    """FedAvg in half precision and in single."""
+    draft = Draft.of(request)
+    task = drawn(request, draft["experiment"]["task"]["data"], draft["draw"])
+    compared = experiment(
+        "noniid-bfloat16", draft["experiment"], {"task": task}, methods=["fedavg", "fedavg, bfloat16"]
+    )
+    history = draft.run(compared, "run")
+    draft.rows += rows_of(history, METRICS)
+    single, half = (final(history, m, "global.accuracy") or () for m in ("fedavg", "fedavg, bfloat16"))
+    draft.claims.append(same("trained in bfloat16 fedavg ends where it ends in float32", paired(half, single)))
+    draft.curves = curves_of(history)
+    return draft.result(examples=draft["draw"]["train"], margin=100 * SAME)
 
 
 OWN = "personal.accuracy.mean"

@@ -57,6 +57,8 @@ class Fitter:
         return self._forms[kind]
 
     def _rule_of(self, job: Sgd) -> Form | None:
+        if job.config.precision != "float32":
+            return None
         chosen = self.trainer.task.layout.select(job.config.trainable)
         if self.traits.draws or not chosen.intersection(self.trainer.task.layout.trainable):
             return None
