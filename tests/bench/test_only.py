@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from unskew.bench import deploy, engine, feddw
+from unskew.bench import deploy, engine, feddw, precision
 from unskew.errors import ConfigError
 
 
-@pytest.mark.parametrize("module", [deploy, engine, feddw])
+@pytest.mark.parametrize("module", [deploy, engine, feddw, precision])
 def test_what_is_not_measured_is_refused_with_what_is(module: Any) -> None:
     measure: Callable[..., Any] = module.measure
     with pytest.raises(ConfigError, match=r"^bench \w+ measures .+, got 'W9'; take one of them$"):

@@ -14,8 +14,8 @@ from unskew.papers.result import Result, over_seeds
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
-def result(name: str, *claims: Claim, seconds: float = 60.0) -> Result:
-    return Result(name, "small", seconds, (over_seeds("fedavg", "x", "global.accuracy", [0.5]),), claims, "about")
+def result(name: str, *claims: Claim, seconds: float = 60.0, scale: str = "small") -> Result:
+    return Result(name, scale, seconds, (over_seeds("fedavg", "x", "global.accuracy", [0.5]),), claims, "about")
 
 
 def test_the_page_of_kept_results_is_of_today() -> None:
@@ -148,6 +148,16 @@ def test_headlines_come_first_with_the_claim_that_stands_for_each(tmp_path: Path
     (tmp_path / "headlines.toml").write_text("[[headlines]]\npaper = 'Mine'\n", "utf-8")
     with pytest.raises(RunError, match=r"headlines.toml is not a list of headlines: TypeError"):
         overview.page(tmp_path)
+
+
+def test_a_headline_is_read_at_the_papers_size_unless_it_names_another(tmp_path: Path) -> None:
+    small = HEADLINES.replace("(Table I)", "at small").replace("[[headlines]]", '[[headlines]]\nscale = "small"', 1)
+    (tmp_path / "headlines.toml").write_text(HEADLINES + small, "utf-8")
+    keep(result("mine/one", Claim("c (1)", True, "+1")), tmp_path)
+    keep(result("mine/one", Claim("c (1)", False, "-2"), scale="paper"), tmp_path)
+    text = (tmp_path / "README.md").read_text("utf-8")
+    assert "| one is above (Table I) | -2 ([mine/one](#mineone-paper), at the paper's size) | does not hold |" in text
+    assert "| one is above at small | +1 ([mine/one](#mineone-small)) | holds |" in text
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,22 @@ def feddw(
 
 
 @bench.command()
+def precision(
+    only: Annotated[list[str] | None, typer.Option("--only", help="A network (cnn_4); repeat for several.")] = None,
+    turns: Annotated[int, typer.Option(min=1, help="Epochs per contender.")] = 20,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """A local epoch in bfloat16 beside the same in float32, in CPU time.
+
+    [dim]unskew bench precision --only cnn_4[/]
+    """
+    from unskew.bench.precision import measure
+
+    _show(measure(turns, tuple(only or ()), _say), out, as_json, "CPU time of a local epoch, and times that in float32")
+
+
+@bench.command()
 def prior(
     source: Annotated[str, typer.Option(help="built-in, a folder, or hub:OWNER/NAME.")] = "built-in",
     steps: Annotated[int, typer.Option(min=1, help="Steps of the inversions that are timed.")] = 20,

@@ -70,6 +70,7 @@ class PaperHeadline:
         says: What it says, and where.
         reproduction: The reproduction that has the claim.
         claim: The claim's text, `*` standing for anything; the first that fits.
+        scale: The result's; by default the paper's if that is kept.
         amount: What it says is the published difference and not only its sign: it does not hold if that is excluded.
         reason: Why not, where that is about the amount.
     """
@@ -78,6 +79,7 @@ class PaperHeadline:
     says: str
     reproduction: str
     claim: str
+    scale: str = ""
     amount: bool = False
     reason: str = ""
 
@@ -187,8 +189,8 @@ def is_level(evidence: str) -> bool:
     return match is not None and all(abs(float(bound)) < 100 * LEVEL for bound in match.groups())
 
 
-def headlines(root: Path, results: Sequence[Kept]) -> tuple[tuple[PaperHeadline, Decided | None], ...]:
-    """Read what the papers are known for, with the claim that stands for it; None where that is not kept.
+def headlines(root: Path, results: Sequence[Kept]) -> tuple[tuple[PaperHeadline, Kept | None, Decided | None], ...]:
+    """Read what the papers are known for, with the result and the claim that stand for it; None where not kept.
 
     Raises:
         RunError: If the file cannot be read, or names a claim that its kept reproduction does not have.
@@ -202,11 +204,14 @@ def headlines(root: Path, results: Sequence[Kept]) -> tuple[tuple[PaperHeadline,
         raise RunError(f"{path} is not a list of headlines: {type(error).__name__}: {error}") from None
     out = []
     for h in listed:
-        there = [r for r in results if r.name == h.reproduction]
-        fit = [c for r in there for c in r.claims if fnmatchcase(c.text, h.claim)]
+        there = sorted(
+            (r for r in results if r.name == h.reproduction and h.scale in ("", r.scale)),
+            key=lambda r: r.scale != "paper",
+        )
+        fit = [c for r in there[:1] for c in r.claims if fnmatchcase(c.text, h.claim)]
         if there and not fit:
             raise RunError(f"{path}: {h.reproduction} has no claim that fits {h.claim!r}; correct or remove it")
-        out.append((h, fit[0] if fit else None))
+        out.append((h, there[0] if there else None, fit[0] if fit else None))
     return tuple(out)
 
 
@@ -237,14 +242,14 @@ def page(root: Path) -> str:
         RunError: As `kept` and `headlines` do.
     """
     results = kept(root)
-    return "\n".join((*_headline_lines(headlines(root, results), results), *_lines(results, root)))
+    return "\n".join((*_headline_lines(headlines(root, results)), *_lines(results, root)))
 
 
-def _headline_lines(found: Sequence[tuple[PaperHeadline, Decided | None]], results: Sequence[Kept]) -> Iterator[str]:
+def _headline_lines(found: Sequence[tuple[PaperHeadline, Kept | None, Decided | None]]) -> Iterator[str]:
     """Write what the papers are known for, as one table."""
     if not found:
         return
-    verdicts = Counter(headline.verdict(claim).partition(":")[0] for headline, claim in found)
+    verdicts = Counter(headline.verdict(claim).partition(":")[0] for headline, _, claim in found)
     yield "## What the papers are known for\n"
     yield (
         f"Of {len(found)} headline claims {verdicts['holds']} hold, {verdicts['does not hold']} do not, "
@@ -252,10 +257,9 @@ def _headline_lines(found: Sequence[tuple[PaperHeadline, Decided | None]], resul
     )
     yield "| paper | it says | ours | verdict | reason |"
     yield "|---|---|---|---|---|"
-    at = {r.name: r for r in results}
-    for headline, claim in found:
-        r = at.get(headline.reproduction)
+    for headline, r, claim in found:
         where = f"[{headline.reproduction}](#{_anchor(r)})" if r else headline.reproduction
+        where += ", at the paper's size" if r and r.scale == "paper" else ""
         ours = (
             "not kept yet" if claim is None else claim.ours + (f"; published {claim.published}" * bool(claim.published))
         )
