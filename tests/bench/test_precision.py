@@ -1,4 +1,4 @@
-"""The benchmark of half precision at a size that takes no time: what its rows say, and that the two are what they say."""
+"""The benchmark of half precision at a size that takes no time: what its rows say, and who trains in what."""
 
 import pytest
 

@@ -140,7 +140,8 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
         answers = (summary_text.set_apart(record), worth.words(record), summary_text.found(record), *joining)
         for part in filter(None, answers):
             console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
-        if summary_text.undecided(record):
+        # Over a network the clients know the seeds, so none can be added.
+        if summary_text.undecided(record) and not (outcome.folder / "network.jsonl").exists():
             code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.environment) else []
             command = shlex.join(["unskew", "resume", str(outcome.folder), "--until", "0.5", "--out", "FOLDER", *code])
             console.print(f"Seeds until it is decided: {command}", highlight=False, markup=False, soft_wrap=True)

@@ -304,7 +304,6 @@ def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False) 
                 infer_schema=not as_words,
                 infer_schema_length=None,
                 skip_lines=head.above,
-                try_parse_dates=True,
                 glob=False,
             )
     except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
@@ -324,8 +323,41 @@ def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False) 
             f"{path} has a column without a name, such as the row numbers that pandas writes; name it, or leave it out "
             "with leave_out = ['']"
         )
+    if head is not None and not as_words:
+        frame = _dated(frame, path)
     wide = [name for name, of in frame.schema.items() if isinstance(of, polars.Decimal) or of == polars.Int128]
     return frame.with_columns(polars.col(name).cast(polars.Float64) for name in wide)  # NumPy has no such numbers
+
+
+def _dated(frame: Any, path: Path) -> Any:
+    """The table with columns of words that are dates or times as such, as Polars reads them.
+
+    It tries every pattern on every word, a second for 30,000, so it is asked only about columns that begin with one.
+
+    Raises:
+        DataError: If the dates of a column are written in several ways.
+    """
+    polars = _polars()
+    cs = polars.selectors
+
+    def read(words: Any) -> Any:
+        text = words.write_csv(null_value=GAPS[-1]).encode()
+        return polars.read_csv(text, null_values=GAPS[-1], infer_schema_length=None, try_parse_dates=True)
+
+    words = frame.select(column.name for column in frame.select(cs.string()) if column.null_count() < len(column))
+    begin = words.select(polars.all().drop_nulls().first())
+    like = read(begin).select(cs.temporal()).columns if begin.width else []
+    for column in like:
+        try:
+            frame = frame.with_columns(read(words.select(column)).select(cs.temporal()))
+        except polars.exceptions.PolarsError as error:
+            odd = re.search(r"could not parse `(.*?)` as|values: \[\"(.*?)\"", str(error))
+            other = f" and {(odd[1] or odd[2])!r}" if odd else ""
+            raise DataError(
+                f"{path}, column {column!r}: dates are written in several ways, such as {begin[column][0]!r}{other}; "
+                "write all as 2020-12-31, or leave the column out with leave_out"
+            ) from None
+    return frame
 
 
 def _notation(options: TableOptions) -> Notation:
