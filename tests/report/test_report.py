@@ -449,7 +449,7 @@ def test_a_run_s_report_says_first_what_else_differs_than_the_method(tmp_path: P
         for m, w in zip(local, ("samples", "uniform"), strict=True)
     )
     (folder / "config.toml").write_text(methods)
-    text = summary_text.set_apart(read(folder))
+    text = summary_text.set_apart([read(folder)])
     assert text == (
         "Not only the methods differ: momentum is 0.9 for FedProx(mu=0.1) and 0.0 for FedAvg; weighting is uniform for "
         "FedProx(mu=0.1) and samples for FedAvg."
@@ -457,9 +457,9 @@ def test_a_run_s_report_says_first_what_else_differs_than_the_method(tmp_path: P
     page = said(write_report(folder, tmp_path / "out.html"))
     assert page.index("Not only the methods differ") < page.index("has the highest")
     (folder / "config.toml").write_text(methods.replace("0.9", "0.0").replace("uniform", "samples"))
-    assert summary_text.set_apart(read(folder)) == ""
+    assert summary_text.set_apart([read(folder)]) == ""
     (folder / "config.toml").write_text(methods.replace("0.9", "0.0, local_steps = 20").replace("uniform", "samples"))
-    assert "local_steps is 20 for FedProx(mu=0.1) and none for FedAvg" in summary_text.set_apart(read(folder))
+    assert "local_steps is 20 for FedProx(mu=0.1) and none for FedAvg" in summary_text.set_apart([read(folder)])
 
 
 def settings(model: str, lr: float, label: str) -> str:
@@ -476,15 +476,14 @@ def test_another_network_makes_runs_incomparable_and_another_learning_rate_is_sa
     (folders[1] / "config.toml").write_text(settings("mlp", 0.01, "FedProx(mu=0.1)"))
     page = said(write_comparison(folders, tmp_path / "out.html"))
     assert "so their numbers can be compared" in page
-    assert "Local training differs in lr: 0.1 for FedAvg; 0.01 for FedProx(mu=0.1)." in page
-    assert "differs in local_epochs" not in page
+    assert "Not only the methods differ: lr is 0.01 for FedProx(mu=0.1) and 0.1 for FedAvg." in page
     (folders[1] / "config.toml").write_text(settings("logistic", 0.1, "FedProx(mu=0.1)"))
     page = said(write_comparison(folders, tmp_path / "out.html"))
     assert "These runs are not comparable." in page
     assert "in network: model logistic against model mlp" in page
-    assert "Local training differs in lr" not in page
+    assert "Not only the methods differ" not in page
     (folders[1] / "config.toml").write_text(settings("logistic", 0.01, "FedProx(mu=0.1)"))
-    assert "Local training differs in lr" in said(write_comparison(folders, tmp_path / "out.html"))
+    assert "Not only the methods differ: lr is 0.01" in said(write_comparison(folders, tmp_path / "out.html"))
     assert "Differences to" not in page
 
 

@@ -137,7 +137,7 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
             print(damage, file=sys.stderr)
         print_fitting(console, partial(results, outcome.summary))
         # The methods that differ from the baseline, and the gains from groups.
-        answers = (summary_text.set_apart(record), worth.words(record), summary_text.found(record), *joining)
+        answers = (summary_text.set_apart([record]), worth.words(record), summary_text.found(record), *joining)
         for part in filter(None, answers):
             console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
         # Over a network the clients know the seeds, so none can be added.

@@ -132,7 +132,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "what": summary_text.what(record),
         "worth": worth.words(record),
         "found": summary_text.found(record),
-        "notes": [*_notes(record), *filter(None, [summary_text.set_apart(record)])],
+        "notes": [*_notes(record), *filter(None, [summary_text.set_apart([record])])],
         "warnings": _warnings(record),
         "rows": rows,
         "newcomers": any(r.unseen for r in rows),
@@ -180,7 +180,7 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
                 for name, record in zip(names, records, strict=True)
                 for note in (*_notes(record), *_warnings(record))
             ),
-            *tables.trained_apart(records, called),
+            *filter(None, [summary_text.set_apart(records, called)]),
         ],
         "found": [
             (name, f"{summary_text.what(r)} {summary_text.found(r)}" if differing else summary_text.what(r))

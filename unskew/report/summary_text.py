@@ -1,6 +1,7 @@
 """Plain sentences on a run: its experiment and its results."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from unskew.errors import RunError
@@ -52,26 +53,35 @@ def _evaluated(record: Record) -> str:
     return ""
 
 
-def set_apart(record: Record) -> str:
+def set_apart(records: Sequence[Record], labels: Sequence[Mapping[str, str]] | None = None) -> str:
     """A sentence on what else than the method differs: local training and clients' weights, beside the baseline's.
 
     Methods have the defaults of their papers, where some train with momentum and some weigh all clients equally.
+
+    Args:
+        records: The records of one or more runs; the baseline is the first run's that has one.
+        labels: What each run's methods are called, by their own labels; by default these.
     """
-    try:
-        of = {m.get("label", m.get("name")): _training(m) for m in configured(record).get("methods", [])}
-    except RunError:  # a report is written without its config.toml, too
-        return ""
-    base = reference(record) or next(iter(of), None)
-    if base not in of:
+    called = labels or [{m: m for m in record.methods} for record in records]
+    of: dict[str, Mapping[str, str]] = {}
+    for record, names in zip(records, called, strict=True):
+        with suppress(RunError):  # a report is written without its config.toml, too
+            written_down = {m.get("label", m.get("name")): _training(m) for m in configured(record).get("methods", [])}
+            # A file that was edited may have labels that the logs have not.
+            shown = [m for m in record.methods if m in written_down and record.cell(m).bound != "pooled"]
+            of |= {names[m]: written_down[m] for m in shown}
+    bases = (names.get(reference(record) or "") for record, names in zip(records, called, strict=True))
+    base = next((name for name in bases if name in of), next(iter(of), None))
+    if base is None:
         return ""
     differing: dict[str, dict[str, list[str]]] = {}
-    for label in (m for m in record.methods if m in of and m != base and record.cell(m).bound != "pooled"):
+    for label in of:
         for key in of[label]:
             # Methods that weigh by a rule of their own, or train in a way of their own, have no such setting.
             if key in of[base] and of[label][key] != of[base][key]:
                 differing.setdefault(key, {}).setdefault(of[label][key], []).append(label)
     parts = [
-        f"{key} is {', '.join(f'{value} for {listed(labels)}' for value, labels in by_value.items())} and "
+        f"{key} is {', '.join(f'{value} for {listed(those)}' for value, those in by_value.items())} and "
         f"{of[base][key]} for {base}"
         for key, by_value in differing.items()
     ]

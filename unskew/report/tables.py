@@ -441,26 +441,6 @@ def _conditions(record: Record) -> dict[str, str]:
     }
 
 
-def trained_apart(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """A sentence for each setting of local optimisation in which methods differ: allowed, but worth knowing."""
-    local_of = {
-        names[label]: m["local"]
-        for r, names in zip(records, labels, strict=True)
-        for m in configured(r).get("methods", [])
-        # A file that was edited may have labels that the logs have not.
-        if (label := m.get("label", m.get("name"))) in names and "local" in m
-    }
-    sentences = []
-    for key in sorted({key for local in local_of.values() for key in local}):
-        by_value: dict[str, list[str]] = {}
-        for label, local in local_of.items():
-            by_value.setdefault(written(local.get(key)), []).append(label)
-        if len(by_value) > 1:
-            parts = "; ".join(f"{value} for {', '.join(labels)}" for value, labels in by_value.items())
-            sentences.append(f"Local training differs in {key}: {parts}.")
-    return tuple(sentences)
-
-
 def written(value: object) -> str:
     """A configuration value in short form."""
     if isinstance(value, Mapping):
