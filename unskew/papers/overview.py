@@ -219,18 +219,22 @@ def seeds_needed(evidence: str) -> str:
     """The number of seeds that would decide a difference of this mean and spread, in words; empty if it has none.
 
     With mean m, half width h and n seeds the standard deviation is h sqrt(n) / t_n; the smallest k is sought for which
-    t_k s / sqrt(k) < |m|.
+    t_k s / sqrt(k) is below the distance of m from zero, or from what is allowed.
 
     >>> seeds_needed("+0.35 points, 95 % interval [-0.10, +0.80] over 3 seeds")
     '3 seeds; a difference of this size would take 4'
+    >>> seeds_needed("-6.20 points, 95 % interval [-8.32, -4.09] over 8 seeds, 5 allowed")
+    '8 seeds; a difference of this size would take 20'
     """
     match = _INTERVAL.search(evidence)
     if match is None:
         return ""
     mean, low, high, n = (float(match[part]) for part in ("mean", "low", "high", "n"))
+    allowed = re.search(r"seeds, ([\d.]+) allowed", evidence)
+    distance = abs(abs(mean) - float(allowed[1])) if allowed else abs(mean)
     s = (high - low) / 2 * math.sqrt(n) / float(special.stdtrit(n - 1, 0.975))
     for k in range(int(n) + 1, MOST_SEEDS + 1):
-        if float(special.stdtrit(k - 1, 0.975)) * s / math.sqrt(k) < abs(mean):
+        if float(special.stdtrit(k - 1, 0.975)) * s / math.sqrt(k) < distance:
             return f"{n:.0f} seeds; a difference of this size would take {k}"
     return f"{n:.0f} seeds; a difference of this size would take over {MOST_SEEDS}"
 
