@@ -201,6 +201,15 @@ def test_statistics_of_displaced_models_are_dropped(classes: Any) -> None:
         assert not torch.equal(first[n], world.population.initial[n])
 
 
+def test_differences_of_gradients_are_not_taken_in_half_precision() -> None:
+    half = SgdConfig(precision="bfloat16")
+    PerFedAvg(order="exact", local=half)
+    with pytest.raises(
+        ConfigError, match="models that lie 2 delta apart, which bfloat16 rounds away; set order = 'exact'"
+    ):
+        PerFedAvg(order="hessian_free", local=half)
+
+
 @pytest.mark.parametrize(
     ("changes", "got"), [({"momentum": 0.9}, "momentum"), ({"optimizer": "adam"}, "adam"), ({"clip_norm": 1.0}, "clip")]
 )

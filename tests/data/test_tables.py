@@ -427,7 +427,7 @@ REFUSED: dict[str, tuple[polars.DataFrame, dict[str, Any], str]] = {
     "dates of several kinds": (
         altered(age=[None, "2021-03-04", *["5.3.2021"] * 58]),
         {},
-        "column 'age': dates are written in several ways, such as '2021-03-04' and '5.3.2021'; write all as 2020-12-31",
+        "column 'age', holds dates or times, written in several ways, such as '2021-03-04' and '5.3.2021': make",
     ),
     "two rows a client": (
         altered(site=[f"p{i // 2}" for i in range(60)]),
@@ -486,20 +486,37 @@ WORDS = st.sampled_from(
 
 
 @settings(max_examples=150)
-@given(st.lists(st.lists(WORDS, min_size=3, max_size=3), min_size=1, max_size=3))
-def test_dates_are_found_as_polars_finds_them(columns: list[list[str]]) -> None:
+@given(
+    st.dictionaries(
+        st.sampled_from(("a", 'the "date"', '"', "a,b", " c", "0", "two\nlines")),
+        st.lists(WORDS, min_size=3, max_size=3),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_dates_are_found_as_polars_finds_them(columns: dict[str, list[str]]) -> None:
     """`try_parse_dates` over the whole file is the reference; it takes seventeen seconds for half a million rows."""
-    text = polars.DataFrame({f"c{i}": column for i, column in enumerate(columns)}).write_csv().encode()
+    text = polars.DataFrame(columns).write_csv().encode()
     options: Any = {"null_values": list(tables.GAPS), "infer_schema_length": None}
     try:
         there = polars.read_csv(text, try_parse_dates=True, **options)
     except polars.exceptions.PolarsError:
-        with pytest.raises(DataError, match="dates are written in several ways"):
+        with pytest.raises(DataError, match="holds dates or times, written in several ways"):
             tables._dated(polars.read_csv(text, **options), Path("x.csv"))
     else:
         here = tables._dated(polars.read_csv(text, **options), Path("x.csv"))
         assert here.schema == there.schema
         assert here.equals(there)
+
+
+def test_dates_at_one_site_that_are_numbers_at_another_are_refused(tmp_path: Path) -> None:
+    """Polars would make 18262 of 2020-01-01, days since 1970, and leave 20200101."""
+    for site, day in (("Basel", "2020-01-01"), ("Bern", 20200101)):
+        written(tmp_path, TABLE.drop("site").with_columns(day=polars.lit(day)), f"{site}.csv")
+    with pytest.raises(
+        DataError, match="column 'day' holds dates in Basel, and numbers in Bern, such as 20200101; make"
+    ):
+        load(f"csv:{tmp_path}", None, {"target": "sick", "leave_out": ["part"]})
 
 
 def test_a_row_is_named_by_its_line_in_its_file(tmp_path: Path) -> None:

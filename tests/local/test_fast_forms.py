@@ -204,6 +204,16 @@ def test_in_single_precision_too(network: str) -> None:
     close(fitted.params, by_hand(task, data, 0, job, Key(0), dtype), dtype)
 
 
+def test_through_onednn_half_precision_reaches_linear_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "ONEDNN_FROM", 0)
+    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
+    layer = torch.nn.Linear(3, 2)
+    kernels.tune(layer)
+    assert type(layer) is not torch.nn.Linear
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(torch.ones(4, 3)).dtype is torch.bfloat16
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("network", ["mlp", "mlp, two layers", "mlp, dropout", "logistic", "cnn_small", "svm"])
 def test_through_onednn_too(network: str, config: str, monkeypatch: pytest.MonkeyPatch) -> None:

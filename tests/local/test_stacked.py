@@ -256,8 +256,12 @@ def test_a_network_is_trained_together_as_alone(network: str, config: str) -> No
 def test_a_training_in_bfloat16_is_met_alone() -> None:
     task, data = task_of("mlp"), device_data(torch.float32)
     step = training(replace(CONFIGS["plain"], precision="bfloat16"))
-    one, many = both(task, data, step, everybody(task, torch.float32), alone=len(SIZES))
-    assert_same(one, many)
+    trainer = Counting(task, data)
+    stacked, messages = Stacked(trainer), everybody(task, torch.float32)
+    many = dict(stacked.complete(work(task, data, step, messages)))
+    assert trainer.asked == len(SIZES)
+    assert stacked.notes == ("one client at a time: local.precision is bfloat16",)
+    assert_same(dict(Sequential(LocalTrainer(task, data)).complete(work(task, data, step, messages))), many)
 
 
 @pytest.mark.parametrize("network", APART)

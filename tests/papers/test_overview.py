@@ -158,6 +158,9 @@ def test_a_headline_is_read_at_the_papers_size_unless_it_names_another(tmp_path:
     text = (tmp_path / "README.md").read_text("utf-8")
     assert "| one is above (Table I) | -2 ([mine/one](#mineone-paper), at the paper's size) | does not hold |" in text
     assert "| one is above at small | +1 ([mine/one](#mineone-small)) | holds |" in text
+    (tmp_path / "headlines.toml").write_text(small.replace('"small"', '"papr"'), "utf-8")
+    with pytest.raises(RunError, match="ValueError: scale is one of small, paper, got 'papr'"):
+        overview.page(tmp_path)
 
 
 @pytest.mark.parametrize(

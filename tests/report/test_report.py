@@ -460,6 +460,12 @@ def test_a_run_s_report_says_first_what_else_differs_than_the_method(tmp_path: P
     assert summary_text.set_apart([read(folder)]) == ""
     (folder / "config.toml").write_text(methods.replace("0.9", "0.0, local_steps = 20").replace("uniform", "samples"))
     assert "local_steps is 20 for FedProx(mu=0.1) and none for FedAvg" in summary_text.set_apart([read(folder)])
+    more = methods.replace("0.9", '0.0, clip_norm = 1.0, precision = "bfloat16"').replace("uniform", "samples")
+    (folder / "config.toml").write_text(more)  # FedAvg's lacks what is none, and what was not there yet
+    assert summary_text.set_apart([read(folder)]) == (
+        "Not only the methods differ: clip_norm is 1.0 for FedProx(mu=0.1) and none for FedAvg; precision is bfloat16 "
+        "for FedProx(mu=0.1) and float32 for FedAvg."
+    )
 
 
 def settings(model: str, lr: float, label: str) -> str:

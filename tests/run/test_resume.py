@@ -517,6 +517,31 @@ def test_a_changed_configuration_is_refused(stopped: Path) -> None:
         loop.resume(stopped)
 
 
+def test_a_run_from_before_a_setting_was_there_goes_on(stopped: Path, unstopped: dict[str, Any]) -> None:
+    config_file = stopped / "config.toml"
+    assert 'precision = "float32"\n' in config_file.read_text()
+    config_file.write_text(config_file.read_text().replace('precision = "float32"\n', ""))
+    assert contents(loop.resume(stopped).folder)["fingerprint"] == unstopped["fingerprint"]
+
+
+def test_half_precision_is_another_experiment(stopped: Path) -> None:
+    config_file = stopped / "config.toml"
+    config_file.write_text(config_file.read_text().replace('precision = "float32"', 'precision = "bfloat16"'))
+    with pytest.raises(RunError, match=r"config\.toml was changed since the run began"):
+        loop.resume(stopped)
+
+
+def test_a_processor_without_amx_is_told_that_half_precision_does_not_pay(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = tiny("local.precision='bfloat16'")
+    setup = run_setup.IN_PROCESS.prepare(half)
+    for able, told in ((True, 0), (False, 1)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: {"amx_bf16": able})
+        assert len(list(run_setup.remarks(half, setup))) == told
+        assert list(run_setup.remarks(tiny(), setup)) == []
+
+
 def test_what_changes_no_number_may_be_changed(stopped: Path, unstopped: dict[str, Any]) -> None:
     config_file = stopped / "config.toml"
     config_file.write_text(config_file.read_text().replace("checkpoint_every = 1", "checkpoint_every = 2"))

@@ -255,6 +255,29 @@ def test_a_network_that_does_not_fit_the_data_is_refused_in_a_sentence(build, te
     assert "\n" not in str(caught.value)
 
 
+class Filling(nn.Module):
+    """Writes a layer's output into a buffer of float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(len(x), 3)
+        out[:, [0, 1, 2]] = self.head(x)
+        return out
+
+
+def test_a_network_that_bfloat16_breaks_is_refused_in_a_sentence() -> None:
+    task, x = make_task(Filling, 3, head="head"), torch.zeros(2, 4)
+    check_network(task, x)
+    with pytest.raises(
+        ConfigError, match=r"^Filling cannot be computed in bfloat16: .*; leave local.precision out"
+    ) as e:
+        check_network(task, x, precision="bfloat16")
+    assert "\n" not in str(e.value)
+
+
 def test_checking_a_network_draws_nothing_and_takes_a_single_example() -> None:
     state = torch.get_rng_state()
     check_network(make_task(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), 3), torch.zeros(1, 4))

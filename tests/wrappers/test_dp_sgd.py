@@ -169,6 +169,11 @@ def test_a_budget_below_one_training_is_refused() -> None:
         wrap(FEDAVG, DPSGD(noise_multiplier=0.5, max_epsilon=0.1))
 
 
+def test_half_precision_which_it_would_not_heed_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"single examples in float32, got local\.precision = 'bfloat16'; leave it out"):
+        wrap(FedAvg(local=dataclasses.replace(LOCAL, precision="bfloat16")), DPSGD())
+
+
 def test_batchnorm_is_refused_even_where_it_stays_on_the_client() -> None:
     for method in (FEDAVG, FedAvg(local=LOCAL, personal=("norm",))):
         with pytest.raises(ConfigError, match="with BatchNorm examples change each other's"):

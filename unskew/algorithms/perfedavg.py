@@ -87,7 +87,7 @@ class PerFedAvg(Averaging):
         server: Server rule, as in FedAvg.
 
     Raises:
-        ConfigError: If `local` is not plain SGD.
+        ConfigError: If `local` is not plain SGD, or in bfloat16 where gradients are subtracted.
     """
 
     alpha: Annotated[float, Ge(0.0), Search(0.001, 0.3)] = 0.01
@@ -102,6 +102,11 @@ class PerFedAvg(Averaging):
             raise ConfigError(
                 f"Per-FedAvg's steps are plain gradients, got {got} in local; set optimizer = 'sgd' without momentum "
                 "and clip_norm"
+            )
+        if self.order == "hessian_free" and self.local.precision != "float32":
+            raise ConfigError(
+                "order = 'hessian_free' takes differences of gradients at models that lie 2 delta apart, which "
+                f"{self.local.precision} rounds away; set order = 'exact', or local.precision = 'float32'"
             )
 
     @step

@@ -270,6 +270,15 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
         if sorted(frame.columns) != sorted(columns):
             odd = sorted(set(frame.columns) ^ set(columns))
             raise DataError(f"{name} and {first} differ in columns: {', '.join(odd)}")
+    for column in columns:
+        kinds = {name: frame[column].dtype for name, frame in frames.items()}
+        dates = [name for name, kind in kinds.items() if kind.is_temporal()]
+        numbers = [name for name, kind in kinds.items() if kind.is_numeric()]
+        if dates and numbers:  # Polars would count days
+            raise DataError(
+                f"column {column!r} holds dates in {dates[0]}, and numbers in {numbers[0]}, such as "
+                f"{frames[numbers[0]][column].drop_nulls()[0]!r}; make numbers of all, or leave it out with leave_out"
+            )
     named = [frame.select(columns).with_columns(polars.lit(name).alias(client)) for name, frame in frames.items()]
     try:
         return polars.concat(named, how="vertical_relaxed")
@@ -344,18 +353,22 @@ def _dated(frame: Any, path: Path) -> Any:
         text = words.write_csv(null_value=GAPS[-1]).encode()
         return polars.read_csv(text, null_values=GAPS[-1], infer_schema_length=None, try_parse_dates=True)
 
-    words = frame.select(column.name for column in frame.select(cs.string()) if column.null_count() < len(column))
+    # By number: Polars reads a name with a quote in it differently from how it writes it.
+    names = {str(i): column.name for i, column in enumerate(frame) if column.dtype == polars.String}
+    words = frame.select(
+        polars.col(name).alias(i) for i, name in names.items() if frame[name].null_count() < len(frame)
+    )
     begin = words.select(polars.all().drop_nulls().first())
     like = read(begin).select(cs.temporal()).columns if begin.width else []
-    for column in like:
+    for i in like:
         try:
-            frame = frame.with_columns(read(words.select(column)).select(cs.temporal()))
+            frame = frame.with_columns(read(words.select(i)).select(cs.temporal()).rename(names, strict=False))
         except polars.exceptions.PolarsError as error:
             odd = re.search(r"could not parse `(.*?)` as|values: \[\"(.*?)\"", str(error))
             other = f" and {(odd[1] or odd[2])!r}" if odd else ""
             raise DataError(
-                f"{path}, column {column!r}: dates are written in several ways, such as {begin[column][0]!r}{other}; "
-                "write all as 2020-12-31, or leave the column out with leave_out"
+                f"{path}, column {names[i]!r}, holds dates or times, written in several ways, such as {begin[i][0]!r}"
+                f"{other}: make numbers of them, or leave it out with leave_out"
             ) from None
     return frame
 

@@ -25,6 +25,7 @@ from scipy import special
 from unskew.errors import RunError
 from unskew.files import write_atomically
 from unskew.papers.claims import LEVEL, LEVEL_WORDS, POINTS, PUBLISHED
+from unskew.papers.toolkit import SCALES
 from unskew.run.progress import duration
 
 BEGIN, END = "<!-- made by unskew.papers.overview -->\n", "<!-- end -->\n"
@@ -82,6 +83,10 @@ class PaperHeadline:
     scale: str = ""
     amount: bool = False
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.scale not in ("", *SCALES):
+            raise ValueError(f"scale is one of {', '.join(SCALES)}, got {self.scale!r}")
 
     def verdict(self, claim: Decided | None) -> str:
         """The verdict in words."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 from unskew.errors import RunError
+from unskew.protocol import SgdConfig
 from unskew.record.logs import described
 from unskew.record.reader import Record, configured
 from unskew.report.tables import (
@@ -92,8 +94,9 @@ def _training(method: Mapping[str, Any]) -> dict[str, str]:
     """A method's settings that may differ from another's by no idea of its own, in short form."""
     local = method.get("local")
     shown = {key: written(value) for key, value in local.items()} if isinstance(local, Mapping) else {}
-    if "batch_size" in shown:  # steps are not written where epochs count
-        shown.setdefault("local_steps", "none")
+    if "batch_size" in shown:  # what is none is not written, nor is what is younger than the run
+        plain = {f.name: written(f.default) for f in fields(SgdConfig) if f.name not in ("local_epochs", "lr_schedule")}
+        shown = plain | shown
     return shown | ({"weighting": written(method["weighting"])} if "weighting" in method else {})
 
 

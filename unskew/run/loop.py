@@ -355,6 +355,8 @@ class _Run:
             try:
                 # Before anything runs in parallel here: the callback's display has a thread of its own.
                 self.pool = self.workers()
+                for remark in run_setup.remarks(self.experiment, self.setup):
+                    self.callback.note(remark)
                 began = time.monotonic()
                 self.callback.start(self.experiment, self.setup, self.feds)
                 self.begun += time.monotonic() - began  # a plan made at the start is no part of the run it predicts

@@ -495,6 +495,8 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                         f"local.trainable = {list(local.trainable)} selects no parameter; there would be nothing to "
                         "train"
                     )
+                if local.precision != "float32":
+                    check_network(setup.task, setup.dataset.x_train[:2], precision=local.precision)
                 num_steps(
                     int(train.label_counts.sum(1).min()),
                     batch_size=local.batch_size,
@@ -504,6 +506,13 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                 )
     except (ConfigError, DataError, ProtocolError) as error:
         raise type(error)(f"{method.label}: {error}") from error
+
+
+def remarks(experiment: Experiment, setup: Setup) -> Iterator[str]:
+    """Sentences on settings that are possible and hardly what was meant."""
+    used = {local.precision for method in experiment.methods for local in _optimisations(method.algorithm)}
+    if "bfloat16" in used and setup.device.type == "cpu" and not torch.cpu.get_capabilities().get("amx_bf16"):
+        yield "local.precision = 'bfloat16' takes longer than float32 on this processor, which has no AMX"
 
 
 def _optimisations(value: Any) -> Iterator[SgdConfig]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -181,13 +182,16 @@ def make_task(
     )
 
 
-def check_network(task: Task, examples: Tensor, targets: Tensor | None = None) -> None:
+def check_network(
+    task: Task, examples: Tensor, targets: Tensor | None = None, precision: Literal["float32", "bfloat16"] = "float32"
+) -> None:
     """Refuse a network that cannot take the data or does not return logits, by one forward pass.
 
     Args:
         task: The network, as `make_task` has read it.
         examples: One or two examples as training sees them, (batch, *input_shape).
         targets: Their targets, to try the loss on; it is not tried without them.
+        precision: As `SgdConfig.precision`.
 
     Raises:
         ConfigError: If so; names the network, the shape of the examples, and what the network did instead.
@@ -197,10 +201,15 @@ def check_network(task: Task, examples: Tensor, targets: Tensor | None = None) -
     name, wanted = type(module).__name__, (len(examples), *positions, task.width)
     shapes = f"examples of shape {tuple(examples.shape[1:])}"
     try:
-        with torch.no_grad(), Key(0).ambient():
+        with torch.no_grad(), Key(0).ambient(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
             logits = module(examples)
     except Exception as error:  # the network may be user code
         reason = " ".join(str(error).split())
+        if precision != "float32":
+            raise ConfigError(
+                f"{name} cannot be computed in {precision}: {type(error).__name__}: {reason}; leave local.precision "
+                "out, or let its forward take the type of its layers' outputs"
+            ) from error
         raise ConfigError(
             f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: {reason}; give its first layer "
             "the width of the data, or reshape in its forward"

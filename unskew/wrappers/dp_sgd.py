@@ -137,6 +137,11 @@ class DPSGD(Wrapper):
         name = name_of(method)
         if not isinstance(hook(method, "local"), SgdConfig):
             raise ConfigError(f"DPSGD adds noise to clients' local training, and {name} has no setting `local` for one")
+        if method.local.precision != "float32":
+            raise ConfigError(
+                "DPSGD computes gradients of single examples in float32, got local.precision = "
+                f"{method.local.precision!r}; leave it out"
+            )
         if hook(method, "has_dp_noise"):
             raise ConfigError(f"DPSGD states one guarantee, and {name} has noise of its own; leave one of them out")
         if counted := [n for n in needs_of(method) if n == "groups"]:
