@@ -170,7 +170,7 @@ def test_a_budget_below_one_training_is_refused() -> None:
 
 
 def test_half_precision_which_it_would_not_heed_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"single examples in float32, got local\.precision = 'bfloat16'; leave it out"):
+    with pytest.raises(ConfigError, match=r"in float32, got local\.precision = 'bfloat16'; leave it out"):
         wrap(FedAvg(local=dataclasses.replace(LOCAL, precision="bfloat16")), DPSGD())
 
 
