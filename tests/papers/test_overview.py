@@ -139,7 +139,7 @@ def test_headlines_come_first_with_the_claim_that_stands_for_each(tmp_path: Path
     (tmp_path / "headlines.toml").write_text(HEADLINES, "utf-8")
     keep(result("mine/one", Claim("a", False, "-1"), Claim("c (1)", True, "+1"), Claim("c (2)", None, "?")), tmp_path)
     text = (tmp_path / "README.md").read_text("utf-8")
-    assert "Of 2 headline claims 1 hold, 0 do not, 1 are undecided." in text
+    assert "Of 2 headline claims 1 hold, 0 do not, 1 is undecided." in text
     assert "| Mine | one is above (Table I) | +1 ([mine/one](#mineone-small)) | holds |  |" in text
     assert "| Mine | two is above | not kept yet (mine/two) | undecided |  |" in text
     assert text.index("What the papers are known for") < text.index("All claims by reproduction")

@@ -262,7 +262,7 @@ def _headline_lines(found: Sequence[tuple[PaperHeadline, Kept | None, Decided | 
     yield "## What the papers are known for\n"
     yield (
         f"Of {len(found)} headline claims {verdicts['holds']} hold, {verdicts['does not hold']} do not, "
-        f"{verdicts['undecided']} are undecided.\n"
+        f"{verdicts['undecided']} {'is' if verdicts['undecided'] == 1 else 'are'} undecided.\n"
     )
     yield "| paper | it says | ours | verdict | reason |"
     yield "|---|---|---|---|---|"
