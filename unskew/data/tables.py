@@ -271,7 +271,7 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
             odd = sorted(set(frame.columns) ^ set(columns))
             raise DataError(f"{name} and {first} differ in columns: {', '.join(odd)}")
     for column in columns:
-        kinds = {name: frame[column].dtype for name, frame in frames.items()}
+        kinds = {name: f[column].dtype for name, f in frames.items() if f[column].null_count() < f.height}
         dates = [name for name, kind in kinds.items() if kind.is_temporal()]
         numbers = [name for name, kind in kinds.items() if kind.is_numeric()]
         if dates and numbers:  # Polars would count days
