@@ -4,8 +4,9 @@ import pytest
 
 from unskew.bench import precision as bench
 from unskew.bench.toolkit import Workload
+from unskew.keys import Key
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import Fitted, Sgd
+from unskew.protocol import Fitted, Me, Sgd
 
 
 def test_every_case_has_both_precisions_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,9 +15,9 @@ def test_every_case_has_both_precisions_side_by_side(monkeypatch: pytest.MonkeyP
     trained: list[str] = []
     fit = LocalTrainer.fit
 
-    def watched(self: LocalTrainer, me: object, job: Sgd, key: object) -> Fitted | None:
+    def watched(self: LocalTrainer, me: Me, job: Sgd, key: Key) -> Fitted | None:
         trained.append(job.config.precision)
-        return fit(self, me, job, key)  # type: ignore[arg-type]
+        return fit(self, me, job, key)
 
     monkeypatch.setattr(LocalTrainer, "fit", watched)
     said: list[str] = []

@@ -414,12 +414,12 @@ def _head(path: Path, separator: str | None) -> _Head:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             line = file.readline(1 << 20)
-            said = _SEP.fullmatch(line)
-            line = file.readline(1 << 20) if said else line
+            sep_line = _SEP.fullmatch(line)
+            line = file.readline(1 << 20) if sep_line else line
         by_name = "\t" if path.suffix.lower() == ".tsv" else _between_names(line)
-        chosen = separator or (said[1] if said else by_name)
+        chosen = separator or (sep_line[1] if sep_line else by_name)
         names = tuple(next(csv.reader([line], delimiter=chosen), ()))
-        return _Head(names, chosen, 1 if said else 0, any(name != name.strip() for name in names))
+        return _Head(names, chosen, 1 if sep_line else 0, any(name != name.strip() for name in names))
     except UnicodeDecodeError:
         raise DataError(f"{path} is not a readable csv file: {NO_UTF8}") from None
     except (OSError, ValueError, TypeError, csv.Error):
@@ -489,16 +489,16 @@ def _as_numbers(
         DataError: If numbers are in another notation, or can be read in two ways.
     """
     polars, notation = _polars(), _notation(options)
-    told = options.thousands is not None or options.decimal is not None
+    declared_here = options.thousands is not None or options.decimal is not None
     shared = set.intersection(*(set(frame.columns) for frame in frames.values()))
     again: Mapping[str, Any] | None = None
     changed = dict(frames)
     for name in next(iter(frames.values())).columns:
         columns = {file: frame[name] for file, frame in frames.items()} if name in shared else {}
-        spoken = any(column.dtype == polars.String for column in columns.values())
-        if not spoken and (told or not any(map(_like_thousands, columns.values()))):
+        in_words = any(column.dtype == polars.String for column in columns.values())
+        if not in_words and (declared_here or not any(map(_like_thousands, columns.values()))):
             continue
-        if not spoken or any(map(_like_thousands, columns.values())):
+        if not in_words or any(map(_like_thousands, columns.values())):
             again = words() if again is None else again
             columns = {file: frame[name] for file, frame in again.items()}
         sites = _by_site(columns, frames, options)

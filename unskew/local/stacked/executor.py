@@ -60,7 +60,7 @@ class Stacked:
     def notes(self) -> tuple[str, ...]:
         """Reasons why something could not be done together; empty when everything could."""
         refuses = self._traits.refuses if "refuses" in vars(self._traits) else None  # never asked of a large network
-        reasons = (self._traits.draws, self._traits.draws or refuses, self._fitter.context.eager, self._fitter.rounds)
+        reasons = (self._traits.draws, self._traits.draws or refuses, self._fitter.context.eager, self._fitter.singly)
         return tuple(dict.fromkeys(why for why in (*reasons, *self._refused.values()) if why))
 
     # ------------------------------------------------------------------ how much at once

@@ -42,7 +42,7 @@ class Fitter:
         self.trainer, self.traits, self.chunk, self.form = trainer, traits, chunk, form
         self.cuda = trainer.device.type == "cuda"
         self.context = RowContext(trainer, traits)
-        self.rounds: str | None = None  # why some requests are left to the trainer
+        self.singly: str | None = None  # why some requests are left to the trainer
         self.captures = self.cuda  # whether steps are captured and kept
         self._forms: dict[tuple[SgdConfig, tuple[Term, ...]], Form | None] = {}
         self._seen: Params | None = None
@@ -59,7 +59,7 @@ class Fitter:
 
     def _rule_of(self, job: Sgd) -> Form | None:
         if job.config.precision != "float32":
-            self.rounds = f"one client at a time: local.precision is {job.config.precision}"
+            self.singly = f"one client at a time: local.precision is {job.config.precision}"
             return None
         chosen = self.trainer.task.layout.select(job.config.trainable)
         if self.traits.draws or not chosen.intersection(self.trainer.task.layout.trainable):
