@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.cli import main
-from unskew.deploy import launch, operate, parity, versions
+from unskew.deploy import operate, parity, reach, versions
 from unskew.errors import DeployError
 
 TINY = """
@@ -47,7 +47,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_a_federation_is_packed_and_its_server_checked(call: Callable[..., Called], tmp_path: Path) -> None:
-    port = launch.free_ports(1)[0]
+    port = reach.free_ports(1)[0]
     code, out, _ = call("pack", "tiny.toml", "--host", "fed.example.org", "--port", port, "--listen", "127.0.0.1")
     assert code == 0
     assert "federation-tiny/server for the server" in out
@@ -88,7 +88,7 @@ def test_an_impossible_wait_is_refused_when_it_is_packed_and_when_it_is_checked(
     sentence = rf"ConfigError: {key} must be (> 0|a finite number), got {value}"
     assert re.match(sentence, err)
     assert not (tmp_path / "f").exists()
-    call("pack", "tiny.toml", "--out", "f", "--port", launch.free_ports(1)[0], "--listen", "127.0.0.1")
+    call("pack", "tiny.toml", "--out", "f", "--port", reach.free_ports(1)[0], "--listen", "127.0.0.1")
     file = tmp_path / "f" / "server" / "server.toml"
     file.write_text(re.sub(rf"^{key} = .*$", f"{key} = {value}", file.read_text(), flags=re.M))
     code, out, err = call("server", "f/server", "--check")
@@ -97,7 +97,7 @@ def test_an_impossible_wait_is_refused_when_it_is_packed_and_when_it_is_checked(
 
 
 def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[..., Called]) -> None:
-    port = launch.free_ports(1)[0]
+    port = reach.free_ports(1)[0]
     _, out, _ = call("pack", "tiny.toml", "--out", "f", "--port", port)
     fingerprint = out.rpartition("by telephone: ")[2].strip()
     code, out, err = call("client", "f/client-1", "--check")
@@ -148,7 +148,7 @@ def test_a_server_whose_data_are_not_there_is_not_ready_and_not_started(
     arrays = {"x_train": np.zeros((40, 4), np.float32), "y_train": np.arange(40) % 2}
     np.savez(tmp_path / "own.npz", **arrays)
     (tmp_path / "tiny.toml").write_text(text)
-    port = launch.free_ports(1)[0]
+    port = reach.free_ports(1)[0]
     assert call("pack", "tiny.toml", "--out", "f", "--port", port, "--listen", "127.0.0.1")[0] == 0
     assert call("server", "f/server", "--check")[0] == 0
     (tmp_path / "elsewhere").mkdir()
@@ -178,7 +178,7 @@ def test_code_of_ones_own_is_named_when_it_is_packed_and_the_readmes_commands_ru
     (tmp_path / "code_of_mine.py").write_text(MINE)
     (tmp_path / "tiny.toml").write_text(TINY.replace('name = "fedavg"', 'name = "code_of_mine:Mine"'))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    port = launch.free_ports(1)[0]
+    port = reach.free_ports(1)[0]
     code, _, err = call("pack", "tiny.toml", "--out", "f", "--port", port)
     assert code == 0
     assert err.startswith("warning: the experiment names code of your own, which is not packed: code_of_mine; send")
@@ -206,7 +206,7 @@ def test_clients_that_the_split_does_not_have_are_refused_when_it_is_packed(
 
 
 def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Called], tmp_path: Path) -> None:
-    port = launch.free_ports(1)[0]
+    port = reach.free_ports(1)[0]
     assert call("pack", "tiny.toml", "--clients", 5, "--own-data", "--out", "f", "--port", port)[::2] == (0, "")
     assert "write into `client.toml` where your data lie" in (tmp_path / "f" / "client-4" / "README.md").read_text()
     code, out, err = call("client", "f/client-4", "--check")

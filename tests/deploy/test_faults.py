@@ -20,8 +20,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
-from unskew.deploy import certificates, folders, launch, operate, parity, signing
-from unskew.deploy.launch import ClientProcesses, ProcessGroup
+from unskew.deploy import certificates, commands, folders, launch, operate, parity, processes, signing
+from unskew.deploy.launch import ClientProcesses
+from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.settings import Address, ServerConfig
 from unskew.errors import DeployError, RunError
 from unskew.experiment.config import Experiment
@@ -189,7 +190,7 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
     finally:
         first.kill()
         first.communicate()
-    if launch._ended_with_parent():
+    if processes.ended_with_parent():
         until = time.monotonic() + 60
         while processes_of(tmp_path) and time.monotonic() < until:
             time.sleep(0.2)
@@ -479,7 +480,7 @@ def test_a_client_does_not_speak_to_a_server_whose_certificate_is_not_good(
     listen = folders.address(server)
     with ProcessGroup() as group:
         # Started as `start_server` would, which refuses to serve with an expired certificate.
-        line = launch.superlink(server, listen.port, folders.write_secret(server))
+        line = commands.superlink(server, listen.port, folders.write_secret(server))
         link = group.start(
             line, folders.write_home(server, listen.here), server / "logs" / "superlink.log", "SuperLink"
         )

@@ -3,24 +3,17 @@
 import itertools
 import os
 import signal
-import socket
-import ssl
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta, tzinfo
-from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
-from unskew.deploy import certificates, folders, launch, versions
+from unskew.deploy import certificates, commands, folders, launch, processes, versions
 from unskew.deploy.settings import Address
 from unskew.errors import DeployError
 
@@ -34,7 +27,7 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setattr(versions, "programs", lambda: folder)
     script(folder, "resident", "exec sleep 60")
-    monkeypatch.setattr(launch, "resident_program", lambda client, socket, allow_code: ["resident"])
+    monkeypatch.setattr(commands, "resident_program", lambda client, socket, allow_code: ["resident"])
     return folder
 
 
@@ -62,7 +55,7 @@ def eventually(what: Callable[[], object], within_s: float = 60.0) -> bool:
 
 # ---------------------------------------------------------------- command lines
 def test_a_superlink_is_on_loopback_speaks_tls_admits_known_keys_isolates_and_installs_nothing(tmp_path: Path) -> None:
-    line = launch.superlink(tmp_path, 8443, tmp_path / "s")
+    line = commands.superlink(tmp_path, 8443, tmp_path / "s")
     assert line[0] == "flower-superlink"
     assert "--insecure" not in line
     assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation"} < set(line)
@@ -74,7 +67,7 @@ def test_a_superlink_is_on_loopback_speaks_tls_admits_known_keys_isolates_and_in
 
 
 def test_a_supernode_verifies_the_server_shows_its_key_and_listens_on_loopback_only(tmp_path: Path) -> None:
-    line = launch.supernode(tmp_path, Address("::1", 1), 9, tmp_path / "s", tmp_path / "node.toml")
+    line = commands.supernode(tmp_path, Address("::1", 1), 9, tmp_path / "s", tmp_path / "node.toml")
     pairs = dict(itertools.pairwise(line))
     assert "--insecure" not in line
     assert pairs["--superlink"] == "[::1]:1"
@@ -84,8 +77,8 @@ def test_a_supernode_verifies_the_server_shows_its_key_and_listens_on_loopback_o
 
 
 def test_only_the_superexec_beside_a_supernode_speaks_plainly_and_it_ends_with_its_parent(tmp_path: Path) -> None:
-    beside_server = launch.superexec(Address("127.0.0.1", 1), tmp_path / "s", tmp_path / "ca.crt", 7)
-    beside_client = launch.superexec(Address("127.0.0.1", 1), tmp_path / "s", None, 7)
+    beside_server = commands.superexec(Address("127.0.0.1", 1), tmp_path / "s", tmp_path / "ca.crt", 7)
+    beside_client = commands.superexec(Address("127.0.0.1", 1), tmp_path / "s", None, 7)
     assert "--insecure" not in beside_server
     assert "--insecure" in beside_client
     for line in (beside_server, beside_client):
@@ -98,7 +91,7 @@ def test_flower_is_given_a_home_of_its_own_and_no_setting_of_the_user_s(
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
     monkeypatch.setenv("FLWR_INTERNAL_GRPC_FLEET_API", "1")
     monkeypatch.setenv("NO_PROXY", "intern")
-    env = launch.environment(tmp_path / "home")
+    env = commands.environment(tmp_path / "home")
     assert {k: v for k, v in env.items() if k.startswith("FLWR_")} == {
         "FLWR_HOME": str(tmp_path / "home"),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -110,7 +103,7 @@ def test_flower_is_given_a_home_of_its_own_and_no_setting_of_the_user_s(
 
 
 def test_programs_started_from_a_checkout_find_the_library(tmp_path: Path) -> None:
-    env = launch.environment(tmp_path)
+    env = commands.environment(tmp_path)
     found = subprocess.run(
         [sys.executable, "-c", "import unskew; print(unskew.__file__)"],
         env=env,
@@ -159,40 +152,17 @@ def test_the_extra_asks_for_what_is_supported() -> None:
     assert f"flwr{versions.SUPPORTED}" in table["project"]["optional-dependencies"]["flower"]
 
 
-# ---------------------------------------------------------------- ports
-def test_free_ports_differ_and_can_be_had() -> None:
-    ports = launch.free_ports(20)
-    assert len(set(ports)) == 20
-    for port in ports:
-        launch.check_port(Address("127.0.0.1", port))
-
-
-def test_a_port_in_use_is_refused_with_the_remedy() -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        s.listen()
-        port = s.getsockname()[1]
-        with pytest.raises(DeployError, match=f"port {port} of 127.0.0.1 is in use by another program"):
-            launch.check_port(Address("127.0.0.1", port))
-    launch.check_port(Address("127.0.0.1", port))
-
-
-def test_an_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(DeployError, match=r"cannot listen on 192\.0\.2\.1"):
-        launch.check_port(Address("192.0.2.1", 8443))
-
-
 # ---------------------------------------------------------------- a family of processes
 def test_children_end_with_the_block_that_started_them_even_if_they_resist(
     bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(bin, "polite", "exec sleep 60")
     script(bin, "stubborn", f"trap '' TERM\n: > {tmp_path}/trapped\nwhile :; do sleep 60 & wait $!; done")
-    monkeypatch.setattr(launch.end, "__defaults__", (0.3,))
-    children: list[launch.ChildProcess] = []
+    monkeypatch.setattr(processes.end, "__defaults__", (0.3,))
+    children: list[processes.ChildProcess] = []
 
     def work() -> None:
-        with launch.ProcessGroup() as group:
+        with processes.ProcessGroup() as group:
             children.extend(group.start([n], tmp_path, tmp_path / "log") for n in ("polite", "stubborn"))
             assert eventually((tmp_path / "trapped").exists)
             assert all(c.running() for c in children)
@@ -205,7 +175,7 @@ def test_children_end_with_the_block_that_started_them_even_if_they_resist(
 
 def test_what_a_child_has_started_ends_with_it(bin: Path, tmp_path: Path) -> None:
     script(bin, "parent", f"sleep 60 & echo $! > {tmp_path}/pid; exit 0")
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         child = group.start(["parent"], tmp_path, tmp_path / "log")
         assert child.process.wait(10) == 0
         pid = int((tmp_path / "pid").read_text())
@@ -217,7 +187,7 @@ def test_clients_end_before_the_server_they_sign_off_from(bin: Path, tmp_path: P
     noted = tmp_path / "noted"
     trap = f"trap 'echo $0 $1 >> {noted}; exit 0' TERM\n: > {tmp_path}/$1\n"
     script(bin, "program", f"{trap}while :; do sleep 0.05; done")
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         group.start(["program", "server"], tmp_path, tmp_path / "log", "SuperLink")
         group.start(["program", "client"], tmp_path, tmp_path / "log", "client 0's SuperNode")
         assert eventually(lambda: (tmp_path / "server").exists() and (tmp_path / "client").exists())
@@ -227,11 +197,11 @@ def test_clients_end_before_the_server_they_sign_off_from(bin: Path, tmp_path: P
 WORKING = """
 import os, sys, time
 from pathlib import Path
-from unskew.deploy import launch, versions
+from unskew.deploy import processes, versions
 versions.programs = lambda: Path(sys.argv[1])
 for folder in map(Path, sys.argv[2:]):
     if os.fork() == 0:
-        with launch.stoppable(), launch.ProcessGroup() as group:
+        with processes.stoppable(), processes.ProcessGroup() as group:
             child = group.start(["polite"], folder, folder / "log")
             (folder / "pids.tmp").write_text(f"{os.getpid()} {child.process.pid}")
             (folder / "pids.tmp").rename(folder / "pids")
@@ -244,7 +214,7 @@ while True:
 
 def test_no_signal_leaves_a_child_behind(bin: Path, tmp_path: Path) -> None:
     numbers = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
-    if launch._ended_with_parent():  # without setpriv nobody tells the children of a process that was killed
+    if processes.ended_with_parent():  # without setpriv nobody tells the children of a process that was killed
         numbers.append(signal.SIGKILL)
     script(bin, "polite", "exec sleep 60")
     (tmp_path / "work.py").write_text(WORKING)
@@ -283,7 +253,7 @@ def test_a_program_that_ended_is_explained_in_a_sentence(bin: Path, tmp_path: Pa
     (tmp_path / "text").write_text(printed + "\n")
     script(bin, "program", f"cat {tmp_path}/text; exit 3")
     (tmp_path / "log").write_text("address already in use, but in an earlier life\n")
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         child = group.start(["program"], tmp_path, tmp_path / "log", "the program")
         child.process.wait(10)
         assert launch.explain(child).startswith("the program ended")
@@ -317,7 +287,7 @@ def test_a_node_that_ends_is_started_again_with_growing_pauses_and_at_last_given
     monkeypatch.setattr(launch.time, "sleep", lambda s: None)
     now = [0.0]
     monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         node = launch.ClientProcesses(group, client, said.append)
 
         def live() -> None:
@@ -340,7 +310,7 @@ def test_a_refused_key_is_tried_until_its_last_session_must_be_over(
     now, starts = [0.0], [0]
     monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
     said: list[str] = []
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         node = launch.ClientProcesses(group, client, said.append)
 
         def live() -> None:
@@ -363,7 +333,7 @@ def test_a_refused_key_is_tried_until_its_last_session_must_be_over(
 def test_a_client_of_which_one_process_dies_is_started_afresh_whole(bin: Path, client: Path, which: int) -> None:
     script(bin, "flower-supernode", "exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         node = launch.ClientProcesses(group, client, lambda text: None)
         node.supervise()
         first = node.children
@@ -380,7 +350,7 @@ def test_a_supernode_that_lives_on_without_a_connection_is_started_afresh(
     script(bin, "flower-supernode", r"printf 'INFO : fine\n\033[91mERROR \033[0m:     SSL error\n'; exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
     said: list[str] = []
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         node = launch.ClientProcesses(group, client, said.append)
         node.supervise()
         first = node.children
@@ -400,7 +370,7 @@ def test_a_supernode_that_is_about_to_end_by_itself_is_left_to_say_why(
     )
     script(bin, "flower-superexec", "exec sleep 60")
     said: list[str] = []
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         node = launch.ClientProcesses(group, client, said.append)
         keep_until(node, lambda: said)
     assert said[0].startswith("client is refused for now: its last session may not be over")
@@ -410,7 +380,7 @@ def test_a_client_whose_data_cannot_be_used_is_not_started_again(bin: Path, clie
     script(bin, "resident", "echo 'DataError: own.npz is not there'; exit 2")
     script(bin, "flower-supernode", "exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         node = launch.ClientProcesses(group, client, lambda text: None)
         with pytest.raises(DeployError, match=r"client's resident ended with code 2: DataError: own\.npz is not there"):
             keep_until(node, lambda: False)
@@ -420,7 +390,7 @@ def test_a_node_that_is_not_to_be_restarted_stays_away(bin: Path, client: Path) 
     script(bin, "flower-supernode", "exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
     said: list[str] = []
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         node = launch.ClientProcesses(group, client, said.append, restart=False)
         node.supervise()
         node.children[1].signal(signal.SIGKILL)
@@ -436,7 +406,7 @@ def test_what_a_resident_says_of_its_client_is_said_and_its_other_lines_are_not(
     script(bin, "flower-supernode", "exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
     said: list[str] = []
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         node = launch.ClientProcesses(group, client, said.append)
         keep_until(node, lambda: said)
         node.supervise()
@@ -448,111 +418,5 @@ def test_a_client_with_another_s_key_never_starts(client: Path) -> None:
     other.mkdir()
     certificates.issue_node(other, "x")
     (client / "node.pub").write_bytes((other / "node.pub").read_bytes())
-    with launch.ProcessGroup() as group, pytest.raises(DeployError, match="copy both from one pack"):
+    with processes.ProcessGroup() as group, pytest.raises(DeployError, match="copy both from one pack"):
         launch.ClientProcesses(group, client, lambda text: None)
-
-
-# ---------------------------------------------------------------- looking at a server
-@contextmanager
-def superlink(folder: Path | None, date: datetime | None = None, code: int = 200) -> Iterator[Address]:
-    """A server that answers as a SuperLink does, over TLS if there is a folder with certificates."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response_only(code if self.path == "/health" else 404)
-            self.send_header("Date", format_datetime(date or datetime.now(UTC), usegmt=True))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    class Quiet(HTTPServer):
-        def handle_error(self, *args: object) -> None:
-            pass
-
-    server = Quiet(("0.0.0.0", 0), Answer)
-    if folder is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(folder / "server.crt", folder / "server.key")
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield Address("127.0.0.1", server.server_address[1])
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@pytest.fixture
-def pack(tmp_path: Path) -> Path:
-    certificates.issue_server(certificates.authority("test"), [], tmp_path)
-    return tmp_path
-
-
-def test_a_server_that_is_as_it_should_be_is_seen(pack: Path) -> None:
-    with superlink(pack) as address:
-        assert abs(launch.probe(address, pack / "ca.crt")) < 3
-
-
-def test_a_server_with_an_expired_certificate_is_refused(pack: Path) -> None:
-    certificates.issue_server(certificates.authority("test"), [], pack, days=0)
-    with superlink(pack) as address, pytest.raises(DeployError, match=r"has expired; .*--renew"):
-        launch.probe(address, pack / "ca.crt")
-
-
-def test_a_server_of_another_authority_is_refused(pack: Path) -> None:
-    other = pack / "other"
-    other.mkdir()
-    certificates.issue_server(certificates.authority("other"), [], other)
-    with superlink(other) as address, pytest.raises(DeployError, match="not signed by this federation's authority"):
-        launch.probe(address, pack / "ca.crt")
-
-
-def test_a_server_under_a_name_that_is_not_in_its_certificate_is_refused(pack: Path) -> None:
-    with superlink(pack) as address, pytest.raises(DeployError, match=r"is for other names than 127\.0\.0\.2"):
-        launch.probe(Address("127.0.0.2", address.port), pack / "ca.crt")
-
-
-def test_what_speaks_no_tls_or_is_no_superlink_is_not_taken_for_one(pack: Path) -> None:
-    with superlink(None) as address, pytest.raises(DeployError, match="is it the right port"):
-        launch.probe(address, pack / "ca.crt")
-    with superlink(pack, code=502) as address, pytest.raises(launch.Unreachable, match="answers 502"):
-        launch.probe(address, pack / "ca.crt")
-
-
-def test_nobody_and_nowhere_are_told_apart_from_a_refusal(pack: Path) -> None:
-    with pytest.raises(launch.Unreachable, match=r"nobody answers at 127\.0\.0\.1"):
-        launch.probe(Address("127.0.0.1", launch.free_ports(1)[0]), pack / "ca.crt")
-    with pytest.raises(launch.Unreachable, match=r"nobody answers at no\.such\.host\.invalid"):
-        launch.probe(Address("no.such.host.invalid", 443), pack / "ca.crt")
-
-
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> datetime:
-    """The time this machine's clock shows, however long a test takes."""
-    moment = datetime.now(UTC).replace(microsecond=0)
-
-    class Stopped(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> "datetime":  # type: ignore[override]
-            return moment
-
-    monkeypatch.setattr(launch, "datetime", Stopped)
-    return moment
-
-
-@pytest.mark.parametrize(("ahead_s", "says"), [(30, "30 s ahead of"), (-400, "400 s behind")])
-def test_clocks_that_flower_would_not_forgive_are_refused_in_words(
-    pack: Path, now: datetime, ahead_s: int, says: str
-) -> None:
-    with superlink(pack, now - timedelta(seconds=ahead_s)) as address, pytest.raises(DeployError, match=says):
-        launch.probe(address, pack / "ca.crt")
-
-
-@pytest.mark.parametrize("ahead_s", [4, -200])
-def test_clocks_that_flower_forgives_are_accepted(pack: Path, now: datetime, ahead_s: int) -> None:
-    with superlink(pack, now - timedelta(seconds=ahead_s)) as address:
-        assert launch.probe(address, pack / "ca.crt") == ahead_s

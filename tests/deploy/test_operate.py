@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
-from unskew.deploy import certificates, folders, launch, operate, parity
+from unskew.deploy import certificates, folders, launch, operate, parity, reach
 from unskew.deploy.settings import Address
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment import config
@@ -73,7 +73,7 @@ def test_a_deployment_of_another_experiment_is_not_gone_on_with(tmp_path: Path) 
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Path:
-    port = launch.free_ports(1)[0]
+    port = reach.free_ports(1)[0]
     address = Address("127.0.0.1", port)
     folders.pack(tmp_path / "federation", tiny(), 3, address, address)
     return tmp_path / "federation"

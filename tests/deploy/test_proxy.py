@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
-from unskew.deploy import certificates, folders, launch, proxy
+from unskew.deploy import certificates, folders, launch, processes, proxy, reach
 from unskew.deploy.settings import Address
 from unskew.experiment.config import Experiment
 
@@ -74,7 +74,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Address, 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.crt", folder / "server.key")
     inner.socket = context.wrap_socket(inner.socket, server_side=True)
-    outer = proxy.server(folder, "0.0.0.0", port := launch.free_ports(1)[0], inner.server_address[1])
+    outer = proxy.server(folder, "0.0.0.0", port := reach.free_ports(1)[0], inner.server_address[1])
     threads = [threading.Thread(target=inner.serve_forever, args=(0.01,)), threading.Thread(target=outer.run)]
     for thread in threads:
         thread.start()
@@ -137,15 +137,15 @@ def test_an_outsider_can_neither_list_nodes_nor_start_a_program(
 ) -> None:
     """The attack that worked: the port of a packed server answered the Control API to whoever had `ca.crt`."""
     host = own_address()
-    listen = Address("0.0.0.0", launch.free_ports(1)[0])
+    listen = Address("0.0.0.0", reach.free_ports(1)[0])
     folders.pack(tmp_path / "f", small(), 2, listen, Address(host, listen.port), portable=False)
     server = tmp_path / "f" / "server"
-    with launch.ProcessGroup() as group:
+    with processes.ProcessGroup() as group:
         started = launch.start_server(group, server, listen)
         table = tomllib.loads((started.home / "config.toml").read_text())
         inner = int(table["superlink"]["federation"]["address"].rpartition(":")[2])
         root = tmp_path / "f" / "client-0" / "ca.crt"
-        assert launch.probe(Address(host, listen.port), root) < 60
+        assert reach.probe(Address(host, listen.port), root) < 60
         for path in (CONTROL, "/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task"):
             assert ask(Address(host, listen.port), root, path)[0] == 403
         # A client without a key is refused by Flower itself; the SuperLink's own port answers on loopback only.

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
-from unskew.deploy import folders, launch, operate, parity
+from unskew.deploy import folders, operate, parity, reach
 from unskew.deploy.settings import Address
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -52,7 +52,7 @@ def test_a_federation_of_processes_comes_to_what_the_simulator_comes_to_and_leav
 
     assert answers == [401]
     assert processes_of(tmp_path) == []
-    launch.check_port(folders.address(out / "deploy" / "server"))
+    reach.check_port(folders.address(out / "deploy" / "server"))
     (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
     assert found.equal, found
     assert list(rows(run / "failures.jsonl")) == []

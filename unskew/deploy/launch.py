@@ -1,368 +1,41 @@
-"""Starts Flower's programs and ends them: the only module that knows their command lines.
+"""Starts Flower's programs as a server's or a client's, watches them, and says why one has ended.
 
 A server is a SuperLink on loopback with a SuperExec beside it, and a reverse proxy at the address that clients reach
 (`unskew.deploy.proxy`), which lets them through to the one interface that asks for their keys.  A client is a SuperNode
 with a SuperExec of its own, and a resident process of ours, so that PyTorch and the data are loaded once and not for
-every message.  All run with process isolation, so that a task is only given to a process that knows the SuperExec's
-secret; the SuperLink speaks TLS with the federation's certificate and accepts registered keys only.  Flower's home is a
-private folder; its telemetry, its check for updates and its installation of dependencies are switched off.
-
-Every process is a child of a `ProcessGroup`, which ends and waits for all of them when its `with` is left, for whatever
-reason.  If this process is killed outright, Linux tells its children (setpriv), and a SuperExec notices by itself.
+every message.  Every process is a child of a `ProcessGroup`.
 """
 
 import http.client
 import json
 import os
 import re
-import secrets
-import shutil
-import signal
-import site
 import socket
-import ssl
 import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from unskew.deploy import folders, versions
+from unskew.deploy import commands, folders, versions
 from unskew.deploy.certificates import check_node, check_server
+from unskew.deploy.commands import LOOPBACK
 from unskew.deploy.folders import CONNECTION
+from unskew.deploy.processes import ChildProcess, ProcessGroup, ended_with_parent
+from unskew.deploy.reach import Unreachable, check_port, free_ports, probe
 from unskew.deploy.settings import Address
 from unskew.errors import DeployError
 from unskew.runtime import resident
 
-GRACE_S = 8.0
-"""Time between SIGTERM and SIGKILL, seconds; an open connection can hold up a SuperLink for longer."""
 HEALTHY_WITHIN_S = 90.0
 REJOIN_S = 90.0
 """Time to keep trying with a refused key, seconds: Flower keeps a lost node's session for up to 60 s."""
-LOOPBACK = "127.0.0.1"
 LOOK_EVERY_S = 2.0
 """Interval between two looks at a SuperNode's log, seconds."""
-AHEAD_S, BEHIND_S = 6.0, 300.0
-"""Allowed difference between a client's clock and the server's: Flower allows 5 s and 305 s, in whole seconds."""
 
 Say = Callable[[str], None]
-
-
-# ---------------------------------------------------------------- environment and command lines
-def environment(home: Path) -> dict[str, str]:
-    """Environment for Flower's programs: ours without any FLWR_ setting, and with Flower's network features off."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
-    source = Path(__file__).parents[2]
-    # Run from a checkout, the library is on this process's path only; an installed one is found anyway.
-    paths = [] if str(source) in site.getsitepackages() else [str(source)]
-    paths += [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []
-    local = ",".join(filter(None, [kept.get("NO_PROXY", kept.get("no_proxy", "")), "localhost", "127.0.0.1", "::1"]))
-    return {
-        **kept,
-        **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {}),
-        # A SuperExec starts its processes by name.
-        "PATH": os.pathsep.join([str(versions.programs()), kept.get("PATH", os.defpath)]),
-        "PYTHONUNBUFFERED": "1",
-        "FLWR_HOME": str(home.absolute()),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "NO_PROXY": local,
-        "no_proxy": local,
-    }
-
-
-def superlink(server: Path, port: int, secret: Path) -> list[str]:
-    """Command line of the SuperLink, which always listens on loopback: its Control API asks for no password."""
-    return [
-        "flower-superlink",
-        *("--host", LOOPBACK, "--port", str(port)),
-        *("--ssl-ca-certfile", str(server / "ca.crt")),
-        *("--ssl-certfile", str(server / "server.crt")),
-        *("--ssl-keyfile", str(server / "server.key")),
-        "--enable-supernode-auth",
-        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
-        "--disable-runtime-dependency-installation",
-    ]
-
-
-def proxy_program(server: Path, listen: Address, inner: int) -> list[str]:
-    """Command line of the reverse proxy that listens at the server's address, in front of the SuperLink's port."""
-    arguments = (str(server), listen.host, str(listen.port), str(inner))
-    return [sys.executable, "-P", "-m", "unskew.deploy.proxy", *arguments]
-
-
-def superexec(runtime: Address, secret: Path, root: Path | None, parent: int) -> list[str]:
-    """Command line of a SuperExec; without a root certificate it speaks plainly, to its own machine only."""
-    return [
-        "flower-superexec",
-        *("--runtime-api-address", str(runtime)),
-        *(("--root-certificates", str(root)) if root else ("--insecure",)),
-        *("--superexec-auth-secret-file", str(secret), "--parent-pid", str(parent)),
-    ]
-
-
-def supernode(client: Path, reached: Address, port: int, secret: Path, config: Path) -> list[str]:
-    """Command line of a SuperNode; `port` is where its own SuperExec finds it, on loopback."""
-    return [
-        "flower-supernode",
-        *("--superlink", str(reached)),
-        *("--root-certificates", str(client / "ca.crt")),
-        *("--auth-supernode-private-key", str(client / "node.key")),
-        *("--node-config", str(config)),
-        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
-        *("--host", "127.0.0.1", "--port", str(port)),
-    ]
-
-
-def resident_program(client: Path, socket: Path, allow_code: bool) -> list[str]:
-    """Command line of a client's resident process; -P keeps it from importing what lies in the working directory."""
-    safe, last = ([], ["--allow-code"]) if allow_code else (["-P"], [])
-    return [sys.executable, *safe, "-m", "unskew.deploy.resident", str(client), str(socket), *last]
-
-
-def register(key: Path) -> list[str]:
-    """Command line that registers a public key with the SuperLink."""
-    return ["flwr", "supernode", "register", str(key), CONNECTION, "--format", "json"]
-
-
-def submit(app: Path) -> list[str]:
-    """Command line that starts a run."""
-    return ["flwr", "run", str(app), CONNECTION, "--format", "json"]
-
-
-def status(run: int) -> list[str]:
-    """Command line that asks for a run's status."""
-    return ["flwr", "ls", CONNECTION, "--run-id", str(run), "--format", "json"]
-
-
-# ---------------------------------------------------------------- ports
-def free_ports(n: int) -> list[int]:
-    """Choose different ports on loopback that no program listens on.
-
-    They lie below those that the system gives to outgoing connections, so that none is taken before it is used.
-    """
-    ports: list[int] = []
-    while len(ports) < n:
-        port = 20000 + secrets.randbelow(12000)
-        if port not in ports and is_free(Address("127.0.0.1", port)):
-            ports.append(port)
-    return ports
-
-
-def is_free(listen: Address) -> bool:
-    """True if a program could listen at this address now.
-
-    Raises:
-        DeployError: If none ever could: the address is not this machine's, or the port is reserved.
-    """
-    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    with socket.socket(family) as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((listen.host, listen.port))
-            s.listen()
-        except PermissionError:
-            raise DeployError(f"port {listen.port} needs rights that this user lacks; choose one above 1023") from None
-        except OSError as error:
-            if error.errno in (98, 48):  # EADDRINUSE on Linux, macOS
-                return False
-            raise DeployError(
-                f"cannot listen on {listen.host}: {error.strerror or error}; network.toml must name an address of this "
-                "machine, or 0.0.0.0"
-            ) from None
-    return True
-
-
-def check_port(listen: Address) -> None:
-    """Refuse a port that is in use.
-
-    Raises:
-        DeployError: If so.
-    """
-    if not is_free(listen):
-        raise DeployError(
-            f"port {listen.port} of {listen.host} is in use by another program; stop that or choose another port in "
-            "network.toml, here and with the clients"
-        )
-
-
-# ---------------------------------------------------------------- processes
-@dataclass(frozen=True, eq=False)
-class ChildProcess:
-    """A program that was started, in a process group of its own.
-
-    Attributes:
-        name: Name of the program in messages to the user.
-        process: The process.
-        log: File with its output.
-        begins: Size of the log when the program was started, bytes.
-    """
-
-    name: str
-    process: "subprocess.Popen[bytes]"
-    log: Path
-    begins: int
-
-    def running(self) -> bool:
-        """True if it has not ended."""
-        return self.process.poll() is None
-
-    def said(self) -> str:
-        """All its output, without colours."""
-        return self.news(0)[0]
-
-    def news(self, since: int) -> tuple[str, int]:
-        """Output from byte `since` on, without colours, and the position after its last complete line."""
-        try:
-            with self.log.open("rb") as f:
-                f.seek(self.begins + since)
-                data = f.read()
-        except OSError:
-            return "", since
-        text = re.sub(r"\x1b\[[0-9;]*m", "", data.decode("utf-8", "replace"))
-        return text, since + data.rfind(b"\n") + 1
-
-    def signal(self, number: int) -> None:
-        """Send a signal to it and to whatever it has started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
-
-
-class ProcessGroup:
-    """Child processes that never outlive the `with` block they were started in.
-
-    Attributes:
-        children: The processes.
-        variables: Variables of the environment that they are given besides.
-    """
-
-    def __init__(self) -> None:
-        self.children: list[ChildProcess] = []
-        self.variables: dict[str, str] = {}
-        self._folders = ExitStack()
-
-    def __enter__(self) -> "ProcessGroup":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with _signals_ignored():
-            # Clients end first: a SuperNode signs off while there is still a SuperLink.
-            for depth in sorted({_depth(c) for c in self.children}, reverse=True):
-                end([c for c in self.children if _depth(c) == depth])
-            self.children.clear()
-            self._folders.close()
-
-    def folder(self) -> Path:
-        """Make a private folder with a short path, for sockets; it is removed with the processes."""
-        return Path(
-            self._folders.enter_context(tempfile.TemporaryDirectory(prefix="unskew-", ignore_cleanup_errors=True))
-        )
-
-    def start(self, command: Sequence[str], home: Path, log: Path, name: str = "") -> ChildProcess:
-        """Start a program of Flower's.
-
-        Args:
-            command: Name and arguments of the program.
-            home: Flower's home.
-            log: File that its output is appended to.
-            name: Name in messages to the user; by default the program's name.
-
-        Raises:
-            DeployError: If it cannot be started.
-        """
-        program, *arguments = command
-        log.parent.mkdir(parents=True, exist_ok=True)
-        path = program if Path(program).is_absolute() else str(versions.programs() / program)
-        line = [*_ended_with_parent(), path, *arguments]
-        try:
-            with log.open("ab") as out:
-                begins = out.tell()
-                process = subprocess.Popen(
-                    line,
-                    env={**environment(home), **self.variables},
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise DeployError(f"cannot start {program}: {error.strerror}") from None
-        child = ChildProcess(name or program, process, log, begins)
-        self.children.append(child)
-        return child
-
-    def stop(self, *children: ChildProcess) -> None:
-        """End some of the processes now."""
-        end(children)
-        self.children = [c for c in self.children if c not in children]
-
-
-def _depth(child: ChildProcess) -> int:
-    return 1 if child.name.startswith("client") else 0
-
-
-def _ended_with_parent() -> list[str]:
-    """Prefix of a command line that makes Linux end the child when this process is killed outright."""
-    tool = shutil.which("setpriv")
-    # The signal is sent when the *thread* that started the child ends, so only the main thread may ask for it.
-    tie = tool and sys.platform == "linux" and threading.current_thread() is threading.main_thread()
-    return [tool, "--pdeathsig", "TERM", "--"] if tool and tie else []
-
-
-def end(children: Sequence[ChildProcess], grace_s: float = GRACE_S) -> None:
-    """End programs and everything they started, by SIGTERM and after `grace_s` seconds by SIGKILL; wait for all."""
-    for child in children:
-        child.signal(signal.SIGTERM)
-    until = time.monotonic() + grace_s
-    for child in children:
-        with suppress(subprocess.TimeoutExpired):
-            child.process.wait(max(until - time.monotonic(), 0.0))
-    for child in children:
-        child.signal(signal.SIGKILL)  # the group may have members left although its first process has ended
-        child.process.wait()
-
-
-@contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Ignore signals while processes are ended, which takes seconds."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for s, handler in old.items():
-            signal.signal(s, handler)
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by leaving every open `with` block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def heard(number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    old = {s: signal.signal(s, heard) for s in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for s, handler in old.items():
-            signal.signal(s, handler)
 
 
 # ---------------------------------------------------------------- why a program ended
@@ -431,12 +104,14 @@ def start_server(group: ProcessGroup, folder: Path, listen: Address) -> ServerPr
     known = folders.keys(folder)
     inner = Address(LOOPBACK, free_ports(1)[0])
     secret, home, logs = folders.write_secret(folder), folders.write_home(folder, inner), folder / "logs"
-    link = group.start(superlink(folder, inner.port, secret), home, logs / "superlink.log", "SuperLink")
-    proxy = group.start(proxy_program(folder, listen, inner.port), home, logs / "proxy.log", "the server's proxy")
+    link = group.start(commands.superlink(folder, inner.port, secret), home, logs / "superlink.log", "SuperLink")
+    proxy = group.start(
+        commands.proxy_program(folder, listen, inner.port), home, logs / "proxy.log", "the server's proxy"
+    )
     wait_until(link, lambda: probe(inner, folder / "ca.crt"))
     here = (listen.here.host, listen.here.port)
     wait_until(proxy, lambda: socket.create_connection(here, 1.0).close())
-    execute = superexec(inner, secret, folder / "ca.crt", os.getpid())
+    execute = commands.superexec(inner, secret, folder / "ca.crt", os.getpid())
     server = ServerProcesses(
         folder, home, (link, proxy, group.start(execute, home, logs / "superexec.log", "the server's SuperExec"))
     )
@@ -449,7 +124,7 @@ def _register(known: Mapping[int, Path], home: Path) -> dict[int, dict[str, Any]
     answers: dict[int, dict[str, Any]] = {}
     clients = list(known)
     for several in (clients[i : i + 4] for i in range(0, len(clients), 4)):
-        asked = {c: _start_program(register(known[c]), home) for c in several}
+        asked = {c: _start_program(commands.register(known[c]), home) for c in several}
         try:
             answers.update({c: _answer(p, f"register client {c}") for c, p in asked.items()})
         finally:
@@ -461,12 +136,12 @@ def _register(known: Mapping[int, Path], home: Path) -> dict[int, dict[str, Any]
 
 def start_run(server: ServerProcesses) -> int:
     """Start the run; Flower's number of it."""
-    return int(call(submit(folders.write_app(server.folder)), server.home, "start the run")["run-id"])
+    return int(call(commands.submit(folders.write_app(server.folder)), server.home, "start the run")["run-id"])
 
 
 def run_status(server: ServerProcesses, run: int) -> tuple[str, str]:
     """Ask Flower for (status, details) of a run: pending, starting, running, finished:completed, ..."""
-    answer = call(status(run), server.home, "ask for the run's status")
+    answer = call(commands.status(run), server.home, "ask for the run's status")
     entry = answer["runs"][0]
     return str(entry["status"]), str(entry.get("status-details", ""))
 
@@ -499,10 +174,10 @@ def call(command: Sequence[str], home: Path, purpose: str) -> dict[str, Any]:
 
 def _start_program(command: Sequence[str], home: Path) -> "subprocess.Popen[str]":
     program, *arguments = command
-    line = [*_ended_with_parent(), str(versions.programs() / program), *arguments]
+    line = [*ended_with_parent(), str(versions.programs() / program), *arguments]
     return subprocess.Popen(
         line,
-        env=environment(home),
+        env=commands.environment(home),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -547,65 +222,6 @@ def wait_until(program: ChildProcess, answers: Callable[[], object], within_s: f
 
 
 # ---------------------------------------------------------------- client
-class Unreachable(DeployError):
-    """No server answers at an address; it may do so later."""
-
-
-def probe(reached: Address, root: Path, timeout_s: float = 10.0) -> float:
-    """Connect to a SuperLink as a client would; the time this clock is ahead of the server's, seconds.
-
-    Raises:
-        Unreachable: If there is no answer.
-        DeployError: If the answer is not from this federation's server, its certificate has expired, or clocks differ
-            by more than Flower allows.
-    """
-    context = ssl.create_default_context(cafile=root)
-    connection = http.client.HTTPSConnection(reached.host, reached.port, timeout=timeout_s, context=context)
-    try:
-        connection.request("GET", "/health")
-        answer = connection.getresponse()
-        now = datetime.now(UTC)
-        date = answer.getheader("Date")
-        answer.read()
-    except ssl.SSLCertVerificationError as error:
-        raise DeployError(_distrust(error, reached)) from None
-    except ssl.SSLError as error:
-        raise DeployError(
-            f"{reached} does not speak TLS as a SuperLink does ({error.reason}); is it the right port?"
-        ) from None
-    except (OSError, http.client.HTTPException) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise Unreachable(f"nobody answers at {reached}: {why}") from None
-    finally:
-        connection.close()
-    if answer.status != 200:
-        raise Unreachable(f"{reached} answers {answer.status}, not as a SuperLink does")
-    ahead = (now - parsedate_to_datetime(date)).total_seconds() if date else 0.0
-    if ahead > AHEAD_S or ahead < -BEHIND_S:
-        raise DeployError(
-            f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's; Flower "
-            f"accepts 5 s ahead and 300 s behind; set the clock, for example with NTP"
-        )
-    return ahead
-
-
-def _distrust(error: ssl.SSLCertVerificationError, reached: Address) -> str:
-    # Numbers are OpenSSL's X509_V_ERR_*.
-    if error.verify_code == 10:
-        return f"the certificate of {reached} has expired; the server needs a new one: unskew deploy pack --renew"
-    if error.verify_code == 9:
-        return f"the certificate of {reached} is not valid yet, or the clock here is behind; compare both clocks"
-    if error.verify_code in (62, 64):
-        return (
-            f"the certificate of {reached} is for other names than {reached.host}; use one of its names in "
-            "network.toml, or sign another certificate with --renew --name"
-        )
-    return (
-        f"the certificate of {reached} was not signed by this federation's authority; is ca.crt of the same pack, and "
-        f"the address right? ({error.verify_message})"
-    )
-
-
 class ClientProcesses:
     """A client's resident process, SuperNode and SuperExec, restarted when one of them ends.
 
@@ -647,11 +263,11 @@ class ClientProcesses:
     def start(self) -> None:
         """Start all three."""
         logs, port = self.folder / "logs", free_ports(1)[0]
-        node = supernode(self.folder, self.reached, port, self.secret, self.config)
-        execute = superexec(Address("127.0.0.1", port), self.secret, None, os.getpid())
+        node = commands.supernode(self.folder, self.reached, port, self.secret, self.config)
+        execute = commands.superexec(Address(LOOPBACK, port), self.secret, None, os.getpid())
         self.children = (
             self.group.start(
-                resident_program(self.folder, self.socket, self.allow_code),
+                commands.resident_program(self.folder, self.socket, self.allow_code),
                 self.home,
                 logs / "resident.log",
                 f"{self.name}'s resident",

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 import tomli_w
 
 from unskew import tasks
-from unskew.deploy import folders, launch, signing
+from unskew.deploy import folders, launch, processes, reach, signing
 from unskew.deploy.certificates import check_node, check_server, make_private
-from unskew.deploy.launch import ClientProcesses, ProcessGroup, Say, ServerProcesses, Unreachable
+from unskew.deploy.launch import ClientProcesses, Say, ServerProcesses
+from unskew.deploy.processes import ProcessGroup
+from unskew.deploy.reach import Unreachable
 from unskew.deploy.server import check_evaluated
 from unskew.deploy.settings import Address, ServerConfig, own_state, read_rules, read_settings
 from unskew.errors import ConfigError, DeployError, RunError
@@ -98,7 +100,7 @@ def check_serving(folder: Path, read_data: bool = False) -> Address:
     read_settings(folder / "server.toml", ServerConfig)
     folders.keys(folder)
     check_server(folder)
-    launch.check_port(listen)
+    reach.check_port(listen)
     return listen
 
 
@@ -114,7 +116,7 @@ def serve(folder: Path, say: Say) -> Path:
     if is_done(folder):
         return folder / "run"
     folders.address(folder)  # before anything is written into a folder that may be something else
-    with locked(folder), resumable(folder), launch.stoppable(), ProcessGroup() as group:
+    with locked(folder), resumable(folder), processes.stoppable(), ProcessGroup() as group:
         listen = check_serving(folder)
         server = launch.start_server(group, folder, listen)
         say(f"server: listening at {listen}, {len(folders.keys(folder))} keys registered")
@@ -285,7 +287,7 @@ def check_taking_part(folder: Path) -> float:
         DeployError, ConfigError: Naming what is wrong with its folder, the server or the clocks.
     """
     check_node(folder)
-    return launch.probe(folders.address(folder), folder / "ca.crt")
+    return reach.probe(folders.address(folder), folder / "ca.crt")
 
 
 def take_part(folder: Path, say: Say, allow_code: bool = False) -> None:
@@ -299,7 +301,7 @@ def take_part(folder: Path, say: Say, allow_code: bool = False) -> None:
     """
     check_signature(folder, say)
     folders.address(folder)
-    with locked(folder), launch.stoppable(), ProcessGroup() as group:
+    with locked(folder), processes.stoppable(), ProcessGroup() as group:
         last = ""
         while True:
             try:
@@ -350,7 +352,7 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
     deployment = prepare(experiment, num_clients, out)
     server_folder = deployment / "server"
     if not is_done(server_folder):
-        with locked(deployment), resumable(out), launch.stoppable(), ProcessGroup() as group:
+        with locked(deployment), resumable(out), processes.stoppable(), ProcessGroup() as group:
             group.variables["UNSKEW_POLICY"] = str((deployment / "policy.toml").absolute())
             server = launch.start_server(group, server_folder, folders.address(server_folder))
             say(f"server: listening at {folders.address(server_folder)}")
@@ -378,7 +380,7 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, config: ServerC
             raise RunError(f"{out} holds a run of another experiment; choose another --out")
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists already and holds no deployment; choose another --out")
-    address = Address("127.0.0.1", launch.free_ports(1)[0])
+    address = Address("127.0.0.1", reach.free_ports(1)[0])
     if not deployment.exists():
         try:
             make_private(out)  # a run's folder: clients' models end up in it

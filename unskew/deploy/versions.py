@@ -9,7 +9,7 @@ from packaging.specifiers import SpecifierSet
 from unskew.errors import DeployError
 
 SUPPORTED = ">=1.40,<1.43"
-"""1.40 moved everything to one HTTP port; its command-line flags are what `unskew.deploy.launch` writes."""
+"""1.40 moved everything to one HTTP port; its command-line flags are what `unskew.deploy.commands` writes."""
 PROGRAMS = ("flower-superlink", "flower-superexec", "flower-supernode", "flwr", "flwr-serverapp", "flwr-clientapp")
 
 

@@ -1,0 +1,126 @@
+"""Addresses: which are free here, and whether this federation's server answers at one."""
+
+import http.client
+import secrets
+import socket
+import ssl
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from unskew.deploy.settings import Address
+from unskew.errors import DeployError
+
+AHEAD_S, BEHIND_S = 6.0, 300.0
+"""Allowed difference between a client's clock and the server's: Flower allows 5 s and 305 s, in whole seconds."""
+
+
+# ---------------------------------------------------------------- here
+def free_ports(n: int) -> list[int]:
+    """Choose different ports on loopback that no program listens on.
+
+    They lie below those that the system gives to outgoing connections, so that none is taken before it is used.
+    """
+    ports: list[int] = []
+    while len(ports) < n:
+        port = 20000 + secrets.randbelow(12000)
+        if port not in ports and is_free(Address("127.0.0.1", port)):
+            ports.append(port)
+    return ports
+
+
+def is_free(listen: Address) -> bool:
+    """True if a program could listen at this address now.
+
+    Raises:
+        DeployError: If none ever could: the address is not this machine's, or the port is reserved.
+    """
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    with socket.socket(family) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind((listen.host, listen.port))
+            s.listen()
+        except PermissionError:
+            raise DeployError(f"port {listen.port} needs rights that this user lacks; choose one above 1023") from None
+        except OSError as error:
+            if error.errno in (98, 48):  # EADDRINUSE on Linux, macOS
+                return False
+            raise DeployError(
+                f"cannot listen on {listen.host}: {error.strerror or error}; network.toml must name an address of this "
+                "machine, or 0.0.0.0"
+            ) from None
+    return True
+
+
+def check_port(listen: Address) -> None:
+    """Refuse a port that is in use.
+
+    Raises:
+        DeployError: If so.
+    """
+    if not is_free(listen):
+        raise DeployError(
+            f"port {listen.port} of {listen.host} is in use by another program; stop that or choose another port in "
+            "network.toml, here and with the clients"
+        )
+
+
+# ---------------------------------------------------------------- at the server
+class Unreachable(DeployError):
+    """No server answers at an address; it may do so later."""
+
+
+def probe(reached: Address, root: Path, timeout_s: float = 10.0) -> float:
+    """Connect to a SuperLink as a client would; the time this clock is ahead of the server's, seconds.
+
+    Raises:
+        Unreachable: If there is no answer.
+        DeployError: If the answer is not from this federation's server, its certificate has expired, or clocks differ
+            by more than Flower allows.
+    """
+    context = ssl.create_default_context(cafile=root)
+    connection = http.client.HTTPSConnection(reached.host, reached.port, timeout=timeout_s, context=context)
+    try:
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        now = datetime.now(UTC)
+        date = answer.getheader("Date")
+        answer.read()
+    except ssl.SSLCertVerificationError as error:
+        raise DeployError(_distrust(error, reached)) from None
+    except ssl.SSLError as error:
+        raise DeployError(
+            f"{reached} does not speak TLS as a SuperLink does ({error.reason}); is it the right port?"
+        ) from None
+    except (OSError, http.client.HTTPException) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise Unreachable(f"nobody answers at {reached}: {why}") from None
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise Unreachable(f"{reached} answers {answer.status}, not as a SuperLink does")
+    ahead = (now - parsedate_to_datetime(date)).total_seconds() if date else 0.0
+    if ahead > AHEAD_S or ahead < -BEHIND_S:
+        raise DeployError(
+            f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's; Flower "
+            f"accepts 5 s ahead and 300 s behind; set the clock, for example with NTP"
+        )
+    return ahead
+
+
+def _distrust(error: ssl.SSLCertVerificationError, reached: Address) -> str:
+    # Numbers are OpenSSL's X509_V_ERR_*.
+    if error.verify_code == 10:
+        return f"the certificate of {reached} has expired; the server needs a new one: unskew deploy pack --renew"
+    if error.verify_code == 9:
+        return f"the certificate of {reached} is not valid yet, or the clock here is behind; compare both clocks"
+    if error.verify_code in (62, 64):
+        return (
+            f"the certificate of {reached} is for other names than {reached.host}; use one of its names in "
+            "network.toml, or sign another certificate with --renew --name"
+        )
+    return (
+        f"the certificate of {reached} was not signed by this federation's authority; is ca.crt of the same pack, and "
+        f"the address right? ({error.verify_message})"
+    )
