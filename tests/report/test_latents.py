@@ -10,7 +10,7 @@ import pytest
 from unskew.data.sources import load
 from unskew.experiment import config
 from unskew.report import read, write_report
-from unskew.report.sections import embeddings
+from unskew.report.sections import generated_images, one_round
 from unskew.run import loop
 
 
@@ -46,10 +46,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.usefixtures("undrawn")
 def test_the_clusters_that_are_drawn_are_those_that_embeddings_were_learned_for(ran: Path) -> None:
     record = read(ran)
-    r = embeddings.one_round(record, "feddistr")
+    r = one_round.one_round(record, "feddistr")
     assert r is not None
     assert r.uploads is not None
-    found = embeddings.latents(record, r, {"m": 2})
+    found = generated_images.latents(record, r, {"m": 2})
     assert not isinstance(found, str)
     drawn = [
         (f.client, y, n)
@@ -63,12 +63,12 @@ def test_the_clusters_that_are_drawn_are_those_that_embeddings_were_learned_for(
 @pytest.mark.usefixtures("undrawn")
 def test_latents_are_not_drawn_without_the_data_or_of_another_prior(ran: Path, tmp_path: Path) -> None:
     record = read(ran)
-    r = embeddings.one_round(record, "feddistr")
+    r = one_round.one_round(record, "feddistr")
     assert r is not None
-    assert "none of unskew’s own" in embeddings.latents(record, r, {"prior": "hub:somebody/something"})
+    assert "none of unskew’s own" in generated_images.latents(record, r, {"prior": "hub:somebody/something"})
     moved = shutil.copytree(ran, tmp_path / "run")
     text = (moved / "config.toml").read_text()
     (moved / "config.toml").write_text(text.replace("two.npz", "gone.npz"))
-    assert "is not on this machine" in embeddings.latents(read(moved), r, {"m": 2})
+    assert "is not on this machine" in generated_images.latents(read(moved), r, {"m": 2})
     assert "No latents are drawn for feddistr: " in write_report(moved).read_text("utf-8")
-    assert embeddings.latent_chart("l", "m", []) is None
+    assert generated_images.latent_chart("l", "m", []) is None

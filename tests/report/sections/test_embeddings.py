@@ -35,7 +35,7 @@ from unskew.keys import Key
 from unskew.local import imagery
 from unskew.report import figures, html, read, write_report
 from unskew.report.section import Chart
-from unskew.report.sections import embeddings
+from unskew.report.sections import embeddings, generated_images, one_round
 from unskew.run import setup as run_setup
 
 
@@ -140,8 +140,8 @@ def make_run(
     return folder
 
 
-def uploads(info: Info = ROUND) -> embeddings.Uploads:
-    return embeddings.uploads_of(adapter(Embeddings).validate_json(json.dumps(info), strict=True))
+def uploads(info: Info = ROUND) -> one_round.Uploads:
+    return one_round.uploads_of(adapter(Embeddings).validate_json(json.dumps(info), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,10 +172,10 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def made(folder: Path, options: Info | None = None) -> Chart | str:
     record = read(folder)
-    found = embeddings.one_round(record, "feddistr")
+    found = one_round.one_round(record, "feddistr")
     assert found is not None
     assert found.uploads is not None
-    return embeddings.gallery(record, found, found.uploads, options or {}, "g")
+    return generated_images.gallery(record, found, found.uploads, options or {}, "g")
 
 
 # ---------------------------------------------------------------- the section
@@ -243,7 +243,7 @@ def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_p
         found = {**ROUND, "privacy": privacy, "closest": {"0": 0.9 - 0.2 * seed, "1": None}}
         return found if t == 1 else SAID
 
-    found = embeddings.one_round(read(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))), "feddistr")
+    found = one_round.one_round(read(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))), "feddistr")
     assert found is not None
     assert found.privacy.guarantee == "ε = 9 at δ = 1e-05. Covers the embeddings of one client."
     assert (found.nearest, found.client) == (pytest.approx(0.7), 0)
@@ -252,7 +252,7 @@ def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_p
 def test_a_guarantee_for_a_part_alone_is_told_as_such(tmp_path: Path) -> None:
     covers = "epsilon 8 at delta 1e-05 for the embeddings alone"
     part = {**ROUND, "privacy": {**ROUND["privacy"], "covers": covers}}
-    found = embeddings.one_round(read(make_run(tmp_path / "run", {"feddistr": first_round(part)})), "feddistr")
+    found = one_round.one_round(read(make_run(tmp_path / "run", {"feddistr": first_round(part)})), "feddistr")
     assert found is not None
     assert found.privacy.guarantee == "No guarantee; epsilon 8 at delta 1e-05 for the embeddings alone."
 
@@ -367,14 +367,14 @@ def test_pictures_are_made_of_the_embeddings_and_stand_beside_real_ones(tmp_path
 
 def test_real_images_are_those_of_the_client_and_label(tmp_path: Path, digits: Any) -> None:
     """Client 1 has examples 400 to 799."""
-    found = embeddings.real_images(
+    found = generated_images.real_images(
         read(make_run(tmp_path / "run", sha256=digits.sha256)), 0, [(1, 7), (2, 0)], (1, 8, 8)
     )
     assert isinstance(found, dict)
-    rows = [i for i in range(400, 800) if digits.y_train[i] == 7][: embeddings.REAL]
+    rows = [i for i in range(400, 800) if digits.y_train[i] == 7][: generated_images.REAL]
     black, white = digits.levels[0]
     assert torch.allclose(found[1, 7], ((digits.x_train[rows] - black) / (white - black)).clamp(0, 1), atol=1e-5)
-    assert len(found[2, 0]) == embeddings.REAL
+    assert len(found[2, 0]) == generated_images.REAL
 
 
 @pytest.mark.parametrize(
@@ -403,8 +403,8 @@ def test_the_data_of_a_deployed_run_is_not_looked_for(
     """What was put on a network was deployed, however the run was begun."""
     folder = make_run(tmp_path / "run", sha256=digits.sha256)
     (folder / "network.jsonl").write_text("")
-    monkeypatch.setattr(embeddings, "load", lambda *a: pytest.fail("the data was read"))
-    monkeypatch.setattr(embeddings, "holdings", lambda *a: pytest.fail("the division was read"))
+    monkeypatch.setattr(generated_images, "load", lambda *a: pytest.fail("the data was read"))
+    monkeypatch.setattr(generated_images, "holdings", lambda *a: pytest.fail("the division was read"))
     assert isinstance(made(folder), Chart)
 
 
@@ -430,8 +430,8 @@ def test_without_pictures_the_lead_says_why(tmp_path: Path, info: Info, options:
 
 def test_rows_beyond_the_limit_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 0 has 30 images of label 0 and 5 of label 1, client 1 has 12 and 3."""
-    monkeypatch.setattr(embeddings, "MOST_ROWS", 4)
-    rows, all_rows = embeddings.gallery_rows(uploads())
+    monkeypatch.setattr(generated_images, "MOST_ROWS", 4)
+    rows, all_rows = generated_images.gallery_rows(uploads())
     assert [(s.client, s.label, s.numbers) for s in rows] == [(0, 0, (0, 1)), (0, 1, (2,)), (1, 0, (3,)), (2, 2, (5,))]
     assert all_rows == 5
 
@@ -478,7 +478,7 @@ def test_a_page_with_many_embeddings_stays_small(tmp_path: Path, digits: Any) ->
 def test_info_that_cannot_be_are_named_with_their_line(tmp_path: Path, change: Info, message: str) -> None:
     folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, **change})})
     with pytest.raises(RunError, match=rf"info\.jsonl, line 1: .*{message}"):
-        embeddings.one_round(read(folder), "feddistr")
+        one_round.one_round(read(folder), "feddistr")
 
 
 # ---------------------------------------------------------------- the built-in experiment
