@@ -21,6 +21,7 @@ from unskew.advice.measure import proposals
 from unskew.advice.page import write_advice
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, _best_rate, _Race, candidates, choose, groups_of
 from unskew.advice.training import Clock, Constraints, Scores, Training, difference, sites_of, together
+from unskew.data.sources import save
 from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
@@ -404,6 +405,22 @@ def test_only_advice_on_the_same_experiment_and_data_is_replaced(simple: Advice,
         page.require_place(tmp_path, dataclasses.replace(asked, name="other"))
     with pytest.raises(RunError, match=r"advised\.toml is advice on other data .*; choose another --out"):
         page.require_place(tmp_path, dataclasses.replace(asked, task=dataclasses.replace(asked.task, data="heart")))
+
+
+def test_advice_on_other_arrays_is_not_replaced_although_both_have_no_name(tmp_path: Path) -> None:
+    asked, inputs = described(made(), rounds=1, name="advice")
+    other = described(made(sites=3), rounds=1, name="advice")[1]
+    assert inputs.dataset is not None
+    assert other.dataset is not None
+    (tmp_path / page.PAGE).touch()
+    (tmp_path / page.EXPERIMENT).write_text(config.to_toml(dataclasses.replace(asked, name=page.advised_name(asked))))
+    save(inputs.dataset, tmp_path / api.DATA_FILE)
+    page.require_place(tmp_path, asked, inputs.dataset)
+    with pytest.raises(RunError, match=r"advised\.toml is advice on other data, those in .*data\.npz; choose another"):
+        page.require_place(tmp_path, asked, other.dataset)
+    (tmp_path / api.DATA_FILE).write_text("no archive")
+    with pytest.raises(DataError, match=r"data\.npz"):
+        page.require_place(tmp_path, asked, inputs.dataset)
 
 
 def test_a_rule_that_adds_seeds_is_that_of_the_recommended_experiment(simple: Advice) -> None:

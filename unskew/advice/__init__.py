@@ -92,7 +92,7 @@ def advise(
                 client=client, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
             )  # fmt: skip
         if out is not None:
-            require_place(Path(out), experiment)
+            require_place(Path(out), experiment, inputs.dataset)
         advice = advise_experiment(experiment, minutes, max_rounds, max_megabytes, watcher.note, inputs=inputs)
     if out is not None:
         write_advice(advice, Path(out))

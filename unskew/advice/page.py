@@ -12,6 +12,9 @@ from unskew.advice.answer import Advice, advised_name
 from unskew.advice.follow_up import division, write_experiment
 from unskew.advice.race import ALONE, Candidate
 from unskew.advice.training import Floats
+from unskew.api import DATA_FILE
+from unskew.data.dataset import Dataset
+from unskew.data.sources import saved_sha256
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.models import IN_PYTHON
@@ -39,10 +42,13 @@ class Files:
     experiment: Path
 
 
-def require_place(folder: Path, experiment: Experiment) -> None:
+def require_place(folder: Path, experiment: Experiment, given: Dataset | None = None) -> None:
     """Refuse a folder with files of something else, or with advice on another experiment or other data.
 
+    `given` are data that are a value, which the experiment cannot tell from others: their hash says if they differ.
+
     Raises:
+        DataError: If it has data of earlier advice that cannot be read.
         RunError: If it has files, and no earlier advice on this experiment.
     """
     require_own(folder, "advice", (EXPERIMENT,))
@@ -53,6 +59,8 @@ def require_place(folder: Path, experiment: Experiment) -> None:
         raise RunError(f"{at} is advice on another experiment ({name}); choose another --out")
     if (data := earlier.get("task", {}).get("data")) != experiment.task.data:
         raise RunError(f"{at} is advice on other data ({data}); choose another --out")
+    if given is not None and (kept := folder / DATA_FILE).exists() and saved_sha256(kept) != given.sha256:
+        raise RunError(f"{at} is advice on other data, those in {kept}; choose another --out")
 
 
 def write_advice(advice: Advice, folder: Path) -> Files:
