@@ -230,6 +230,15 @@ def configured(record: Record) -> dict[str, Any]:
         raise RunError(f"{record.folder / 'config.toml'} is not TOML: {e}; restore it or run again") from None
 
 
+def method_tables(record: Record) -> dict[str, dict[str, Any]]:
+    """Label -> the method's table in config.toml.
+
+    Raises:
+        RunError: If the file is not TOML.
+    """
+    return {str(m.get("label")): m for m in configured(record).get("methods", [])}
+
+
 def read(folder: Path) -> Record:
     """The record of a run folder, finished or not.
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
@@ -132,6 +133,27 @@ def swatch(look: LineStyle, line: bool = True) -> Markup:
         f'<svg class="swatch" viewBox="0 0 32 12" aria-hidden="true">{through}<polygon points="{corners}" '
         f'style="fill:{fill};stroke:{colour}"/></svg>'
     )
+
+
+BLUE, ORANGE = "#2b83c4", "#e07b1a"  # these read on white and on black, and to colour-blind eyes
+
+
+def shade(colour: str, opacity: float) -> Markup:
+    """A square of a heatmap's colour, for legends."""
+    return Markup(
+        '<svg class="swatch" viewBox="0 0 32 12" aria-hidden="true"><rect x="8" y="0.5" width="16" height="11" '
+        f'style="fill:{colour};fill-opacity:{opacity:.2f};stroke:currentColor;stroke-width:.5"/></svg>'
+    )
+
+
+def shades(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    """Pixels for numbers in [-1, 1]: blue above 0, orange below, the opacity |value|; NaN is clear, (..., 4)."""
+    known = np.nan_to_num(values)
+    pixels = np.zeros((*values.shape, 4), dtype=np.uint8)
+    for colour, mask in ((BLUE, known >= 0), (ORANGE, known < 0)):
+        pixels[mask, :3] = tuple(bytes.fromhex(colour[1:]))
+    pixels[..., 3] = np.round(255 * np.clip(np.abs(known), 0.0, 1.0))
+    return pixels
 
 
 RING = Markup(

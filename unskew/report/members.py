@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unskew.info import ClientGroups
-from unskew.record.reader import Record
-from unskew.report.sections import groups
+from unskew.record.reader import Record, method_tables
+from unskew.report.sections.group_figures import utility_alone
+from unskew.report.sections.group_history import ALONE, GroupHistory, better_and_worse, grouping, places
+from unskew.report.sections.groups import formed
 from unskew.report.worth import alone
 from unskew.tasks.measure import Measure
 
@@ -68,22 +70,20 @@ def join_summaries(record: Record) -> tuple[JoinSummary, ...]:
         RunError: If the run's files contradict each other.
     """
     methods = record.reports(ClientGroups)
-    base, settings = alone(record), groups.settings(record) if methods else {}
+    base, settings = alone(record), method_tables(record) if methods else {}
     summaries = []
     for method in methods:
-        g = groups.grouping(record, method, base)
+        g = grouping(record, method, base)
         if g is not None:
-            words = f"{groups.formed(g)} {_gain_in_words(g, base)}"
+            words = f"{formed(g)} {_gain_in_words(g, base)}"
             members = _members(record, g, settings.get(method, {}), base)
             summaries.append(JoinSummary(method, g.seed, g.last.round, base, members, g.gains, words, record.headline))
     return tuple(summaries)
 
 
-def _members(
-    record: Record, g: groups.GroupHistory, options: Mapping[str, object], base: str | None
-) -> tuple[Member, ...]:
-    where = groups.places(g.last.groups, g.last.numbers)
-    apart = groups.utility_alone(options, record.partitions[g.seed].sizes)
+def _members(record: Record, g: GroupHistory, options: Mapping[str, object], base: str | None) -> tuple[Member, ...]:
+    where = places(g.last.groups, g.last.numbers)
+    apart = utility_alone(options, record.partitions[g.seed].sizes)
     own = record.clients.get((g.method, g.seed), {})
     # Without gains the two did not reach the same round, and numbers side by side must be comparable.
     base_values = record.clients.get((base, g.seed), {}) if base is not None and g.seed in g.gains else {}
@@ -91,7 +91,7 @@ def _members(
         Member(
             client=c,
             name=g.called(c),
-            groups=tuple(n + 1 for n in where.get(c, ()) if n != groups.ALONE),
+            groups=tuple(n + 1 for n in where.get(c, ()) if n != ALONE),
             there=c in where,
             utility=utility,
             utility_alone=apart[c] if apart is not None and utility is not None else None,
@@ -103,7 +103,7 @@ def _members(
     )
 
 
-def _gain_in_words(g: groups.GroupHistory, base: str | None) -> str:
+def _gain_in_words(g: GroupHistory, base: str | None) -> str:
     """The gain from joining over all seeds, in words."""
     if base is None:
         return (
@@ -112,7 +112,7 @@ def _gain_in_words(g: groups.GroupHistory, base: str | None) -> str:
     gains = [v for row in g.gains.values() for v in row.values()]
     if not gains:
         return f"Whether joining pays off is not known: there are no clients’ results to compare with those of {base}."
-    better, worse = groups.better_and_worse(gains)
+    better, worse = better_and_worse(gains)
     unit = "points" if g.measure.percent else f"in {g.measure.label}"
     together = f" (of {len(g.gains)} seeds together)" if len(g.gains) > 1 else ""
     mean = statistics.fmean(statistics.fmean(row.values()) for row in g.gains.values())

@@ -1,7 +1,7 @@
 """The parts a report is made of: figures, tables, and sections that hold them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
@@ -51,6 +51,15 @@ class Section:
     lead: str = ""
     charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
+
+
+def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
+    """The charts, with one that would be by itself in its row kept to half the page's width."""
+    narrow = [c for c in charts if not c.wide]
+    if len(narrow) != 1:
+        return tuple(charts)
+    held = Markup(str(narrow[0].svg).replace("<svg ", '<svg style="max-width:34rem" ', 1))
+    return tuple(replace(c, svg=held) if c is narrow[0] else c for c in charts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,8 @@ from unskew.data.split import Dirichlet
 from unskew.errors import RunError
 from unskew.report import figures, html, read, stats, write_report
 from unskew.report.members import join_summaries
-from unskew.report.sections import groups
+from unskew.report.sections import group_figures, group_history, groups
+from unskew.report.worth import alone
 
 
 def _neighbour(name: str) -> ModuleType:
@@ -138,8 +139,8 @@ def svgs(page: Path) -> list[str]:
     return re.findall(r'<svg (?:style="[^"]*" )?role="img".*?</svg>', page.read_text(encoding="utf-8"), flags=re.S)
 
 
-def _grouping(folder: Path, method: str = "hcct") -> groups.GroupHistory:
-    found = groups.grouping(read(folder), method, "independent")
+def _grouping(folder: Path, method: str = "hcct") -> group_history.GroupHistory:
+    found = group_history.grouping(read(folder), method, "independent")
     assert found is not None
     return found
 
@@ -147,33 +148,36 @@ def _grouping(folder: Path, method: str = "hcct") -> groups.GroupHistory:
 # ---------------------------------------------------------------- numbers and flows
 def test_a_group_keeps_its_number_by_the_members_it_keeps() -> None:
     """Round 2: {0, 1} is 0, {2, 3} is 1.  {0, 1, 2} has 2/3 in common with the first and 1/4 with the second."""
-    tracks = groups.Tracks()
-    assert tracks.number(((0,), (1,), (2,), (3,))) == (groups.ALONE,) * 4
+    tracks = group_history.Tracks()
+    assert tracks.number(((0,), (1,), (2,), (3,))) == (group_history.ALONE,) * 4
     assert tracks.number(((0, 1), (2, 3))) == (0, 1)
-    assert tracks.number(((0, 1, 2), (3,))) == (0, groups.ALONE)
-    assert tracks.number(((0,), (1,), (2, 3))) == (groups.ALONE, groups.ALONE, 1), "the second is back"
+    assert tracks.number(((0, 1, 2), (3,))) == (0, group_history.ALONE)
+    assert tracks.number(((0,), (1,), (2, 3))) == (group_history.ALONE, group_history.ALONE, 1), "the second is back"
 
 
 def test_a_group_without_a_member_in_common_is_a_new_one() -> None:
-    tracks = groups.Tracks()
+    tracks = group_history.Tracks()
     tracks.number(((0, 1),))
     assert tracks.number(((2, 3),)) == (1,)
 
 
 def test_flows_of_the_worked_example() -> None:
     """From {0, 1}, {2, 3} to {0, 1, 2}, {3}: two stay, one comes over, one is left alone."""
-    before, after = groups.places(((0, 1), (2, 3)), (0, 1)), groups.places(((0, 1, 2), (3,)), (0, groups.ALONE))
-    assert groups.flows(before, after, 4) == {(0, 0): 2.0, (1, 0): 1.0, (1, groups.ALONE): 1.0}
+    before, after = (
+        group_history.places(((0, 1), (2, 3)), (0, 1)),
+        group_history.places(((0, 1, 2), (3,)), (0, group_history.ALONE)),
+    )
+    assert group_history.flows(before, after, 4) == {(0, 0): 2.0, (1, 0): 1.0, (1, group_history.ALONE): 1.0}
 
 
 _PLACES = st.dictionaries(st.integers(0, 7), st.lists(st.integers(-1, 4), min_size=1, max_size=3).map(tuple))
 
 
 @given(_PLACES, _PLACES)
-def test_flows_lose_nobody_and_who_stays_does_not_flow(before: groups.Place, after: groups.Place) -> None:
-    moved = groups.flows(before, after, 8)
+def test_flows_lose_nobody_and_who_stays_does_not_flow(before: group_history.Place, after: group_history.Place) -> None:
+    moved = group_history.flows(before, after, 8)
     assert math.fsum(moved.values()) == pytest.approx(8)
-    still = groups.flows(before, before, 8)
+    still = group_history.flows(before, before, 8)
     assert all(a == b for a, b in still)
     for a, height in still.items():
         assert math.fsum(v for (x, _), v in moved.items() if x == a[0]) == pytest.approx(height)
@@ -181,11 +185,11 @@ def test_flows_lose_nobody_and_who_stays_does_not_flow(before: groups.Place, aft
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5))
 def test_no_two_groups_of_a_round_share_a_number_and_unchanged_groups_keep_theirs(rounds: list[list[int]]) -> None:
-    tracks = groups.Tracks()
+    tracks = group_history.Tracks()
     for labels in rounds:
         formed = tuple(g for g in (tuple(c for c in range(6) if labels[c] == k) for k in range(4)) if g)
         found = tracks.number(formed)
-        numbered = [n for n in found if n != groups.ALONE]
+        numbered = [n for n in found if n != group_history.ALONE]
         assert len(set(numbered)) == len(numbered) == sum(len(g) > 1 for g in formed)
         assert tracks.number(formed) == found
 
@@ -231,11 +235,11 @@ def test_gains_are_not_taken_between_different_rounds(tmp_path: Path) -> None:
 
 def test_utility_alone_is_one_less_alpha_over_the_examples() -> None:
     """alpha = 5: 1 - 5/10, 5/20, 5/25, 5/50; "size" makes it 0."""
-    assert groups.utility_alone({"alpha": 5.0}, SIZES) == pytest.approx((0.5, 0.75, 0.8, 0.9))
-    assert groups.utility_alone({"alpha": "size"}, SIZES) == (0, 0, 0, 0)
-    assert groups.utility_alone({"alpha": [5, 10, 5, 5]}, SIZES) == pytest.approx((0.5, 0.5, 0.8, 0.9))
-    assert groups.utility_alone({}, SIZES) is None
-    assert groups.utility_alone({"alpha": [1, 2]}, SIZES) is None
+    assert group_figures.utility_alone({"alpha": 5.0}, SIZES) == pytest.approx((0.5, 0.75, 0.8, 0.9))
+    assert group_figures.utility_alone({"alpha": "size"}, SIZES) == (0, 0, 0, 0)
+    assert group_figures.utility_alone({"alpha": [5, 10, 5, 5]}, SIZES) == pytest.approx((0.5, 0.5, 0.8, 0.9))
+    assert group_figures.utility_alone({}, SIZES) is None
+    assert group_figures.utility_alone({"alpha": [1, 2]}, SIZES) is None
 
 
 # ---------------------------------------------------------------- the page
@@ -329,9 +333,9 @@ def test_the_heatmap_has_the_groups_clients_together_and_their_mean_cosine(page:
 
 
 def test_shades_are_blue_above_and_orange_below_zero_and_clear_where_nothing_is_known() -> None:
-    pixels = groups.shades(np.array([[1.0, -0.5], [0.0, math.nan]]))
-    assert pixels[0, 0].tolist() == [*bytes.fromhex(groups.BLUE[1:]), 255]
-    assert pixels[0, 1].tolist() == [*bytes.fromhex(groups.ORANGE[1:]), 128]
+    pixels = figures.shades(np.array([[1.0, -0.5], [0.0, math.nan]]))
+    assert pixels[0, 0].tolist() == [*bytes.fromhex(figures.BLUE[1:]), 255]
+    assert pixels[0, 1].tolist() == [*bytes.fromhex(figures.ORANGE[1:]), 128]
     assert pixels[1, :, 3].tolist() == [0, 0]
 
 
@@ -470,12 +474,12 @@ def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
         split=Dirichlet(alpha=0.1, num_clients=6), rounds=3, out=tmp_path / "run",
     )  # fmt: skip
     record = read(tmp_path / "run")
-    found = groups.grouping(record, "HCCT", groups.alone(record))
+    found = group_history.grouping(record, "HCCT", alone(record))
     assert found is not None
     assert found.cut is not None
     at, judged = found.cut
     assert at == 3
-    forest = groups._Forest(range(6))
+    forest = group_figures._Forest(range(6))
     for m in judged.history:
         assert forest.join(*m.merge)
     assert sorted(tuple(sorted(g)) for g in forest.members.values()) == sorted(found.last.groups)

@@ -31,8 +31,7 @@ from unskew.info import ClassRelations, Privacy
 from unskew.keys import Key
 from unskew.record.reader import Record, info_of
 from unskew.report import figures, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
-from unskew.report.sections.groups import BLUE, in_rows, shade, shades
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, in_rows
 
 MOST_SHOWN = 4  # methods whose matrices are drawn
 
@@ -307,7 +306,7 @@ def relations_chart(name: str, method: str, matrices: Sequence[Relations]) -> Ch
             if matrix is None:
                 axes.set_axis_off()
                 continue
-            axes.imshow(shades(figures.opacity(np.clip(matrix, 0, 1))), interpolation="none", origin="upper")
+            axes.imshow(figures.shades(figures.opacity(np.clip(matrix, 0, 1))), interpolation="none", origin="upper")
             axes.grid(visible=False)
             ticks = range(0, classes, max(1, math.ceil(classes / 10)))
             axes.set_xticks(ticks)
@@ -332,7 +331,8 @@ def relations_chart(name: str, method: str, matrices: Sequence[Relations]) -> Ch
             else " The method has no global model, so there are no class relations beside it."
         )
     )
-    legend = tuple((f"{100 * v:g} %", shade(BLUE, float(figures.opacity(v)))) for v in (0.0, 0.05, 0.25, 0.5, 1.0))
+    steps = (0.0, 0.05, 0.25, 0.5, 1.0)
+    legend = tuple((f"{100 * v:g} %", figures.shade(figures.BLUE, float(figures.opacity(v)))) for v in steps)
     return Chart(f"Soft labels and class relations of {method}", caption, svg, legend)
 
 

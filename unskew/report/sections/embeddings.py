@@ -17,11 +17,10 @@ from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from unskew.info import Embeddings, Mixtures
-from unskew.record.reader import Record
+from unskew.record.reader import Record, method_tables
 from unskew.report import figures, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, in_rows
 from unskew.report.sections.generated_images import gallery, latent_chart, latents
-from unskew.report.sections.groups import in_rows, settings
 from unskew.report.sections.one_round import Match, OneRound, Uploads, one_round, principal
 from unskew.units import MB
 
@@ -41,7 +40,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     if not runs:
         return None
     charts: list[Chart | None] = [accuracy_chart(record, marks)]
-    options, sentences = settings(record), []
+    options, sentences = method_tables(record), []
     drawn = [(r, r.uploads) for r in runs if r.uploads is not None]
     for i, (r, uploads) in enumerate(drawn[:MOST_SHOWN]):
         name = f"{r.method}, seed {r.seed}"
