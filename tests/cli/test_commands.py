@@ -257,6 +257,8 @@ NAMES = {
     "executors": {"sequential", "workers", "stacked", "ray"},
     "trackers": {"tensorboard", "mlflow", "wandb"},
     "tasks": set(KINDS.ours),
+    "metrics": {m.name for kind in map(KINDS.resolve, KINDS.ours) for m in kind.measures},
+    "losses": {name for kind in map(KINDS.resolve, KINDS.ours) for name in kind.losses},
     "channels": {"even", "radio"},
     "attacks": {"honest", "sign_flip", "label_flip", "gaussian", "ALIE", "IPM", "backdoor"},
     "experiments": {"digits", "domains", "feddistr"},

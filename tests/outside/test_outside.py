@@ -37,7 +37,13 @@ rounds = 2
 seeds = [0]
 track = ["csv"]
 track_options = { csv = { every = 2 } }
-task = { data = "blobs", data_options = { n = 40 }, model = "wide", model_options = { width = 5 }, kind = "cautious" }
+task.data = "blobs"
+task.data_options = { n = 40 }
+task.model = "wide"
+task.model_options = { width = 5 }
+task.kind = "cautious"
+task.loss = "soft"
+evaluate = ["global", "personal", "sameness"]
 split = { name = "comb", num_clients = 4, offset = 1 }
 world = { channel = { name = "fading_away", start = 6.0 }, attack = { name = "stubborn", fraction = 0.0 } }
 runtime = { executor = "backwards", executor_options = { naps = 0 } }
@@ -96,6 +102,8 @@ def test_one_run_uses_a_strangers_piece_of_every_kind(site: Path, tmp_path: Path
     assert "A stranger saw move: Median in round 1 under gamma 6; Median in round 2 under gamma 3." in page
     assert "drawn by no section" not in page
     assert "Brier score" in page
+    assert '"global.sameness"' in (run / "metrics.jsonl").read_text()
+    assert 'loss = "soft"' in (run / "config.toml").read_text()
     assert "share = 0.25" in (run / "config.toml").read_text()
     lines = (run / "stranger.csv").read_text().splitlines()
     assert lines[-1] == "closed"

@@ -81,7 +81,7 @@ class TaskKind:
         return self.measures[0]
 
     def loss(self, name: str | None) -> Loss:
-        """The loss of that name, by default the first; module:function is one of somebody's own.
+        """The loss of that name, by default the first; module:function, or an installed package's, is somebody's own.
 
         Raises:
             ConfigError: If there is none.
@@ -89,12 +89,12 @@ class TaskKind:
         if name is None:
             return next(iter(self.losses.values()))
         if name not in self.losses:
-            if ":" in name:
+            if ":" in name or name in LOSSES.names():
                 return named_loss(name)
-            known = ", ".join(self.losses)
+            known = (*self.losses, *LOSSES.names())
             raise ConfigError(
-                f"task.loss of {self.name} must be one of {known}, or module:function, got {name!r}"
-                f"{did_you_mean(name, self.losses)}"
+                f"task.loss of {self.name} must be one of {', '.join(known)}, or module:function, got {name!r}"
+                f"{did_you_mean(name, known)}"
             )
         return self.losses[name]
 
@@ -124,20 +124,21 @@ class TaskKind:
         )
 
     def measure(self, name: str) -> Measure:
-        """The measure of that name; module:attribute is one of somebody's own.
+        """The measure of that name; module:attribute, or one of an installed package, is somebody's own.
 
         Raises:
             ConfigError: If there is none.
         """
-        if ":" in name:
-            return as_measure(METRICS.resolve(name))
         known = {m.name: m for m in self.measures}
         measure = known.get(name) or self.family(name)
-        if measure is None:
-            raise ConfigError(
-                f"evaluate: {self.name} has no {name!r}{did_you_mean(name, known)} (it has {', '.join(known)})"
-            )
-        return measure
+        if measure is not None:
+            return measure
+        if ":" in name or name in METRICS.names():
+            return as_measure(METRICS.resolve(name))
+        known_names = (*known, *METRICS.names())
+        raise ConfigError(
+            f"evaluate: {self.name} has no {name!r}{did_you_mean(name, known_names)} (it has {', '.join(known_names)})"
+        )
 
     def reported(self, asked: Sequence[str | Measure], loss: Loss) -> tuple[Measure, ...]:
         """The measures of a run: the headline, the loss, and those asked for.
@@ -159,7 +160,7 @@ class TaskKind:
         Raises:
             ConfigError: If there is one.
         """
-        known = (*models, *(m.name for m in self.measures))
+        known = (*models, *(m.name for m in self.measures), *METRICS.names())
         for name in names:
             if name not in known and ":" not in name and self.family(name) is None:
                 raise ConfigError(
@@ -215,12 +216,21 @@ def as_measure(piece: Any) -> Measure:
     return Measure(name, name.replace("_", " "), low=None, high=None, percent=False, whole=piece)
 
 
+def _takes_two(piece: Any) -> bool:
+    """True for a function that can be called with outputs and targets, and needs no more and no less."""
+    if not inspect.isfunction(piece):
+        return False
+    parameters = inspect.signature(piece).parameters.values()
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return len(needed) == 2 and all(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in needed)
+
+
 METRICS = Registry(
     "metric",
     "unskew.metrics",
     {},
     "a unskew.tasks.Measure, or a function of (outputs, targets)",
-    lambda piece: isinstance(piece, Measure) or inspect.isfunction(piece),
+    lambda piece: isinstance(piece, Measure) or _takes_two(piece),
 )
 
 LOSSES = Registry(
@@ -228,5 +238,5 @@ LOSSES = Registry(
     "unskew.losses",
     {},
     "a function of (outputs, targets) that returns the loss of each example",
-    lambda piece: inspect.isfunction(piece),
+    _takes_two,
 )
