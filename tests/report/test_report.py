@@ -494,6 +494,22 @@ def test_another_network_makes_runs_incomparable_and_another_learning_rate_is_sa
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_own_models_of_other_clients_are_not_compared_and_other_rounds_are_said(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
+    plain = settings("mlp", 0.1, "FedAvg")
+    (folders[0] / "config.toml").write_text(plain)
+    other = settings("mlp", 0.1, "FedProx(mu=0.1)")
+    (folders[1] / "config.toml").write_text(f'evaluate_clients = "cohort"\n{other}')
+    assert "in clients evaluated: cohort against all" in said(write_comparison(folders, tmp_path / "out.html"))
+    (folders[1] / "config.toml").write_text(f"eval_every = 5\n{other}")
+    page = said(write_comparison(folders, tmp_path / "out.html"))
+    assert "so their numbers can be compared" in page
+    assert "evaluated in other rounds (“FedAvg”: every round; “FedProx(mu=0.1)”: every 5 rounds)" in page
+    (folders[0] / "config.toml").write_text(f"eval_every = 5\n{plain}")
+    assert "evaluated in other rounds" not in said(write_comparison(folders, tmp_path / "out.html"))
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_runs_on_data_that_clients_kept_to_themselves_are_not_taken_for_comparable(tmp_path: Path) -> None:
     """A federation's clients declared data of their own: its partition.json has no seeds."""
     folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]

@@ -26,7 +26,7 @@ def compare(
     [dim]unskew compare runs/a runs/b --out comparison.html[/]
     """
     from unskew.report import read, write_comparison
-    from unskew.report.tables import discrepancies, incomparable
+    from unskew.report.tables import discrepancies, evaluated_otherwise, incomparable
     from unskew.run.folder import read_json, require_done
 
     for folder in folders:
@@ -58,7 +58,7 @@ def compare(
             for j in join_summaries(record):
                 console.print(shown(f"{name}/{j.words}"), highlight=False, markup=False, soft_wrap=True)
     damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
-    for remark in (*incomparable(records, names), *damages):
+    for remark in filter(None, (*incomparable(records, names), evaluated_otherwise(records, names), *damages)):
         print(shown(remark), file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)
 

@@ -180,7 +180,7 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
                 for name, record in zip(names, records, strict=True)
                 for note in (*_notes(record), *_warnings(record))
             ),
-            *filter(None, [summary_text.set_apart(records, called)]),
+            *filter(None, [summary_text.set_apart(records, called), tables.evaluated_otherwise(records, names)]),
         ],
         "found": [
             (name, f"{summary_text.what(r)} {summary_text.found(r)}" if differing else summary_text.what(r))

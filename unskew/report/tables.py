@@ -411,6 +411,27 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
     return tuple(dict.fromkeys(sentences))
 
 
+def evaluated_otherwise(records: Sequence[Record], names: Sequence[str]) -> str:
+    """A sentence on runs that were evaluated in other rounds, which their last round does not show; empty if none."""
+
+    def evaluated(record: Record) -> str:
+        settings = configured(record)
+        every, last = settings.get("eval_every", 1), settings.get("mean_last")
+        rounds = "every round" if every == 1 else f"every {every} rounds"
+        return rounds if last is None else f"{rounds}, the last {last} for the mean"
+
+    by_rule: dict[str, list[str]] = {}
+    for name, record in zip(names, records, strict=True):
+        by_rule.setdefault(evaluated(record), []).append(f"“{name}”")
+    if len(by_rule) < 2:
+        return ""
+    rules = "; ".join(f"{', '.join(which)}: {rule}" for rule, which in by_rule.items())
+    return (
+        f"These runs were evaluated in other rounds ({rules}): compare their last rounds, and neither their means of "
+        "the last rounds nor their best ones, of which more evaluations find a better."
+    )
+
+
 def _facts(record: Record) -> dict[str, str]:
     data = {f"{p.dataset} ({p.dataset_sha256[:12]})" for p in record.partitions.values()}
     known = {"data": ", ".join(sorted(data))} if data else {}
@@ -437,6 +458,8 @@ def _conditions(record: Record) -> dict[str, str]:
         "clients of a round": "all" if cohort is None else written(cohort),
         "test_fraction": written(settings.get("test_fraction")),
         "val_fraction": written(settings.get("val_fraction")),
+        # Own models of a cohort are those that have just trained.
+        "clients evaluated": written(settings.get("evaluate_clients", "all")),
         "world": written(settings.get("world", {})),
     }
 
