@@ -592,7 +592,7 @@ class Me:
         initial: The model every client can build for itself from the run's seed; it never needs to travel.
         private: Root of draws of this ask that no one else may repeat, such as noise; draw by `Key.normal` and
             `Key.bits`.  The server knows the run's seed, and all that follows from it; in a deployment this follows
-            from a secret of the client's.  In a simulation it is `key`.
+            from a secret of the client's, in a simulation from `key` and the step's name.
         private_fixed: The same for draws that must stay fixed from ask to ask: one key per client and run.
     """
 

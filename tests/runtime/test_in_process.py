@@ -273,6 +273,59 @@ def test_a_late_client_was_sent_the_message_and_remembers_but_is_not_heard() -> 
     assert {t.src for t in trace.transfers if t.dst == SERVER} == {node(c) for c in range(N) if c not in late}
 
 
+def test_methods_whose_steps_have_other_names_lose_the_same_clients() -> None:
+    @dataclass(frozen=True)
+    class Renamed(FedAvg):
+        def round(self, state: Any, fed: Federation) -> Plan[Any]:
+            yield from ask(self.work, dict.fromkeys(fed.sample(), ModelMessage(state.params)))
+            return state
+
+        @step
+        def work(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
+            return (yield from FedAvg.train(self, me, msg, memory))
+
+    lost = []
+    for algorithm in (FedAvg(CONFIG), Renamed(CONFIG)):
+        sim = simulator(algorithm, outage=Outage(unreachable=0.3, late=0.3), seed=2)
+        _, trace = sim.round(sim.start(), 1)
+        lost.append([(f.client, f.reason) for f in trace.failures])
+    assert lost[0] == lost[1] != []
+
+
+def test_two_steps_of_a_round_draw_the_same_batches_and_other_noise() -> None:
+    """Equal noise on two uploads would reveal their exact difference."""
+    drawn: list[tuple[Tensor, Tensor]] = []
+
+    @dataclass(frozen=True)
+    class Twice:
+        def init(self, params: Params, fed: Federation) -> Params:
+            return params
+
+        def round(self, state: Params, fed: Federation) -> Plan[Params]:
+            yield from ask(self.first, {0: None})
+            yield from ask(self.second, {0: None})
+            return state
+
+        @step
+        def first(self, me: Me, msg: None, memory: None) -> tuple[int, None]:
+            drawn.append((me.key.bits(4), me.private.bits(4)))
+            return me.n, memory
+
+        @step
+        def second(self, me: Me, msg: None, memory: None) -> tuple[int, None]:
+            return self.first(me, msg, memory)
+
+        def serve(self, state: Params, client: int | None) -> Params:
+            return state
+
+    sim = simulator(Twice())
+    sim.round(sim.start(), 1)
+    (batches, noise), (same_batches, other_noise) = drawn
+    assert torch.equal(batches, same_batches)
+    assert not torch.equal(noise, other_noise)
+    assert not torch.equal(noise, batches)
+
+
 def test_too_few_replies_are_an_error_inside_the_plan() -> None:
     caught: list[str] = []
 
@@ -318,7 +371,7 @@ def test_nobody_asked_is_nobody_heard() -> None:
 def test_the_same_losses_come_again_when_a_round_is_run_again() -> None:
     failures = []
     for _ in range(2):
-        sim = simulator(Relay(hops=0), outage=Outage(0.3, 0.3), seed=4)
+        sim = simulator(Relay(hops=0), outage=Outage(0.3, 0.3), seed=5)
         failures.append(sim.round(sim.start(), 1)[1].failures)
     assert failures[0] == failures[1] != []
 

@@ -64,11 +64,15 @@ class Population:
         counts: list[int] = self.histograms.sum(1).tolist()
         return counts
 
-    def me(self, client: ClientId, round: int, key: Key) -> Me:
-        """The client's view of itself when it runs a step."""
+    def me(self, client: ClientId, round: int, key: Key, step: str = "") -> Me:
+        """The client's view of itself when it runs a step.
+
+        Steps of one round may share a key, as batches are to be the same whatever a step is called; noise that is added
+        to what they send is drawn for each anew.
+        """
         lasting = Key(key.seed) / "client" / client / "lasting"
         n, histogram = self._examples[client], self.histograms[client]
-        return Me(client, n, histogram, round, key, self.layout, self.initial, key, lasting)
+        return Me(client, n, histogram, round, key, self.layout, self.initial, key / "private" / step, lasting)
 
 
 class InProcessClients:
@@ -119,7 +123,7 @@ class InProcessClients:
     def personal_job(self, personalise: Callable[..., Any], client: ClientId, model: Params | None, t: int) -> StepJob:
         """Prepare the adaptation of one client's model."""
         key = self.key / "round" / t / "client" / client / "personalise"
-        me = self.population.me(client, t, key)
+        me = self.population.me(client, t, key, "personalise")
         return StepJob("personalise", personalise, me, model, self.memory.get(client))
 
     def evaluate(
@@ -186,7 +190,7 @@ class _InProcessRound:
         clients = self.clients
         # The step's name is not part of the address: methods that name their step differently still draw alike.
         key = clients.key / "round" / self.t / "client" / client / exchange.index
-        me = clients.population.me(client, self.t, key)
+        me = clients.population.me(client, self.t, key, exchange.step)
         return StepJob(exchange.step, clients.steps[exchange.step], me, message, clients.memory.get(client), stored)
 
     def receive(self, exchange: Exchange, me: Me, result: StepResult) -> Answer:

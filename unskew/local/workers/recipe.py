@@ -20,12 +20,12 @@ class WorkerSetup:
     Attributes:
         algorithm: The method, whose steps are run.
         trainer: Answers the steps' requests, and evaluates models.
-        me: (client, round, key) -> what the client knows about itself.
+        me: (client, round, key, step) -> what the client knows about itself.
     """
 
     algorithm: Any
     trainer: LocalTrainer
-    me: Callable[[ClientId, int, Key], Me]
+    me: Callable[[ClientId, int, Key, str], Me]
 
     # Annotations are read once: it takes as long as a small client's whole training.
     @cached_property

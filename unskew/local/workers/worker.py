@@ -81,7 +81,7 @@ def answer(setup: WorkerSetup, head: dict[str, Any], reader: "Reader") -> tuple[
     if head["do"] == "evaluate":
         return {}, {"evaluated": _evaluate(setup, head, reader)}
     algorithm, name = setup.algorithm, head["step"]
-    me = setup.me(head["client"], head["round"], Key(head["seed"], tuple(head["key"])))
+    me = setup.me(head["client"], head["round"], Key(head["seed"], tuple(head["key"])), name)
     memory = reader.read(head["memory"], setup.memory)
     message = reader.read(head["message"], setup.messages[name])
     if head["held"]:
