@@ -35,7 +35,7 @@ from unskew.experiment.config import Experiment
 from unskew.history import History
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.papers.claims import Claim, counted, decide, ordered, paired, within
+from unskew.papers.claims import LEVEL, Claim, counted, decide, ordered, paired, within
 from unskew.papers.result import Result, Row, over_seeds, plot
 from unskew.papers.toolkit import (
     Draft,
@@ -437,18 +437,19 @@ def flat(request: ReproductionRequest) -> Result:
                 draft.rows.append(over_seeds(method, where, "embeddings.kept_share", shares))
             draft.rows.append(realised(once, where))
         draft.claims += [flat_claim(name, who, by_xi) for who, by_xi in errors.items()]
+        draft.claims += [flat_claim(name, who, errors[who], LEVEL) for who in once.methods]
         lines = {who: percent(range(1, len(levels) + 1), list(by_xi.values())) for who, by_xi in errors.items()}
         draft.curves = draft.curves or lines
     return draft.result(flat=100 * FLAT, ticks=_ticks(levels), **_about(draft, grounds))
 
 
-def flat_claim(source: str, who: str, errors: Mapping[float, Sequence[float]]) -> Claim:
-    """The claim that errors by xi are within FLAT of that at the first xi."""
+def flat_claim(source: str, who: str, errors: Mapping[float, Sequence[float]], margin: float = FLAT) -> Claim:
+    """The claim that errors by xi are that at the first xi, within a margin."""
     base, *others = errors
     return within(
-        f"{source}: the error of {who} is flat in xi, within {100 * FLAT:g} points of that at {base:g}",
+        f"{source}: the error of {who} is flat in xi, within {100 * margin:g} points of that at {base:g}",
         {f"xi {xi:g}": paired(errors[xi], errors[base]) for xi in others},
-        FLAT,
+        margin,
     )
 
 
