@@ -328,7 +328,7 @@ class Batch:
         mask: 1 for examples, 0 for padding, (batch,).
         features: Input of the classification layer, (batch, features).
         logits: (batch, classes).
-        loss: The task's loss of each example, (batch,).
+        loss: The task's loss of each example, times its class's weight if classes have weights, (batch,).
         forward: (features, logits) of `x` under other parameters, in evaluation mode and without gradients; for
             reference models, such as MOON's.
     """

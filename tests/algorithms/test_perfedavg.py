@@ -68,19 +68,26 @@ def loss_of(world: Any, decay: float) -> Callable[[Params], Tensor]:
     def loss(w: Params) -> Tensor:
         kept = {n: t.clone() for n, t in world.population.initial.items() if n not in trainable}
         logits = functional_call(module, {**kept, **w}, (world.device_data.x,))
-        return cross_entropy(logits, world.device_data.y) + 0.5 * decay * sum(t.square().sum() for t in w.values())
+        each = cross_entropy(logits, world.device_data.y, reduction="none")
+        weights = world.device_data.weights
+        mean = (each if weights is None else each * weights).mean()
+        return mean + 0.5 * decay * sum(t.square().sum() for t in w.values())
 
     return loss
 
 
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("weights", [None, [0.25, 1.0, 3.0]], ids=["equal", "weighted"])
 @pytest.mark.parametrize("order", SECOND)
 def test_on_full_batches_the_second_order_is_the_gradient_of_the_adapted_loss(
-    order: Any, decay: float, norm: bool, classes: Any
+    order: Any, weights: list[float] | None, decay: float, norm: bool, classes: Any
 ) -> None:
     """D = D' = D'': w - beta d/dw F(w - alpha grad F(w)), by differentiating through the inner step."""
     world, alpha, beta = classes(n=[9], norm=norm), 0.7, 0.4
+    if weights is not None:
+        of_examples = torch.tensor(weights, dtype=torch.float64)[world.device_data.y]
+        world = dataclasses.replace(world, device_data=dataclasses.replace(world.device_data, weights=of_examples))
     local = SgdConfig(lr=beta, local_steps=1, batch_size=None, weight_decay=decay)
     got = world.play(PerFedAvg(alpha, order, delta=1e-3, local=local), 1).params[1]
     loss = loss_of(world, decay)

@@ -1,8 +1,8 @@
 """Clients trained side by side end where they would have ended one after the other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
@@ -592,6 +592,41 @@ def test_a_fold_is_given_each_clients_own_examples(network: str, part: Literal["
 
     one, many = both(task, data, step, everybody(task, own=own))
     assert_same(one, many)
+
+
+@dataclass(frozen=True)
+class OfLoss:
+    """The batch's mean loss over again, whose gradient doubles the step."""
+
+    sees: ClassVar[Literal["features"]] = "features"
+
+    def __call__(self, params: Params, aux: Mapping[str, Any], batch: Batch) -> Tensor:
+        return (batch.loss * batch.mask).sum() / batch.mask.sum()
+
+
+def test_a_batchs_loss_has_the_weights_of_its_classes() -> None:
+    """F_k of a fold and of a term is what is minimised: mean w_y l, and a term that repeats it doubles the gradient."""
+    task, data = task_of("mlp"), device_data()
+    weights = torch.tensor([0.5, 1.0, 4.0, 2.0], dtype=torch.float64)[data.y % CLASSES]
+    data, start = replace(data, weights=weights), start_of(task)
+
+    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
+        return (yield from fold(lambda carry, batch: carry + (batch.loss * batch.mask).sum(), msg, 0.0))
+
+    for done in both(task, data, step, everybody(task, own=False)):
+        for c, answer in done.items():
+            logits = LocalTrainer(task, data, dtype=torch.float64).refer(data.x[data.train[c]], start)[1]
+            each = torch.nn.functional.cross_entropy(logits, data.y[data.train[c]], reduction="none")
+            torch.testing.assert_close(answer.value, (each * weights[data.train[c]]).sum())
+    once, doubled = SgdConfig(lr=0.2, local_steps=1, batch_size=6), SgdConfig(lr=0.1, local_steps=1, batch_size=6)
+    for plain, twice in zip(
+        both(task, data, training(once), everybody(task, own=False)),
+        both(task, data, training(doubled, OfLoss()), everybody(task, own=False)),
+        strict=True,
+    ):
+        for c in plain:
+            for n, t in plain[c].value[0].items():
+                torch.testing.assert_close(twice[c].value[0][n], t, rtol=0, atol=1e-12)
 
 
 def test_a_fold_over_much_data_comes_in_the_same_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,10 @@ class DeviceData:
     levels: tuple[tuple[float, float], ...] | None = None
     weights: Tensor | None = None
 
+    def weighted(self, losses: Tensor, rows: Tensor) -> Tensor:
+        """The losses of training examples, each times its weight."""
+        return losses if self.weights is None else losses * self.weights.index_select(0, rows)
+
 
 def batches_of(config: SgdConfig, n: int, key: Key, min_batch: int) -> Batches:
     """Plan the batches of an optimisation with this key on a client's `n` training examples.

@@ -267,7 +267,8 @@ class LocalTrainer:
             if lower:
                 features, logits = features.to(self.dtype), logits.to(self.dtype)
             each = self._loss(logits, y)
-            loss = each.mean() if weights is None else (each * weights).mean()
+            each = each if weights is None else each * weights
+            loss = each.mean()
             value = loss
             for term in plain:
                 value = value + term(params, job.aux)
@@ -357,7 +358,7 @@ class LocalTrainer:
             for pick in torch.split(rows, self._at_once(len(rows))):
                 x, y = self.device_data.x.index_select(0, pick), self.device_data.y.index_select(0, pick)
                 features, logits = self.refer(x, job.params)
-                each = self._loss(logits, y)
+                each = self.device_data.weighted(self._loss(logits, y), pick)
                 carry = job.fn(
                     carry, Batch(x, y, torch.ones_like(each), features, logits, each, partial(self.refer, x))
                 )
@@ -426,12 +427,10 @@ class _Local:
         leaves = {n: params[n].detach().clone().requires_grad_() for n in names}
         every = {f"module.{k}": leaves.get(k, v) for k, v in params.items()}
         total = {n: torch.zeros_like(leaves[n]) for n in names}
-        weights = self._trainer.device_data.weights
         for pick in _slices(len(self.y), self._trainer._at_once(len(self.y))):
-            xs, ys = self._trainer.device_data.x[self._rows[pick]], self.y[pick]
-            _, logits = functional_call(self._trainer._reference, every, (xs,), strict=False)
-            each = self._trainer._loss(logits, ys)
-            loss = (each if weights is None else each * weights[self._rows[pick]]).sum() / len(self.y)
+            rows, data = self._rows[pick], self._trainer.device_data
+            _, logits = functional_call(self._trainer._reference, every, (data.x[rows],), strict=False)
+            loss = data.weighted(self._trainer._loss(logits, self.y[pick]), rows).sum() / len(self.y)
             gradients = torch.autograd.grad(loss, [leaves[n] for n in names], materialize_grads=True)
             for n, g in zip(names, gradients, strict=True):
                 total[n] += g

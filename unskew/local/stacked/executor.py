@@ -193,7 +193,7 @@ class Stacked:
             passes = self._passes([steps[c].request.params for c in now], device_data.x, picks)
             for c, pick, (features, logits) in zip(now, picks, passes, strict=True):
                 x, y = device_data.x.index_select(0, pick), device_data.y.index_select(0, pick)
-                each = self.trainer.task.loss(logits, y)
+                each = device_data.weighted(self.trainer.task.loss(logits, y), pick)
                 batch = Batch(x, y, torch.ones_like(each), features, logits, each, partial(self.trainer.refer, x))
                 try:
                     answers[c] = steps[c].request.fn(answers[c], batch)

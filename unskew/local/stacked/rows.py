@@ -386,7 +386,9 @@ class ModelRows:
             every = {**trained, **rest}
             params = {n: every[n] for n in task.layout.trainable}
             mask = (weight > 0).to(each.dtype)
-            batch = Batch(x, y, mask, features, logits, each, partial(self._trainer.refer_plainly, x))
+            # `weight` is a class's weight over the size of the batch.
+            weighted = each if self._context.weights is None else each * weight * mask.sum()
+            batch = Batch(x, y, mask, features, logits, weighted, partial(self._trainer.refer_plainly, x))
             value = value + _sum_of(terms, params, aux, batch)
         return value, loss.detach(), {n: tensors[f"module.{n}"].detach() for n in buffers}
 
