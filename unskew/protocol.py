@@ -692,6 +692,9 @@ class Federation:
     def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
         """Draw `n` clients (default M) without replacement, ascending; uniform or in proportion to `weights`.
 
+        A round has one draw: called again it gives the same clients, or with another `n` more or fewer of them, so
+        that all methods have the same cohorts.  For a second, independent cohort draw by `key`.
+
         Raises:
             ProtocolError: If `weights` are not one finite number >= 0 for each client.
         """

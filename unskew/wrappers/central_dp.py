@@ -112,7 +112,7 @@ class CentralDP(Wrapper):
     """Differential privacy of clients by a server that is trusted with their updates.
 
     Attributes:
-        clip: Clipping norm of a client's update, C, at first if it adapts; inf does not clip.
+        clip: Clipping norm of a client's update, C, at first if it adapts; a large one, as 1e9, does not clip.
         noise_multiplier: Standard deviation of the noise on the sum over C, z; 0 adds none.
         delta: Probability that belongs to epsilon; below one over the number of clients.
         max_epsilon: Budget: no round begins that would exceed it, and the model stays as it is; None is no limit.

@@ -77,7 +77,7 @@ class DPSGD(Wrapper):
     """Differential privacy of single examples, by noise in a client's own training.
 
     Attributes:
-        clip: Clipping norm of an example's gradient, C; inf does not clip.
+        clip: Clipping norm of an example's gradient, C; a large one, as 1e9, does not clip.
         noise_multiplier: Standard deviation of the noise on a sum of gradients over C, z; 0 adds none.
         share: Probability that an example is in a batch, q; 1 takes all in every step.
         delta: Probability that belongs to epsilon; below one over a client's number of examples.
