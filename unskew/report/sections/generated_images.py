@@ -1,4 +1,4 @@
-"""What needs FedDistr's prior: images generated from the embeddings, and the clients' own beside them.
+"""Images generated from embeddings, beside the clients' own, and latents: all that needs FedDistr's prior.
 
 Images are generated again for the page, from the embeddings in info.jsonl and the experiment's prior, with other noise
 than in the run, so a run folder is all that is needed.  Only unskew's own priors are used for that: a Stable Diffusion

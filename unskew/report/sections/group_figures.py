@@ -41,7 +41,7 @@ def colour_of(number: int) -> str:
 
 
 def rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, figures.LineStyle]) -> Chart | None:
-    """How well groups agree with the clients' domains, by round; None if no method's clients have domains."""
+    """Agreement of groups with the clients' domains, by round; None if no method's clients have domains."""
     lines = [figures.Line(g.method, marks[g.method], g.rand) for g in histories if g.rand is not None]
     if not lines:
         return None

@@ -1,4 +1,4 @@
-"""What a round of embeddings left in a run's record: the embeddings, their alignment, who saw what."""
+"""A round of embeddings as a run's record has it: the embeddings, their alignment, who saw what."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
