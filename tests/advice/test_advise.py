@@ -20,7 +20,7 @@ from unskew.advice.check import Check, gain
 from unskew.advice.measure import proposals
 from unskew.advice.page import write_advice
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, _best_rate, _Race, candidates, choose, groups_of
-from unskew.advice.training import Clock, Constraints, Scores, Training, difference, sites_of, together
+from unskew.advice.training import Clock, Constraints, Floats, Scores, Training, difference, sites_of, together
 from unskew.data.sources import save
 from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment import config
@@ -158,7 +158,7 @@ def test_final_seeds_are_new_and_those_of_the_recommended_file_are_new_again(sim
 
 
 # ---------------------------------------------------------------- intervals
-def _scores(*rows: list[float]) -> Scores:
+def _scores(*rows: Sequence[float] | Floats) -> Scores:
     each = {c: np.array(r) for c, r in enumerate(rows)}
     return Scores({c: float(v.mean()) for c, v in each.items()}, each)
 
@@ -186,15 +186,55 @@ def test_four_rows_won_of_four_are_no_certain_gain() -> None:
     assert of_one[0].low < 0.4
 
 
-def test_the_wider_of_two_intervals_is_taken() -> None:
+def test_an_interval_says_where_most_of_its_chance_is_from() -> None:
     """Two seeds, gains 0 and 1 of a site whose rows all agree: over rows nothing varies, over seeds almost all."""
     rows = [[0.0] * 50, [1.0] * 50]
     whole, _ = gain([_scores(rows[0]), _scores(rows[1])], [_scores(rows[0]), _scores(rows[0])], ACCURACY)
-    assert whole.over == "seeds"
-    assert whole.low is not None
+    assert (whole.over, whole.part) == ("seeds", 1.0)
     assert (whole.low, whole.high) == (-1.0, 1.0)  # .5 ∓ 6.35, and no share changes by more than one
     equal, _ = gain([_scores([0, 1, 1]), _scores([0, 1, 1])], [_scores([1, 0, 1]), _scores([1, 0, 1])], ACCURACY)
-    assert equal.over == "test examples"
+    assert (equal.over, equal.part) == ("test examples", 1.0)
+
+
+SCORE = Measure("score", "score", percent=False)
+
+
+def test_the_variances_over_seeds_and_over_test_rows_are_added() -> None:
+    """Gains 0, 1, 2 under three seeds: 1/3 with 2 degrees of freedom.  Rows 1 ∓ 1, four of them: 4/3 / 4 with 3.
+
+    Degrees of freedom (2/3)^2 / ((1/3)^2 / 2 + (1/3)^2 / 3) = 4.8, Student's t 2.602, times the root of 2/3: 2.124.
+    """
+    seeds = [_scores([s - 1, s - 1, s + 1, s + 1]) for s in (0.0, 1.0, 2.0)]
+    whole, of_sites = gain(seeds, [_scores([0.0] * 4)] * 3, SCORE)
+    assert whole.mean == of_sites[0].mean == pytest.approx(1.0)
+    assert whole.high == of_sites[0].high == pytest.approx(1.0 + 2.602 * math.sqrt(2 / 3), abs=2e-3)
+    assert whole.part == pytest.approx(0.5)
+
+
+def test_of_two_seeds_the_squares_of_both_half_widths_are_added() -> None:
+    """Gains 0 and 2: 1, t 12.71.  Rows 1 ∓ 1, four of them: 1/3, t 3.182."""
+    seeds = [_scores([s - 1, s - 1, s + 1, s + 1]) for s in (0.0, 2.0)]
+    whole, _ = gain(seeds, [_scores([0.0] * 4)] * 2, SCORE)
+    assert whole.high == pytest.approx(1.0 + math.sqrt(12.7062**2 + 3.18245**2 / 3), abs=1e-3)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+@pytest.mark.parametrize("chance", ["rows", "seeds", "both"])
+def test_an_interval_misses_about_one_gain_in_twenty_whatever_its_chance_is_from(seeds: int, chance: str) -> None:
+    """Gains of zero, drawn 500 times: the share of misses has a standard deviation of one point.
+
+    Both together are .1 over 100 rows and `.1 sqrt(seeds)` over seeds, in the mean .1 too; the wider of two intervals
+    misses 10 % with ten seeds.  With two seeds it may miss fewer.
+    """
+    n, draws, rng = 100, 500, np.random.default_rng(7)
+    over_rows, over_seeds = {"rows": (1.0, 0.01), "seeds": (0.05, 0.1), "both": (1.0, 0.1)}[chance]
+    none = [_scores(np.zeros(n))] * seeds
+    missed = 0
+    for _ in range(draws):
+        rows, shifts = over_rows * rng.normal(size=n), over_seeds * math.sqrt(seeds) * rng.normal(size=seeds)
+        _, of_sites = gain([_scores(rows + shift) for shift in shifts], none, SCORE)
+        missed += of_sites[0].verdict != "open"
+    assert (0.0 if seeds == 2 else 0.025) <= missed / draws <= 0.08
 
 
 def test_of_a_measure_without_rows_the_mean_gain_has_an_interval_over_sites() -> None:
@@ -259,7 +299,7 @@ def test_what_intervals_are_over_and_why_a_site_has_none_is_said(simple: Advice)
     known, none = Gain(0.1, 0.05, 0.15, "test examples"), Gain(0.1, None, None, "")
     who, sure = said([known, none, known, known], AUROC)
     assert "site B has fewer than 10 test rows of one class, too few to tell its gain from chance." in who
-    assert "of a site that of the two over seeds and over its test rows" in sure
+    assert "of a site over seeds and its test rows" in sure
     assert "Of 3 sites about 0.15" in sure
     who, sure = said([none] * 4, Measure("concordance", "concordance index", percent=False))
     assert "there is no interval over test rows for concordance index" in who
@@ -443,9 +483,12 @@ def test_a_rule_that_adds_seeds_is_that_of_the_recommended_experiment(simple: Ad
 
 
 # ---------------------------------------------------------------- what would make it surer
-def _surer(of: Advice, chosen: Candidate, alone: Candidate, **changed: Any) -> str:
+GAIN = Gain(0.1, 0.05, 0.15, "seeds")
+
+
+def _surer(of: Advice, chosen: Candidate, alone: Candidate, known: Gain = GAIN, **changed: Any) -> str:
     label = chosen.method.label
-    gain = {label: Gain(0.1, 0.05, 0.15, "seeds")}
+    gain = {label: known}
     race = dataclasses.replace(of.race, chosen=chosen, bounds={ALONE: alone}, rounds=5, planned=5)
     check = dataclasses.replace(of.check, chosen=label, gains=gain)
     return dict(dataclasses.replace(of, race=race, check=check, **changed).sentences())[
@@ -470,6 +513,20 @@ def test_a_rate_at_the_edge_of_what_was_tried_is_named(simple: Advice, monkeypat
     )
 
 
+def test_more_of_one_kind_of_chance_is_suggested_only_if_it_can_decide(simple: Advice) -> None:
+    """A gain of .04 ∓ .05.  A half-width of .03 tells it from .01, one of .04 from 0: .03^2 leaves .0009 of .0025.
+
+    Of rows' .8 the seeds' .0005 are left, so rows may have .0004: five times as many.  Of .6 .001 is left: too much.
+    """
+    middle, alone = _at(0.5, "fedavg", "FedAvg"), _at(0.5, "independent", ALONE)
+    rows = sum(len(simple.sites.fed.clients.test[c]) for c in simple.by_site)
+    much, half = (Gain(0.04, -0.01, 0.09, "test examples", part) for part in (0.8, 0.6))
+    assert f"more test rows: about {5 * rows:,} instead of {rows:,}" in _surer(simple, middle, alone, much).lower()
+    assert (
+        "more test rows and more seeds: about 2.8 times as many of each" in _surer(simple, middle, alone, half).lower()
+    )
+
+
 def test_rounds_that_end_while_a_curve_rises_are_named_and_time_that_was_left(simple: Advice) -> None:
     """From half of the rows right to all of 20 is more than a standard error; from 10 to 10 is none."""
     half, all_right = (_scores([1.0] * n + [0.0] * (20 - n)) for n in (10, 20))
@@ -484,14 +541,15 @@ def test_rounds_that_end_while_a_curve_rises_are_named_and_time_that_was_left(si
 
 
 def test_a_headline_says_what_its_interval_is_over(simple: Advice) -> None:
-    def headline(gain: Gain, measure: Measure = ACCURACY) -> str:
+    def headline(gain: Gain, measure: Measure = ACCURACY, seeds: tuple[int, ...] = (1,)) -> str:
         task = SimpleNamespace(headline=measure)
         setup = cast(Any, SimpleNamespace(**{**vars(simple.sites.setup), "task": task}))
-        check = dataclasses.replace(simple.check, chosen="m", gains={"m": gain})
+        check = dataclasses.replace(simple.check, chosen="m", gains={"m": gain}, seeds=seeds)
         return dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=setup), check=check).headline
 
     rows = Gain(0.1, 0.05, 0.15, "test examples")
-    assert headline(dataclasses.replace(rows, over="seeds")).endswith("(95 % interval over seeds).")
+    both = headline(dataclasses.replace(rows, over="seeds"), simple.sites.measure, (1, 2))
+    assert both.endswith("(95 % interval over seeds and test rows, mostly seeds).")
     assert headline(rows, simple.sites.measure).endswith("(95 % interval over test rows).")
     assert headline(rows, Measure("auroc", "AUROC")).endswith("(95 % interval over sites).")
     assert "over seeds alone" in dict(simple.sentences())["How certain is this?"]

@@ -28,6 +28,8 @@ WORTH = 0.01
 
 GROUPED = ("grouped", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p")
 MORE_SEEDS = 5
+MOST_TIMES = 100
+"""Times as many rows, sites or seeds up to which more of one alone is suggested."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +146,8 @@ class Advice:
         label = self.check.chosen
         unit = f" {m.points}" if m.points else f" of {m.label}"
         over = f" (95 % interval over {self._over(gain)})" if gain.over else ""
+        if over and len(self.check.seeds) > 1:
+            over = f" (95 % interval over seeds and {self._beside_seeds}, mostly {self._over(gain)})"
         sure = f"{bracket(gain, m)}{unit} over local training{m.turned}{over}"
         if self.verdict == "join":
             return f"Federate, with {label}: {sure}."
@@ -151,9 +155,14 @@ class Advice:
             return f"Train alone: federation is not worth it here. The best method, {label}, gains only {sure}."
         return f"Undecided: {label} gains {sure}, which may be chance."
 
+    @property
+    def _beside_seeds(self) -> str:
+        """What the interval of a mean gain is over beside seeds: rows, of a measure that is a mean over rows."""
+        return "test rows" if self.sites.measure.of_rows else "sites"
+
     def _over(self, gain: Gain) -> str:
-        """Name what the interval of a mean gain is over: rows, of a measure that is a mean over rows, or else sites."""
-        return "seeds" if gain.over == "seeds" else "test rows" if self.sites.measure.of_rows else "sites"
+        """Name what most of the interval of a mean gain is over."""
+        return "seeds" if gain.over == "seeds" else self._beside_seeds
 
     def sentences(self) -> tuple[tuple[str, str], ...]:
         """Question and answer, in the order in which one asks."""
@@ -319,10 +328,12 @@ class Advice:
         rows = f"{n:,} test rows that no choice has seen"
         named = sum(g.low is not None for g in self.by_site.values())
         if self.sites.measure.of_rows:
-            text = f"95 % intervals over {fresh} and {rows}, the wider of the two."
+            text = f"95 % intervals over {fresh} and {rows}, both together."
         else:
-            text = f"On {rows}: of the mean the wider of the 95 % intervals over {fresh} and over sites"
-            text += ", of a site that of the two over seeds and over its test rows." if named else "."
+            text = f"On {rows}: of the mean 95 % intervals over {fresh} and over sites together"
+            text += ", of a site over seeds and its test rows." if named else "."
+        if seeds == 1:
+            text += " One seed says nothing about how much seeds matter: intervals leave that out."
         text += (
             " Those of a run of the experiment below are over seeds alone, and do not cover the choice of test rows."
         )
@@ -343,18 +354,23 @@ class Advice:
         half = gain.high - gain.mean
         to_decide = min(abs(gain.mean), abs(gain.mean - self.margin)) if self.verdict == "undecided" else 0.0
         if self.verdict == "undecided" and half > 0:
-            times = (half / to_decide) ** 2 if to_decide > half / 10 else math.inf
             what = self._over(gain)
-            n = {
+            numbers = {
                 "test rows": sum(len(self.sites.fed.clients.test[c]) for c in self.by_site),
                 "sites": len(self.by_site),
                 "seeds": len(self.check.seeds),
-            }[what]
-            more.append(
-                f"more {what}: about {math.ceil(times * n):,} instead of {n:,}"
-                if math.isfinite(times)
-                else f"many times more {what}, or none: what it brings may be too little to matter"
-            )
+            }
+            n = numbers[what]
+            # Of the squared half-width this part shrinks with more of `what`, the rest stays as it is.
+            left = to_decide**2 - (1 - gain.part) * half**2
+            times = gain.part * half**2 / left if to_decide > half / 10 and left > 0 else math.inf
+            if math.isfinite(times) and math.ceil(times * n) <= MOST_TIMES * n:
+                more.append(f"more {what}: about {math.ceil(times * n):,} instead of {n:,}")
+            elif to_decide > half / 10:
+                other = self._beside_seeds if what == "seeds" else "seeds"
+                more.append(f"more {what} and more {other}: about {(half / to_decide) ** 2:.1f} times as many of each")
+            else:
+                more.append(f"many times more {what}, or none: what it brings may be too little to matter")
         elif gain.over == "test examples":
             what = "test rows at each site" if self.sites.measure.of_rows else "sites"
             more.append(f"more {what}: they, not seeds, make the interval wide")

@@ -51,13 +51,15 @@ class Gain:
     Attributes:
         mean: Mean over seeds.
         low, high: Its 95 % interval; None if there is none.
-        over: What the interval is over; empty without one.
+        over: What the interval is over, or most of it; empty without one.
+        part: The part of the interval's variance that is from `over`.
     """
 
     mean: float
     low: float | None
     high: float | None
     over: Over
+    part: float = 1.0
 
     @property
     def verdict(self) -> Literal["gains", "loses", "open"]:
