@@ -747,6 +747,8 @@ class Hooks:
         has_dp_noise: True if clients' uploads have differentially private noise.
         spending: What a reply costs a client, in differential privacy.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
+        counts_steps: True if it counts a client's steps from its setting `local`; a wrapper that makes clients take
+            others then puts their number there.
         needs: What it needs of a task, of the words of `unskew.tasks.needs`.
         needs_domains: Name of the setting that needs data with domains; empty if none does.
         prior: Name of the diffusion prior that it uses.
@@ -764,6 +766,7 @@ class Hooks:
     has_dp_noise: bool = False
     spending: Any = None
     planned: Any = None
+    counts_steps: bool = False
     needs: tuple[str, ...] = ()
     needs_domains: str = ""
     prior: Any = None

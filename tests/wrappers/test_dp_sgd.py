@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import dp_accounting
 import pytest
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 import unskew as us
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg, ModelMessage
-from unskew.errors import ConfigError
+from unskew.algorithms.parts import steps_of as local_steps_of
+from unskew.errors import ConfigError, WireError
 from unskew.info import ExampleBudget, whole
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -128,6 +130,41 @@ def test_steps_follow_from_epochs_and_share_and_not_from_a_clients_size() -> Non
     assert by.steps_in(SgdConfig(local_epochs=3)) == 30
     assert DPSGD(share=0.3).steps_in(SgdConfig()) == 4
     assert by.steps_in(SgdConfig(local_steps=7)) == 7
+
+
+@pytest.mark.parametrize("around", [(), (us.ClipNorm(1e9),)], ids=["alone", "with another wrapper inside"])
+def test_a_divisor_counts_the_steps_that_are_taken_not_those_of_mini_batches(around: tuple[Any, ...]) -> None:
+    """Three epochs of all examples are three steps; with batches of two, FedDC by itself counts three times as many."""
+    models = []
+    for size in (None, 2):
+        local = SgdConfig(0.5, batch_size=size, local_epochs=3)
+        method = us.FedDC(alpha=0.1, divisor="code", local=local)
+        if size is not None:
+            method = wrap(method, *around, DPSGD(clip=math.inf, noise_multiplier=0.0, share=1.0))
+        sim = simulator("feddc", "perceptron", algorithm=method)
+        state = sim.start()
+        for t in (1, 2, 3):
+            state, _ = sim.round(state, t)
+        models.append(sim.algorithm.serve(state, 0))
+    torch.testing.assert_close(models[1], models[0], rtol=1e-4, atol=1e-5)
+
+
+@dataclass(frozen=True)
+class Bounded(FedAvg):
+    """FedAvg that says how many steps it allows a client with five examples."""
+
+    counts_steps: ClassVar[bool] = True
+
+    def validate_reply(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
+        raise WireError(f"{local_steps_of(self.local, 5)} steps")
+
+
+def test_a_check_of_replies_counts_the_steps_that_are_taken() -> None:
+    """One epoch at a share of .1 is ten steps for everyone; five examples are one mini-batch."""
+    method = wrap(Bounded(local=SgdConfig(0.5, batch_size=32)), us.ClipNorm(1.0), DPSGD(share=0.1))
+    with pytest.raises(WireError, match="10 steps"):
+        method.validate_reply("train", None, {}, Layout(()))
+    wrap(FEDAVG, DPSGD()).validate_reply("train", None, {}, Layout(()))
 
 
 def test_what_each_client_has_spent_is_reported_and_those_without_budget_are_asked_no_more() -> None:

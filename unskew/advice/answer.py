@@ -157,7 +157,7 @@ class Advice:
 
     @property
     def _beside_seeds(self) -> str:
-        """What the interval of a mean gain is over beside seeds: rows, of a measure that is a mean over rows."""
+        """The name of what the interval of a mean gain is over beside seeds."""
         return "test rows" if self.sites.measure.of_rows else "sites"
 
     def _over(self, gain: Gain) -> str:

@@ -30,7 +30,7 @@ Departures The paper writes the last term of (1) with parameter changes over eta
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -145,6 +145,8 @@ class FedDC:
     Raises:
         ConfigError: If eq. 3 does not hold for the local optimiser.
     """
+
+    counts_steps: ClassVar[bool] = True
 
     alpha: Annotated[float, Ge(0.0), Search(0.001, 1)] = 0.01
     drift: bool = True

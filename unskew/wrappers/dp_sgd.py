@@ -16,8 +16,9 @@ Privacy    One example of a client is covered, towards everyone, if it is replac
            A personal model is not covered, nor are other clients' copies of the same example.
 Gradients  By torch.func, `vmap(grad)`, not by Opacus: its hooks rewrite the module, which executors here call
            functionally, and its optimiser and loader would be a second loop beside `SgdConfig`'s.
-Departures A batch's size follows from q, so `batch_size` and `drop_last` are not heeded.  Noise in floating point,
-           whose low-order bits can leak.
+Departures A batch's size follows from q, so `batch_size` and `drop_last` are not heeded.  A method that counts steps by
+           itself, as FedDC's divisor "code" does, counts T of them for every client.  Noise in floating point, whose
+           low-order bits can leak.
 """
 
 import math
@@ -37,6 +38,7 @@ from unskew.protocol import (
     Ask,
     Federation,
     Fitted,
+    Layout,
     Local,
     Me,
     Plan,
@@ -109,6 +111,14 @@ class DPSGD(Wrapper):
     def steps_in(self, config: SgdConfig) -> int:
         """Compute the steps of a local training, T."""
         return config.local_steps or math.ceil(round((config.epochs or 1) / self.share, 6))
+
+    def counting(self, method: Any) -> Any:
+        """Return the method with T as its number of steps, if it counts them; it differs in nothing else."""
+        if not hook(method, "counts_steps"):
+            return method
+        if isinstance(method, Wrapped):
+            return replace(method, of=self.counting(method.of))
+        return replace(method, local=replace(method.local, local_epochs=None, local_steps=self.steps_in(method.local)))
 
     def epsilon(self, steps: int) -> float:
         """Compute the epsilon of a client's steps together; inf without noise."""
@@ -243,8 +253,16 @@ class DPSGD(Wrapper):
             return None if got is None else replace(got, loss=math.nan)
 
         blind = replace(self.client(method, me), histogram=torch.zeros_like(me.histogram))
+        if hook(method, "counts_steps"):
+            begin = steps_of(self.counting(method))[name]
         done: tuple[Any, Any] = yield from through(running(begin(blind, msg, memory)), change_request, change_answer)
         return done
+
+    def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
+        """Refuse what the method refuses of a client that took T steps."""
+        validate = hook(self.counting(method), "validate_reply")
+        if validate is not None:
+            validate(step, reply, model, layout)
 
     def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply: the steps of one local training."""
