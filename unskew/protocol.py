@@ -747,6 +747,7 @@ class Hooks:
         has_dp_noise: True if clients' uploads have differentially private noise.
         spending: What a reply costs a client, in differential privacy.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
+        expected_losses: `expected_losses(lost, cohort)`, in words, if more is lost than replies with this probability.
         counts_steps: True if it counts a client's steps from its setting `local`; a wrapper that makes clients take
             others then puts their number there.
         needs: What it needs of a task, of the words of `unskew.tasks.needs`.
@@ -766,6 +767,7 @@ class Hooks:
     has_dp_noise: bool = False
     spending: Any = None
     planned: Any = None
+    expected_losses: Any = None
     counts_steps: bool = False
     needs: tuple[str, ...] = ()
     needs_domains: str = ""

@@ -454,6 +454,27 @@ def test_a_round_that_loses_everybody_ends_the_run_in_one_sentence(
     assert {r["round"] for r in metrics(tmp_path / "run")} == {0}
 
 
+def test_a_round_without_a_secure_sum_is_said_and_the_run_goes_on(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    said: list[str] = []
+
+    class Notes(NoCallback):
+        def note(self, text: str) -> None:
+            said.append(text)
+
+    settings = ("methods.0.with=['secure_sum']", "rounds=6", "world.outage.unreachable=0.1")
+    folder = loop.start(tiny(*settings), tmp_path / "run", Notes()).folder
+    assert (folder / "summary.json").exists()
+    assert "in about 43 % of rounds fewer than 3 of 4 will stay" in said[0]
+    warned = {r["round"]: r["info"]["warnings"][0] for r in rows(folder / "info.jsonl")}
+    assert warned
+    assert {r["round"] for r in rows(folder / "failures.jsonl")} >= warned.keys()
+    assert [text.partition(": ")[2] for text in said if "no secure sum" in text] == list(warned.values())
+    loss = {r["round"]: r["value"] for r in metrics(folder) if r["name"] == "global.loss"}
+    assert [t for t in range(1, 7) if loss[t] == loss[t - 1]] == sorted(warned)
+
+
 def test_lost_replies_are_listed(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     folder = loop.start(tiny("rounds=6", "world.outage.late=0.2"), tmp_path / "run").folder
     lost = list(rows(folder / "failures.jsonl"))

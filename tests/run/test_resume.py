@@ -538,8 +538,8 @@ def test_a_processor_without_amx_is_told_that_half_precision_does_not_pay(
     setup = run_setup.IN_PROCESS.prepare(half)
     for able, told in ((True, 0), (False, 1)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: {"amx_bf16": able})
-        assert len(list(run_setup.remarks(half, setup))) == told
-        assert list(run_setup.remarks(tiny(), setup)) == []
+        assert len(list(run_setup.remarks(half, setup, 4))) == told
+        assert list(run_setup.remarks(tiny(), setup, 4)) == []
 
 
 def test_what_changes_no_number_may_be_changed(stopped: Path, unstopped: dict[str, Any]) -> None:

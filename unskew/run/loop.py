@@ -355,7 +355,8 @@ class _Run:
             try:
                 # Before anything runs in parallel here: the callback's display has a thread of its own.
                 self.pool = self.workers()
-                for remark in run_setup.remarks(self.experiment, self.setup):
+                num_clients = next(iter(self.feds.values())).num_clients
+                for remark in run_setup.remarks(self.experiment, self.setup, num_clients):
                     self.callback.note(remark)
                 began = time.monotonic()
                 self.callback.start(self.experiment, self.setup, self.feds)

@@ -508,11 +508,17 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
         raise type(error)(f"{method.label}: {error}") from error
 
 
-def remarks(experiment: Experiment, setup: Setup) -> Iterator[str]:
+def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
     """Sentences on settings that are possible and hardly what was meant."""
     used = {local.precision for method in experiment.methods for local in _optimisations(method.algorithm)}
     if "bfloat16" in used and setup.device.type == "cpu" and not torch.cpu.get_capabilities().get("amx_bf16"):
         yield "local.precision = 'bfloat16' takes longer than float32 on this processor, which has no AMX"
+    outage = experiment.world.outage
+    lost = 1.0 - (1.0 - outage.unreachable) * (1.0 - outage.late)
+    for method in experiment.methods if lost else ():
+        expected = hook(method.algorithm, "expected_losses")
+        if expected is not None:
+            yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
 
 
 def _optimisations(value: Any) -> Iterator[SgdConfig]:

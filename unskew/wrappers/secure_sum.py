@@ -12,6 +12,10 @@ Exchanges  1  each client makes two pairs of keys and b_k, and sends the public 
            3  each trains, and sends  y_k = x_k + G(b_k) + sum_{j > k} G(s_kj) - sum_{j < k} G(s_kj),  j in U
            4  for each client of V the others send their shares of b_k, for the rest of U those of the secret key; t of
               them make the secret, and sum_V x_k = sum_V y_k - masks
+Losses     A client that does not answer one of the four is gone.  If fewer than t are left, the sum is lost, and the
+           round ends with the state that it began with.  The server learns nothing: shares from fewer than t clients
+           never make those clients' own secrets.  Clients remember the round as they do one whose replies were lost,
+           and their next sum has other secrets.
 Numbers    An entry of an update is clipped to +-`clip`, rounded to a multiple of 2^-24 and multiplied by the client's
            examples, a whole number: sums are exact, and a mean is wrong by 2^-25 at most, and by what was clipped.
 Built on   Flower's primitives: ECDH with HKDF, Shamir shares, authenticated encryption.  Not on its generator of masks,
@@ -32,9 +36,9 @@ import math
 import re
 import secrets
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Optional, TypeVar, cast
 
 import torch
@@ -42,14 +46,16 @@ from annotated_types import Interval
 from torch import Tensor
 
 from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError, SuspectError, WireError
+from unskew.info import Info
 from unskew.keys import Key
-from unskew.protocol import Ask, ClientId, Collect, Federation, Layout, Me, Plan, Step, step, steps_of
+from unskew.protocol import Ask, ClientId, Collect, Federation, Layout, Me, Plan, Step, report_of, step, steps_of
 from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
 from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types
 from unskew.wrappers.uploads import Upload, at, emptied, sent_model, uploads, uploads_of
 
 M = TypeVar("M")
+S = TypeVar("S")
 UNIT = 2.0**-24
 """Step of the fixed-point numbers."""
 MOST = 2**31
@@ -61,6 +67,19 @@ TRIES = 200
 _HASH, _SHARE = re.compile("[0-9a-f]{64}"), re.compile(f"[0-9a-f]{{{2 * SHARE_BYTES}}}")
 _ENCRYPTED = re.compile("[A-Za-z0-9_-]{226}==")
 KEYS, SHARES, UNMASK = "secure_keys", "secure_shares", "secure_unmask"
+
+
+class LostSum(QuorumError):
+    """A sum that too few clients stayed for."""
+
+
+@dataclass(frozen=True)
+class SecureState(Generic[S]):
+    """The method's state, the rounds so far whose sum was lost, and why the last round's was; "" if it was not."""
+
+    of: S
+    lost: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -176,11 +195,13 @@ class SecureSum(Wrapper):
 
     Attributes:
         clip: Largest size of an entry of an update; larger ones are cut to it.
-        threshold: Share of the cohort that has to stay until the end, more than half of it.
+        threshold: Share of the cohort that has to stay until the end, more than half of it; if fewer do, the round
+            leaves the model as it was.
     """
 
     Message: ClassVar[Any] = SecureMessage
     Reply: ClassVar[Any] = SecureReply
+    State: ClassVar[Any] = SecureState
     Memory: ClassVar[Any] = SecureMemory
 
     clip: Annotated[float, Interval(gt=0.0, le=128.0)] = 8.0
@@ -204,7 +225,15 @@ class SecureSum(Wrapper):
         """True if a step sends models or updates."""
         return bool(uploads(types.reply))
 
-    def init(self, method: Any, params: Params, fed: Federation) -> Any:
+    def least(self, cohort: int) -> int:
+        """Count the clients of a cohort that have to stay until the end, t.
+
+        >>> SecureSum().least(5)
+        4
+        """
+        return max(2, math.floor(self.threshold * cohort) + (self.threshold < 1.0))
+
+    def init(self, method: Any, params: Params, fed: Federation) -> SecureState[Any]:
         """Return the method's state before round 1.
 
         Raises:
@@ -218,7 +247,7 @@ class SecureSum(Wrapper):
         state = method.init(params, fed)
         request = first_request(method, state, fed)
         self.permit(method, request)
-        return state
+        return SecureState(state, 0, "")
 
     def permit(self, method: Any, request: Any) -> None:
         """Refuse a request that a sum does not answer.
@@ -287,10 +316,10 @@ class SecureSum(Wrapper):
             raise WireError("revealed shares are not such")
 
     # ------------------------------------------------------------------ on the server
-    def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
-        """Run the method's round with sums that are taken unseen."""
-        plan = method.round(state, fed)
-        number = 0
+    def round(self, method: Any, state: SecureState[Any], fed: Federation) -> Plan[SecureState[Any]]:
+        """Run the method's round with sums that are taken unseen; if one is lost, end it where it began."""
+        plan = method.round(state.of, fed)
+        number, why = 0, ""
         try:
             request = next(plan)
             while True:
@@ -302,18 +331,27 @@ class SecureSum(Wrapper):
                     else:
                         got = yield request
                 except Exception as error:
+                    if isinstance(error, LostSum):
+                        why = str(error)
                     request = plan.throw(error)
                 else:
                     request = plan.send(got)
         except StopIteration as stop:
-            return stop.value
+            return SecureState(stop.value, state.lost + bool(why), why)
+        except LostSum:
+            return replace(state, lost=state.lost + 1, why=why)
 
     def secure(self, method: Any, request: Ask, number: int, fed: Federation) -> Plan[Reduced[Any]]:
-        """Meet a request by the four exchanges."""
+        """Meet a request by the four exchanges.
+
+        Raises:
+            LostSum: If too few clients stay.
+            SuspectError, QuorumError: If what they sent makes no sum.
+        """
         cohort = tuple(request.to)
-        least = max(2, math.floor(self.threshold * len(cohort)) + (self.threshold < 1.0), request.at_least)
-        keys = yield Ask(KEYS, dict.fromkeys(cohort, Begin(cohort, number)), least, request.timeout_s)
-        shares = yield Ask(SHARES, dict.fromkeys(keys, Everybody(keys, least)), least, request.timeout_s)
+        least = max(self.least(len(cohort)), request.at_least)
+        keys = yield from _exchange(KEYS, dict.fromkeys(cohort, Begin(cohort, number)), least, request)
+        shares = yield from _exchange(SHARES, dict.fromkeys(keys, Everybody(keys, least)), least, request)
         wrong = {
             c: "it must share its secrets with all others" for c in shares if shares[c].to.keys() != keys.keys() - {c}
         }
@@ -323,13 +361,13 @@ class SecureSum(Wrapper):
         sums = tuple(dict.fromkeys(map(_sum_of, request.reduce)))
         to = {c: SecureMessage(request.to[c], members, sums) for c in members}
         summed = SumOfVectors(tuple(by for _, by in sums))
-        masked = yield Ask(request.step, to, least, request.timeout_s, (summed,))
+        masked = yield from _exchange(request.step, to, least, request, (summed,))
         present = tuple(masked.replies)
         gone = tuple(c for c in members if c not in masked.replies)
         unmask = {
             c: Unmask(present, gone, members, {p: shares[p].to[c] for p in members if p != c}, least) for c in present
         }
-        revealed = yield Ask(UNMASK, unmask, least, request.timeout_s)
+        revealed = yield from _exchange(UNMASK, unmask, least, request)
         vectors, weights_reported = masked.value
         try:
             total = vectors - self.masks(members, present, gone, revealed, len(vectors), least - 1)
@@ -532,9 +570,43 @@ class SecureSum(Wrapper):
             raise ProtocolError(f"client {me.id} has no sum in progress: each is unmasked once")
         return str(memory.root)
 
+    # ------------------------------------------------------------------ in words
+    def info(self, method: Any, state: SecureState[Any]) -> tuple[object, ...]:
+        """Report what the method does, and a sum that was lost."""
+        why = state.why.partition(": ")[2]
+        text = f"no secure sum, so the model stays as it was ({why}); sums lost so far: {state.lost}"
+        return (*report_of(method, state.of), *([Info(warnings=(text,))] if state.why else []))
+
+    def expected_losses(self, method: Any, lost: float, cohort: int) -> str:
+        """Say how often replies that are lost with this probability cost a client, and a round, its sum."""
+        stays = (1.0 - lost) ** 4
+        fewer = range(self.least(cohort))
+        rounds = sum(math.comb(cohort, k) * stays**k * (1.0 - stays) ** (cohort - k) for k in fewer)
+        return (
+            f"a secure sum takes four exchanges, so a client is lost in {100 * (1 - stays):.2g} % of its rounds; "
+            f"in about {100 * rounds:.2g} % of rounds fewer than {self.least(cohort)} of {cohort} will stay, and the "
+            "model stays as it was; a lower threshold makes that rarer"
+        )
+
     def remember(self, memory: Any, kept: Any) -> Any:
         """Return the memory after a step that is not touched."""
         return SecureMemory(kept, "" if memory is None else memory.root)
+
+
+def _exchange(
+    step: str, to: Mapping[ClientId, Any], least: int, request: Ask, reduce: tuple[Any, ...] = ()
+) -> Generator[Ask, Any, Any]:
+    """Ask clients for their part in one exchange.
+
+    Raises:
+        LostSum: If too few of them reply.
+    """
+    try:
+        return (yield Ask(step, to, least, request.timeout_s, reduce))
+    except SuspectError:
+        raise
+    except QuorumError as error:
+        raise LostSum(str(error)) from error
 
 
 # ---------------------------------------------------------------- primitives, all of them others'
