@@ -163,9 +163,9 @@ class Cut:
     asks: tuple[tuple[int, str, int, ClientId], ...]
     how: Literal["unreachable", "late"]
 
-    def fate(self, key: Key) -> Literal["unreachable", "late"] | None:
-        _, t, _, step, times, client = key.path
-        return self.how if (t, step, times, client) in self.asks else None
+    def fate(self, key: Key, step: str, asked: int) -> Literal["unreachable", "late"] | None:
+        _, t, _, _, client = key.path
+        return self.how if (t, step, asked, client) in self.asks else None
 
 
 @pytest.fixture

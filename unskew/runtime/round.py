@@ -455,7 +455,7 @@ class _Round:
     # ------------------------------------------------------------------ Ask
     def ask(self, request: Ask) -> dict[ClientId, Any] | Reduced[Any]:
         self.check(request)
-        fates = {c: self.fate(c) for c in request.to}
+        fates = {c: self.fate(request.step, c) for c in request.to}
         lost = {c: self.left_out[c] for c in request.to if c in self.left_out}
         reached = {c: m for c, m in request.to.items() if fates[c] != "unreachable" and c not in lost}
         exchange = self.prepare(request, reached, lost)
@@ -498,12 +498,13 @@ class _Round:
         if strangers:
             raise ProtocolError(f"round {self.t}, step {request.step!r}: no such client: {strangers[:5]}")
 
-    def fate(self, client: ClientId) -> Any:
+    def fate(self, step: str, client: ClientId) -> Any:
         """Draw whether the client is reached and its reply comes back.
 
         The step's name is not part of the address: methods whose steps are named differently lose the same clients.
         """
-        return self.driver.outage.fate(self.driver.key / "round" / self.t / "outage" / self.hop / client)
+        key = self.driver.key / "round" / self.t / "outage" / self.hop / client
+        return self.driver.outage.fate(key, step, self.asked[step])
 
     def prepare(self, request: Ask, reached: Mapping[ClientId, Any], lost: dict[ClientId, str]) -> Exchange:
         """Bring the values that messages need; a client whose values did not come is lost and left out."""

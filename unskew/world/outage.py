@@ -24,8 +24,14 @@ class Outage:
     unreachable: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
     late: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
 
-    def fate(self, key: Key) -> LossReason | None:
-        """Fate of one request to one client; None is a reply in time."""
+    def fate(self, key: Key, step: str = "", asked: int = 0) -> LossReason | None:
+        """Fate of one request to one client; None is a reply in time.
+
+        Args:
+            key: Address of the draw.
+            step: What the client is asked for, which makes no difference here.
+            asked: How often it was asked for that before in the round, which makes none either.
+        """
         if self.unreachable == 0.0 and self.late == 0.0:
             return None
         u = torch.rand(2, generator=key.generator()).tolist()
