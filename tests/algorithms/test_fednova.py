@@ -14,6 +14,9 @@ from unskew.algorithms.parts import steps_of
 from unskew.errors import ConfigError, WireError
 from unskew.local.optim import optimiser
 from unskew.protocol import Exponential, Layout, SgdConfig
+from unskew.wrappers.base import wrap
+from unskew.wrappers.clip_norm import ClipNorm
+from unskew.wrappers.robust import GeometricMedian, Median, MultiKrum, NormBound, TrimmedMean
 
 MOMENTUM = st.floats(0.0, 0.99)
 
@@ -73,13 +76,46 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     assert value(world.play(FedNova(local=local, weighting="uniform"), 1).params[1]) == pytest.approx(0.75)
 
 
-def test_what_is_sent_is_the_update_and_its_work(springs: Any, spy: Any) -> None:
-    """5 steps, momentum .5: [5 - .5 (1 - 1/32) / .5] / .5 = 8.0625."""
+def test_what_is_sent_is_the_update_per_unit_of_work(springs: Any, spy: Any) -> None:
+    """5 steps, momentum .5: [5 - .5 (1 - 1/32) / .5] / .5 = 8.0625.  The model itself moves by 8.0625 times d."""
     with spy() as messages:
-        springs(m=[8.0]).play(FedNova(local=SgdConfig(lr=0.1, local_steps=5, momentum=0.5)), 1, codec=True)
+        play = springs(m=[8.0]).play(FedNova(local=SgdConfig(lr=0.1, local_steps=5, momentum=0.5)), 1, codec=True)
     (up,) = [m for m in messages if hasattr(m, "norm")]
+    assert float(up.delta["head.weight"]) * 8.0625 == pytest.approx(float(play.params[1]["head.weight"]))
     assert up.norm == pytest.approx(8.0625)
     assert up.n == 1
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [TrimmedMean(0.0), TrimmedMean(0.2), Median(), GeometricMedian(), MultiKrum(1)],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_where_clients_differ_in_work_alone_a_robust_mean_is_its_own_step(rule: Any, springs: Any, value: Any) -> None:
+    """A slope that does not depend on w, g = -1: F_k = (w - m)^2 a / 2 with a = 1e-8 and m = 1e8, so g = a (w - m).
+
+    At lr .5 client k takes n_k = 1, 1, 1, 4, 8 steps, so D_k = .5 n_k and d_k = .5 for all, whose centre is .5.
+    Uniform: tau_eff = 15 / 5 = 3, w = 3 * .5 = 1.5.  By samples: tau_eff = (3 + 16 + 64) / 15 = 83 / 15, w = 83 / 30.
+    A centre of D_k instead, divided by each client's work, would be 1.5 * 3 * mean(1 / n_k) = 1.5 * 3 * .675 = 3.04.
+    """
+    world = springs(m=[1e8] * 5, a=[1e-8] * 5, n=[1, 1, 1, 4, 8])
+    local = SgdConfig(lr=0.5, local_epochs=1, batch_size=1)
+    for weighting, w in (("uniform", 1.5), ("samples", 83 / 30)):
+        method = FedNova(local=local, weighting=weighting)
+        for played in (method, wrap(method, rule)):
+            assert value(world.play(played, 1).params[1]) == pytest.approx(w, rel=1e-6)
+
+
+@pytest.mark.parametrize("wrapper", [ClipNorm(0.5), NormBound(bound=0.5)], ids=lambda by: type(by).__name__)
+def test_a_bound_is_one_on_the_displacement_per_unit_of_work(wrapper: Any, springs: Any, value: Any) -> None:
+    """As above with g = -2 at client 0 and -1 at client 1, which take 2 and 4 steps at lr .5: d = 1 and .5.
+
+    Only the first is longer than .5, though D = 2 for both: w = tau_eff (.5 + .5) / 2 = 3 * .5 = 1.5.
+    """
+    world = springs(m=[2e8, 1e8], a=[1e-8] * 2, n=[2, 4])
+    method = FedNova(local=SgdConfig(lr=0.5, local_epochs=1, batch_size=1), weighting="uniform")
+    assert value(world.play(method, 1).params[1]) == pytest.approx(3 * 0.75, rel=1e-6)
+    assert value(world.play(wrap(method, wrapper), 1).params[1]) == pytest.approx(1.5, rel=1e-6)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

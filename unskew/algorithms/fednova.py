@@ -9,17 +9,21 @@ Notation   w      global trainable parameters
            rho    local momentum
            mu     strength of a proximal pull mu/2 ||y - w||^2, which is part of a, not of g
            p_k    n_k / sum n over the cohort
+           d_k    D_k / ||a_k||_1, a client's displacement per unit of work: what it sends
 Client     a_{tau-1-i} = r_i, the response after i further steps to one unit of gradient:             (2)
            r_0 = u_0 = 1;  u_{i+1} = rho u_i - eta mu r_i;  r_{i+1} = r_i + u_{i+1}
            ||a||_1 = tau                                             plain SGD
                      [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho)   momentum
                      [1 - (1 - eta mu)^tau] / (eta mu)                   proximal
 Server     tau_eff = sum_k p_k ||a_k||_1                                                              (3)
-           m <- gmf m + tau_eff sum_k p_k D_k / ||a_k||_1;  w <- w + m                                (4)
+           m <- gmf m + tau_eff sum_k p_k d_k;  w <- w + m                                            (4)
 Departures Momentum and pull together: the published code chains the two recurrences, which counts each step twice;
            eq. 2 is what the steps do.  tau_eff is eq. 3 also with mu > 0, where the published code counts steps.  m is
            in units of parameters, so a falling learning rate does not rescale it.  Weight decay is part of g: what is
-           minimised then is F_k + decay/2 ||y||^2.  Buffers are averaged with weights p_k.
+           minimised then is F_k + decay/2 ||y||^2.  Buffers have no d_k: their change is sent, and averaged with
+           weights p_k.
+Wrappers   act on d_k, which is what enters the mean: a bound on its norm is one on a single step of size eta, not on a
+           round's displacement, and a robust mean of all d_k takes the place of sum_k p_k d_k.  tau_eff remains a mean.
 """
 
 import math
@@ -34,7 +38,7 @@ from unskew.algorithms.fedprox import Proximal
 from unskew.algorithms.parts import steps_of
 from unskew.errors import ConfigError, WireError
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, Update, ask, fit, step
-from unskew.reduction import MeanOf, SumOf
+from unskew.reduction import MeanOf
 from unskew.server.optimise import momentum
 from unskew.tree import Params, map_params, zeros_like
 
@@ -52,7 +56,7 @@ class FedNovaReply:
     """Update of a client.
 
     Attributes:
-        delta: y_k - w, buffers included.
+        delta: d_k, and the change of each buffer.
         norm: ||a_k||_1, the amount of local work in units of plain gradient steps.
         n: Training examples.
     """
@@ -95,14 +99,13 @@ class FedNova:
             self.train,
             to,
             reduce=(
-                SumOf(lambda c, r: trainable(r.delta, fed), lambda c, r: self.weight(r) / r.norm),
+                MeanOf(lambda c, r: trainable(r.delta, fed), lambda c, r: self.weight(r)),
                 MeanOf(lambda c, r: {"norm": torch.tensor(r.norm, dtype=torch.float64)}, lambda c, r: self.weight(r)),
                 MeanOf(lambda c, r: without(r.delta, fed.layout.trainable), lambda c, r: self.weight(r)),
             ),
         )
         per_unit, effective, buffers = answer.values
-        scale = float(effective["norm"]) / answer.weights[1]
-        direction, m = momentum({n: t * scale for n, t in per_unit.items()}, state.m, beta=self.gmf)
+        direction, m = momentum({n: t * float(effective["norm"]) for n, t in per_unit.items()}, state.m, beta=self.gmf)
         return FedNovaState(map_params(torch.add, state.params, {**direction, **buffers}), m)
 
     def weight(self, reply: FedNovaReply) -> float:
@@ -111,14 +114,16 @@ class FedNova:
 
     @step
     def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[FedNovaReply, None]]:
-        """Train from the received model, and compute the work from the steps actually taken."""
+        """Train from the received model, and divide the displacement by the work of the steps actually taken."""
         terms = (Proximal(self.mu),) if self.mu else ()
         done = yield from fit(msg.params, self.local, *terms, anchor=msg.params)
         norm = work(done.steps, self.local.momentum, done.lr * self.mu)
-        return FedNovaReply(map_params(torch.sub, done.params, msg.params), norm, me.n), None
+        moved = map_params(torch.sub, done.params, msg.params)
+        delta = {n: t / norm if n in me.layout.trainable else t for n, t in moved.items()}
+        return FedNovaReply(delta, norm, me.n), None
 
     def validate_reply(self, step: str, reply: FedNovaReply, model: Params, layout: Layout) -> None:
-        """Refuse work of less than a step, by which the plan would divide, or of more than the examples allow."""
+        """Refuse work of less than a step, or of more than the examples allow."""
         most = self.most(reply.n)
         if not 1.0 <= reply.norm <= most:
             raise WireError(
