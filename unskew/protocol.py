@@ -42,6 +42,10 @@ may declare bounds, `Annotated[float, Interval(ge=0.0, le=1.0)]`: over a network
 A method whose replies can be of the right type and yet useless adds `def validate_reply(self, step: str, reply: Any,
 model: Params, layout: Layout) -> None`, which raises WireError for a reply that a plan could not use: over a network
 that client then counts as lost.
+A method whose clients remember what they sent, because the server adds it up, also has `def amend(self, step: str,
+me: Me, msg: M, reply: R, sent: R, memory: L) -> L`: a wrapper that changes a reply before it leaves the client calls it
+with the method's reply, the one that the server gets instead, and the memory that belongs to the first; it returns the
+memory that belongs to the second.
 A method whose results depend on draws from `Me.private` or `Me.private_fixed` has an attribute
 `uses_private_randomness` that is True in that case: no simulation can reproduce a deployed run of it.
 A method whose noise is differentially private adds an attribute `has_dp_noise` that is True then, and `def
@@ -743,6 +747,7 @@ class Hooks:
         newcomer_models, adapt: What clients that come after training choose from, and how they adapt it.
         info: Report on a round; see `report_of`.
         validate_reply: Check of a reply that came over a network.
+        amend: Makes a client remember the reply that a wrapper made of its own.
         uses_private_randomness: True if results depend on draws that no one else can repeat.
         has_dp_noise: True if clients' uploads have differentially private noise.
         spending: What a reply costs a client, in differential privacy.
@@ -763,6 +768,7 @@ class Hooks:
     adapt: Any = None
     info: Any = None
     validate_reply: Any = None
+    amend: Any = None
     uses_private_randomness: bool = False
     has_dp_noise: bool = False
     spending: Any = None

@@ -23,14 +23,15 @@ Departures The paper writes the last term of (1) with parameter changes over eta
            `divisor = "code"` takes one K for all, that of a client of mean size, and the learning rate of round 1, as
            the published numbers do.  Under momentum ||a||_1 stands for K, as in SCAFFOLD; "code" takes K there too.
            A client also remembers h_i and c_i from before its last reply, and the server says which reply it received
-           last, as in SCAFFOLD: a lost reply has no effect, so c and H remain exact means.
+           last, as in SCAFFOLD: a lost reply has no effect, so c and H remain exact means.  Where a wrapper changes the
+           upload on its way out (clipping, quantisation), h_i and c_i grow by what was really sent.
            `scaled` is the published code's alpha_i = alpha / omega_i and c / omega_i, where c = 1/N sum omega_i c_i;
            here c_i is kept in the unit in which c is its plain mean, also while sizes are still coming in.
            Buffers have no drift and take the mean.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -201,6 +202,18 @@ class FedDC:
             {n: -t - dy[n] / scale for n, t in correction.items()},
         )
         return FedDCReply(dy, map_params(torch.sub, new.c, log.c), me.n), FedDCMemory(new, log, me.round)
+
+    def amend(
+        self, step: str, me: Me, msg: Any, reply: FedDCReply, sent: FedDCReply, memory: FedDCMemory
+    ) -> FedDCMemory:
+        """Remember the drift and mean gradient that the server's means contain, where a wrapper changed the upload."""
+        if step != "train":
+            return memory
+        now = DriftRecord(
+            {n: t + (sent.dy[n] - reply.dy[n]) for n, t in memory.now.h.items()},
+            {n: t + (sent.dc[n] - reply.dc[n]) for n, t in memory.now.c.items()},
+        )
+        return replace(memory, now=now)
 
     @step
     def declare(self, me: Me, msg: None, memory: FedDCMemory | None) -> tuple[SizeReply, FedDCMemory | None]:

@@ -21,7 +21,8 @@ Drift form The published code keeps h_k = -g_k / alpha, the sum of all displacem
 alpha -> 0 is not FedAvg.  h / alpha does not depend on alpha: after the first round with all clients w is
            2 mean(y) - w_0.  FedAvg is alpha = 0 with `correction` off.
 Departures A client also remembers its g_k from before its last reply, and the server says which reply it received
-           last, as in SCAFFOLD: a lost reply has no effect, so (3) holds whatever is lost.
+           last, as in SCAFFOLD: a lost reply has no effect, so (3) holds whatever is lost.  Where a wrapper changes the
+           upload on its way out (clipping, quantisation), y_k in (2) is what was really sent.
            `scaled` is what the published code does with clients of unequal size, alpha_k = alpha / omega_k there; here
            g_k is kept in a unit in which (3) holds also while sizes are still coming in.
            Nothing in (2) divides by steps or learning rates, so any local optimiser will do, clipping included; with
@@ -30,8 +31,8 @@ Departures A client also remembers its g_k from before its last reply, and the s
            Buffers have no g and take the mean.  What is served is w of (4), which the published code calls cloud model.
 """
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
@@ -154,6 +155,15 @@ class FedDyn:
         y = yield from sgd(msg.params, self.local, *terms, anchor=msg.params, g=g, share=fraction)
         new = {n: t - self.alpha * (y[n] - msg.params[n]) for n, t in g.items()}
         return ModelReply(y, me.n), FedDynMemory(new, g, me.round)
+
+    def amend(
+        self, step: str, me: Me, msg: Any, reply: ModelReply, sent: ModelReply, memory: FedDynMemory
+    ) -> FedDynMemory:
+        """Remember the g that the server's h contains, where a wrapper changed the model (eq. 2)."""
+        if step != "train":
+            return memory
+        g = {n: t - self.alpha * (sent.params[n] - reply.params[n]) for n, t in memory.g.items()}
+        return replace(memory, g=g)
 
     @step
     def declare(self, me: Me, msg: None, memory: FedDynMemory | None) -> tuple[SizeReply, FedDynMemory | None]:

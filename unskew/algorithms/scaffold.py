@@ -17,12 +17,14 @@ Means      Uniform, as published; `weighting = "samples"` weights eq. 4 by examp
 Departures Under momentum the paper's divisor K eta would inflate c_i; ||a||_1 makes eq. 3 a mean of gradients again.
            A client also remembers its variate from before its last reply, and the server says which it received last:
            a lost reply has no effect, so c = mean(c_i) holds whatever is lost (one integer per message).
+           Where a wrapper changes the upload on its way out (clipping, quantisation), c_i+ is c_i plus what was really
+           sent, for the same reason.
            Weight decay: in eq. 3 the gradient contains decay * y, c_i then belongs to F_i + decay/2 ||y||^2; eq. 2 has
            only grad F_i.  The steps contain the decay either way, once: from c - c_i the common part cancels.
            Eq. 2 is taken in evaluation mode.  Buffers have no variate and take the uniform mean.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -166,6 +168,12 @@ class SCAFFOLD:
             new = {n: -correction[n] - dy[n] / scale for n in c_i}
         n = me.n if self.weighting == "samples" else None
         return SCAFFOLDReply(dy, map_params(torch.sub, new, c_i), n), SCAFFOLDMemory(new, c_i, me.round)
+
+    def amend(
+        self, step: str, me: Me, msg: SCAFFOLDMessage, reply: SCAFFOLDReply, sent: SCAFFOLDReply, memory: SCAFFOLDMemory
+    ) -> SCAFFOLDMemory:
+        """Remember the variate that the server can know, where a wrapper changed its difference."""
+        return replace(memory, c={n: t + (sent.dc[n] - reply.dc[n]) for n, t in memory.c.items()})
 
     def validate_reply(self, step: str, reply: SCAFFOLDReply, model: Params, layout: Layout) -> None:
         """Refuse incomplete models, variates of other tensors, and missing example counts if means use them."""

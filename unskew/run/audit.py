@@ -20,7 +20,7 @@ Why        Neighbours in which one client's data are replaced by any others are 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -84,6 +84,8 @@ class Canaries(UploadWrapper):
         seed: Seed of directions and coins.
         length: Length of the update.
     """
+
+    honest: ClassVar[bool] = False
 
     seed: Annotated[int, Ge(0)] = 0
     length: float = FAR

@@ -32,7 +32,7 @@ arguments are turned into the method's first, so hooks that are added later are 
 import functools
 import types
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Optional, get_args, get_origin, get_type_hints
 
 from unskew.errors import ConfigError, ProtocolError
@@ -64,10 +64,12 @@ class Wrapper:
         adds_nothing: True if everything that clients and the plan reveal follows from what the wrapped method reveals,
             so that the method's own noise covers it.
         one_by_one: True if each reply is changed without regard to the others.
+        on_server: True if uploads are changed on the server, where their clients do not see it.
     """
 
     adds_nothing: ClassVar[bool] = False
     one_by_one: ClassVar[bool] = False
+    on_server: ClassVar[bool] = False
     Message: ClassVar[Any] = None
     Reply: ClassVar[Any] = None
     State: ClassVar[Any] = None
@@ -105,6 +107,14 @@ class Wrapper:
         """Run the method's step, `begin(me, msg, memory)`."""
         answer: tuple[Any, Any] = yield from running(begin(self.client(method, me), msg, memory))
         return answer
+
+    def amend(self, method: Any, name: str, me: Me, msg: Any, reply: Any, sent: Any, memory: Any) -> Any:
+        """Return a client's memory of a step's reply that a wrapper around this one changed: the method's, amended."""
+        msg = msg.of if self.Message and isinstance(msg, self.Message) else msg
+        reply, sent = (r.of if self.Reply and isinstance(r, self.Reply) else r for r in (reply, sent))
+        kept = memory.of if self.Memory else memory
+        kept = hook(method, "amend")(name, self.client(method, me), msg, reply, sent, kept)
+        return replace(memory, of=kept) if self.Memory else kept
 
     def steps(self, method: Any) -> dict[str, Callable[..., Any]]:
         """Return steps of the wrapper's own by name, annotated as a method's are; they get the wrapper's memory."""
@@ -172,6 +182,11 @@ class Wrapped:
     def round(self, state: Any, fed: Federation) -> Plan[Any]:
         """Run one round."""
         return self.by.round(self.of, state, fed)
+
+    @property
+    def amend(self) -> Callable[..., Any] | None:
+        """The function that makes a client remember the reply that a further wrapper made; None without any."""
+        return None if hook(self.of, "amend") is None else functools.partial(self.by.amend, self.of)
 
     @property
     def has_dp_noise(self) -> bool:

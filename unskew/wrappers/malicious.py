@@ -7,7 +7,7 @@ bit-identical to a run without an attack; without malicious clients there is no 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from unskew.errors import ConfigError
 from unskew.keys import Key
@@ -27,6 +27,8 @@ class IndependentAttack(UploadWrapper):
         attack: What they do.
         malicious: The malicious clients.
     """
+
+    honest: ClassVar[bool] = False
 
     attack: Attack
     malicious: frozenset[ClientId]

@@ -12,7 +12,7 @@ Two such wrappers compose in either order: what the first sends in place of an u
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 from torch import Tensor
 
@@ -49,10 +49,17 @@ class UploadWrapper(Wrapper):
     A wrapper that sends something else in their place names it by `Reply`, a generic record with the fields `of`, the
     method's reply without its uploads, `names: Names` and `sent`, what `encode` makes.  One that remembers what it
     leaves out has `Memory = Residuals`.
+
+    A method whose clients remember what they sent (`amend`) is told what is sent in its place, except by a wrapper with
+    a `Memory`: there what is left out arrives later.
+
+    Attributes:
+        honest: False if clients send something else than what they know: the method's memory is then left alone.
     """
 
     adds_nothing = True
     one_by_one = True
+    honest: ClassVar[bool] = True
 
     @abstractmethod
     def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Any, Params]:
@@ -127,10 +134,27 @@ class UploadWrapper(Wrapper):
         sent, residual = self.encode(me, updates, memory.residual if self.Memory and memory is not None else None)
         if self.Reply is None:
             # What is not changed stays the same bits: a model minus another plus that one is not always itself.
-            reply = reply if sent is updates else with_updates(fields, reply, model, sent)
+            arrives = answer = reply if sent is updates else with_updates(fields, reply, model, sent)
         else:
-            reply = self.Reply(emptied(fields, reply), names_of(fields, reply, me.layout), sent)
-        return reply, (self.Memory(kept, residual) if self.Memory else kept)
+            answer = self.Reply(emptied(fields, reply), names_of(fields, reply, me.layout), sent)
+            arrives = None
+        if self.Memory:
+            return answer, self.Memory(kept, residual)
+        amend = hook(method, "amend")
+        if amend is not None and self.honest and arrives is not reply:
+            if arrives is None:
+                arrives = self.restored(fields, answer, model, me.layout)
+            kept = amend(name, me, msg, reply, arrives, kept)
+        return answer, kept
+
+    def amend(self, method: Any, name: str, me: Me, msg: Any, reply: Any, sent: Any, memory: Any) -> Any:
+        """Return a client's memory of a reply that a wrapper around this one changed in its coded form."""
+        fields = uploads_of(method, name)
+        if self.Reply is not None and fields:
+            model = sent_model(msg) or {}
+            reply, sent = (self.restored(fields, r, model, me.layout) for r in (reply, sent))
+        kept = hook(method, "amend")(name, me, msg, reply, sent, memory.of if self.Memory else memory)
+        return replace(memory, of=kept) if self.Memory else kept
 
     def remember(self, memory: Any, kept: Any) -> Any:
         """Return the memory after a step that sends nothing: what was left out stays."""

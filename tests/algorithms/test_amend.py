@@ -1,0 +1,173 @@
+"""What clients remember is what the server received, where a wrapper changes their uploads on the way out."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from unskew.algorithms.feddc import FedDC
+from unskew.algorithms.feddyn import FedDyn
+from unskew.algorithms.scaffold import SCAFFOLD
+from unskew.protocol import Me, SgdConfig, Step
+from unskew.tree import flat
+from unskew.world.attack import SignFlip
+from unskew.world.outage import Outage
+from unskew.wrappers.base import Wrapper, running, wrap
+from unskew.wrappers.clip_norm import ClipNorm
+from unskew.wrappers.local_dp import LocalDP
+from unskew.wrappers.malicious import IndependentAttack
+from unskew.wrappers.quantise import Quantise
+from unskew.wrappers.robust import NormBound
+from unskew.wrappers.top_k import TopK
+from unskew.wrappers.uploads import Residuals
+
+M = TypeVar("M")
+SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
+METHODS = {
+    "scaffold": SCAFFOLD(local=SMALL),
+    "scaffold by gradients": SCAFFOLD("I", local=SMALL),
+    "feddyn": FedDyn(alpha=0.5, local=SMALL),
+    "feddc": FedDC(alpha=0.5, local=SMALL),
+}
+
+
+@dataclass(frozen=True)
+class Counted(Generic[M]):
+    """A memory with a number beside the method's."""
+
+    of: M
+    times: int
+
+
+class Counts(Wrapper):
+    """Remembers how often a client trained."""
+
+    Memory: ClassVar[Any] = Counted
+
+    def work(self, method: Any, name: str, begin: Any, me: Me, msg: Any, memory: Any) -> Step[tuple[Any, Any]]:
+        reply, kept = yield from running(begin(me, msg, None if memory is None else memory.of))
+        return reply, Counted(kept, 1 if memory is None else memory.times + 1)
+
+
+WRAPPERS = {
+    "nothing": (),
+    "clipped": (ClipNorm(0.05),),
+    "quantised": (Quantise(4),),
+    "noised": (LocalDP(clip=0.5, noise_multiplier=0.1),),
+    "clipped, quantised": (ClipNorm(0.05), Quantise(3)),
+    "quantised, scales clipped": (Quantise(4), ClipNorm(0.05)),
+    "counted, clipped": (Counts(), ClipNorm(0.05)),
+}
+
+
+def kept_by_clients(memory: Any, heard: int) -> Tensor:
+    """What a client remembers of the server's means, as of the last reply that the server received."""
+    latest = heard == memory.round
+    if hasattr(memory, "now"):
+        record = memory.now if latest else memory.before
+        return torch.cat([flat(record.c), flat(record.h)])
+    new = memory.g if hasattr(memory, "g") else memory.c
+    return flat(new if latest else memory.before)
+
+
+def kept_by_server(state: Any) -> Tensor:
+    """The means of what clients remember."""
+    if hasattr(state, "drift"):
+        return torch.cat([flat(state.c), flat(state.drift)])
+    return flat(state.h if hasattr(state, "h") else state.c)
+
+
+def of(wrapped: Any) -> Any:
+    """The method's own state or memory."""
+    while hasattr(wrapped, "of"):
+        wrapped = wrapped.of
+    return wrapped
+
+
+@pytest.mark.parametrize("by", WRAPPERS)
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("late", [0.0, 0.3])
+def test_the_server_s_means_are_those_of_what_clients_remember(name: str, by: str, late: float, classes: Any) -> None:
+    """c = mean c_i, h = mean g_k, H = mean h_i to float precision, in cohorts of 4 of 5, replies lost or not."""
+    method = wrap(METHODS[name], *WRAPPERS[by])
+    sim = classes(n=[4, 7, 9, 3, 5]).simulator(method, clients_per_round=4, outage=Outage(late=late), seed=1)
+    state = sim.start()
+    for t in range(1, 7):
+        state, _ = sim.round(state, t)
+        server = kept_by_server(of(state))
+        total = torch.zeros_like(server)
+        for client in sim.population.clients:
+            memory = sim.memory.get(client)
+            if memory is not None:
+                total += kept_by_clients(of(memory), of(state).heard.get(client, 0))
+        assert server.abs().max() > 1e-4
+        torch.testing.assert_close(total / 5, server, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("then", [(), (Quantise(4),), (ClipNorm(0.05),)], ids=("alone", "quantised", "clipped"))
+def test_what_a_client_will_send_later_is_not_taken_off_its_memory(then: tuple[Any, ...], classes: Any) -> None:
+    """TopK: c = mean (c_i - e_i) with e_i what was left out so far, of the second upload; in float64, all clients."""
+    sim = classes(n=[4, 7, 9]).simulator(wrap(SCAFFOLD(local=SMALL), TopK(0.3), *then))
+    state = sim.start()
+    for t in range(1, 6):
+        state, _ = sim.round(state, t)
+        total = torch.zeros_like(flat(state.c))
+        for client in sim.population.clients:
+            memory = sim.memory.get(client)
+            assert isinstance(memory, Residuals)
+            total += torch.cat([(c - memory.residual[f"1/{n}"]).flatten() for n, c in memory.of.c.items()])
+        torch.testing.assert_close(total / 3, flat(state.c), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_bound_that_nobody_reaches_changes_no_bit(name: str, classes: Any) -> None:
+    world = classes(n=[4, 7, 9])
+    plain, bounded = (world.play(m, 4) for m in (METHODS[name], wrap(METHODS[name], ClipNorm(1e9))))
+    torch.testing.assert_close(bounded.params, plain.params, rtol=0, atol=0)
+    for client in range(3):
+        a, b = (kept_by_clients(play.sim.memory.get(client), 4) for play in (plain, bounded))
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_a_clipped_variate_by_hand(springs: Any, value: Any) -> None:
+    """F = (w - 4)^2 / 2, lr .5, 2 steps from 0: dy = 3, dc = -3, of length sqrt(18); clipped to a third, 1 and -1.
+
+    The client then remembers -1, and so does the server's mean.
+    """
+    method = wrap(SCAFFOLD(local=SgdConfig(lr=0.5, local_steps=2, batch_size=None)), ClipNorm(18**0.5 / 3))
+    play = springs(m=[4.0]).play(method, 1)
+    assert value(play.params[1]) == pytest.approx(1.0)
+    assert value(play.states[1].c) == pytest.approx(-1.0)
+    assert value(play.sim.memory.get(0).c) == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        SCAFFOLD(local=SgdConfig(lr=0.1, local_steps=5, batch_size=None)),
+        FedDyn(alpha=1.0, local=SgdConfig(lr=0.1, local_steps=10, batch_size=None)),
+        FedDC(alpha=1.0, local=SgdConfig(lr=0.1, local_steps=10, batch_size=None)),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+@pytest.mark.seconds
+def test_clipping_on_clients_leaves_the_optimum_where_it_is(method: Any, springs: Any, value: Any) -> None:
+    """Curvatures 4 and 1 with m = 1, -1: the optimum is (4 - 1) / 5 = .6.
+
+    Clipped on the server clients cannot know, and it ends elsewhere: a bound of this size is reached in round 1.
+    """
+    world = springs(m=[1.0, -1.0], a=[4.0, 1.0])
+    assert value(world.play(wrap(method, ClipNorm(0.2)), 100).params[-1]) == pytest.approx(0.6, abs=1e-4)
+    if isinstance(method, SCAFFOLD):
+        assert abs(value(world.play(wrap(method, NormBound(bound=0.2)), 100).params[-1]) - 0.6) > 0.05
+
+
+def test_a_client_that_lies_remembers_the_truth(classes: Any) -> None:
+    """What it knows is its own variate; a lie would otherwise be taken for it and grow from round to round."""
+    world = classes(n=[4, 7, 9])
+    lies = IndependentAttack(SignFlip(fraction=0.5, scale=3.0), frozenset({1}))
+    plain, attacked = (world.play(m, 1) for m in (METHODS["scaffold"], wrap(METHODS["scaffold"], lies)))
+    mine, same = (play.sim.memory.get(1) for play in (attacked, plain))
+    torch.testing.assert_close(mine.c, same.c, rtol=0, atol=0)
