@@ -20,6 +20,7 @@ from unskew.wrappers.local_dp import LocalDP
 from unskew.wrappers.malicious import IndependentAttack
 from unskew.wrappers.quantise import Quantise
 from unskew.wrappers.robust import NormBound
+from unskew.wrappers.secure_sum import SecureSum
 from unskew.wrappers.top_k import TopK
 from unskew.wrappers.uploads import Residuals
 
@@ -104,6 +105,17 @@ def test_the_server_s_means_are_those_of_what_clients_remember(name: str, by: st
                 total += kept_by_clients(of(memory), of(state).heard.get(client, 0))
         assert server.abs().max() > 1e-4
         torch.testing.assert_close(total / 5, server, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "feddc"])
+def test_entries_that_a_secure_sum_cuts_are_cut_in_memory_too(name: str, classes: Any) -> None:
+    """Every entry is cut to .01, and all numbers are whole multiples of 2^-24."""
+    sim = classes(n=[4, 7, 9]).simulator(wrap(METHODS[name], SecureSum(clip=0.01)))
+    state = sim.start()
+    for t in range(1, 4):
+        state, _ = sim.round(state, t)
+        remembered = [kept_by_clients(of(sim.memory.get(c)), t) for c in sim.population.clients]
+        torch.testing.assert_close(torch.stack(remembered).mean(0), kept_by_server(of(state)), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("then", [(), (Quantise(4),), (ClipNorm(0.05),)], ids=("alone", "quantised", "clipped"))

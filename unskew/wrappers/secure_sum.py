@@ -48,11 +48,33 @@ from torch import Tensor
 from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError, SuspectError, WireError
 from unskew.info import Info
 from unskew.keys import Key
-from unskew.protocol import Ask, ClientId, Collect, Federation, Layout, Me, Plan, Step, report_of, step, steps_of
+from unskew.protocol import (
+    Ask,
+    ClientId,
+    Collect,
+    Federation,
+    Layout,
+    Me,
+    Plan,
+    Step,
+    hook,
+    report_of,
+    step,
+    steps_of,
+)
 from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
 from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types
-from unskew.wrappers.uploads import Upload, at, emptied, sent_model, uploads, uploads_of
+from unskew.wrappers.uploads import (
+    Upload,
+    at,
+    differences,
+    emptied,
+    sent_model,
+    uploads,
+    uploads_of,
+    with_updates,
+)
 
 M = TypeVar("M")
 S = TypeVar("S")
@@ -484,9 +506,15 @@ class SecureSum(Wrapper):
         for peer, keys in msg.members.items():
             if peer != me.id:
                 vector += _sign(me.id, peer) * _stream(flwr.agreed(secret, keys.masks), length)
-        fields = uploads_of(method, name)
-        reply = emptied(fields, reply)
-        return SecureReply(reply, vector), SecureMemory(kept, memory.root)
+        fields, model, amend = uploads_of(method, name), sent_model(msg.of) or {}, hook(method, "amend")
+        if amend is not None:
+            updates = {n: (self.entries(t) * UNIT).to(t) for n, t in differences(fields, reply, model).items()}
+            kept = amend(name, me, msg.of, reply, with_updates(fields, reply, model, updates), kept)
+        return SecureReply(emptied(fields, reply), vector), SecureMemory(kept, memory.root)
+
+    def entries(self, moved: Tensor) -> Tensor:
+        """Cut the entries of an update to `clip`, and count them in steps of the fixed point."""
+        return (moved.detach().cpu().double().clamp(-self.clip, self.clip) / UNIT).round().long()
 
     def vector(self, fields: tuple[Upload, ...], reply: Any, msg: SecureMessage[Any]) -> Tensor:
         """Put into whole numbers what this client adds to each sum: its weight, its tensors, and weight times entries.
@@ -510,8 +538,7 @@ class SecureSum(Wrapper):
                 moved = table[n] - model[n] if kinds[name] == "model" else table[n]
                 if bool(moved.isnan().any()):
                     raise DivergedError(f"an update became NaN and cannot be summed ({n}); lower lr or server_lr")
-                entries = (moved.detach().cpu().double().clamp(-self.clip, self.clip) / UNIT).round().long()
-                parts.append(weight * entries.flatten())
+                parts.append(weight * self.entries(moved).flatten())
         return torch.cat(parts)
 
     def steps(self, method: Any) -> dict[str, Callable[..., Any]]:
