@@ -542,6 +542,18 @@ def test_a_processor_without_amx_is_told_that_half_precision_does_not_pay(
         assert list(run_setup.remarks(tiny(), setup, 4)) == []
 
 
+def test_a_method_whose_clients_remember_is_told_what_changes_on_the_server(tiny: Callable[..., Experiment]) -> None:
+    def said(method: str, *wrappers: str) -> list[str]:
+        text = f'[[methods]]\nname = "{method}"\nwith = {json.dumps(wrappers)}\n'
+        experiment = tiny(methods=text)
+        return list(run_setup.remarks(experiment, run_setup.IN_PROCESS.prepare(experiment)))
+
+    assert said("scaffold", "clip_norm", "quantise") == said("fedavg", "norm_bound") == []
+    for inner in ((), ("clip_norm",)):
+        (remark,) = said("scaffold", *inner, "norm_bound")
+        assert "its clients remember what they sent, and NormBound changes that on the server" in remark
+
+
 def test_what_changes_no_number_may_be_changed(stopped: Path, unstopped: dict[str, Any]) -> None:
     config_file = stopped / "config.toml"
     config_file.write_text(config_file.read_text().replace("checkpoint_every = 1", "checkpoint_every = 2"))

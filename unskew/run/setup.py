@@ -41,6 +41,7 @@ from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import Task, check_network, make_task, parameter_count
 from unskew.tree import Params, is_record
+from unskew.wrappers.base import Wrapped
 from unskew.wrappers.malicious import with_attack
 
 THREADS_FROM = 5_000_000
@@ -519,6 +520,16 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
         expected = hook(method.algorithm, "expected_losses")
         if expected is not None:
             yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
+    for method in experiment.methods:
+        inner = method.algorithm
+        while isinstance(inner, Wrapped):
+            if inner.by.on_server and hook(inner.of, "amend") is not None:
+                who = type(inner.by).__name__
+                yield (
+                    f"{method.label}: its clients remember what they sent, and {who} changes that on the server; where "
+                    "it does, the two no longer agree and training can end beside the optimum"
+                )
+            inner = inner.of
 
 
 def _optimisations(value: Any) -> Iterator[SgdConfig]:

@@ -125,6 +125,7 @@ class CentralDP(Wrapper):
 
     State: ClassVar[Any] = CentralState
     adds_nothing = True
+    on_server = True
 
     clip: Annotated[float, Gt(0.0)] = 1.0
     noise_multiplier: Annotated[float, Ge(0.0)] = 1.0

@@ -64,6 +64,7 @@ class ReplyWrapper(Wrapper):
     """Base class of wrappers that change the uploads of all clients together, on the server."""
 
     adds_nothing = True
+    on_server = True
 
     @abstractmethod
     def change(

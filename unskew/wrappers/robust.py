@@ -9,7 +9,8 @@ in means and medians by coordinate; where clients are compared by distance they 
 
 Limits     Honest clients that differ are hard to tell from malicious ones: under label skew every rule here leaves out
            some of what few clients know.  None keeps a malicious client from small steps in a direction of its choice,
-           round after round.
+           round after round.  Clients that remember what they sent (SCAFFOLD, FedDyn, FedDC) do not see what the server
+           made of it: their method's sums are then no longer those of what they remember.
 """
 
 import statistics
