@@ -55,8 +55,10 @@ def agreed(folder: Path) -> str:
     return unskew(*(str(folder / f"{site}.json") for site in SITES))
 
 
-def site(folder: Path, number: int, preprocessing: dict[str, object]) -> Path:
-    """The folder of a client with a table of its own."""
+def site(
+    folder: Path, number: int, preprocessing: dict[str, object] | None, file: Path | None = None, **options: object
+) -> Path:
+    """The folder of a client with a table of its own; `options` are further ones of the data."""
     here = folder / f"client-{number}"
     here.mkdir()
     experiment = {
@@ -65,12 +67,12 @@ def site(folder: Path, number: int, preprocessing: dict[str, object]) -> Path:
         "task": {
             "data": "csv:coordinators.csv",
             "model": "logistic",
-            "data_options": {"target": "sick", "client": "hospital", "test": "part"},
-            "preprocess": preprocessing,
+            "data_options": {"target": "sick", "client": "hospital", "test": "part", **options},
+            **({} if preprocessing is None else {"preprocess": preprocessing}),
         },
     }
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
-    own_file = {"client": number, "num_clients": 2, "data": f"csv:../{SITES[number]}.csv"}
+    own_file = {"client": number, "num_clients": 2, "data": f"csv:{file or f'../{SITES[number]}.csv'}"}
     (here / "client.toml").write_text(tomli_w.dumps(own_file))
     return here
 
@@ -102,6 +104,34 @@ def test_a_site_opens_with_its_own_table_and_the_agreed_numbers(tmp_path: Path) 
     clients = [open_client(site(tmp_path, i, {"columns": columns})) for i in (0, 1)]
     assert clients[0].info.layout == clients[1].info.layout
     assert "" != clients[0].account != clients[1].account
+
+
+def test_columns_come_in_the_experiments_order_whatever_the_files(tmp_path: Path) -> None:
+    frames = tables(tmp_path)
+    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    before = open_client(site(tmp_path, 0, {"columns": columns}))
+    rows = before.open_setup(0).trainer.device_data.x
+    frames["basel"].select(reversed(frames["basel"].columns)).write_csv(tmp_path / "basel.csv")
+    open_client.cache_clear()
+    after = open_client(tmp_path / "client-0")
+    assert after.columns == before.columns == ("age", "chol", "smokes")
+    assert after.info.columns == before.info.columns
+    assert torch.equal(after.open_setup(0).trainer.device_data.x, rows)
+
+
+def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp_path: Path) -> None:
+    labels = {"sick": ["no", "yes"] * 20, "part": ["train", "train", "test", "test"] * 10}
+    given = {"age": RNG.normal(size=40), "bp": RNG.normal(size=40)}
+    told = []
+    for names in (("age", "bp"), ("bp", "age"), ("height", "weight")):
+        frame = {name: given.get(name, given["age"]) for name in names}
+        polars.DataFrame({**frame, **labels}).write_csv(tmp_path / "basel.csv")
+        folder = tmp_path / "-".join(names)
+        folder.mkdir()
+        told.append(open_client(site(folder, 0, None, tmp_path / "basel.csv")).info.columns)
+    (same, order), (permuted, other_order), (other, _) = told
+    assert same == permuted != other
+    assert order != other_order
 
 
 def test_a_site_without_agreed_numbers_is_told_how_to_get_them(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from recipe import VARIANTS, finite, rounds, simulator
 
 from unskew import wire
+from unskew.data.inputs import Column
 from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
 from unskew.runtime.memory import Memory
 from unskew.world.outage import Outage
@@ -33,7 +34,7 @@ from unskew.runtime import membership as memberships
 from unskew.runtime import message as messages
 from unskew.runtime import round as round_driver
 from unskew.runtime.flower import MARGIN_S, FlowerTransport, answer, pack, unpack
-from unskew.runtime.membership import DataIdentity, Expected, Membership
+from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash
 from unskew.runtime.message import REPLIES, REQUESTS, Envelope, StepRequest, read, write
 from unskew.runtime.network import Limits, NetworkRuntime
 from unskew.tree import map_leaves
@@ -568,6 +569,39 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     assert membership.present == (0, 1, 2, 3, 4, 5)
     membership.call()
     assert said[7:] == ["client 5 is here"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "text"),
+    [
+        (("bp", "age"), ("age", "bp"), "the same as in the server's data, in another order; put them into one order"),
+        (("height", "weight"), ("age", "bp"), "others than in the server's data, by name or kind"),
+        (("bp", "age"), (), "the same as in client 0's, who was met first, in another order"),
+    ],
+)
+def test_a_client_with_other_input_columns_takes_no_part(
+    theirs: tuple[str, ...], ours: tuple[str, ...], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = deployed("fedavg", tmp_path)
+
+    def handler(client: int, names: tuple[str, ...]) -> Handler:
+        plain = there.client_runtime(client)
+        hashed = columns_hash([Column(name) for name in names])
+        runtime = dataclasses.replace(plain, info=dataclasses.replace(plain.info, columns=hashed), columns=names)
+        return lambda message: answer(message, runtime)
+
+    for client in range(5):  # the last one's data have no names for their columns
+        there.grid.handlers[there.node(client)] = handler(client, () if client == 4 else ("age", "bp"))
+    there.grid.handlers[there.node(5)] = handler(5, theirs)
+    expected = dataclasses.replace(there.membership.expected, columns=columns_hash([Column(name) for name in ours]))
+    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", expected)
+    membership.call()
+    assert membership.present == (0, 1, 2, 3, 4)
+    [(client, reason)] = membership.refused()
+    assert (client, f"the input columns of its data are {text}" in reason) == (5, True)
+    assert not any(name in reason for name in theirs), "names stay at the client"
+    membership.call()
+    assert f"(its columns, in order: {', '.join(theirs)})" in capsys.readouterr().err
 
 
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:

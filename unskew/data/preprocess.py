@@ -9,7 +9,7 @@ variance", The American Statistician 37, 1983, eq. 1.5).
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -71,7 +71,8 @@ class Preprocess:
         indicator: A column with a gap in some training row gets a 0/1 column beside it that says where.
         unseen: A word that no client had in training is 0 in all columns ("none"), or 1 in a column of its own
             ("other").
-        columns: Rules for single columns, by name.
+        columns: Rules for single columns, by name.  Where they name all columns of a table, a network's inputs come in
+            their order, whatever the table's.
     """
 
     scale: Scale = "agreed"
@@ -85,6 +86,11 @@ class Preprocess:
         own = self.columns.get(name, ColumnRule())
         scale = own.scale or self.scale
         return scale, own.missing or self.missing or ("site mean" if self.scale == "site" else "agreed mean")
+
+    def ordered(self, names: Iterable[str]) -> list[str]:
+        """Put a table's columns into the order of `columns`, if that names all of them."""
+        found = list(names)
+        return list(self.columns) if self.columns.keys() == set(found) else found
 
     def disclosed(self, columns: Sequence[str]) -> str:
         """Name what each client tells of these columns for what is agreed on; empty if there are none."""
@@ -201,6 +207,7 @@ def fit(
                 f"preprocess.columns: there is no column {name!r}{did_you_mean(name, list(table))} "
                 f"(columns: {', '.join(table)})"
             )
+    table = {name: table[name] for name in rules.ordered(table)}
     by_client = [np.flatnonzero(owners == client) for client in range(len(clients))]
     has_known_client = np.ones(len(owners), bool) if known is None else known
     columns = tuple(

@@ -22,7 +22,7 @@ from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
 from unskew.runtime.client import ClientRuntime, ClientSetup
-from unskew.runtime.membership import layout_hash
+from unskew.runtime.membership import columns_hash, layout_hash
 from unskew.runtime.message import ClientInfo
 from unskew.tree import Params
 from unskew.version import __version__
@@ -84,6 +84,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         own=own,
         nonce="",
         examples=() if silent else tuple(len(fed.clients[config.client].train) for fed in feds),
+        columns=columns_hash(setup.dataset.inputs.columns),
     )
 
     def open_setup(cell: int) -> ClientSetup:
@@ -120,6 +121,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         audit=Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl",
         privacy=Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl",
         account=account_of(_beside(folder, config.data)) if config.data else setup.dataset.sha256,
+        columns=tuple(column.name for column in setup.dataset.inputs.columns),
     )
 
 

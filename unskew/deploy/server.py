@@ -26,7 +26,7 @@ from unskew.run import callbacks, loop
 from unskew.run import setup as run_setup
 from unskew.run.folder import read_json
 from unskew.run.setup import Setup
-from unskew.runtime.membership import DataIdentity, Expected, Membership, layout_hash
+from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash, layout_hash
 from unskew.runtime.message import Node, Transport
 from unskew.runtime.network import Limits, NetworkRuntime
 from unskew.runtime.round import Driver, ServerModel
@@ -71,7 +71,12 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     if config.min_clients > number:
         raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients} ({path})")
     expected = Expected(
-        number, __version__, fingerprint(experiment), setup.dataset.outputs, layout_hash(setup.task.init(Key(0)))
+        number,
+        __version__,
+        fingerprint(experiment),
+        setup.dataset.outputs,
+        layout_hash(setup.task.init(Key(0))),
+        columns_hash(setup.dataset.inputs.columns),
     )
     deployment = DeploymentState.open(folder / "deployment.json", fingerprint(experiment))
     nodes = {node: client for client, node in registered.items()} if registered else None
@@ -232,14 +237,17 @@ class DeploymentState:
             "starts": {str(cell): [list(row) for row in rows] for cell, rows in self.starts.items()},
             "begun": {str(cell): n for cell, n in self.begun.items()},
             "clients": {
-                str(c): {"data": k.data, "own": k.own, "examples": k.examples} for c, k in sorted(self.clients.items())
+                str(c): {"data": k.data, "own": k.own, "examples": k.examples, "columns": k.columns}
+                for c, k in sorted(self.clients.items())
             },
         }
         write_atomically(self.path, json.dumps(table))
 
 
 def _identity(row: Mapping[str, Any]) -> DataIdentity:
-    return DataIdentity(str(row["data"]), bool(row["own"]), tuple(int(n) for n in row["examples"]))
+    return DataIdentity(
+        str(row["data"]), bool(row["own"]), tuple(map(int, row["examples"])), tuple(map(str, row.get("columns", ())))
+    )
 
 
 # ---------------------------------------------------------------- backend of the run loop

@@ -41,7 +41,7 @@ from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock, lockable
 from unskew.protocol import ClientId, Held, Keep, Me, hook, map_held, map_keep, personalise_of, steps_of
 from unskew.runtime.budget import NoisedUpload, charge
-from unskew.runtime.membership import printable
+from unskew.runtime.membership import COLUMNS, printable
 from unskew.runtime.message import (
     REPLIES,
     REQUESTS,
@@ -102,6 +102,7 @@ class ClientRuntime:
         audit: File of the audit log; None keeps none.
         privacy: Record of noised uploads, across runs; by default in `state`.
         account: Name of the data in that record, which no experiment changes; by default `info.data`.
+        columns: Names of its input columns, which it tells its own user where the server refuses them.
     """
 
     info: ClientInfo
@@ -113,6 +114,7 @@ class ClientRuntime:
     audit: Path | None = None
     privacy: Path | None = None
     account: str = ""
+    columns: tuple[str, ...] = ()
 
     @property
     def client(self) -> ClientId:
@@ -149,6 +151,8 @@ class ClientRuntime:
                 return _evaluate(self, head, envelope.parts)
             if head.refused:
                 text = f"the server refuses it: {printable(head.refused)}; mend that, and start it again"
+                if COLUMNS in head.refused:
+                    text += f" (its columns, in order: {printable(', '.join(self.columns))})"
                 print(f"client {self.client}: {text}", file=sys.stderr, flush=True)
             return write("hello", replace(self.info, nonce=nonce))
         except UnskewError as error:

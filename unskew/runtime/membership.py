@@ -8,10 +8,11 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import itemgetter
 
+from unskew.data.inputs import Column
 from unskew.errors import QuorumError, WireError
 from unskew.protocol import ClientId
 from unskew.runtime.message import (
@@ -48,6 +49,7 @@ class Expected:
         config: SHA-256 of the resolved experiment.
         classes: Names of the task's classes.
         layout: `layout_hash` of the model.
+        columns: `columns_hash` of the input columns; empty if the server's data have no names for them.
     """
 
     num_clients: int
@@ -55,6 +57,7 @@ class Expected:
     config: str
     classes: tuple[str, ...]
     layout: str
+    columns: tuple[str, ...] = ()
 
     def differs(self, received: ClientInfo) -> str | None:
         """Describe the first difference from what is expected; None if there is none."""
@@ -62,7 +65,10 @@ class Expected:
             return f"it says it is client {received.client}, there are clients 0 to {self.num_clients - 1}"
         for name in (f.name for f in fields(self)):
             ours, theirs = getattr(self, name), getattr(received, name)
-            if ours != theirs:
+            if name == "columns":
+                if wrong := _other_columns(theirs, ours, "the server's data"):
+                    return wrong
+            elif ours != theirs:
                 return f"{_WHAT[name]} must be {_short(ours)}, got {_short(theirs)}"
         return None
 
@@ -73,7 +79,10 @@ _WHAT = {
     "config": "the experiment (SHA-256 of its resolved form)",
     "classes": "the classes of its data",
     "layout": "the model (SHA-256 of its tensors' names and shapes)",
+    "columns": "the input columns of its data",
 }
+COLUMNS = _WHAT["columns"]
+"""Words with which a refusal over a client's columns begins, to which the client adds their names."""
 
 
 def _short(value: object) -> str:
@@ -86,6 +95,27 @@ def layout_hash(model: Params) -> str:
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()
 
 
+def columns_hash(columns: Sequence[Column]) -> tuple[str, ...]:
+    """SHA-256 of the input columns' names and kinds, in any order and in theirs; empty if there are none.
+
+    Names themselves stay where they are: both sides need only learn whether they have the same.
+    """
+    rows = [[c.name, c.kind, list(c.features)] for c in columns]
+    return tuple(hashlib.sha256(json.dumps(r).encode()).hexdigest() for r in (sorted(rows), rows)) if rows else ()
+
+
+def _other_columns(theirs: tuple[str, ...], ours: tuple[str, ...], whose: str) -> str | None:
+    """Describe how a client's columns differ from others by their hashes; None if not, or if either has no names."""
+    if theirs == ours or not theirs or not ours:
+        return None
+    how = (
+        f"the same as in {whose}, in another order; put them into one order"
+        if theirs[0] == ours[0]
+        else f"others than in {whose}, by name or kind; bring the same ones, in one order"
+    )
+    return f"{COLUMNS} are {how}"
+
+
 @dataclass(frozen=True)
 class DataIdentity:
     """A client's data as it described them when it first connected.
@@ -94,11 +124,13 @@ class DataIdentity:
         data: SHA-256.
         own: True if the client declared data of its own.
         examples: Number of its training examples by seed; empty if it kept them to itself.
+        columns: `columns_hash` of its input columns.
     """
 
     data: str
     own: bool
     examples: tuple[int, ...] = field(default=(), compare=False)
+    columns: tuple[str, ...] = field(default=(), compare=False)
 
 
 class Membership:
@@ -201,6 +233,14 @@ class Membership:
             return f"it declares {mine}, the others declare {others}"
         return "it divides another data set, or divides it otherwise, than the server does"
 
+    def _unlike_first(self, columns: tuple[str, ...]) -> str | None:
+        """Describe how columns differ from those of the client that was met first; None if they do not.
+
+        Where the server has names of its own they were compared with these already.
+        """
+        first = next(((client, known.columns) for client, known in self.known.items() if known.columns), None)
+        return None if first is None else _other_columns(columns, first[1], f"client {first[0]}'s, who was met first")
+
     def examples(self, client: ClientId, seed: int) -> int | None:
         """Return the number of examples that a client declared for the seed with this index; None if it did not."""
         declared = self.known[client].examples if client in self.known else ()
@@ -282,8 +322,13 @@ class Membership:
             self._reject(node, head.client, f"client {head.client} is connected already, as another node", True)
             self._again[node] = time.monotonic() + 1.0
             return
-        now = DataIdentity(head.data, head.own, head.examples)
-        wrong = wrong or self._other_data(now) or self._other_count(head.client, head.examples)
+        now = DataIdentity(head.data, head.own, head.examples, head.columns)
+        wrong = (
+            wrong
+            or self._unlike_first(head.columns)
+            or self._other_data(now)
+            or self._other_count(head.client, head.examples)
+        )
         before = self.known.get(head.client, now)
         if wrong is None and before != now:
             wrong = f"client {head.client} had other data when it was met first"

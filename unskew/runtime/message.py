@@ -128,6 +128,7 @@ class ClientInfo:
         data: SHA-256 of the data; with the experiment's own split, of data set and split.
         own: True if the client declared data of its own.
         examples: Number of its training examples by the experiment's seeds; empty if it keeps them to itself.
+        columns: `columns_hash` of its data's input columns; empty if they have no names.
     """
 
     client: ClientId
@@ -140,6 +141,7 @@ class ClientInfo:
     own: bool
     nonce: str
     examples: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
