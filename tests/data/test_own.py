@@ -339,3 +339,38 @@ def test_a_file_may_come_with_its_clients(tmp_path: Path) -> None:
         np.save(folder / f"{key}.npy", array)
     (folder / "clients.txt").write_text("Bern\nChur\n")
     assert load(f"folder:{folder}").client_names == ("Bern", "Chur")
+
+
+@pytest.mark.parametrize("codes", [(1, 2), (-1, 1), (0, 5)])
+def test_codes_of_a_table_without_clients_are_names_of_classes(codes: tuple[int, int]) -> None:
+    frame = polars.DataFrame({"dose": [float(i) for i in range(40)], "kind": [codes[i % 2] for i in range(40)]})
+    names = tuple(map(str, codes))
+    for classes, expected in ((None, names), (names, names), (names[::-1], names[::-1])):
+        data = own.dataset(frame, target="kind", classes=classes)
+        assert data.classes == expected
+        doses = data.x_train[:, 0].long().tolist()  # type: ignore[union-attr]
+        assert [expected[y] for y in data.y_train.tolist()] == [names[dose % 2] for dose in doses]
+
+
+def test_codes_that_occur_in_the_test_part_only_are_classes_too() -> None:
+    frame = polars.DataFrame({"dose": [float(i) for i in range(40)], "kind": [1 + i % 2 for i in range(40)]})
+    data = own.dataset(frame, target="kind", test=frame.with_columns(kind=polars.lit(3)))
+    assert data.classes == ("1", "2", "3")
+
+
+def test_declared_names_that_are_words_go_by_their_order() -> None:
+    frame = polars.DataFrame({"dose": [float(i) for i in range(40)], "kind": [i % 2 for i in range(40)]})
+    assert own.dataset(frame, target="kind", classes=("well", "ill")).classes == ("well", "ill")
+    with pytest.raises(DataError, match="is '0', none of the 2 classes"):
+        own.dataset(frame, target="kind", classes=("1", "2"))
+
+
+def test_a_client_that_lacks_a_class_goes_by_the_declared_names() -> None:
+    frame = polars.DataFrame({"dose": [float(i) for i in range(40)], "kind": [2] * 40})
+    data = own.dataset(frame, target="kind", classes=("1", "2"), one_client=True)
+    assert set(data.y_train.tolist()) == {1}
+    assert own.dataset(frame.with_columns(kind=polars.Series([1, 2] * 20)), target="kind", one_client=True).classes == (
+        "0",
+        "1",
+        "2",
+    )

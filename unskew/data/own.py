@@ -14,6 +14,7 @@ and are not scaled, unless a preprocessing (`unskew.data.preprocess`) says what 
 is imported here: tables are recognised by their methods.
 """
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -103,6 +104,7 @@ def dataset(
     classes: tuple[str, ...] | None = None,
     targets: Targets = CLASS,
     test_rows_at: Place = by_number,
+    one_client: bool = False,
 ) -> Dataset:
     """The data set that `data` holds.
 
@@ -121,9 +123,11 @@ def dataset(
             before any number is taken from the data.
         name: Name of the data in tables and manifests.
         own_test: Test rows that are given are their clients' own, too.
-        classes: Names of all classes, in order; by default those that occur.
+        classes: Names of all classes, in order; by default those that occur.  Where all are whole numbers, labels that
+            are numbers go by their names, otherwise by their order.
         targets: The form of the labels; by default they are classes.
         test_rows_at: The places of the rows of `test`, where that is a table.
+        one_client: The data are those of one client of several, which may lack a class.
 
     Raises:
         ConfigError: If the preprocessing does not fit the columns.
@@ -147,7 +151,8 @@ def dataset(
     rows = _rows(data, target, client, ignored=column, raw=raw)
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
     where = f"column {target!r}" if rows.columns else rows.name
-    coded = _check_target(rows, target, targets) if rows.columns and isinstance(target, str) else None
+    if rows.columns and isinstance(target, str):
+        _check_target(rows, target, targets)
     rows = _checked(rows, where, targets, preprocess)
     own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
     if column is not None:
@@ -173,6 +178,7 @@ def dataset(
     if rows.clients is not None:
         _check_clients(rows, client, fraction if held_out is None else None)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
+    coded = _code_names([part.y for part in parts.values()], rows, classes, one_client) if targets.classes else None
     arrays: dict[str, _Array] = {}
     for key, part in parts.items():
         arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if coded else part.y}
@@ -464,8 +470,8 @@ def _classes_of(name: str, labels: _Array) -> _Array:
     return np.array([str(label) for label in plain]) if any(words) else np.array([int(v) for v in plain], np.int64)
 
 
-def _check_target(rows: _Examples, column: str, targets: Targets) -> tuple[str, ...] | None:
-    """Refuse a column of a table that cannot be the target; return names of classes that are not 0, 1, ... but codes.
+def _check_target(rows: _Examples, column: str, targets: Targets) -> None:
+    """Refuse a column of a table that cannot be the target.
 
     Raises:
         DataError: If it has no value or dates; or, for classes, text or one value; or, for numbers, words.
@@ -482,7 +488,7 @@ def _check_target(rows: _Examples, column: str, targets: Targets) -> tuple[str, 
     if not targets.classes:
         spoken = next((value for value in values if isinstance(value, str)), None)
         if spoken is None:
-            return None
+            return
         raise DataError(
             f"{called} holds words, such as {spoken!r}, and the task learns {targets.what}; correct them, name another "
             "column, or choose classification"
@@ -495,14 +501,27 @@ def _check_target(rows: _Examples, column: str, targets: Targets) -> tuple[str, 
             f"as {values[0]!r}, and a class is what many rows share; "
             f"{'' if words else 'set task.kind = regression, '}group them, or name another column"
         )
-    if rows.classes is not None or rows.clients is None:  # a client's own file may lack a class
-        return None
-    if len(known) == 1:
+    if len(known) == 1 and rows.classes is None and rows.clients is not None:
         raise DataError(
             f"{called} is {values[0]!r} in all {len(values):,} rows, so there is nothing to learn; name another column"
         )
-    whole = len(values) == len(rows.y) and all(isinstance(v, int | float) and float(v).is_integer() for v in known)
-    return tuple(str(int(v)) for v in sorted(known)) if whole and known != set(range(len(known))) else None
+
+
+def _code_names(
+    labels: Sequence[_Array], rows: _Examples, classes: tuple[str, ...] | None, one_client: bool
+) -> tuple[str, ...] | None:
+    """Names of a table's classes that are numbers other than 0, 1, ...; None where numbers are the classes' order.
+
+    One client's numbers need not be all: only a negative one tells for sure that they are names.
+    """
+    if not rows.columns or any(y.dtype.kind == "U" for y in labels):
+        return None
+    if classes is not None:
+        return classes if all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in classes) else None
+    known = np.unique(np.concatenate(labels))
+    if rows.classes is not None or (known == np.arange(len(known))).all() or (one_client and known[0] >= 0):
+        return None
+    return tuple(map(str, known.tolist()))
 
 
 MOST_ALONE = 20

@@ -151,6 +151,7 @@ def read_table(
             classes=options.classes,
             own_test=test is not None and client is not None and client in getattr(test, "columns", ()),
             test_rows_at=test_rows_at,
+            one_client=options.alone,
         )
     return replace(data, inputs=replace(data.inputs, gaps=options.gaps)) if kind == "csv" else data
 
