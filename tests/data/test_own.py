@@ -16,6 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from unskew.data import FromManifest, Natural, federate, load, own, to_manifest
 from unskew.data.dataset import Dataset
+from unskew.data.images import as_tensor
 from unskew.data.sources import save
 from unskew.data.split import IID
 from unskew.errors import DataError
@@ -348,7 +349,7 @@ def test_codes_of_a_table_without_clients_are_names_of_classes(codes: tuple[int,
     for classes, expected in ((None, names), (names, names), (names[::-1], names[::-1])):
         data = own.dataset(frame, target="kind", classes=classes)
         assert data.classes == expected
-        doses = data.x_train[:, 0].long().tolist()  # type: ignore[union-attr]
+        doses = as_tensor(data.x_train)[:, 0].long().tolist()
         assert [expected[y] for y in data.y_train.tolist()] == [names[dose % 2] for dose in doses]
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from unskew.cli.app import app
 from unskew.data import load, own
 from unskew.data.preprocess import Preprocess
+from unskew.deploy import resident
 from unskew.deploy.client import account_of, open_client
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment import config
@@ -117,6 +118,24 @@ def test_columns_come_in_the_experiments_order_whatever_the_files(tmp_path: Path
     assert after.columns == before.columns == ("age", "chol", "smokes")
     assert after.info.columns == before.info.columns
     assert torch.equal(after.open_setup(0).trainer.device_data.x, rows)
+
+
+def test_words_that_were_not_agreed_on_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frames = tables(tmp_path)
+    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    smokes = polars.when(polars.col("smokes") == "yes").then(polars.lit("ja")).otherwise(polars.col("smokes"))
+    frames["basel"].with_columns(smokes=smokes).write_csv(tmp_path / "basel.csv")
+    resident.opened(site(tmp_path, 0, {"columns": columns}))
+    said = (
+        "client 0: warning: column 'smokes' holds words that were not agreed on, and become 0 in all their columns: ja"
+    )
+    assert f"{said} (agreed: no, yes)" in capsys.readouterr().err
+    frames["bern"].with_columns(smokes=polars.lit("nein")).write_csv(tmp_path / "bern.csv")
+    text = r"column 'smokes' holds none of the words that were agreed on \(no, yes\) in any training row, but nein"
+    with pytest.raises(DataError, match=text):
+        open_client(site(tmp_path, 1, {"columns": columns}))
+    with pytest.warns(DataWarning, match="and become one column of other words: nein"):
+        open_client(site(tmp_path / "client-1", 1, {"columns": columns, "unseen": "other"}, tmp_path / "bern.csv"))
 
 
 def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from unskew.data.inputs import (
     shared_numbers,
 )
 from unskew.data.places import Place, by_number, place, rows_at
-from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_size, unscaled
+from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_size, unagreed, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
@@ -285,6 +285,14 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
         owners, clients = (None, ()) if data.owners is None else (data.raw.owners, data.raw.clients)
         for name, values in data.raw.train.items():
             agreed = data.raw.rules.columns.get(name, ColumnRule()).words or ()
+            strange = unagreed(values[train], agreed)[0] if agreed else []
+            alike = {"".join(one.casefold().split()) for one in agreed}  # what is spelt like these is named below
+            if strange := [one for one in strange if "".join(one.casefold().split()) not in alike]:
+                becomes = "0 in all their columns" if data.raw.rules.unseen == "none" else "one column of other words"
+                sentences.append(
+                    f"column {name!r} holds words that were not agreed on, and become {becomes}: {some(strange)} "
+                    f"(agreed: {some(agreed)})"
+                )
             if values.dtype.kind == "O" and (sentence := column_variants(name, values, owners, clients, agreed)):
                 sentences.append(sentence)
     holders: _Array | None = None if rows.clients is None else np.unique(rows.clients, return_inverse=True)[1]

@@ -20,7 +20,7 @@ from unskew.data.inputs import Array, Column, Inputs, RawTable, column_variants,
 from unskew.data.numerals import is_number
 from unskew.data.places import place
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
-from unskew.words import counted
+from unskew.words import counted, some
 
 Scale = Literal["agreed", "site", "none"]
 Missing = Literal["agreed mean", "site mean", "site median", "refuse"]
@@ -249,6 +249,12 @@ def _column(
     agreed_on = rules.columns.get(name, ColumnRule())
     gaps = rules.indicator and (bool(missing[known].any()) if agreed_on.gaps is None else agreed_on.gaps)
     if kind == "category" and agreed_on.words is not None:
+        strange, some_known = unagreed(values[known], agreed_on.words)
+        if strange and not some_known and rules.unseen == "none":
+            raise DataError(
+                f"column {name!r} holds none of the words that were agreed on ({some(agreed_on.words)}) in any "
+                f"training row, but {some(strange)}; write them alike, or agree anew with this site's words"
+            )
         return Column(name, "category", gaps=gaps, values=agreed_on.words, other=rules.unseen == "other")
     if kind == "category":
         present = values[~missing & known]
@@ -256,6 +262,14 @@ def _column(
         _check_category(name, agreed_words, present.tolist(), agreed_on.kind is not None)
         return Column(name, "category", gaps=gaps, values=tuple(agreed_words), other=rules.unseen == "other")
     return _number(name, values, by_client, clients, scale, instead, gaps, agreed_on, known)
+
+
+def unagreed(values: Array, agreed_on: Sequence[str]) -> tuple[list[str], bool]:
+    """Words of a column that were not agreed on, and whether any was."""
+    words = values.dtype.kind == "O"
+    present = values[[v is not None for v in values]] if words else values[~np.isnan(values)]
+    found = {str(v) if words else word(v) for v in present.tolist()}
+    return sorted(found - set(agreed_on), key=_natural), bool(found & set(agreed_on))
 
 
 def _number(

@@ -7,10 +7,15 @@ It reads the data and builds the network once, not for every message.
 
 import functools
 import sys
+import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from unskew.errors import UnskewError
+from unskew.errors import DataWarning, UnskewError, shown
 from unskew.runtime import resident
+
+if TYPE_CHECKING:
+    from unskew.runtime.client import ClientRuntime
 
 
 def main(folder: Path, path: Path, allow_code: bool = False) -> None:
@@ -20,10 +25,23 @@ def main(folder: Path, path: Path, allow_code: bool = False) -> None:
         ConfigError, DataError: If the client's settings or data cannot be used.
     """
     listener = resident.listen(path)  # first of all: messages may come while the data are read
-    from unskew.deploy.client import open_client
     from unskew.runtime.flower import answer_frame
 
-    resident.answer_all(listener, functools.partial(answer_frame, open_client(folder, allow_code)))
+    resident.answer_all(listener, functools.partial(answer_frame, opened(folder, allow_code)))
+
+
+def opened(folder: Path, allow_code: bool = False) -> "ClientRuntime":
+    """Open a client; what its data are warned of is written as of this client, for whoever watches it."""
+    from unskew.deploy.client import open_client
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        runtime = open_client(folder, allow_code)
+    for one in caught:
+        if issubclass(one.category, DataWarning):
+            line = f"client {runtime.client}: warning: {' '.join(shown(str(one.message)).splitlines())}"
+            print(line, file=sys.stderr, flush=True)
+    return runtime
 
 
 if __name__ == "__main__":
