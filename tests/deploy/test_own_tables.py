@@ -176,7 +176,7 @@ def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     tables(tmp_path)
     agreed(tmp_path)
     bern = json.loads((tmp_path / "bern.json").read_text())
-    words = {**bern, "age": {**bern["age"], "n": 0, "words": ["old"]}}
+    words = {**bern, "age": {**bern["age"], "n": 0, "mean": 0, "m2": 0, "words": ["old"]}}
     fewer = {name: column for name, column in bern.items() if name != "age"}
     for content, text in (
         (words, "column 'age' holds words at bern and numbers at basel"),
@@ -188,6 +188,57 @@ def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bern.json").write_text("{]")
     with pytest.raises(ConfigError, match=r"bern\.json was not written by --sums"):
         unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
+
+
+@pytest.mark.parametrize(
+    ("column", "changes", "text"),
+    [
+        ("age", {"n": -20}, r"n of column 'age' must be a number of rows, 0 to 1,000,000,000,000, got -20"),
+        ("age", {"n": 10**30}, r"n of column 'age' must be a number of rows, .*, got 10{30}"),
+        ("age", {"n": 19}, "n of column 'age' must be 20, as in other columns without gaps, got 19"),
+        ("chol", {"n": 20}, "n of column 'chol' must be fewer than the 20 of other columns without gaps, got 20"),
+        (
+            "age",
+            {"mean": float("nan")},
+            r"mean of column 'age' must be a number of size 3\.40282e\+38 at most, got nan",
+        ),
+        ("age", {"mean": 1e300}, r"mean of column 'age' must be a number of size .*, got 1e\+300"),
+        ("age", {"m2": -1.0}, "m2 of column 'age' must be 0 or larger, and not infinite, got -1.0"),
+        ("age", {"m2": float("inf")}, "m2 of column 'age' must be 0 or larger, and not infinite, got inf"),
+        ("chol", {"n": 0}, "mean of column 'chol' must be 0 where n is 0"),
+        ("chol", {"n": 1}, "m2 of column 'chol' must be 0 where n is 0 or 1"),
+        ("age", {"words": ["old"]}, "n of column 'age' must be 0 for words, got 20"),
+        (
+            "smokes",
+            {"words": [f"w{i}" for i in range(5000)]},
+            "words of column 'smokes' must be at most 100 .*, got 5000",
+        ),
+        ("smokes", {"words": ["yes", "yes"]}, "words of column 'smokes' must be all different, got 2"),
+    ],
+)
+def test_statistics_that_no_rows_have_are_refused(
+    column: str, changes: dict[str, object], text: str, tmp_path: Path
+) -> None:
+    frames = tables(tmp_path)
+    if column == "age":  # the number of rows is known from another column
+        for name, frame in frames.items():
+            frame.with_columns(weight=polars.col("age") + 20).write_csv(tmp_path / f"{name}.csv")
+    agreed(tmp_path)
+    basel = json.loads((tmp_path / "basel.json").read_text())
+    basel[column] |= changes
+    (tmp_path / "basel.json").write_text(json.dumps(basel))
+    with pytest.raises(DataError, match=f"basel: {text}"):
+        unskew(str(tmp_path / "bern.json"), str(tmp_path / "basel.json"))
+
+
+def test_a_file_that_holds_no_statistics_says_where(tmp_path: Path) -> None:
+    tables(tmp_path)
+    agreed(tmp_path)
+    basel = json.loads((tmp_path / "basel.json").read_text())
+    basel["age"]["n"] = 1.5
+    (tmp_path / "basel.json").write_text(json.dumps(basel))
+    with pytest.raises(ConfigError, match=r"basel\.json was not written by --sums: .* \(n of column age\)"):
+        unskew(str(tmp_path / "bern.json"), str(tmp_path / "basel.json"))
 
 
 def test_a_site_counts_once(tmp_path: Path) -> None:

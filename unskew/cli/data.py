@@ -142,8 +142,12 @@ def _agreed(sources: list[str]) -> str:
             raise ConfigError(f"there is no file {Path(source).absolute()}")
         try:
             of_site = adapter.validate_json(Path(source).read_bytes())
-        except (OSError, pydantic.ValidationError) as error:
-            raise ConfigError(f"{source} was not written by --sums: {str(error).splitlines()[0]}") from None
+        except OSError as error:
+            raise ConfigError(f"cannot read {source}: {error.strerror}") from None
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            place = f" ({' of column '.join(map(str, reversed(first['loc'][:2])))})" if first["loc"] else ""
+            raise ConfigError(f"{source} was not written by --sums: {first['msg']}{place}") from None
         # Columns of words alone may well be alike at two sites, and a union counts nobody twice.
         twin = next(
             (site for site, other in sites.items() if other == of_site and any(of.n for of in of_site.values())), None

@@ -33,6 +33,9 @@ MANY_WORDS = 100
 LARGEST = float(np.finfo(np.float32).max)
 """Size of a number above which a network cannot hold it, nor double precision its square's sum."""
 
+MOST_ROWS = 10**12
+"""Training rows that no site has."""
+
 MANY_NUMBERS = 10
 """Different words, most of them numbers, from which on a column is one of measurements with something else in it."""
 
@@ -441,11 +444,12 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
     """The numbers on which sites agree, to be declared in the experiment (`preprocess.columns`).
 
     Raises:
-        DataError: If sites have other columns, or one has words where another has numbers.
+        DataError: If sites have other columns, one has words where another has numbers, or no rows have such sums.
     """
     first, columns = next(iter(sites.items()))
     rules = {}
     for site, by_name in sites.items():
+        _check_sums(site, by_name)
         if by_name.keys() != columns.keys():
             odd = ", ".join(sorted(by_name.keys() ^ columns.keys()))
             raise DataError(f"{site} and {first} differ in columns: {odd}")
@@ -468,6 +472,30 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
             together = agreed([ColumnMoments(of.n, of.mean, of.m2) for of in by_site.values()])
             rules[name] = ColumnRule(mean=together.mean, sd=together.sd, gaps=gaps)
     return rules
+
+
+def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
+    """Refuse statistics that are not those of any rows: they come from elsewhere, and all sites would go by them."""
+    rows = max((of.n for of in by_name.values() if not of.gaps), default=None)
+    for name, of in by_name.items():
+        words = of.words or ()
+        wrong = [
+            ("n", f"a number of rows, 0 to {MOST_ROWS:,}", of.n, 0 <= of.n <= MOST_ROWS),
+            ("mean", f"a number of size {LARGEST:g} at most", of.mean, abs(of.mean) <= LARGEST),
+            ("m2", "0 or larger, and not infinite", of.m2, 0 <= of.m2 <= 4 * MOST_ROWS * LARGEST**2),
+            ("mean", "0 where n is 0", of.mean, of.n > 0 or of.mean == 0),
+            ("m2", "0 where n is 0 or 1", of.m2, of.n > 1 or of.m2 == 0),
+            ("n", "0 for words", of.n, of.n == 0 or not words),
+            ("words", f"at most {MANY_WORDS} different words", len(words), len(words) <= MANY_WORDS),
+            ("words", "all different", len(words), len(words) == len(set(words))),
+        ]
+        if rows is not None and of.n:
+            expected = f"fewer than the {rows} of" if of.gaps else f"{rows}, as in"
+            fits = of.n < rows if of.gaps else of.n == rows
+            wrong += [("n", f"{expected} other columns without gaps", of.n, fits)]
+        for what, expected, got, fits in wrong:
+            if not fits:
+                raise DataError(f"{site}: {what} of column {name!r} must be {expected}, got {str(got)[:40]}")
 
 
 def check_agreed(rules: Preprocess, inputs: Inputs) -> None:
