@@ -159,3 +159,25 @@ def test_a_client_whose_policy_forbids_the_method_opens_no_data(
     (tmp_path / "policy.toml").write_text('methods = ["fedprox"]\n')
     with pytest.raises(ConfigError, match=r"method \S+ \(fedavg\) may not run here: .*policy\.toml allows methods"):
         open_client(client)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ('audit = "/proc/x"', r"cannot write the audit log /proc/x \(\S+policy\.toml: audit\): "),
+        (
+            'steps = ["training"]',
+            r"has the steps train, and \S+policy\.toml allows none of them: steps = ",
+        ),
+    ],
+)
+def test_a_policy_under_which_no_round_could_pass_is_refused_before_data_are_read(
+    setting: str, text: str, client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (client / "client.toml").open("a") as f:
+        f.write('data = "npz:/nowhere.npz"\n')
+    monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
+    (tmp_path / "policy.toml").write_text(f"{setting}\n")
+    with pytest.raises(ConfigError, match=text):
+        open_client(client)
+    assert not (client / "audit.jsonl").exists()

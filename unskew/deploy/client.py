@@ -17,7 +17,7 @@ from unskew.deploy.settings import ClientConfig, own_state, read_rules, read_set
 from unskew.errors import ConfigError, WireError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.keys import Key
-from unskew.protocol import hook
+from unskew.protocol import hook, steps_of
 from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
@@ -49,7 +49,10 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         {m.label: m.name for m in experiment.methods},
         private,
     )
+    rules.check_steps({m.label: list(steps_of(m.algorithm)) for m in experiment.methods})
     policy = rules.policy
+    audit = Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl"
+    rules.check_audit(audit)
     own = config.data is not None
     if config.data is not None:
         if not config.data:
@@ -118,7 +121,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         functools.lru_cache(maxsize=2)(open_setup),
         config.metrics and policy.metrics,
         rules=rules,
-        audit=Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl",
+        audit=audit,
         privacy=Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl",
         account=account_of(_beside(folder, config.data)) if config.data else setup.dataset.sha256,
         columns=tuple(column.name for column in setup.dataset.inputs.columns),

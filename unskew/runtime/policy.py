@@ -7,7 +7,9 @@ the answer leaves.
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,6 +101,40 @@ class Rules:
                     f"method {label} ({name}) sends without noise that could be accounted for, and {self.where} has "
                     f"max_epsilon = {policy.max_epsilon:g}; set the method's dp, or leave it out"
                 )
+
+    def check_steps(self, steps: Mapping[str, Collection[str]]) -> None:
+        """Refuse an experiment with a method none of whose steps may be answered.
+
+        Args:
+            steps: Names of the steps of methods, by label.
+
+        Raises:
+            ConfigError: Naming the first method, the file and the key.
+        """
+        allowed = self.policy.steps
+        for label, names in steps.items():
+            if allowed is not None and names and not set(allowed) & set(names):
+                raise ConfigError(
+                    f"method {label} has the steps {', '.join(names)}, and {self.where} allows none of them: "
+                    f"steps = {list(allowed)}"
+                )
+
+    def check_audit(self, path: Path) -> None:
+        """Refuse an audit log that cannot be written; nothing is left where there is none yet.
+
+        Raises:
+            ConfigError: Naming the log, the file and the key.
+        """
+        try:
+            if path.exists():
+                os.close(os.open(path, os.O_RDWR | os.O_APPEND))
+            else:
+                tempfile.TemporaryFile(dir=next(p for p in path.absolute().parents if p.exists())).close()
+        except OSError as error:
+            source = f" ({self.where}: audit)" if self.policy.audit else ""
+            raise ConfigError(
+                f"cannot write the audit log {path}{source}: {error.strerror}; mend its rights, or name another"
+            ) from None
 
     def check_step(self, step: str) -> None:
         """Refuse a step that may not be answered.
