@@ -280,3 +280,40 @@ def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_
     (tmp_path / "folder" / "x_train.npy").write_bytes(one.read_bytes())
     assert account_of(f"folder:{tmp_path / 'folder'}") != ""
     assert account_of("digits") == ""
+
+
+def test_a_client_says_how_its_own_file_is_written(tmp_path: Path) -> None:
+    frames = tables(tmp_path)
+    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    folder = site(tmp_path, 0, {"columns": columns})
+    before = open_client(folder)
+    rows = before.open_setup(0).trainer.device_data.x
+    frames["basel"].write_csv(tmp_path / "basel.csv", separator=";", decimal_comma=True)
+    open_client.cache_clear()
+    with pytest.raises(DataError, match=r"decimal = ','.* Here you can change your file and client\.toml \(separator,"):
+        open_client(folder)
+    with (folder / "client.toml").open("a") as f:
+        f.write('decimal = ","\n')
+    after = open_client(folder)
+    assert torch.equal(after.open_setup(0).trainer.device_data.x, rows)
+    assert after.info.config == before.info.config
+    with (folder / "client.toml").open("a") as f:
+        f.write('thousands = "x"\n')
+    open_client.cache_clear()
+    with pytest.raises(ConfigError, match="thousands must be"):
+        open_client(folder)
+
+
+def test_a_client_that_lacks_a_class_is_told_what_the_coordinator_can_do(tmp_path: Path) -> None:
+    frames = tables(tmp_path)
+    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    frames["basel"].filter(polars.col("sick") == "yes").write_csv(tmp_path / "basel.csv")
+    folder = site(tmp_path, 0, {"columns": columns})
+    written = (folder / "experiment.toml").read_text().replace("[task]", '[task]\nkind = "binary"')
+    (folder / "experiment.toml").write_text(written)
+    text = r"got 1 \(yes\); a client may lack a class: name all in task\.data_options\.classes .*coordinator's to"
+    with pytest.raises(ConfigError, match=text):
+        open_client(folder)
+    named = written.replace("[task.data_options]", '[task.data_options]\nclasses = ["no", "yes"]')
+    (folder / "experiment.toml").write_text(named)
+    assert open_client(folder).info.classes == ("no", "yes")

@@ -14,7 +14,7 @@ from unskew.data.preprocess import check_agreed
 from unskew.data.sources import FILES
 from unskew.data.tables import ENDINGS
 from unskew.deploy.settings import ClientConfig, own_state, read_rules, read_settings
-from unskew.errors import ConfigError, WireError
+from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.keys import Key
 from unskew.protocol import hook, steps_of
@@ -60,12 +60,13 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
                 f'data must say where this client\'s own data lie, for example data = "npz:/absolute/path/own.npz" '
                 f"({path})"
             )
-        task = replace(experiment.task, data=_beside(folder, config.data), data_dir=config.data_dir)
-        if task.data.partition(":")[0] in ENDINGS:
-            task = replace(task, data_options={**task.data_options, "alone": True})
-        setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
-        if task.preprocess is not None:
-            check_agreed(task.preprocess, setup.dataset.inputs)
+        try:
+            setup = own_setup(experiment, config, folder)
+        except (ConfigError, DataError) as error:
+            raise type(error)(
+                f"{error}.  Here you can change your file and {path.name} (separator, thousands and decimal say how "
+                f"the file is written); what {config.experiment} says is the coordinator's to change, who packs again"
+            ) from error
         data = setup.dataset.sha256
         feds = [own_data(experiment, setup, config, seed) for seed in experiment.seeds]
     else:
@@ -126,6 +127,25 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         account=account_of(_beside(folder, config.data)) if config.data else setup.dataset.sha256,
         columns=tuple(column.name for column in setup.dataset.inputs.columns),
     )
+
+
+def own_setup(experiment: Experiment, config: ClientConfig, folder: Path) -> Setup:
+    """Read a client's own data and build the network for them.
+
+    Raises:
+        ConfigError, DataError: If they cannot be used, or the experiment lacks a number that all must agree on.
+    """
+    task = replace(experiment.task, data=_beside(folder, config.data or ""), data_dir=config.data_dir)
+    written = {key: getattr(config, key) for key in ("separator", "thousands", "decimal")}
+    written = {key: value for key, value in written.items() if value is not None}
+    if task.data.partition(":")[0] in ENDINGS:
+        task = replace(task, data_options={**task.data_options, **written, "alone": True})
+    elif written:
+        raise ConfigError(f"{', '.join(written)} of client.toml say how a CSV file is written, and data is {task.data}")
+    setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
+    if task.preprocess is not None:
+        check_agreed(task.preprocess, setup.dataset.inputs)
+    return setup
 
 
 def account_of(source: str) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Ge, Gt, Interval
 
 from unskew import schema
+from unskew.data.numerals import Decimal, Thousands
 from unskew.errors import ConfigError, DeployError
 from unskew.runtime.policy import Rules, SitePolicy
 
@@ -71,6 +72,7 @@ class ClientConfig:
         data: The client's own data, in the syntax of `task.data`, a path absolute or relative to the client's folder.
             None takes the client's part of the experiment's split; an empty text must be filled in before the start.
         data_dir: Folder of named data sets.
+        separator, thousands, decimal: How this client's CSV file is written, where it is not as the experiment says.
         metrics: False keeps losses, counts of trained examples and own evaluations from the server.
     """
 
@@ -79,6 +81,9 @@ class ClientConfig:
     experiment: str = "experiment.toml"
     data: str | None = None
     data_dir: str | None = None
+    separator: str | None = None
+    thousands: Thousands | None = None
+    decimal: Decimal | None = None
     metrics: bool = True
 
 

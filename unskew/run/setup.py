@@ -149,6 +149,8 @@ def counted(config: TaskConfig, dataset: Dataset, one_client: bool = False) -> D
     loss = config.loss or next(iter(kind.losses))
     skipped = one_client and kind.needs_all_clients
     wrong = "" if skipped else kind.check(dataset.y_train.numpy(), dataset.outputs, loss)
+    if wrong and one_client and kind.targets.classes and "classes" not in config.data_options:
+        wrong = f"{wrong.partition(';')[0]}; a client may lack a class: name all in task.data_options.classes"
     if wrong:
         raise ConfigError(f"task.kind = {kind.name!r} {wrong} ({dataset.name})")
     weights = config.class_weights
