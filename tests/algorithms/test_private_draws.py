@@ -181,8 +181,9 @@ def test_the_mask_of_a_sum_is_a_private_draw() -> None:
 
 def test_in_a_simulation_private_draws_follow_from_the_seed() -> None:
     population, _ = recipe.world("perceptron", False)
-    me, later = (population.me(2, t, Key(3) / "round" / t) for t in (1, 2))
-    assert me.private == me.key
+    me, later = (population.me(2, t, Key(3) / "round" / t, "train") for t in (1, 2))
+    assert me.private == population.me(2, 1, Key(3) / "round" / 1, "train").private
+    assert me.private not in (me.key, later.private, population.me(2, 1, Key(3) / "round" / 1, "other").private)
     assert me.private_fixed == later.private_fixed != population.me(1, 1, Key(3)).private_fixed
     states = [wire.encode(s.round(s.start(), 1)[0]) for s in (simulated(FEDDISTR, True) for _ in range(2))]
     assert states[0] == states[1]
