@@ -604,6 +604,16 @@ def test_a_client_with_other_input_columns_takes_no_part(
     assert f"(its columns, in order: {', '.join(theirs)})" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("sent", [("a" * 10**6,), ("0" * 64,), ("0" * 64, "G" * 64), ("0" * 64,) * 3])
+def test_columns_that_are_no_hashes_are_not_kept(sent: tuple[str, ...], tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    info = dataclasses.replace(there.client_runtime(0).info, columns=sent)
+    wrong = there.membership.expected.differs(info)
+    assert wrong is not None
+    assert "must be two SHA-256" in wrong
+    assert len(wrong) < 200
+
+
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     known = {2: DataIdentity("other rows", False)}

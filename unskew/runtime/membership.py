@@ -6,6 +6,7 @@ client's number belongs to a node only as long as that node is connected.
 
 import hashlib
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -106,6 +107,8 @@ def columns_hash(columns: Sequence[Column]) -> tuple[str, ...]:
 
 def _other_columns(theirs: tuple[str, ...], ours: tuple[str, ...], whose: str) -> str | None:
     """Describe how a client's columns differ from others by their hashes; None if not, or if either has no names."""
+    if theirs and not (len(theirs) == 2 and all(re.fullmatch("[0-9a-f]{64}", one) for one in theirs)):
+        return f"{COLUMNS} must be two SHA-256, got {_short(theirs)}"
     if theirs == ours or not theirs or not ours:
         return None
     how = (
