@@ -20,7 +20,7 @@ import unskew as us
 from unskew.data.inputs import Inputs
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment
-from unskew.models import build
+from unskew.models import TABLE, build
 from unskew.record.logs import rows
 from unskew.run import loop, models
 from unskew.run import setup as run_setup
@@ -344,3 +344,71 @@ def test_predict_and_save_need_a_model_that_says_what_it_is(tmp_path: Path) -> N
         predict(nn.Linear(2, 2), np.zeros((1, 2)))
     with pytest.raises(ConfigError, match=r"load_model or history\.model"):
         save_model(nn.Linear(2, 2), tmp_path / "x.safetensors")
+
+
+HOSTILE = {
+    "a wide layer": ({"model_options": {"hidden": [1 << 17, 1 << 17]}}, "is not the network that was trained"),
+    "a wide input": ({"input_shape": [1 << 40]}, "is not the network that was trained"),
+    "sizes nobody can count": ({"model_options": {"hidden": [1 << 62]}, "input_shape": [1 << 62]}, "cannot be built"),
+    "a number beyond 64 bits": ({"model_options": {"hidden": [10**30]}}, "cannot be built"),
+    "many layers": (
+        {"model_options": {"hidden": [1] * 200_000}},
+        "200,000 values of option hidden and",
+    ),
+    "many dimensions": ({"input_shape": [1] * 200_000}, "200,000 sizes of an example and holds 4 tensors"),
+    "a layer in a loop": (
+        {"model": "char_lstm", "model_options": {"layers": 10**9}, "input_shape": [4]},
+        "1,000,000,000 layers and holds 4 tensors",
+    ),
+    "tensors that the file lacks": ({"layers": ["head.weight", "head.bias"]}, "lacks body.*, which model mlp has"),
+}
+
+
+@pytest.mark.parametrize(("changes", "text"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("form", ["file", "folder"])
+def test_a_network_larger_than_its_file_is_never_built(
+    form: str, changes: dict[str, Any], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known from names and shapes alone, which need no memory."""
+    network = build("mlp", (4,), 2)
+    weights = {name: t.detach() for name, t in network.named_parameters()}
+    task = TaskCard("mlp", {}, (4,), ("a", "b"), Inputs(), tuple(weights))
+    models.save(tmp_path / "models", task, CellCard("fedavg", 0, 1, None), weights, [])
+    path = tmp_path if form == "folder" else tmp_path / "model.safetensors"
+    if form == "folder":
+        card = tmp_path / "models" / "task.json"
+        card.write_text(json.dumps(json.loads(card.read_text()) | changes))
+    else:
+        models.export(tmp_path, path, "fedavg", None, None)
+        with safetensors.safe_open(path, "pt") as file:
+            about = json.loads(file.metadata()["unskew"])
+        about["task"] |= changes
+        safetensors.torch.save_file(weights, path, {"unskew": json.dumps(about)})
+    made: list[torch.device] = []
+    real = models.models.build
+
+    def watched(*args: Any, **options: Any) -> nn.Module:
+        module = real(*args, **options)
+        made.extend(t.device for t in module.parameters())
+        return module
+
+    monkeypatch.setattr(models.models, "build", watched)
+    with pytest.raises(ConfigError, match=text):
+        load_model(path)
+    assert all(device.type == "meta" for device in made)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_network_can_be_measured_without_memory(name: str) -> None:
+    for shape in ((3, 32, 32), (784,)):
+        try:
+            expected = build(name, shape, 10)
+        except ConfigError:
+            continue
+        with torch.device("meta"):
+            measured = build(name, shape, 10)
+        assert {k: t.shape for k, t in measured.named_parameters()} == {
+            k: t.shape for k, t in expected.named_parameters()
+        }
+        return
+    raise AssertionError(f"no shape fits {name}")

@@ -37,6 +37,7 @@ from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId, Layout
 from unskew.tree import Params
+from unskew.words import counted, some
 
 TASK = "task.json"
 PIECE = 1 << 24
@@ -307,7 +308,7 @@ def load_model(
     """
     path = Path(path)
     card, tensors = _read_file(path) if path.is_file() else _read_folder(path, method, client, seed)
-    return _with_weights(_network(card.task, network, path, allow_code), card, tensors)
+    return _with_weights(_network(card.task, network, path, allow_code, tensors), card, tensors)
 
 
 def predict(
@@ -550,7 +551,7 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
 
 
 def _network(
-    task: TaskCard, given: nn.Module | Callable[[], nn.Module] | None, path: Path, allow_code: bool
+    task: TaskCard, given: nn.Module | Callable[[], nn.Module] | None, path: Path, allow_code: bool, tensors: Params
 ) -> nn.Module:
     if not allow_code:
         tasks.KINDS.permit(task.kind, "task.kind", str(path))
@@ -563,24 +564,68 @@ def _network(
             if not allow_code:
                 models.MODELS.permit(task.model, "model", str(path))
             width = tasks.kind_of(task.kind).width(len(task.classes))
+            if task.model in models.TABLE:
+                _check_size(task, width, path, tensors)
             return models.build(task.model, task.input_shape, width, **task.model_options)
         except ConfigError as error:
             raise ConfigError(f"{error}; or give load_model the network, as in network=Net") from None
+
+
+MOST_DIMENSIONS = 8
+"""Dimensions of an example up to which a model file is believed whatever it holds."""
+
+
+def _check_size(task: TaskCard, width: int, path: Path, tensors: Params) -> None:
+    """Refuse a network that is larger than its file, before memory is taken for it.
+
+    Raises:
+        ConfigError: If an option is out of range, or a tensor is missing in the file or has another shape there.
+    """
+    most = max(len(tensors), MOST_DIMENSIONS)
+    counts = {"sizes of an example": len(task.input_shape)}
+    for key, value in task.model_options.items():
+        if isinstance(value, list | tuple):
+            counts[f"values of option {key}"] = len(value)
+        elif key == "layers" and isinstance(value, int):
+            counts["layers"] = value
+    for name, count in counts.items():
+        if count > most:
+            raise ConfigError(f"{path} names {count:,} {name} and holds {counted(len(tensors), 'tensor')}")
+    try:
+        with torch.device("meta"):
+            network = models.build(task.model, task.input_shape, width, **task.model_options)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # sizes that PyTorch cannot count
+        raise ConfigError(f"{path} describes a network that cannot be built: {_first_line(error)}") from None
+    _check_tensors(network, task, tensors)
+    # Counters of batches never travel, and the file has none.
+    extra = [name for name, t in _tensors(network).items() if name not in task.layers and t.numel() > 1]
+    if extra:
+        raise ConfigError(f"{path} lacks {some(extra)}, which model {task.model} has")
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[0].split())[:120]
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _with_weights(module: nn.Module, card: ModelCard, tensors: Params) -> nn.Module:
+def _check_tensors(module: nn.Module, task: TaskCard, tensors: Params) -> None:
+    """Refuse a network whose tensors are not those that were trained."""
     present = _tensors(module)
-    for layer in card.task.layers:
+    for layer in task.layers:
         shape = tuple(tensors[layer].shape) if layer in tensors else None
         if layer not in present or shape != tuple(present[layer].shape):
             has = tuple(present[layer].shape) if layer in present else "no such tensor"
             raise ConfigError(
                 f"{type(module).__name__} is not the network that was trained: {layer} must be {shape}, got {has}"
             )
+
+
+def _with_weights(module: nn.Module, card: ModelCard, tensors: Params) -> nn.Module:
+    _check_tensors(module, card.task, tensors)
+    present = _tensors(module)
     with torch.no_grad():
         for layer in card.task.layers:
             present[layer].copy_(tensors[layer])
