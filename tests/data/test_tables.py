@@ -19,7 +19,7 @@ import unskew as us
 from unskew import api
 from unskew.data import Dataset, load, own, tables
 from unskew.data.dataset import refitted
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import GAPS, Inputs
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.split import Natural
 from unskew.errors import ConfigError, DataError, DataWarning, UnskewError
@@ -321,6 +321,26 @@ def test_a_gap_word_is_a_gap_for_the_trained_model_too(tmp_path: Path) -> None:
     assert not torch.equal(old.prepare([{"a": -99, "b": 0.5}]), gap)
 
 
+@pytest.mark.parametrize("word", ["?", "NA", ""])
+def test_words_that_mean_a_gap_in_every_csv_file_are_gaps_for_the_trained_model_too(word: str, tmp_path: Path) -> None:
+    """Another reader leaves them where they are; of a column of numbers it then makes words."""
+    path = exported(tmp_path, "site,a,b,y", f"Bern,{word},,k0", "Bern,,0.5,k0", f"Bern,1.5,{word},k0")
+    inputs = load(path, None, {"target": "y", "client": "site"}, Preprocess()).inputs
+    gap = inputs.prepare({"a": [None, 1.5], "b": [0.5, None]})
+    assert torch.equal(inputs.prepare({"a": [word, "1.5"], "b": ["0.5", word]}), gap)
+    assert torch.equal(inputs.prepare([{"a": word, "b": 0.5}, {"a": 1.5, "b": word}]), gap)
+
+
+def test_a_word_that_was_learnt_from_a_table_stays_a_word(tmp_path: Path) -> None:
+    frame = polars.DataFrame(
+        {"smoker": ["yes", "?"] * 20, "age": [40.0, 50.0] * 20, "y": [0, 1] * 20, "site": ["A"] * 20 + ["B"] * 20}
+    )
+    inputs = own.dataset(frame, target="y", client="site", preprocess=Preprocess()).inputs
+    assert "?" in inputs.columns[0].values
+    known, gap = inputs.prepare([{"smoker": "?", "age": 40.0}, {"smoker": None, "age": 40.0}])
+    assert not torch.equal(known, gap)
+
+
 def test_a_word_of_a_category_that_means_a_gap_is_one_for_the_model(tmp_path: Path) -> None:
     path = exported(tmp_path, "site,a,b,y", "Bern,9,0.5,k0")
     rules = Preprocess(columns={"a": ColumnRule(kind="category")})
@@ -497,7 +517,7 @@ WORDS = st.sampled_from(
 def test_dates_are_found_as_polars_finds_them(columns: dict[str, list[str]]) -> None:
     """`try_parse_dates` over the whole file is the reference; it takes seventeen seconds for half a million rows."""
     text = polars.DataFrame(columns).write_csv().encode()
-    options: Any = {"null_values": list(tables.GAPS), "infer_schema_length": None}
+    options: Any = {"null_values": list(GAPS), "infer_schema_length": None}
     try:
         there = polars.read_csv(text, try_parse_dates=True, **options)
     except polars.exceptions.PolarsError:

@@ -18,6 +18,9 @@ from unskew.words import counted, separate_classes, some, spelling_variants
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
+GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
+"""Words of a CSV file that mean that there is no value."""
+
 Array = npt.NDArray[Any]
 RawTable = Mapping[str, Array]
 """Columns by name, of one length: numbers as float64 with NaN for a gap, or words as objects with None for a gap."""
@@ -191,7 +194,9 @@ class Inputs:
                 "columns were scaled or filled with each client's own numbers: say whose rows these are, as in "
                 f"client={self.clients[0]!r} (clients: {', '.join(self.clients[:8])})"
             )
-        table = raw_table(x, [column.name for column in self.columns], self.gaps)
+        # A table that was trained on may have held the word itself; in a CSV file it meant a gap.
+        gaps = {c.name: (*self.gaps, *(one for one in GAPS if one not in c.values)) for c in self.columns}
+        table = raw_table(x, list(gaps), gaps)
         return torch.from_numpy(prepared(self.columns, table, 0))
 
     def _texts(self, x: Sequence[str]) -> Tensor:
@@ -217,17 +222,18 @@ def prepared(
         return np.ascontiguousarray(np.concatenate(parts, 1), np.float32)
 
 
-def raw_table(x: Any, names: Sequence[str], gaps: Sequence[str] = ()) -> dict[str, Array]:
+def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]] | None = None) -> dict[str, Array]:
     """Named columns of a DataFrame, a mapping of columns, rows (mappings), one row, or an array (N, columns) by place.
 
     Args:
         x: The rows.
         names: Their columns.
-        gaps: As in `raw_column`.
+        gaps: Those of each column, as in `raw_column`; by default none.
 
     Raises:
         DataError: If there is no such column, or a value is neither a number nor a word.
     """
+    of = gaps or {}
     if isinstance(x, Mapping) and x and all(isinstance(v, str) or not hasattr(v, "__len__") for v in x.values()):
         x = [x]  # one row
     if isinstance(x, list | tuple) and x and all(isinstance(row, Mapping) for row in x):
@@ -238,12 +244,12 @@ def raw_table(x: Any, names: Sequence[str], gaps: Sequence[str] = ()) -> dict[st
             raise DataError(
                 f"inputs must be rows of {len(names)} columns ({', '.join(names)}), got shape {values.shape}"
             )
-        return {name: raw_column(values[:, i], name, gaps) for i, name in enumerate(names)}
+        return {name: raw_column(values[:, i], name, of.get(name, ())) for i, name in enumerate(names)}
     known = [str(name) for name in (x.columns if hasattr(x, "columns") else x)]
     for name in names:
         if name not in known:
             raise DataError(f"inputs have no column {name!r}{did_you_mean(name, known)} (columns: {', '.join(known)})")
-    return {name: raw_column(x[name], name, gaps) for name in names}
+    return {name: raw_column(x[name], name, of.get(name, ())) for name in names}
 
 
 def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
@@ -382,8 +388,10 @@ def _as(kind: str, values: Array, name: str) -> Array:
     if kind == "category" and values.dtype.kind == "f":
         return np.array([None if value != value else word(value) for value in values.tolist()], object)
     if kind == "number" and values.dtype.kind == "O":
-        if any(value is not None for value in values):
-            one = next(value for value in values if value is not None)
+        known = [value for value in values if value is not None]
+        one = next((value for value in known if value_of(value) is None), None)
+        if one is not None:
             raise DataError(f"column {name!r} must hold numbers, like those the model was trained on, got {one!r}")
-        return np.full(len(values), np.nan)
+        # Of a column with a gap that it does not know, a reader makes words.
+        return np.array([np.nan if value is None else value_of(value) for value in values], np.float64)
     return values

@@ -27,7 +27,7 @@ from unskew.data import own
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.hub import image_of
-from unskew.data.inputs import gap_numbers, raw_column
+from unskew.data.inputs import GAPS, gap_numbers, raw_column
 from unskew.data.numerals import ANY, BETWEEN, Decimal, Notation, Thousands, declared, refused, value_of
 from unskew.data.places import Place, by_number, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
@@ -37,9 +37,6 @@ from unskew.tasks.targets import CLASS, Targets
 
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
-GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
-"""Words of a CSV file that mean that there is no value."""
-
 NO_UTF8 = "it is not in UTF-8; save it as CSV UTF-8, as Excel calls it"
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
