@@ -275,6 +275,27 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no clients": ({}, {}, "has no client"),
     "a client that is no pair": ({"a": X}, {}, r"client a must be a pair \(x, y\)"),
     "clients of two shapes": ({"a": (X, Y), "b": (X[:, :2], Y)}, {}, r"client b have shape \(2,\), those of client a"),
+    "clients of one name": ({1: (X, Y), "1": (X, Y)}, {}, "clients 1 and '1' have one name when written out"),
+    "numbers and words": (
+        {"a": (X, Y), "b": (X, np.array(["well", "sick"])[Y % 2])}, {},
+        "labels of client a are numbers, such as .*, those of client b words, such as",
+    ),
+    "numbers as words": (
+        {"a": (X, Y.astype(float)), "b": (X, Y.astype(str))}, {}, "of client a are numbers.* of client b words"
+    ),
+    "truths and words": (
+        {"a": (X, Y > 0), "b": (X, list(map(str, Y > 0)))}, {}, "of client a are true or false.* of client b words"
+    ),
+    "truths and codes": (
+        {"a": (X, Y > 0), "b": (X, (Y > 0) + 1)}, {}, "of client a are true or false.* of client b numbers"
+    ),
+    "pixels of two scales": (
+        {"a": (PIXELS, Y), "b": (PIXELS / 255, Y)}, {},
+        r"client a are whole numbers \(uint8\) from 0 to 255, those of client b numbers \(float64\) from 0 to 1;",
+    ),
+    "flat pixels of two scales": (
+        {"a": (X, Y), "b": (X.astype(np.uint8), Y)}, {}, "client a are numbers .* of client b whole numbers"
+    ),
     "an empty client": ({"a": (X, Y), "b": (X[:0], Y[:0])}, {}, "client b has no examples"),
     "a target of arrays": ((X, Y), {"target": "y"}, "name columns of a table, and a tuple of 2 has none"),
     "no test part": ((X, Y), {"test_fraction": 0.0}, "no test part and test_fraction is 0"),

@@ -540,7 +540,12 @@ def _of_clients(data: Mapping[Any, Any]) -> _Examples:
     """Examples from {client: (x, y)}, clients in the order given."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
-    pairs = {str(name): _pair(pair, f"client {name}") for name, pair in data.items()}
+    pairs: dict[str, tuple[_Array, _Array]] = {}
+    for name, pair in data.items():
+        if str(name) in pairs:
+            twin = next(other for other in data if str(other) == str(name))
+            raise DataError(f"clients {twin!r} and {name!r} have one name when written out; rename one of them")
+        pairs[str(name)] = _pair(pair, f"client {name}")
     shapes = {name: x.shape[1:] for name, (x, _) in pairs.items()}
     first = next(iter(shapes))
     for name, shape in shapes.items():
@@ -548,9 +553,47 @@ def _of_clients(data: Mapping[Any, Any]) -> _Examples:
             raise DataError(f"examples of client {name} have shape {shape}, those of client {first} {shapes[first]}")
         if len(pairs[name][1]) == 0:
             raise DataError(f"client {name} has no examples; leave it out")
+        _check_alike(first, pairs[first], name, pairs[name])
     clients = [name for name, (_, y) in pairs.items() for _ in range(len(y))]
     x, y = (np.concatenate(part) for part in zip(*pairs.values(), strict=True))
     return _Examples("arrays", x, y, clients, tuple(pairs))
+
+
+def _check_alike(first: str, of_first: tuple[_Array, _Array], name: str, of_name: tuple[_Array, _Array]) -> None:
+    """Refuse two clients whose inputs or labels are of different kinds, which one array would hide.
+
+    Whole numbers beside others are refused where they are bytes or images: one client's pixels then reach from 0 to
+    255 and another's, in all likelihood, from 0 to 1.
+    """
+    (x, y), (x_name, y_name) = of_first, of_name
+    if (x.dtype.kind == "f") != (x_name.dtype.kind == "f") and (x.ndim > 2 or np.uint8 in (x.dtype, x_name.dtype)):
+        raise DataError(
+            f"examples of client {first} are {_range(x)}, those of client {name} {_range(x_name)}; bring "
+            "all to one scale"
+        )
+    kinds, kinds_name = _kinds(y), _kinds(y_name)
+    if len(kinds) == len(kinds_name) == 1 and kinds != kinds_name:
+        (one,), (other,) = kinds, kinds_name
+        raise DataError(
+            f"labels of client {first} are {one}, such as {y.flat[0]}, those of client {name} {other}, such as "
+            f"{y_name.flat[0]}; write them alike"
+        )
+
+
+def _range(x: _Array) -> str:
+    what = "numbers" if x.dtype.kind == "f" else "whole numbers"
+    return f"{what} ({x.dtype}) from {x.min():g} to {x.max():g}" if x.size else f"{what} ({x.dtype})"
+
+
+def _kinds(labels: _Array) -> set[str]:
+    """What labels are; of missing ones nothing is known."""
+    if labels.dtype.kind != "O":
+        return {{"b": "true or false", "U": "words"}.get(labels.dtype.kind, "numbers")}
+    return {
+        "words" if isinstance(label, str) else "true or false" if isinstance(label, bool | np.bool_) else "numbers"
+        for label in labels.flat
+        if not is_gap(label)
+    }
 
 
 # ---------------------------------------------------------------- tables
