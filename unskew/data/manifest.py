@@ -54,7 +54,7 @@ def read_manifest(path: Path) -> Manifest:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"the manifest {path.absolute()} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"the manifest {path} is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         got = content.get("schema") if isinstance(content, dict) else type(content).__name__

@@ -71,6 +71,7 @@ _T = TypeVar("_T")
 _UNREADABLE = (
     OSError,
     EOFError,
+    RecursionError,
     ValueError,
     KeyError,
     NotImplementedError,

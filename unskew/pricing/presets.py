@@ -48,7 +48,7 @@ def preset(name: str) -> PricingPreset:
         table = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; choose {', '.join(PRESETS)}, or write it") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     preset = table.pop("preset", "paper")
     if not isinstance(preset, str) or preset not in PRESETS:

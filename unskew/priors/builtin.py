@@ -315,7 +315,7 @@ def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -
         with Key(0).ambient():
             networks = Networks(len(words))
         networks.load_state_dict(tensors)
-    except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{file} does not hold this version's built-in prior: {reason}; {again}") from None
     lacking = {PHOTO, NULL, THING} - set(words)
@@ -334,7 +334,7 @@ def read_card(folder: Path | None = None) -> dict[str, Any]:
     file = (Path(__file__).parent / "weights" if folder is None else folder) / CARD
     try:
         card = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"the prior's card {file} cannot be read: {error}; unskew prior train writes one") from None
     if not isinstance(card, dict) or not isinstance(card.get("sha256"), str):
         raise DataError(f"{file} is not the card of a prior: it names no sha256; unskew prior train writes one")

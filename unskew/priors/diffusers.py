@@ -265,7 +265,7 @@ def _look(folder: Path) -> None:
         )
     try:
         index = json.loads((folder / "model_index.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{folder / 'model_index.json'} cannot be read: {error}") from None
     _check_index(str(folder), index)
     for part in _PARTS:

@@ -354,7 +354,7 @@ def document(path: Path, kind: type[T]) -> T:
         json.loads(text)
     except json.JSONDecodeError as error:
         raise refusal(path, error.lineno, f"not JSON ({error.msg})") from None
-    except ValueError as error:  # an integer of thousands of digits
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits
         raise refusal(path, None, f"not JSON ({error})") from None
     raise refusal(path, None, "not JSON")
 

@@ -226,7 +226,7 @@ def configured(record: Record) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(record.config)
-    except tomllib.TOMLDecodeError as e:
+    except (tomllib.TOMLDecodeError, RecursionError) as e:
         raise RunError(f"{record.folder / 'config.toml'} is not TOML: {e}; restore it or run again") from None
 
 

@@ -192,7 +192,7 @@ def _read(path: Path) -> Saved:
 def _object(path: Path, name: str, sha256: str | None = None) -> dict[str, Any]:
     try:
         value = json.loads(_content(path, name, sha256))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path / name} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise RunError(f"{path / name} holds no JSON object")

@@ -324,7 +324,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise RunError(f"{path.parent} is not a run folder: it has no {path.name}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):
         raise RunError(f"{path} holds no JSON object; it was changed by another program")
