@@ -45,6 +45,7 @@ from unskew.data.inputs import (
 )
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_size, unagreed, unscaled
+from unskew.data.twins import twins
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
@@ -308,12 +309,15 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
             f"column {numbering[0]!r} {what}, and a model that trusts it learns nothing about new ones; leave "
             f"it out with leave_out = [{numbering[0]!r}]"
         )
-    both = repeated(x[train], x_test)
-    twins = len(x[train]) - len(np.unique(x[train], axis=0))
-    if both > 2 and both * train.sum() > 2 * twins * len(x_test):  # some rows are alike by nature
+    raw = data.raw
+    of_train = [*x[train].T] if raw is None else [values[train] for values in raw.train.values()]
+    of_test = [*x_test.T] if raw is None else [raw.test[name] for name in raw.train]
+    found = twins(of_train, of_test, data.labels.numpy()[train], data.y_test.numpy())
+    if found.copies:
+        by_chance = "hardly any" if found.expected < 0.5 else f"about {found.expected:,.0f}"
         sentences.append(
-            f"{both} of {len(x_test)} test rows stand in training, too: results on them are too good; give every row "
-            "to one part"
+            f"{found.seen:,} of {len(x_test):,} test rows stand in training, too, where chance makes {by_chance}: "
+            f"results on them are too good; give every row to one part"
         )
     return sentences
 
@@ -351,12 +355,6 @@ EXACT = 2.0**53
 
 FEW_ROWS = 5
 """Training rows below which a client is named in a warning."""
-
-
-def repeated(train: _Array, test: _Array) -> int:
-    """Number of test rows whose inputs stand among the training rows."""
-    known = {row.tobytes() for row in np.ascontiguousarray(train)}
-    return sum(row.tobytes() in known for row in np.ascontiguousarray(test))
 
 
 def _rows(

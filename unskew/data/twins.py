@@ -1,0 +1,104 @@
+"""Test rows that stand in training, too, told from rows that are alike by chance.
+
+A table of few or coarse columns has equal rows of different people.  How often chance makes a row is known from how
+often its rarest values occur:
+
+    e = n f_a f_b f_c     rows among n training rows that chance makes equal to a test row in its three rarest values
+
+More columns are not multiplied, because real ones depend on each other: people with one answer to a questionnaire give
+the others, too.
+Frequencies f_j are taken over different rows, so that copies do not vouch for each other.  Of a value that one row
+alone has, I. J. Good's estimate says how often it occurs: 2 N_2 / N_1 times, where N_r values occur r times; hardly
+ever, in a column of measurements that are all different.  Both counts are one more here, as few rows show little.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.data.inputs import Array
+from unskew.keys import Key
+
+IMPROBABLE = 0.01
+"""Equal training rows below which chance does not explain that a test row has one."""
+
+RAREST = 3
+"""Columns whose values are counted as independent."""
+
+BEYOND_CHANCE = 5
+"""Times as many improbable twins as chance makes over all test rows, from which on they are called copies."""
+
+MOST_UNSAID = 2
+"""Twins up to which nothing is said."""
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Test rows with an equal training row although chance hardly makes one.
+
+    Attributes:
+        seen: Their number.
+        expected: How many chance would have made.
+    """
+
+    seen: int
+    expected: float
+
+    @property
+    def copies(self) -> bool:
+        """True if they are too many for chance."""
+        return self.seen > MOST_UNSAID and self.seen > BEYOND_CHANCE * self.expected
+
+
+def twins(train: Sequence[Array], test: Sequence[Array], labels: Array, test_labels: Array) -> Twins:
+    """Count the test rows that stand in training though chance hardly makes them equal.
+
+    Args:
+        train, test: The columns of both, in one order: float64 with NaN, or objects with None, for a gap.
+        labels, test_labels: What is to be learnt of each row, (N,) or (N, k): equal rows of different labels are no
+            copies.
+    """
+    n = len(labels)
+    codes = [_codes(np.concatenate(pair)) for pair in zip(train, test, strict=True)]
+    keys = _keys(codes)
+    if np.isin(keys[n:], keys[:n]).sum() <= MOST_UNSAID:
+        return Twins(0, 0.0)
+    both = np.concatenate([labels, test_labels]).reshape(len(keys), -1)
+    whole = _keys([keys.view(np.int64), *(_codes(column) for column in both.T)])
+    known = np.isin(whole[n:], whole[:n])
+    first = np.unique(whole, return_index=True)[1]
+    rarest = np.ones((len(test_labels), RAREST))
+    for code in codes:
+        shares = _frequencies(code[first], int(code.max()) + 1)[code[n:]]
+        rarest = np.sort(np.column_stack([rarest, shares]))[:, :RAREST]
+    chance = n * rarest.prod(1)
+    improbable = chance < IMPROBABLE
+    return Twins(int((known & improbable).sum()), float(chance[improbable].sum()))
+
+
+def _codes(values: Array) -> npt.NDArray[np.int64]:
+    """A number for each different value; gaps are one."""
+    if values.dtype.kind == "O":
+        number: dict[object, int] = {}
+        return np.array([number.setdefault(value, len(number)) for value in values.tolist()], np.int64)
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _keys(codes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.uint64]:
+    """A number of 64 bits for each row, equal for equal rows; else different, but once in 10^7 such tables."""
+    drawn = (Key(0) / "twins").numpy().integers(1 << 63, size=len(codes), dtype=np.uint64)
+    keys = np.zeros(len(codes[0]), np.uint64)
+    for code, factor in zip(codes, drawn * np.uint64(2) + np.uint64(1), strict=True):
+        keys += code.view(np.uint64) * factor
+    return keys
+
+
+def _frequencies(codes: npt.NDArray[np.int64], values: int) -> npt.NDArray[np.float64]:
+    """Share of rows that have each value, those that are seen once as Good estimates it."""
+    times = np.bincount(codes, minlength=values)
+    once, twice = int((times == 1).sum()), int((times == 2).sum())
+    shares = times / len(codes)
+    shares[times == 1] *= min(1.0, 2 * (twice + 1) / (once + 1))
+    return np.asarray(shares, np.float64)
