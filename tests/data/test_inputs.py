@@ -18,7 +18,7 @@ def npz(path: Path, x: np.ndarray) -> str:
     return f"npz:{path}"
 
 
-@pytest.mark.parametrize("shape", [(12, 5, 4), (12, 5, 4, 3)])
+@pytest.mark.parametrize("shape", [(12, 5, 4), (12, 5, 4, 3), (12, 3, 5, 4), (12, 1, 5, 4), (12, 3, 5, 3)])
 def test_images_become_the_very_tensors_that_were_trained_on(shape: tuple[int, ...], tmp_path: Path):
     x = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     dataset = load(npz(tmp_path / "x.npz", x))
@@ -48,7 +48,7 @@ def test_texts_become_the_ids_of_the_words_that_were_trained_on():
     ("inputs", "x", "text"),
     [
         (Inputs("images", (0.5,), (0.1,)), np.zeros((2, 4, 4, 3)), r"shape \(N, H, W\), like .* got \(2, 4, 4, 3\)"),
-        (Inputs("images", (0.5,) * 3, (0.1,) * 3), np.zeros((2, 3, 4, 4)), r"shape \(N, H, W, 3\)"),
+        (Inputs("images", (0.5,) * 3, (0.1,) * 3), np.zeros((2, 5, 4, 4)), r"shape \(N, H, W, 3\)"),
         (Inputs("images", (0.5,), (0.1,)), np.full((2, 4, 4), 0.3), "whole values from 0 to 255"),
         (Inputs("images", (0.5,), (0.1,)), np.full((2, 4, 4), -1), "whole values from 0 to 255"),
         (Inputs(), ["a text"], "a batch of numbers"),

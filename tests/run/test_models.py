@@ -208,6 +208,17 @@ def test_predict_takes_raw_inputs_and_answers_with_class_names(run: Path) -> Non
     assert set(answers) <= set("0123456789")
 
 
+@pytest.mark.parametrize("shape", [(8, 9), (8, 9, 3), (3, 8, 9), (1, 8, 9)], ids=str)
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_predict_takes_the_very_array_that_was_trained_on(shape: tuple[int, ...], dtype: str) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (24, *shape)).astype(dtype)
+    y = np.arange(24) % 2
+    history = us.simulate(
+        us.FedAvg(), data={"a": (x[:12], y[:12]), "b": (x[12:], y[12:])}, model="cnn_small", rounds=1, progress=False
+    )
+    assert len(predict(history.model("fedavg"), x)) == 24
+
+
 def test_probabilities_are_those_the_network_was_trained_to_give(run: Path) -> None:
     model = load_model(run, "hcct", client=2)
     rows = predict(model, IMAGES[:40], batch_size=7, probabilities=True)

@@ -152,8 +152,9 @@ class Inputs:
         """The tensor a network takes for a batch of raw inputs.
 
         Args:
-            x: Images (N, H, W) or (N, H, W, channels) with whole values from 0 to 255; texts; an array of numbers; or a
-                DataFrame, a mapping of columns, a row (mapping) or a list of rows, with the columns trained on.
+            x: Images (N, H, W), (N, H, W, channels) or (N, channels, H, W) with whole values from 0 to 255; texts; an
+                array of numbers; or a DataFrame, a mapping of columns, a row (mapping) or a list of rows, with the
+                columns trained on.
             client: Name of the client whose rows they are, where each client's were scaled with its own numbers.
 
         Raises:
@@ -173,6 +174,8 @@ class Inputs:
     def _images(self, x: npt.NDArray[Any]) -> Tensor:
         channels = len(self.mean)
         batch = x[..., None] if x.ndim == 3 else x
+        if batch.ndim == 4 and batch.shape[1] == channels and batch.shape[3] not in (1, 3):  # as arrays are read
+            batch = np.moveaxis(batch, 1, 3)
         if batch.ndim != 4 or batch.shape[3] != channels:
             shape = "(N, H, W)" if channels == 1 else f"(N, H, W, {channels})"
             raise DataError(

@@ -324,8 +324,9 @@ def predict(
     names of those that apply, of sequences the token that follows.
 
     Args:
-        x: Inputs as they were given for training: uint8 images (N, H, W) or (N, H, W, 3), texts, numbers (N, ...), or
-            a table or a row of it, with the columns that were trained on, which are filled and scaled as in training.
+        x: Inputs as they were given for training: images (N, H, W), (N, H, W, 3) or (N, C, H, W), texts, numbers
+            (N, ...), or a table or a row of it, with the columns that were trained on, which are filled and scaled as
+            in training.
         batch_size: Inputs that the network takes at once.
         client: Name of the client whose rows they are, for a global model whose clients scaled their rows each by its
             own numbers.  A client's own model takes no rows as another's.
@@ -341,7 +342,7 @@ def predict(
         raise ConfigError(
             "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
         )
-    inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
+    inputs, training = _placed(card.inputs.prepare(x, _whose(card, client)), card.task.input_shape), model.training
     kind = tasks.kind_of(card.task.kind).linked(card.task.loss)
     of_classes = kind.probabilities if card.task.loss in (None, next(iter(kind.losses))) else None
     if probabilities and of_classes is None:
@@ -360,6 +361,15 @@ def predict(
             return [one for batch in outputs for one in kind.predict(batch, card.classes)]
     finally:
         model.train(training)
+
+
+def _placed(inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Images of floats with the channels where the network has them, as when they were read for training."""
+    if inputs.dim() == 3 and shape == (1, *inputs.shape[1:]):
+        return inputs[:, None]
+    if inputs.dim() == 4 and inputs.shape[1:] != shape and inputs.movedim(3, 1).shape[1:] == shape:
+        return inputs.movedim(3, 1)
+    return inputs
 
 
 def _whose(card: ModelCard, client: ClientId | str | None) -> ClientId | str | None:
