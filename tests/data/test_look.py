@@ -187,6 +187,21 @@ def test_a_site_without_test_rows_is_named() -> None:
     assert "Basel has no test rows: nothing will tell whether to join" in look.notes
 
 
+@pytest.mark.parametrize("labels", [np.arange(40) % 2, np.arange(40) % 2 > 0, ["no", "yes"] * 20, RNG.normal(size=40)])
+def test_arrays_of_sites_are_looked_at_as_they_are(labels: Any) -> None:
+    """No row is set aside to be nobody's, and a common test part is no lack of test rows."""
+    x = RNG.normal(size=(80, 5))
+    look = us.describe({"a": (x[:40], labels), "b": (x[40:], labels)})
+    assert [(site.name, site.train, site.test) for site in look.sites] == [("a", 40, 0), ("b", 40, 0)]
+    assert look.notes == ()
+
+
+def test_a_test_part_of_all_sites_is_no_lack_of_test_rows() -> None:
+    x, y = RNG.normal(size=(84, 5)), np.arange(84) % 2
+    look = us.describe({"a": (x[:40], y[:40]), "b": (x[40:80], y[40:80])}, test=(x[80:], y[80:]))
+    assert not any("no site" in note or "no test rows" in note for note in look.notes)
+
+
 def test_rows_that_stand_at_two_sites_or_in_both_parts_are_leaks() -> None:
     frame = table(part=["train"] * 100 + ["test"] * 100)
     assert seen(frame, test="part").leaks == ()

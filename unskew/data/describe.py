@@ -1,6 +1,6 @@
 """A first look at data of any form that `simulate` takes (`unskew.data.look` says what is measured)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,8 @@ def describe(
             )
         arrays = sources.arrays_of(data, data_dir)
         return look(of_arrays(*arrays) if arrays is not None else of_dataset(sources.load(data, data_dir)))
+    if test is None and isinstance(data, Mapping) and (arrays := own.client_arrays(data)) is not None:
+        return look(of_arrays("arrays", arrays))
     dataset = data if isinstance(data, Dataset) else own.dataset(data, target=target, client=client, test=test)
     return look(of_dataset(dataset))
 

@@ -58,6 +58,7 @@ class Rows:
         test: True for test rows, (N,); None if none are known.
         dates: Columns that hold dates; they are not among `columns`.
         images: True if `columns` were taken from images.
+        common_test: The test rows are nobody's own; each client keeps rows of its own for testing.
         keys: A hash of each row's inputs, (N,).
     """
 
@@ -70,6 +71,7 @@ class Rows:
     keys: Array
     dates: tuple[str, ...] = ()
     images: bool = False
+    common_test: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,8 @@ def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
         names = tuple(map(str, given if given is not None else range(int(owners.max()) + 1)))
     test = np.arange(len(y)) >= len(arrays["y_train"]) if len(parts) > 1 else None
     columns, images = _columns_of(x, arrays.get("features"))
-    return Rows(name, columns, named, owners, names, test, _keys_of(x), images=images)
+    common = owners is not None and test is not None and "client_test" not in arrays
+    return Rows(name, columns, named, owners, names, test, _keys_of(x), images=images, common_test=common)
 
 
 def of_dataset(dataset: Dataset) -> Rows:
@@ -206,7 +209,7 @@ def of_dataset(dataset: Dataset) -> Rows:
     if dataset.own_test is None:
         return rows
     own = dataset.own_test.numpy()
-    return replace(rows, test=own)
+    return replace(rows, test=own, common_test=False)
 
 
 def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
@@ -486,7 +489,8 @@ def _notes(
     few = [site.name for site in sites if site.train < FEW_ROWS]
     if few:
         sentences.append(f"{some(few)} {_have(few)} fewer than {FEW_ROWS} training rows")
-    untested = [site.name for site in sites if rows.test is not None and site.test == 0]
+    tested_apart = rows.test is not None and not rows.common_test
+    untested = [site.name for site in sites if tested_apart and site.test == 0]
     if untested:
         sentences.append(f"{some(untested)} {_have(untested)} no test rows: nothing will tell whether to join")
     single = [site.name for site in sites if site.train >= FEW_ROWS and sum(n > 0 for n in site.labels) == 1]
@@ -495,8 +499,8 @@ def _notes(
     sentences += _of_target(rows.target)
     if like := spelling_variants([site.name for site in sites]):
         sentences.append(f"sites {like} differ in case or spaces alone: one site under several names?")
-    if rows.clients is not None and (rows.clients < 0).any():
-        sentences.append(f"{int((rows.clients < 0).sum()):,} rows name no site")
+    if rows.clients is not None and (nobodys := (rows.clients < 0) & ~(test & rows.common_test)).any():
+        sentences.append(f"{int(nobodys.sum()):,} rows name no site")
     for column in columns:
         values = rows.columns.get(column.name)
         if values is not None and values.dtype.kind == "O":

@@ -557,6 +557,24 @@ def _of_clients(data: Mapping[Any, Any]) -> _Examples:
     return _Examples("arrays", x, y, clients, tuple(pairs))
 
 
+def client_arrays(data: Mapping[Any, Any]) -> dict[str, _Array] | None:
+    """All rows of {client: (x, y)} in the plain layout, none set aside; None if they are of another form.
+
+    Raises:
+        DataError: If a client has no examples, or clients do not go together.
+    """
+    if not all(isinstance(pair, tuple | list) for pair in data.values()):
+        return None
+    rows = _of_clients(data)
+    if rows.y.ndim != 1:
+        return None
+    number = {name: i for i, name in enumerate(rows.client_names)}
+    owners = np.array([number[name] for name in rows.clients or ()], np.int64)
+    plain = rows.y.dtype.kind in "biu"
+    y = rows.y if plain or rows.y.dtype.kind == "f" else _classes_of(rows.name, rows.y)
+    return {"x_train": rows.x, "y_train": y, "client_train": owners, "clients": np.array(rows.client_names, np.str_)}
+
+
 def _check_alike(first: str, of_first: tuple[_Array, _Array], name: str, of_name: tuple[_Array, _Array]) -> None:
     """Refuse two clients whose inputs or labels are of different kinds, which one array would hide.
 
