@@ -1,6 +1,7 @@
 """A first look at data: numbers with a known answer, and sentences that name site and column."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,13 @@ def test_the_command_takes_gaps_and_columns_to_leave_out(tmp_path: Path) -> None
     ]
     assert CliRunner().invoke(app, [*words[:6], *sums]).exit_code == 0
     assert json.loads((tmp_path / "s.json").read_text()).keys() == {"age", "pay"}
+    twin = json.loads((tmp_path / "s.json").read_text())
+    twin["age"]["n"] += 1
+    (tmp_path / "t.json").write_text(json.dumps(twin))
+    both = ["data", str(tmp_path / "s.json"), str(tmp_path / "t.json")]
+    as_toml, as_json = (CliRunner().invoke(app, [*both, *more]).stdout for more in ([], ["--json"]))
+    assert tomllib.loads(as_toml) == json.loads(as_json)
+    assert json.loads(as_json)["task"]["preprocess"]["columns"].keys() == {"age", "pay"}
 
 
 def test_the_command_takes_a_character_between_thousands(tmp_path: Path) -> None:

@@ -64,7 +64,10 @@ def data(
     [dim]unskew data basel.json bern.json chur.json[/]
     """
     if any(source.endswith(".json") for source in sources):
-        print(_agreed(sources))
+        import tomli_w
+
+        agreed = _agreed(sources)
+        print(json.dumps(agreed) if as_json else tomli_w.dumps(agreed))
         return
     if len(sources) > 1:
         raise ConfigError(f"give one table or name, or several .json files of --sums; got {', '.join(sources)}")
@@ -127,10 +130,9 @@ def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
     write_atomically(out, json.dumps({key: dataclasses.asdict(of) for key, of in by_column.items()}, indent=1))
 
 
-def _agreed(sources: list[str]) -> str:
+def _agreed(sources: list[str]) -> dict[str, Any]:
     """The agreed numbers as a part of an experiment's file."""
     import pydantic
-    import tomli_w
 
     from unskew.data.preprocess import ColumnSums, agree
 
@@ -160,7 +162,7 @@ def _agreed(sources: list[str]) -> str:
         name: {key: value for key, value in dataclasses.asdict(rule).items() if value is not None}
         for name, rule in agree(sites).items()
     }
-    return tomli_w.dumps({"task": {"preprocess": {"columns": columns}}})
+    return {"task": {"preprocess": {"columns": columns}}}
 
 
 def _print(look: "Look") -> None:
