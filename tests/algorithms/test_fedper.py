@@ -142,3 +142,13 @@ def test_nothing_left_to_compare_is_refused(classes: Any) -> None:
         ConfigError, match=r"CFL compares trainable tensors that are sent, and personal = \['all'\] leaves none"
     ):
         classes().play(CFL(personal=("all",)))
+
+
+@pytest.mark.parametrize("make", [FedPer, FedAvg, Grouped, IFCA, FLSC, MAXFL_HCCT], ids=lambda make: make.__name__)
+def test_a_head_that_is_the_whole_network_is_no_personal_part(make: Any, springs: Any) -> None:
+    """Nothing would be shared, and nobody asked for that; `personal = all` asks for it."""
+    simulator = springs([1.0, 2.0, 3.0]).simulator
+    with pytest.raises(ConfigError, match=r"personal = \['head'\] leaves no parameter to be learned together; name"):
+        simulator(make(personal=("head",))).start()
+    if make not in (IFCA, FLSC):  # whose models differ in what they begin with
+        simulator(make(personal=("all",))).start()

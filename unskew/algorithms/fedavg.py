@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from unskew.algorithms.parts import shares_something
 from unskew.errors import QuorumError
 from unskew.protocol import (
     ClientId,
@@ -153,7 +154,7 @@ class FedAvg(OwnParts, Averaging):
 
     def init(self, params: Params, fed: Federation) -> FedAvgState:
         """Return the initial model, without the tensors that stay on clients."""
-        return super().init(without(params, fed.layout.select(self.personal)), fed)
+        return super().init(sent_part(params, fed.layout, self.personal), fed)
 
     @step
     def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
@@ -209,6 +210,18 @@ def completed(me: Me, params: Params, names: Collection[str], memory: Params | N
     if not names:
         return params
     return {n: (memory or me.initial)[n] if n in names else params[n] for n in me.initial}
+
+
+def sent_part(params: Params, layout: Layout, personal: tuple[str, ...]) -> Params:
+    """Return the tensors that do not stay with clients: none if `personal` says all, in so many words.
+
+    Raises:
+        ConfigError: If all that can be trained would stay without being called all, as the head of a network of one
+            layer would.
+    """
+    if "all" not in personal:
+        shares_something(layout, personal, "personal", "independent")
+    return without(params, layout.select(personal))
 
 
 def without(params: Params, names: Collection[str]) -> Params:

@@ -26,7 +26,7 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import Weighting, completed, mean_of, only, without
+from unskew.algorithms.fedavg import Weighting, completed, mean_of, only, sent_part, without
 from unskew.algorithms.ifca import InitialModels, identical_starts, most_common, nearest, starts
 from unskew.algorithms.parts import train_losses
 from unskew.errors import ConfigError
@@ -116,9 +116,9 @@ class FLSC:
         """Return one model per cluster; the first is the common initial model.
 
         Raises:
-            ConfigError: If two of them are the same though they should not be.
+            ConfigError: If two of them are the same though they should not be, or all stays with clients.
         """
-        params = without(params, fed.layout.select(self.personal))
+        params = sent_part(params, fed.layout, self.personal)
         return FLSCState(starts(params, fed, self.clusters, self.start, list(params), "FLSC"), {})
 
     def round(self, state: FLSCState, fed: Federation) -> Plan[FLSCState]:

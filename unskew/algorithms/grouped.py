@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply, OwnParts, Weighting, mean_of, without
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply, OwnParts, Weighting, mean_of, sent_part
 from unskew.errors import ConfigError
 from unskew.info import ClientGroups
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
@@ -57,7 +57,7 @@ class Grouped(OwnParts):
         """
         groups = (fed.clients,) if self.groups is None else self.groups
         check(groups, fed.clients)
-        shared = without(params, fed.layout.select(self.personal))
+        shared = sent_part(params, fed.layout, self.personal)
         return GroupedState(groups, (shared,) * len(groups))
 
     def round(self, state: GroupedState, fed: Federation) -> Plan[GroupedState]:

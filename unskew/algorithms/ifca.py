@@ -30,7 +30,7 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import OwnParts, Weighting, mean_of, only, without
+from unskew.algorithms.fedavg import OwnParts, Weighting, mean_of, only, sent_part, without
 from unskew.algorithms.parts import train_losses
 from unskew.errors import ConfigError
 from unskew.info import ChosenGroups, Refused
@@ -117,9 +117,9 @@ class IFCA(OwnParts):
         """Return one model per cluster; the first is the common initial model.
 
         Raises:
-            ConfigError: If two of them are the same though they should not be.
+            ConfigError: If two of them are the same though they should not be, or all stays with clients.
         """
-        params = without(params, fed.layout.select(self.personal))
+        params = sent_part(params, fed.layout, self.personal)
         return IFCAState(starts(params, fed, self.clusters, self.start, fed.layout.select(self.clustered), "IFCA"), {})
 
     def round(self, state: IFCAState, fed: Federation) -> Plan[IFCAState]:

@@ -36,7 +36,7 @@ from annotated_types import Ge, Gt
 from jaxtyping import Float
 from torch import Tensor
 
-from unskew.algorithms.fedavg import Weighting, completed, mean_of, only, without
+from unskew.algorithms.fedavg import Weighting, completed, mean_of, only, sent_part, without
 from unskew.algorithms.oneshot import longer
 from unskew.algorithms.parts import train_loss
 from unskew.errors import ConfigError, WireError
@@ -288,7 +288,7 @@ class MAXFL_HCCT:
 
     def init(self, params: Params, fed: Federation) -> MAXFLGroupState:
         """Return the initial model, without the tensors that stay on clients."""
-        return MAXFLGroupState(without(params, fed.layout.select(self.personal)), {})
+        return MAXFLGroupState(sent_part(params, fed.layout, self.personal), {})
 
     def round(self, state: MAXFLGroupState, fed: Federation) -> Plan[MAXFLGroupState]:
         """Offer the model to a cohort; average the models of the clients that join (eq. 4)."""
