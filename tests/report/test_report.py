@@ -423,6 +423,15 @@ def test_methods_of_one_mean_share_the_first_place(tmp_path: Path) -> None:
     assert f"{first} and {second} share the highest" in summary_text.found(record)
 
 
+def test_methods_without_a_global_model_are_not_said_to_lack_an_evaluation(tmp_path: Path) -> None:
+    record = read(make_run(tmp_path / "run", METHODS[:2]))
+    second = record.methods[1]
+    for seed in record.seeds:
+        del record.series[second, seed, record.headline.shared]
+    found = summary_text.found(record)
+    assert f"Of no other competing method was a global model evaluated on the seeds of {record.methods[0]}, so" in found
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(tmp_path: Path) -> None:
     """The same numbers in one run of two methods and in two runs of one: the same differences and the same words."""

@@ -113,7 +113,8 @@ def found(record: Record, base: str | None = None) -> str:
         return f"{best}No method here is plain FedAvg, so no difference to it is given."
     if not rows:
         return (
-            f"{best}No other competing method was evaluated on the seeds of {base}, so there is no difference to give."
+            f"{best}Of no other competing method was a global model evaluated on the seeds of {base}, so there is no "
+            "difference to give."
         )
     # Of the rows that have no interval, only the number of seeds is common to all.
     if all(len(d.seeds) < 2 for d in rows):
