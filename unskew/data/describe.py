@@ -73,9 +73,10 @@ def describe(
             )
         arrays = sources.arrays_of(data, data_dir)
         return look(of_arrays(*arrays) if arrays is not None else of_dataset(sources.load(data, data_dir)))
-    plain = isinstance(data, Mapping) and target is None and client is None and test is None
-    if plain and (by_client := own.client_arrays(data)) is not None:
-        return look(of_arrays("arrays", by_client))
+    if isinstance(data, Mapping) and target is None and client is None and test is None:
+        by_client = own.client_arrays(data)
+        if by_client is not None:
+            return look(of_arrays("arrays", by_client))
     dataset = data if isinstance(data, Dataset) else own.dataset(data, target=target, client=client, test=test)
     return look(of_dataset(dataset))
 
