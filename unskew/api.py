@@ -34,6 +34,7 @@ from unskew.run.progress import watching
 from unskew.run.setup import InMemoryInputs, InProcess, named_dataset, network
 from unskew.tasks.kind import Loss, as_measure
 from unskew.tasks.measure import Measure
+from unskew.tasks.task import check_tensors
 
 DATA_FILE = "data.npz"
 RUN_DATA = f"run:{DATA_FILE}"
@@ -244,6 +245,8 @@ def described(
         until=until,
         **schema.checked(Experiment, from_python.to_plain(plain), "", skip=DESCRIBED),
     )
+    if isinstance(model, nn.Module):
+        check_tensors(model)
     dataset = _dataset(experiment.task, data, table)
     if split is None and dataset.owners is None:
         by_class = dataset.targets.classes or experiment.task.bins is not None

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import unskew as us
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.tasks.classification import correct, cross_entropy, multi_margin
@@ -253,6 +254,53 @@ def test_a_network_that_does_not_fit_the_data_is_refused_in_a_sentence(build, te
     with pytest.raises(ConfigError, match=text) as caught:
         check_network(make_task(build, 3, head="" if build is Pair else None), torch.zeros(2, 4))
     assert "\n" not in str(caught.value)
+
+
+class Double(nn.Module):
+    """Computes in float64 throughout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x.double())
+
+
+class Turned(nn.Module):
+    """Turns its outputs in float64, with a buffer that is float32 in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("turn", torch.eye(3, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x).double() @ self.turn
+
+
+UNTRAINABLE = {
+    "lazy": (
+        lambda: nn.Sequential(nn.LazyLinear(5), nn.Linear(5, 3)),
+        "0.weight of Sequential has no size before data have passed; give its layer the size of its input",
+    ),
+    "lazy norm": (lambda: nn.Sequential(nn.Linear(4, 3), nn.LazyBatchNorm1d()), "1.weight of Sequential has no size"),
+    "double": (Double, "head.weight of Double is torch.float64, and networks are trained in torch.float32"),
+    "half": (lambda: nn.Linear(4, 3).half(), "weight of Linear is torch.float16"),
+}
+
+
+@pytest.mark.parametrize(("build", "text"), UNTRAINABLE.values(), ids=UNTRAINABLE)
+def test_a_network_that_cannot_be_trained_is_refused_before_data_are_read(build, text) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError, match=text):
+        make_task(build, 3)
+    with pytest.raises(ConfigError, match=text):
+        us.simulate(us.FedAvg(), data=(torch.zeros(40, 4), torch.arange(40) % 3), model=build(), progress=False)
+
+
+def test_a_network_is_tried_with_the_buffers_that_training_has() -> None:
+    with pytest.raises(ConfigError, match=r"Turned cannot take .* dtype"):
+        check_network(make_task(Turned, 3), torch.zeros(2, 4))
 
 
 class Filling(nn.Module):

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
 
 from unskew.errors import ConfigError
 from unskew.keys import Key
@@ -125,12 +126,14 @@ def make_task(
         outputs: Number of names of what outputs stand for; by default the classes.
 
     Raises:
-        ConfigError: If the loss, the head or a measure is unknown, or a tensor is shared between two names.
+        ConfigError: If the loss, the head or a measure is unknown, a tensor is shared between two names, or as in
+            `check_tensors`.
     """
     function = loss if callable(loss) else kind.loss(loss)
     kind = kind.linked(None if callable(loss) else loss)
     with Key(0).ambient():
         module = _without_counters(build())
+    check_tensors(module)
     modules = dict(module.named_modules())
     linear = [n for n, m in modules.items() if isinstance(m, nn.Linear)]
     if head is None:
@@ -182,6 +185,26 @@ def make_task(
     )
 
 
+def check_tensors(module: nn.Module) -> None:
+    """Refuse a network whose parameters have no size yet, or are not of the type that is trained.
+
+    Raises:
+        ConfigError: Naming the first such tensor.
+    """
+    name = type(module).__name__
+    for key, t in (*module.named_parameters(), *module.named_buffers()):
+        if isinstance(t, UninitializedTensorMixin):
+            raise ConfigError(
+                f"{key} of {name} has no size before data have passed; give its layer the size of its input, as in "
+                "nn.Linear for nn.LazyLinear"
+            )
+        if isinstance(t, nn.Parameter) and t.dtype != torch.float32:
+            raise ConfigError(
+                f"{key} of {name} is {t.dtype}, and networks are trained in torch.float32; leave out what changes its "
+                "type, such as double()"
+            )
+
+
 def check_network(
     task: Task, examples: Tensor, targets: Tensor | None = None, precision: Literal["float32", "bfloat16"] = "float32"
 ) -> None:
@@ -196,7 +219,7 @@ def check_network(
     Raises:
         ConfigError: If so; names the network, the shape of the examples, and what the network did instead.
     """
-    module = task.module().eval()
+    module = task.module().float().eval()  # its buffers, too, are float32 in training
     positions = tuple(targets.shape[1:]) if task.kind.positions and targets is not None else ()
     name, wanted = type(module).__name__, (len(examples), *positions, task.width)
     shapes = f"examples of shape {tuple(examples.shape[1:])}"
