@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from unskew.errors import ConfigError
 from unskew.keys import Key
@@ -193,7 +193,7 @@ def check_tensors(module: nn.Module) -> None:
     """
     name = type(module).__name__
     for key, t in (*module.named_parameters(), *module.named_buffers()):
-        if isinstance(t, UninitializedTensorMixin):
+        if isinstance(t, UninitializedParameter | UninitializedBuffer):
             raise ConfigError(
                 f"{key} of {name} has no size before data have passed; give its layer the size of its input, as in "
                 "nn.Linear for nn.LazyLinear"
