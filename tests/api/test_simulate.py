@@ -183,7 +183,7 @@ def test_out_keeps_a_run_folder_that_reads_back(tmp_path: Path) -> None:
 
 
 # Those that need something beneath the classification layer.
-NEED_BODY = {"fedrep", "fedbabu", "hcct_p"}
+NEED_BODY = {"fedper", "fedrep", "fedbabu", "hcct_p"}
 
 
 # Those whose settings have to be small to be quick.

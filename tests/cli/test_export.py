@@ -13,7 +13,7 @@ import unskew as us
 
 from .conftest import Unskew
 
-FEDPER = '[[methods]]\nname = "fedper"\nlabel = "FedPer (heads)"\n'
+FEDPER = '[[methods]]\nname = "fedper"\nlabel = "FedPer (heads)"\npersonal = ["head.bias"]\n'
 
 
 @pytest.fixture

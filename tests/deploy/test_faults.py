@@ -136,7 +136,7 @@ def test_a_client_that_comes_back_takes_part_again_with_what_it_remembered(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
     run = federation(
-        small("rounds=6", 'methods.0.name="fedper"', *LONG),
+        small("rounds=6", 'methods.0.name="fedper"', 'methods.0.personal=["head.bias"]', *LONG),
         tmp_path / "run",
         lambda nodes: Meddler(nodes[1], 3, signalled(signal.SIGKILL)),
         said,
@@ -236,7 +236,7 @@ class FullDisk:
 def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_room(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
-    experiment = small("rounds=8", 'methods.0.name="fedper"')
+    experiment = small("rounds=8", 'methods.0.name="fedper"', 'methods.0.personal=["head.bias"]')
     disks: list[FullDisk] = []
 
     def meddle(nodes: list[ClientProcesses]) -> FullDisk:

@@ -29,6 +29,7 @@ runtime = { executor = "sequential" }
 name = "fedavg"
 [[methods]]
 name = "fedper"
+personal = ["head.bias"]
 """
 
 

@@ -32,7 +32,8 @@ from unskew.runtime import flower
 from unskew.runtime.flower import FlowerTransport
 
 Small = Callable[..., Experiment]
-METHODS = [{"name": name} for name in ("fedavg", "fedper", "scaffold", "feddif", "hcct")]
+METHODS: list[dict[str, Any]] = [{"name": name} for name in ("fedavg", "fedper", "scaffold", "feddif", "hcct")]
+METHODS[1]["personal"] = ["head.bias"]  # of a network of one layer its head is all
 THREE = ("split.num_clients=3", 'evaluate=["global","personal"]', "val_fraction=0.2", "runtime.executor='sequential'")
 
 REFUSED_S = 1.5

@@ -602,7 +602,7 @@ def _range(x: _Array) -> str:
 
 
 def _kinds(labels: _Array) -> set[str]:
-    """What labels are; of missing ones nothing is known."""
+    """The kinds of labels, missing ones left out."""
     if labels.dtype.kind != "O":
         return {{"b": "true or false", "U": "words"}.get(labels.dtype.kind, "numbers")}
     return {
