@@ -128,7 +128,7 @@ def read_settings(path: Path, kind: type[T]) -> T:
         ) from None
     except OSError as error:
         raise DeployError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     settings: T = schema.build(kind, table, "", str(path))
     return settings

@@ -94,7 +94,7 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         ) from None
     try:
         files = dict(json.loads(manifest)["files"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise DeployError(
             f"{folder / MANIFEST} is not a list of files; ask the coordinator for the folder again"
         ) from None
