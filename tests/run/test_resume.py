@@ -546,7 +546,7 @@ def test_a_method_whose_clients_remember_is_told_what_changes_on_the_server(tiny
     def said(method: str, *wrappers: str) -> list[str]:
         text = f'[[methods]]\nname = "{method}"\nwith = {json.dumps(wrappers)}\n'
         experiment = tiny(methods=text)
-        return list(run_setup.remarks(experiment, run_setup.IN_PROCESS.prepare(experiment)))
+        return list(run_setup.remarks(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
 
     assert said("scaffold", "clip_norm", "quantise") == said("fedavg", "norm_bound") == []
     for inner in ((), ("clip_norm",)):

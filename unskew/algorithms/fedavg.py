@@ -219,7 +219,7 @@ def sent_part(params: Params, layout: Layout, personal: tuple[str, ...]) -> Para
         ConfigError: If all that can be trained would stay without being called all, as the head of a network of one
             layer would.
     """
-    if "all" not in personal:
+    if personal and "all" not in personal:
         shares_something(layout, personal, "personal", "independent")
     return without(params, layout.select(personal))
 
