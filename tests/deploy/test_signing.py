@@ -181,3 +181,15 @@ def test_a_policy_under_which_no_round_could_pass_is_refused_before_data_are_rea
     with pytest.raises(ConfigError, match=text):
         open_client(client)
     assert not (client / "audit.jsonl").exists()
+
+
+def test_a_record_of_noised_uploads_that_cannot_be_written_is_refused(
+    client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    noised = '[[methods]]\nname = "fedavg"\nwith = [{ name = "local_dp", noise_multiplier = 1.0 }]\n'
+    settings = client / "experiment.toml"
+    settings.write_text(settings.read_text().partition("[[methods]]")[0] + noised)
+    monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
+    (tmp_path / "policy.toml").write_text('privacy = "/proc/x"\n')
+    with pytest.raises(ConfigError, match=r"cannot write the record of noised uploads /proc/x .*policy\.toml: privacy"):
+        open_client(client)

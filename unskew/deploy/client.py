@@ -52,7 +52,10 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
     rules.check_steps({m.label: list(steps_of(m.algorithm)) for m in experiment.methods})
     policy = rules.policy
     audit = Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl"
-    rules.check_audit(audit)
+    rules.check_log(audit, "the audit log", "audit")
+    privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl"
+    if any(private.values()):
+        rules.check_log(privacy, "the record of noised uploads", "privacy")
     own = config.data is not None
     if config.data is not None:
         if not config.data:
@@ -123,7 +126,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         config.metrics and policy.metrics,
         rules=rules,
         audit=audit,
-        privacy=Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl",
+        privacy=privacy,
         account=account_of(_beside(folder, config.data)) if config.data else setup.dataset.sha256,
         columns=tuple(column.name for column in setup.dataset.inputs.columns),
     )

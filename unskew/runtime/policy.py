@@ -119,8 +119,13 @@ class Rules:
                     f"steps = {list(allowed)}"
                 )
 
-    def check_audit(self, path: Path) -> None:
-        """Refuse an audit log that cannot be written; nothing is left where there is none yet.
+    def check_log(self, path: Path, what: str, key: str) -> None:
+        """Refuse a log that cannot be written; nothing is left where there is none yet.
+
+        Args:
+            path: The log.
+            what: What it is called in messages to the user.
+            key: The policy's key that may name it.
 
         Raises:
             ConfigError: Naming the log, the file and the key.
@@ -131,9 +136,9 @@ class Rules:
             else:
                 tempfile.TemporaryFile(dir=next(p for p in path.absolute().parents if p.exists())).close()
         except OSError as error:
-            source = f" ({self.where}: audit)" if self.policy.audit else ""
+            source = f" ({self.where}: {key})" if getattr(self.policy, key) else ""
             raise ConfigError(
-                f"cannot write the audit log {path}{source}: {error.strerror}; mend its rights, or name another"
+                f"cannot write {what} {path}{source}: {error.strerror}; mend its rights, or name another"
             ) from None
 
     def check_step(self, step: str) -> None:
