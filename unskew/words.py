@@ -30,6 +30,15 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
+def letters(name: str) -> str:
+    """A name without its case and spaces.
+
+    >>> letters("Bern "), letters("b ern")
+    ('bern', 'bern')
+    """
+    return "".join(name.casefold().split())
+
+
 def spelling_variants(names: Iterable[str], held: Callable[[str], str] | None = None, most: int = 3) -> str:
     """Names that are one but for case and spaces; empty if there are none.
 
@@ -43,7 +52,7 @@ def spelling_variants(names: Iterable[str], held: Callable[[str], str] | None = 
     """
     by_letters: dict[str, list[str]] = {}
     for name in names:
-        by_letters.setdefault("".join(name.casefold().split()), []).append(name)
+        by_letters.setdefault(letters(name), []).append(name)
     groups = [group for group in by_letters.values() if len(group) > 1]
     shown = [", ".join(repr(n) if held is None else f"{n!r} ({held(n)})" for n in group) for group in groups[:most]]
     return "; ".join(shown) + (f" and {len(groups) - most:,} more such" if len(groups) > most else "")

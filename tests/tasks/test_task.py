@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -291,7 +293,9 @@ UNTRAINABLE = {
 
 
 @pytest.mark.parametrize(("build", "text"), UNTRAINABLE.values(), ids=UNTRAINABLE)
-def test_a_network_that_cannot_be_trained_is_refused_before_data_are_read(build, text) -> None:  # type: ignore[no-untyped-def]
+def test_a_network_that_cannot_be_trained_is_refused_before_data_are_read(
+    build: Callable[[], nn.Module], text: str
+) -> None:
     with pytest.raises(ConfigError, match=text):
         make_task(build, 3)
     with pytest.raises(ConfigError, match=text):

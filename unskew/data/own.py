@@ -29,6 +29,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from unskew.data import hub
 from unskew.data.arrays import from_arrays
+from unskew.data.copies import copies
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.data.inputs import (
@@ -45,11 +46,10 @@ from unskew.data.inputs import (
 )
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_size, unagreed, unscaled
-from unskew.data.twins import twins
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
-from unskew.words import some, spelling_variants
+from unskew.words import letters, some, spelling_variants
 
 FORMS = (
     "(x, y), {client: (x, y)}, a pandas or Polars DataFrame, a torch Dataset, a Hugging Face dataset, what us.load "
@@ -287,8 +287,8 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
         for name, values in data.raw.train.items():
             agreed = data.raw.rules.columns.get(name, ColumnRule()).words or ()
             strange = unagreed(values[train], agreed)[0] if agreed else []
-            alike = {"".join(one.casefold().split()) for one in agreed}  # what is spelt like these is named below
-            if strange := [one for one in strange if "".join(one.casefold().split()) not in alike]:
+            alike = set(map(letters, agreed))  # what is spelt like these is named below
+            if strange := [one for one in strange if letters(one) not in alike]:
                 becomes = "0 in all their columns" if data.raw.rules.unseen == "none" else "one column of other words"
                 sentences.append(
                     f"column {name!r} holds words that were not agreed on, and become {becomes}: {some(strange)} "
@@ -312,11 +312,11 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
     raw = data.raw
     of_train = [*x[train].T] if raw is None else [values[train] for values in raw.train.values()]
     of_test = [*x_test.T] if raw is None else [raw.test[name] for name in raw.train]
-    found = twins(of_train, of_test, data.labels.numpy()[train], data.y_test.numpy())
-    if found.copies:
-        by_chance = "hardly any" if found.expected < 0.5 else f"about {found.expected:,.0f}"
+    repeated = copies(of_train, of_test, data.labels.numpy()[train], data.y_test.numpy())
+    if repeated.beyond_chance:
+        by_chance = "hardly any" if repeated.expected < 0.5 else f"about {repeated.expected:,.0f}"
         sentences.append(
-            f"{found.seen:,} of {len(x_test):,} test rows stand in training, too, where chance makes {by_chance}: "
+            f"{repeated.seen:,} of {len(x_test):,} test rows stand in training, too, where chance makes {by_chance}: "
             f"results on them are too good; give every row to one part"
         )
     return sentences

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from unskew.data.twins import Twins, twins
+from unskew.data.copies import Copies, copies
 
 
-def divided(columns: list[np.ndarray], labels: np.ndarray, seed: int) -> Twins:
+def divided(columns: list[np.ndarray], labels: np.ndarray, seed: int) -> Copies:
     """A quarter of the rows is for testing, drawn at random."""
     test = np.random.default_rng(seed).permutation(len(labels)) < len(labels) // 4
-    return twins([c[~test] for c in columns], [c[test] for c in columns], labels[~test], labels[test])
+    return copies([c[~test] for c in columns], [c[test] for c in columns], labels[~test], labels[test])
 
 
 @pytest.mark.parametrize("copied", [20, 100, 300])
@@ -20,7 +20,7 @@ def test_copies_of_measurements_are_found_whatever_their_share(copied: int, seed
     rows = np.r_[np.arange(600), np.arange(copied)]
     columns = [rng.normal(size=600)[rows], rng.normal(size=600)[rows]]
     found = divided(columns, rng.integers(0, 2, 600)[rows], seed)
-    assert found.copies
+    assert found.beyond_chance
     assert found.expected < 0.01
     assert found.seen == pytest.approx(0.375 * copied, abs=4 * np.sqrt(copied / 4))
 
@@ -29,19 +29,19 @@ def test_copies_of_measurements_are_found_whatever_their_share(copied: int, seed
 def test_rows_of_coarse_columns_are_alike_by_chance(seed: int) -> None:
     rng = np.random.default_rng(seed)
     years, tenths, y = rng.normal(60, 10, 600).round(), rng.normal(size=600).round(1), rng.integers(0, 2, 600)
-    assert not divided([years, tenths], y, seed).copies
-    assert not divided([years], y, seed).copies
+    assert not divided([years, tenths], y, seed).beyond_chance
+    assert not divided([years], y, seed).beyond_chance
     codes = (rng.pareto(1, 600) * 300).round()  # many that occur once, and as many that occur twice
     sex = np.array(["f", "m", None], object)[rng.integers(0, 3, 600)]
-    assert not divided([codes, sex], y, seed).copies
-    assert not divided([np.arange(600) % 2.0], np.arange(600) % 2, seed).copies
+    assert not divided([codes, sex], y, seed).beyond_chance
+    assert not divided([np.arange(600) % 2.0], np.arange(600) % 2, seed).beyond_chance
     severity = rng.normal(size=600)
     answers = [(severity + rng.normal(size=600) / 2).round().clip(-2, 2) for _ in range(8)]
-    assert not divided(answers, y, seed).copies
+    assert not divided(answers, y, seed).beyond_chance
 
 
-def test_gaps_are_equal_and_labels_tell_twins_apart() -> None:
+def test_gaps_are_equal_and_labels_tell_copies_apart() -> None:
     column = np.array([np.nan, 0.5, 1.5, 2.5] + [10.0 + i for i in range(200)])
     y = np.zeros(204)
-    assert twins([column], [column[:4]], y, y[:4]).seen == 4
-    assert not twins([column], [column[:4]], y, y[:4] + 1).copies
+    assert copies([column], [column[:4]], y, y[:4]).seen == 4
+    assert not copies([column], [column[:4]], y, y[:4] + 1).beyond_chance

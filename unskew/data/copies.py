@@ -28,14 +28,14 @@ RAREST = 3
 """Columns whose values are counted as independent."""
 
 BEYOND_CHANCE = 5
-"""Times as many improbable twins as chance makes over all test rows, from which on they are called copies."""
+"""Times as many improbable copies as chance makes over all test rows, from which on they are called so."""
 
 MOST_UNSAID = 2
-"""Twins up to which nothing is said."""
+"""Copies up to which nothing is said."""
 
 
 @dataclass(frozen=True)
-class Twins:
+class Copies:
     """Test rows with an equal training row although chance hardly makes one.
 
     Attributes:
@@ -47,12 +47,12 @@ class Twins:
     expected: float
 
     @property
-    def copies(self) -> bool:
+    def beyond_chance(self) -> bool:
         """True if they are too many for chance."""
         return self.seen > MOST_UNSAID and self.seen > BEYOND_CHANCE * self.expected
 
 
-def twins(train: Sequence[Array], test: Sequence[Array], labels: Array, test_labels: Array) -> Twins:
+def copies(train: Sequence[Array], test: Sequence[Array], labels: Array, test_labels: Array) -> Copies:
     """Count the test rows that stand in training though chance hardly makes them equal.
 
     Args:
@@ -64,7 +64,7 @@ def twins(train: Sequence[Array], test: Sequence[Array], labels: Array, test_lab
     codes = [_codes(np.concatenate(pair)) for pair in zip(train, test, strict=True)]
     keys = _keys(codes)
     if np.isin(keys[n:], keys[:n]).sum() <= MOST_UNSAID:
-        return Twins(0, 0.0)
+        return Copies(0, 0.0)
     both = np.concatenate([labels, test_labels]).reshape(len(keys), -1)
     whole = _keys([keys.view(np.int64), *(_codes(column) for column in both.T)])
     known = np.isin(whole[n:], whole[:n])
@@ -75,7 +75,7 @@ def twins(train: Sequence[Array], test: Sequence[Array], labels: Array, test_lab
         rarest = np.sort(np.column_stack([rarest, shares]))[:, :RAREST]
     chance = n * rarest.prod(1)
     improbable = chance < IMPROBABLE
-    return Twins(int((known & improbable).sum()), float(chance[improbable].sum()))
+    return Copies(int((known & improbable).sum()), float(chance[improbable].sum()))
 
 
 def _codes(values: Array) -> npt.NDArray[np.int64]:
@@ -88,7 +88,7 @@ def _codes(values: Array) -> npt.NDArray[np.int64]:
 
 def _keys(codes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.uint64]:
     """A number of 64 bits for each row, equal for equal rows; else different, but once in 10^7 such tables."""
-    drawn = (Key(0) / "twins").numpy().integers(1 << 63, size=len(codes), dtype=np.uint64)
+    drawn = (Key(0) / "copies").numpy().integers(1 << 63, size=len(codes), dtype=np.uint64)
     keys = np.zeros(len(codes[0]), np.uint64)
     for code, factor in zip(codes, drawn * np.uint64(2) + np.uint64(1), strict=True):
         keys += code.view(np.uint64) * factor
