@@ -14,8 +14,11 @@ import unskew as us
 from unskew import api
 from unskew.errors import ConfigError
 from unskew.experiment import config
-from unskew.report import write_comparison
+from unskew.record.reader import read
+from unskew.report import write_comparison, write_report
 from unskew.run import loop
+from unskew.wrappers.base import wrap
+from unskew.wrappers.robust import NormBound
 
 # Their towns have one class each, which is warned of.
 pytestmark = [pytest.mark.usefixtures("undrawn"), pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")]
@@ -145,3 +148,16 @@ def test_data_by_value_and_settings_of_the_task_go_together() -> None:
     )
     assert history.folder.is_dir()
     assert 'augment = "flip"' in (history.folder / "config.toml").read_text()
+
+
+def test_what_was_warned_of_stands_in_the_report(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    method = wrap(us.SCAFFOLD(local=FAST), NormBound())
+    us.simulate(method, data=(X[:200], Y[:200]), test=(X[180:], Y[180:]), model=Net(), out=folder, **FEW)
+    remarks = read(folder).remarks
+    page = write_report(folder).read_text()
+    assert len(remarks) == 2
+    assert "20 of 60 test rows stand in training, too" in remarks[0]
+    assert "NormBound changes that on the server" in remarks[1]
+    for remark in remarks:
+        assert remark[1:80] in page

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unskew.data.copies import Copies, copies
+from unskew.data.copies import MOST_COLUMNS, Copies, copies, repeated
 
 
 def divided(columns: list[np.ndarray], labels: np.ndarray, seed: int) -> Copies:
@@ -45,3 +45,25 @@ def test_gaps_are_equal_and_labels_tell_copies_apart() -> None:
     y = np.zeros(204)
     assert copies([column], [column[:4]], y, y[:4]).seen == 4
     assert not copies([column], [column[:4]], y, y[:4] + 1).beyond_chance
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (3, 8, 8), (MOST_COLUMNS + 1,)])
+def test_images_are_equal_by_copying_alone(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (300, *shape), np.uint8), rng.integers(0, 3, 300)
+    x[250:] = 7  # blank ones
+    assert not repeated(x[:200], x[200:], y[:200], y[200:]).beyond_chance
+    found = repeated(x[:200], x[150:], y[:200], y[150:])
+    assert found == Copies(50, 0.0)
+    assert found.doubt("image", 150).startswith(
+        "50 of 150 test images stand in training, too, where chance makes hardly"
+    )
+    assert repeated(x[:200], x[150:], y[:200], y[150:] + 1) == Copies(0, 0.0)
+
+
+def test_short_rows_without_names_are_taken_for_a_coarse_table() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 3, (400, 3)).astype(np.float32), rng.integers(0, 2, 400)
+    assert not repeated(x[:300], x[300:], y[:300], y[300:]).beyond_chance
+    x += rng.normal(size=x.shape).astype(np.float32)
+    assert repeated(x[:300], x[200:], y[:300], y[200:]).seen == 100

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unskew.data.copies import repeated
 from unskew.data.dataset import ROWS, Dataset, check_plausible, check_range, check_values, checked
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
 from unskew.data.inputs import Column, Inputs, RawTable, label_variants, prepared, raw_table, standardised
@@ -103,6 +104,7 @@ def from_arrays(
     if tables is not None:
         raw = _raw_rows(rules or Preprocess("none"), content, tables, client_names)
         content, inputs = _preprocessed(raw, content)
+    doubts = _copied(content) if own and inputs is None else ()
     tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None)
     features = names_of(name, "features", arrays)
     if inputs is None and features is not None and tensors[0].dim() == 2:
@@ -114,7 +116,7 @@ def from_arrays(
             domain = np.concatenate([domain, _domains_of_test(name, content)])
         x, y, client = _joined(x, tensors[1]), np.concatenate([y, content["y_test"]]), np.concatenate([client, theirs])
     later = np.unique(theirs) if newcomers and theirs is not None and client_names is not None else ()
-    return checked(
+    dataset = checked(
         name,
         x,
         torch.from_numpy(y),
@@ -133,6 +135,19 @@ def from_arrays(
         targets=targets,
         raw=raw if raw is None or theirs is None else _with_test_rows(raw),
     )
+    return replace(dataset, doubts=doubts)
+
+
+def _copied(content: Arrays) -> tuple[str, ...]:
+    """A warning of test images or rows that stand in training, too; none of texts, where short ones are alike."""
+    x, x_test = content["x_train"], content["x_test"]
+    if x.ndim == 2 and x.dtype.kind != "f":
+        return ()
+    found = repeated(x, x_test, content["y_train"], content["y_test"])
+    doubt = found.doubt("row" if x.ndim == 2 else "image", len(x_test))
+    if doubt:
+        warnings.warn(doubt, DataWarning, stacklevel=3)
+    return (doubt,) if doubt else ()
 
 
 def _domains_of_test(name: str, content: Arrays) -> Array:

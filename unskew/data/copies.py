@@ -12,12 +12,14 @@ alone has, I. J. Good's estimate says how often it occurs: 2 N_2 / N_1 times, wh
 ever, in a column of measurements that are all different.  Both counts are one more here, as few rows show little.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.dataset import ROWS
 from unskew.data.inputs import Array
 from unskew.keys import Key
 
@@ -29,6 +31,9 @@ RAREST = 3
 
 BEYOND_CHANCE = 5
 """Times as many improbable copies as chance makes over all test rows, from which on they are called so."""
+
+MOST_COLUMNS = 64
+"""Numbers of a row up to which they are columns of a table, of few values perhaps."""
 
 MOST_UNSAID = 2
 """Copies up to which nothing is said."""
@@ -50,6 +55,16 @@ class Copies:
     def beyond_chance(self) -> bool:
         """True if they are too many for chance."""
         return self.seen > MOST_UNSAID and self.seen > BEYOND_CHANCE * self.expected
+
+    def doubt(self, what: str, tested: int) -> str:
+        """A sentence on them, "" if chance may have made them; `what` is one of the `tested` rows or images."""
+        if not self.beyond_chance:
+            return ""
+        by_chance = "hardly any" if self.expected < 0.5 else f"about {self.expected:,.0f}"
+        return (
+            f"{self.seen:,} of {tested:,} test {what}s stand in training, too, where chance makes {by_chance}: "
+            f"results on them are too good; give every {what} to one part"
+        )
 
 
 def copies(train: Sequence[Array], test: Sequence[Array], labels: Array, test_labels: Array) -> Copies:
@@ -76,6 +91,32 @@ def copies(train: Sequence[Array], test: Sequence[Array], labels: Array, test_la
     chance = n * rarest.prod(1)
     improbable = chance < IMPROBABLE
     return Copies(int((known & improbable).sum()), float(chance[improbable].sum()))
+
+
+def repeated(train: Array, test: Array, labels: Array, test_labels: Array) -> Copies:
+    """Count the test images, or rows of numbers without names, that stand in training, too.
+
+    Images are equal to the last bit by copying alone, but for those of one value all over, which are left out.  So are
+    rows of more than `MOST_COLUMNS` numbers, which is what flat images are.
+
+    Args:
+        train, test: Images or rows, (N, ...), of one shape.
+        labels, test_labels: As in `copies`.
+    """
+    known = {digest for digest in _digests(train, labels) if digest}
+    seen = sum(digest in known for digest in _digests(test, test_labels))
+    if seen > MOST_UNSAID and train.ndim == 2 and train.shape[1] <= MOST_COLUMNS:
+        return copies([*train.T], [*test.T], labels, test_labels)
+    return Copies(seen, 0.0)
+
+
+def _digests(x: Array, labels: Array) -> Iterator[bytes]:
+    """A number for each input and its label, equal for equal ones; none for one of the same value all over."""
+    for i in range(0, len(x), ROWS):
+        rows = np.ascontiguousarray(x[i : i + ROWS]).reshape(len(x[i : i + ROWS]), -1)
+        plain = (rows == rows[:, :1]).all(1)
+        for row, label, skipped in zip(rows, labels[i : i + ROWS], plain, strict=True):
+            yield b"" if skipped else blake2b(row.tobytes() + label.tobytes(), digest_size=16).digest()
 
 
 def _codes(values: Array) -> npt.NDArray[np.int64]:

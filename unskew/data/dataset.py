@@ -53,6 +53,7 @@ class Dataset:
         outputs: Names of what the outputs of a network stand for: classes, labels, tokens, or the one number.
         groups: Group of each *training* example (N,), int64, where targets are no classes; None where they are.
         raw: The columns before their preprocessing; None where there was none.
+        doubts: Sentences on what is hardly meant in data of one's own; each was a warning when they were read.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Dataset:
     outputs: tuple[str, ...] = ()
     groups: Tensor | None = None
     raw: RawRows | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:

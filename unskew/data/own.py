@@ -212,9 +212,10 @@ def dataset(
         inputs=Inputs("table", columns=tuple(map(Column, rows.columns))) if named and not raw else None,
         targets=targets,
     )
-    for warning in _warnings(given, rows):
-        warnings.warn(warning, DataWarning, stacklevel=2)
-    return given
+    doubts = tuple(_doubts(given, rows))
+    for doubt in doubts:
+        warnings.warn(doubt, DataWarning, stacklevel=2)
+    return replace(given, doubts=(*given.doubts, *doubts))
 
 
 def _checked(rows: _Examples, where: str, targets: Targets, rules: Preprocess | None) -> _Examples:
@@ -242,7 +243,7 @@ def _check_clients(rows: _Examples, column: str | None, fraction: float | None) 
         )
 
 
-def _warnings(data: Dataset, rows: _Examples) -> list[str]:
+def _doubts(data: Dataset, rows: _Examples) -> list[str]:
     """Sentences on what may not be meant, in data that a user gave as a table."""
     if not rows.columns or data.inputs.kind != "table":
         return []
@@ -313,13 +314,7 @@ def _warnings(data: Dataset, rows: _Examples) -> list[str]:
     of_train = [*x[train].T] if raw is None else [values[train] for values in raw.train.values()]
     of_test = [*x_test.T] if raw is None else [raw.test[name] for name in raw.train]
     repeated = copies(of_train, of_test, data.labels.numpy()[train], data.y_test.numpy())
-    if repeated.beyond_chance:
-        by_chance = "hardly any" if repeated.expected < 0.5 else f"about {repeated.expected:,.0f}"
-        sentences.append(
-            f"{repeated.seen:,} of {len(x_test):,} test rows stand in training, too, where chance makes {by_chance}: "
-            f"results on them are too good; give every row to one part"
-        )
-    return sentences
+    return [*sentences, *filter(None, [repeated.doubt("row", len(x_test))])]
 
 
 def _is_numbering(values: _Array, owners: _Array | None) -> bool:

@@ -134,8 +134,9 @@ def read_table(
             )
         test, test_rows_at = frame_of(kind, place, options)[0], lines_of(kind, place, options)
     given = [path] if test is options.test else [path, Path(str(options.test)).expanduser()]
-    for warning in unused_gaps(kind, given, options):
-        warnings.warn(warning, DataWarning, stacklevel=2)
+    doubts = tuple(unused_gaps(kind, given, options))
+    for doubt in doubts:
+        warnings.warn(doubt, DataWarning, stacklevel=2)
     with rows_at(lines_of(kind, path, options)):
         data = own.dataset(
             frame,
@@ -150,7 +151,8 @@ def read_table(
             test_rows_at=test_rows_at,
             one_client=options.alone,
         )
-    return replace(data, inputs=replace(data.inputs, gaps=options.gaps)) if kind == "csv" else data
+    inputs = replace(data.inputs, gaps=options.gaps) if kind == "csv" else data.inputs
+    return replace(data, inputs=inputs, doubts=(*doubts, *data.doubts))
 
 
 def unused_gaps(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:

@@ -222,6 +222,7 @@ class RunCard(TypedDict):
     baseline: NotRequired[str]
     measures: NotRequired[Annotated[list[MeasureCard], MinLen(1)]]
     until: NotRequired[UntilCard]
+    remarks: NotRequired[list[str]]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 

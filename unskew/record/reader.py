@@ -155,6 +155,7 @@ class Record:
             are unseen and unseen_adapted.
         tested: (method, seed) -> {client: number of its test examples}, of the clients in `clients` that have rows.
         until: The rule of a run that adds seeds until its comparisons are decided; its cells are those it has begun.
+        remarks: Sentences on data and settings that are hardly what was meant, said before the run.
     """
 
     folder: Path
@@ -185,6 +186,7 @@ class Record:
     newcomers: Mapping[tuple[str, int, str], Mapping[int, float]] = field(default_factory=dict)
     tested: Mapping[tuple[str, int], Mapping[int, float]] = field(default_factory=dict)
     until: logs.UntilCard | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -302,6 +304,7 @@ def read(folder: Path) -> Record:
         baseline=base if (base := card.get("baseline")) in {"", *(c.method for c in cells)} else None,
         headline=headline,
         until=until,
+        remarks=tuple(map(plain, card.get("remarks", ()))),
     )
 
 

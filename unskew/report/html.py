@@ -261,7 +261,8 @@ def _notes(record: Record) -> tuple[str, ...]:
     notes += [
         f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
     ]
-    return (*notes, *_label_variants(record), *tables.discrepancies(record))
+    said = (f"{remark[:1].upper()}{remark[1:]}." for remark in record.remarks)
+    return (*notes, *said, *_label_variants(record), *tables.discrepancies(record))
 
 
 def _label_variants(record: Record) -> list[str]:

@@ -274,6 +274,7 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         for seed in experiment.seeds
         for m in experiment.methods
     ]
+    num_clients = next(iter(feds.values())).num_clients
     card = {
         "schema": SCHEMA,
         "run": experiment.name,
@@ -286,6 +287,7 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         "baseline": experiment.baseline or "",
         "measures": [measure.card() for measure in setup.task.measures],
         "cells": cells,
+        "remarks": [*setup.dataset.doubts, *run_setup.remarks(experiment, setup, num_clients)],
     }
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)
