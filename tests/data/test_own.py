@@ -396,3 +396,12 @@ def test_a_client_that_lacks_a_class_goes_by_the_declared_names() -> None:
         "1",
         "2",
     )
+
+
+def test_pixels_that_were_scaled_otherwise_at_one_site_are_doubted() -> None:
+    x = np.random.default_rng(0).uniform(size=(40, 6, 6)).astype(np.float32)
+    sites = {"bern": (x[:20], np.arange(20) % 2), "chur": (x[20:] * 255, np.arange(20) % 2)}
+    (doubt,) = own.dataset(sites).doubts
+    assert doubt.startswith("pixels of chur reach 25")
+    assert "and those of bern 0.9" in doubt
+    assert own.dataset({**sites, "chur": (x[20:], np.arange(20) % 2)}).doubts == ()

@@ -34,6 +34,9 @@ NAMES = ("classes", "domains", "clients", "features")
 BYTES_FROM = 256 << 20
 """Bytes that images of your own would take as floats, from which on they stay bytes; below it, floats are faster."""
 
+FAR_BEYOND = 20
+"""Times that one client's largest pixel is another's, from which on they can hardly have been scaled alike."""
+
 MANY = 100
 """Largest label up to which all integers below are classes, so that a client that lacks some agrees with the others."""
 
@@ -104,7 +107,9 @@ def from_arrays(
     if tables is not None:
         raw = _raw_rows(rules or Preprocess("none"), content, tables, client_names)
         content, inputs = _preprocessed(raw, content)
-    doubts = _copied(content) if own and inputs is None else ()
+    doubts = _doubts(content, client_names) if own and inputs is None else []
+    for doubt in doubts:
+        warnings.warn(doubt, DataWarning, stacklevel=2)
     tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None)
     features = names_of(name, "features", arrays)
     if inputs is None and features is not None and tensors[0].dim() == 2:
@@ -135,19 +140,32 @@ def from_arrays(
         targets=targets,
         raw=raw if raw is None or theirs is None else _with_test_rows(raw),
     )
-    return replace(dataset, doubts=doubts)
+    return replace(dataset, doubts=tuple(doubts))
 
 
-def _copied(content: Arrays) -> tuple[str, ...]:
-    """A warning of test images or rows that stand in training, too; none of texts, where short ones are alike."""
+def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
+    """Sentences on what may not be meant in images or rows of numbers, of one's own."""
     x, x_test = content["x_train"], content["x_test"]
     if x.ndim == 2 and x.dtype.kind != "f":
-        return ()
+        return []  # texts: short ones are alike
     found = repeated(x, x_test, content["y_train"], content["y_test"])
-    doubt = found.doubt("row" if x.ndim == 2 else "image", len(x_test))
-    if doubt:
-        warnings.warn(doubt, DataWarning, stacklevel=3)
-    return (doubt,) if doubt else ()
+    doubts = [found.doubt("row" if x.ndim == 2 else "image", len(x_test))]
+    if x.ndim > 2 and x.dtype.kind == "f" and "client_train" in content:
+        doubts.append(_unequal_ranges(x, content["client_train"], clients))
+    return [doubt for doubt in doubts if doubt]
+
+
+def _unequal_ranges(images: Array, owners: Array, clients: tuple[str, ...] | None) -> str:
+    """A sentence if one client's pixels reach far beyond another's; "" if none do."""
+    largest = {int(c): float(np.abs(images[owners == c]).max()) for c in np.unique(owners)}
+    low, high = (of(largest, key=lambda c: largest[c]) for of in (min, max))
+    if largest[high] <= FAR_BEYOND * largest[low]:
+        return ""
+    one, other = (clients[c] if clients else str(c) for c in (low, high))
+    return (
+        f"pixels of {other} reach {largest[high]:g} and those of {one} {largest[low]:g}; scaled alike? divide "
+        "all by the same number"
+    )
 
 
 def _domains_of_test(name: str, content: Arrays) -> Array:
