@@ -44,7 +44,7 @@ class Setting:
 def setting(classes: Any) -> Callable[..., Setting]:
     def make(labels: list[list[int]] = LABELS) -> Setting:
         base = classes(n=[len(part) for part in labels])
-        y = torch.tensor(sum(labels, []))
+        y = torch.tensor([c for part in labels for c in part])
         histograms = torch.stack([torch.bincount(torch.tensor(part), minlength=3) for part in labels])
         device_data = dataclasses.replace(base.device_data, y=y)
         population = dataclasses.replace(base.population, histograms=histograms)
@@ -179,9 +179,7 @@ def halves(updates: list[Model], linkage: str) -> tuple[list[int], list[int], fl
     ("weighting", "linkage", "gap"),
     [("uniform", "complete", 0.0), ("samples", "single", 0.0), ("samples", "complete", 0.65)],
 )
-def test_cfl(
-    setting: Any, cut: Any, weighting: Any, linkage: Any, gap: float, personal: tuple[str, ...]
-) -> None:
+def test_cfl(setting: Any, cut: Any, weighting: Any, linkage: Any, gap: float, personal: tuple[str, ...]) -> None:
     """Algorithm 2: split if ||mean D|| < eps1, max ||D|| > eps2 and sqrt((1 - largest cosine) / 2) > gamma_max.
 
     Eight clients.  In rounds 3, 4 and 6 one or two are not heard: their clusters are not split.
@@ -233,7 +231,9 @@ def test_cfl(
 
 
 # ---------------------------------------------------------------- FedALA
-def adopted(g: Model, own: Model, w: Model, data: tuple[Array, Array], passes: int, settled: float) -> tuple[Model, Model]:
+def adopted(
+    g: Model, own: Model, w: Model, data: tuple[Array, Array], passes: int, settled: float
+) -> tuple[Model, Model]:
     """Algorithm 1, lines 7 to 14: W <- clip(W - eta grad F(Theta^) (Theta - Theta_k), 0, 1), eta = .5; then Theta^.
 
     A pass is one full batch.  Its losses are those before its step; ten that deviate by less end the first time.
@@ -261,8 +261,8 @@ def test_fedala(setting: Any, layers: tuple[str, ...], settled: float, weighting
     g, own, w = here.start, dict[int, Model](), dict[int, Model]()
 
     def mixed(k: int) -> tuple[Model, Model]:
-        first = k not in w
-        return adopted(g, own[k], w.get(k, {n: np.ones_like(g[n]) for n in top}), here.data[k], 14 if first else 1, settled)
+        ones = {n: np.ones_like(g[n]) for n in top}
+        return adopted(g, own[k], w.get(k, ones), here.data[k], 1 if k in w else 14, settled)
 
     for state, trace in zip(play.states[1:], play.traces, strict=True):
         models = {}
@@ -277,7 +277,7 @@ def test_fedala(setting: Any, layers: tuple[str, ...], settled: float, weighting
     for k in range(4):
         if k in w:
             same(play.sim.memory.get(k).w, w[k])
-            assert any(((0 < t) & (t < 1)).any() for t in w[k].values())
+            assert any(((t > 0) & (t < 1)).any() for t in w[k].values())
         same(play.own(k), mixed(k)[0] if k in own else g)
 
 
@@ -327,7 +327,7 @@ def test_fedproto(setting: Any, averaging: Any, labels: list[list[int]]) -> None
 @pytest.mark.parametrize("averaging", ["examples", "clients"])
 @pytest.mark.parametrize("weighting", ["samples", "uniform", None])
 def test_feddistill(setting: Any, averaging: Any, weighting: Any, labels: list[list[int]]) -> None:
-    """CE + lam / n sum_i KL(softmax Z_{y_i} || softmax f(x_i)), whose slope by logits is lam / n (softmax f - softmax Z).
+    """CE + lam / n sum_i KL(softmax Z_{y_i} || softmax f(x_i)), of slope lam / n (softmax f - softmax Z) by logits.
 
     Two of four clients in each round.  `weighting` is FedDistill+'s, whose models are averaged; None is FedDistill.
     """
