@@ -107,6 +107,25 @@ def test_attackers_train_on_poisoned_examples_and_nothing_else_is_changed(tiny: 
     assert list(attack.honest(experiment.world.attack, range(4), 4, 0)) == [c for c in range(4) if c not in malicious]
 
 
+def test_attackers_count_the_labels_they_train_on(tiny: Tiny) -> None:
+    """Two of ten classes each, all flipped: a mean over a class's sum and another's count would be 0, or far off."""
+    two = "split={name='pathological', num_clients=5, classes_per_client=2}"
+    proto = '[[methods]]\nname = "fedproto"\n'
+    experiment = tiny("world.attack={name='label_flip', fraction=1.0}", two, methods=proto)
+    setup = run_setup.prepare(experiment)
+    fed = run_setup.divide(experiment, setup.dataset, 0)
+    sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
+    assert torch.equal(sim.population.histograms, torch.from_numpy(fed.label_counts).flip(1))
+    state, _ = sim.round(sim.start(), 1)
+    trainer, means = sim.executor.trainer, {}
+    for c in range(5):
+        rows = trainer.device_data.train[c]
+        r, _ = trainer.refer(trainer.device_data.x[rows], sim.own_models(state, [c], 1)[c])
+        y = trainer.device_data.y[rows]
+        means |= {k: r[y == k].mean(0) for k in y.unique().tolist()}
+    torch.testing.assert_close(state.rows, torch.stack([means[k] for k in range(10)]))
+
+
 def test_a_backdoor_is_measured_and_attackers_are_not(tiny: Tiny, tmp_path: Path) -> None:
     """Three of four malicious clients that mark everything: the model takes nearly all marked examples for class 7."""
     of_world = "world.attack={name='backdoor', fraction=0.75, target=7, share=1.0, boost=2.0}"

@@ -103,6 +103,10 @@ class FederatedData:
         """Training examples of each class at each client, (clients, classes)."""
         return self._counts(self.dataset.labels.numpy(), self.dataset.num_classes)
 
+    def counted(self, labels: Tensor) -> npt.NDArray[np.int64]:
+        """Training examples of each class at each client, (clients, classes), were these the labels of the data set."""
+        return self._counts(labels.numpy(), self.dataset.num_classes)
+
     @property
     def test_counts(self) -> npt.NDArray[np.int64]:
         """Test examples of each class at each client, (clients, classes)."""

@@ -288,6 +288,8 @@ def clients(
     device, dataset = setup.device, fed.dataset
     weights = class_weights(experiment.task, dataset, train)
     x, y = (dataset.x_train, dataset.y_train) if train is not fed else attack.poisoned(experiment.world.attack, fed)
+    # who trains on wrong labels counts them too: its means by class are over the examples that it takes for the class
+    counts = train.label_counts if y is dataset.y_train else fed.counted(y)
     device_data = DeviceData(
         x.to(device),
         y.to(device),
@@ -302,7 +304,7 @@ def clients(
     )
     trainer = LocalTrainer(setup.task, device_data, device)
     population = Population(
-        torch.from_numpy(train.label_counts),
+        torch.from_numpy(counts),
         setup.task.layout,
         {n: t.to(device) for n, t in setup.task.init(Key(seed) / "init").items()},
         lambda key: {n: t.to(device) for n, t in _drawn(setup, key).items()},
