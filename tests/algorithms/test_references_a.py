@@ -160,6 +160,28 @@ def test_stc(setting: Any, cut: Any, signs: bool, flatten: bool, weighting: Any,
         same(state.residual, server)
 
 
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_stc_where_few_entries_are_not_zero(setting: Any, weighting: Any) -> None:
+    """The server may send .9 of the entries and has at most .45: mu is the mean of those, not their sum over k."""
+    here = setting()
+    play = here.world.play(STC(0.15, 0.9, weighting=weighting, local=LOCAL), 4, clients_per_round=3)
+    w, left = here.start, [{n: np.zeros_like(t) for n, t in here.start.items()}] * 4
+    server = left[0]
+    for state, trace in zip(play.states[1:], play.traces, strict=True):
+        sent = []
+        for k in cohort(trace):
+            total = plus(left[k], minus(trained(w, here.data[k]), w))
+            sent.append(ternary(total, 0.15, True, False))
+            left[k] = minus(total, sent[-1])
+        server = plus(server, mean(sent, [SIZES[k] if weighting == "samples" else 1 for k in cohort(trace)]))
+        few = [n for n, t in server.items() if np.count_nonzero(t) <= int(0.9 * t.size)]
+        u = ternary(server, 0.9, True, False)
+        u |= {n: np.sign(server[n]) * np.abs(server[n]).sum() / max(np.count_nonzero(server[n]), 1) for n in few}
+        assert len(few) > 2 or state.version > 1
+        server, w = minus(server, u), plus(w, u)
+        same(state.params, w)
+
+
 # ---------------------------------------------------------------- CFL
 def halves(updates: list[Model], linkage: str) -> tuple[list[int], list[int], float]:
     """Agglomeration of positions by cosines, from singletons to two clusters, and the largest cosine across."""

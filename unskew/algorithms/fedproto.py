@@ -12,7 +12,9 @@ Client     F_k + lam mean over the batch of 1/d ||r_i - P^{y_i}||^2; an example 
 Server     P^j <- sum_k n_kj C_k^j / sum_k n_kj over the clients heard that hold j; otherwise P^j stays           (2)
 Models     Each client has its own and there is no global one.  Evaluation uses models, so predictions are those of a
            client's own head; the paper also classifies by the nearest prototype, which is left out.
-Departures The paper's eq. 2 divides by the number of clients once more on top of the counts, which would shrink the
+Departures The paper's term sums, over a client's classes, the distance between its mean features and P^j; eq. 1 is its
+           code's, a mean over examples, which also draws a class's examples together.
+           The paper's eq. 2 divides by the number of clients once more on top of the counts, which would shrink the
            prototypes; public code takes the plain mean over clients, which is `averaging = "clients"`.  Prototypes are
            taken after training, with the final model, not during it.  Classes that no client has reported are
            absent, not zero: a zero would pull features to the origin.  A network without a linear classification layer

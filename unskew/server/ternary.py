@@ -19,7 +19,8 @@ On the wire The codewords' parts lie side by side, not one codeword after the ot
            k is agreed beforehand and does not travel; if a block has fewer entries that are not 0, the numbers do.
 Departures Exactly k entries: of equal ones the first are taken, where the published code takes all.  On the server ties
            are the rule, since what one client alone sent has one magnitude.
-           An entry that is 0 is never sent: eq. 1 calls it 0, and a sign bit cannot.
+           An entry that is 0 is never sent: eq. 1 calls it 0, and a sign bit cannot.  Where fewer than k
+           are left, mu is their mean; the paper still divides by k.
            b follows the block's own share q, not the nominal p: a tensor of ten entries sends one, q is .1.
            A block that is sent completely needs no positions.
 """
