@@ -105,6 +105,11 @@ def cohort(trace: Any) -> list[int]:
     return sorted({t.src - 1 for t in trace.transfers if t.direction == "up"} - {f.client for f in trace.failures})
 
 
+def asked(trace: Any) -> list[int]:
+    """Clients that were asked, and worked even if their reply came too late."""
+    return sorted({t.dst - 1 for t in trace.transfers if t.direction == "down"})
+
+
 def same(ours: Any, reference: Model) -> None:
     assert set(ours) == set(reference)
     for n, t in reference.items():
@@ -274,11 +279,15 @@ def adopted(
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize(("layers", "settled"), [(("head",), 1e-30), (("all",), 1e-4), (("fc",), 0.1)])
-def test_fedala(setting: Any, layers: tuple[str, ...], settled: float, weighting: Any) -> None:
-    """Three of four clients in each round; at the end all of them mix, with what they remember, and nobody trains."""
+def test_fedala(setting: Any, cut: Any, layers: tuple[str, ...], settled: float, weighting: Any) -> None:
+    """Three of four clients in each round; at the end all of them mix, with what they remember, and nobody trains.
+
+    Whose reply is late has learned all the same.
+    """
     here = setting()
+    late = cut(*[(t, "train", 0, c) for t in (2, 3, 5) for c in (0, 1)], how="late")
     options = {"eta": 0.5, "layers": layers, "start_epochs": 14, "settled": settled, "weighting": weighting}
-    play = here.world.play(FedALA(**options, local=LOCAL), 6, clients_per_round=3)
+    play = here.world.play(FedALA(**options, local=LOCAL), 6, clients_per_round=3, outage=late)
     top = [n for n in here.start if layers == ("all",) or n.startswith(layers)]
     g, own, w = here.start, dict[int, Model](), dict[int, Model]()
 
@@ -288,13 +297,13 @@ def test_fedala(setting: Any, layers: tuple[str, ...], settled: float, weighting
 
     for state, trace in zip(play.states[1:], play.traces, strict=True):
         models = {}
-        for k in cohort(trace):
+        for k in asked(trace):
             start = g
             if k in own:
                 start, w[k] = mixed(k)
             models[k] = trained(start, here.data[k])
             own[k] = {n: models[k][n] for n in top}
-        g = mean([*models.values()], [SIZES[k] if weighting == "samples" else 1 for k in models])
+        g = mean([models[k] for k in cohort(trace)], [SIZES[k] if weighting == "samples" else 1 for k in cohort(trace)])
         same(state.params, g)
     for k in range(4):
         if k in w:
@@ -321,10 +330,11 @@ def by_class(values: Array, y: Array) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("labels", [LABELS, [[0, 0, 1, 0], [0] * 7, [2, 0] * 4 + [0], [1, 1, 1]]])
 @pytest.mark.parametrize("averaging", ["examples", "clients"])
-def test_fedproto(setting: Any, averaging: Any, labels: list[list[int]]) -> None:
-    """Eq. 7: CE + lam / n sum_i |r_i - P^{y_i}|^2 / d; eq. 6 without 1/|N_j|.  Two of four clients in each round."""
+def test_fedproto(setting: Any, cut: Any, averaging: Any, labels: list[list[int]]) -> None:
+    """Eq. 7: CE + lam / n sum_i |r_i - P^{y_i}|^2 / d; eq. 6 without 1/|N_j|.  Three of four clients in each round."""
     here = setting(labels)
-    play = here.world.play(FedProto(lam=2.0, averaging=averaging, local=LOCAL), 6, clients_per_round=2)
+    late = cut(*[(t, "train", 0, c) for t in (2, 3, 5) for c in (0, 1)], how="late")
+    play = here.world.play(FedProto(lam=2.0, averaging=averaging, local=LOCAL), 6, clients_per_round=3, outage=late)
     own = [here.start] * 4
     known = np.full((3, 5), np.nan)
 
@@ -334,8 +344,9 @@ def test_fedproto(setting: Any, averaging: Any, labels: list[list[int]]) -> None
         def pull(r: Array, z: Array, y: Array, p: Array = known) -> tuple[Any, Any]:
             return np.nan_to_num(2.0 / len(y) * 2.0 * (r - p[y]) / r.shape[1]), 0.0
 
-        for k in cohort(trace):
+        for k in asked(trace):
             own[k] = trained(own[k], here.data[k], pull)
+        for k in cohort(trace):
             told.append(by_class(outputs(own[k], here.data[k][0])[0], here.data[k][1]))
         known = averaged(told, averaging, known)
         np.testing.assert_allclose(state.spread().numpy(), np.nan_to_num(known), rtol=0.0, atol=1e-12)
@@ -348,16 +359,17 @@ def test_fedproto(setting: Any, averaging: Any, labels: list[list[int]]) -> None
 @pytest.mark.parametrize("labels", [LABELS, [[0, 0, 1, 0], [0] * 7, [2, 0] * 4 + [0], [1, 1, 1]]])
 @pytest.mark.parametrize("averaging", ["examples", "clients"])
 @pytest.mark.parametrize("weighting", ["samples", "uniform", None])
-def test_feddistill(setting: Any, averaging: Any, weighting: Any, labels: list[list[int]]) -> None:
+def test_feddistill(setting: Any, cut: Any, averaging: Any, weighting: Any, labels: list[list[int]]) -> None:
     """CE + lam / n sum_i KL(softmax Z_{y_i} || softmax f(x_i)), of slope lam / n (softmax f - softmax Z) by logits.
 
-    Two of four clients in each round.  `weighting` is FedDistill+'s, whose models are averaged; None is FedDistill.
+    Three of four clients in each round.  `weighting` is FedDistill+'s, whose models are averaged; None is FedDistill.
     """
     here = setting(labels)
     algorithm: Any = FedDistill(2.0, averaging, LOCAL)
     if weighting:
         algorithm = FedDistillPlus(lam=2.0, averaging=averaging, local=LOCAL, weighting=weighting)
-    play = here.world.play(algorithm, 6, clients_per_round=2)
+    late = cut(*[(t, "train", 0, c) for t in (2, 3, 5) for c in (0, 1)], how="late")
+    play = here.world.play(algorithm, 6, clients_per_round=3, outage=late)
     own = [here.start] * 4
     g, teacher = here.start, np.full((3, 3), np.nan)
     for state, trace in zip(play.states[1:], play.traces, strict=True):
@@ -366,8 +378,9 @@ def test_feddistill(setting: Any, averaging: Any, weighting: Any, labels: list[l
         def pull(r: Array, z: Array, y: Array, t: Array = teacher) -> tuple[Any, Any]:
             return 0.0, np.nan_to_num(2.0 / len(y) * (softmax(z) - softmax(t[y])))
 
-        for k in cohort(trace):
+        for k in asked(trace):
             own[k] = trained(g if weighting else own[k], here.data[k], pull)
+        for k in cohort(trace):
             told.append(by_class(outputs(own[k], here.data[k][0])[1], here.data[k][1]))
         teacher = averaged(told, averaging, teacher)
         if weighting:
@@ -379,3 +392,34 @@ def test_feddistill(setting: Any, averaging: Any, weighting: Any, labels: list[l
         assert (ours.known.numpy() == ~np.isnan(teacher[:, 0])).all()
     for k in range(4):
         same(play.own(k), g if weighting else own[k])
+
+
+def test_feddistill_plus_as_in_feddw(setting: Any) -> None:
+    """Z = I at first, then (Z + pooled means of all uploads so far) / 2, of probabilities in evaluation mode.
+
+    The term is -lam / n sum_i <Z_{y_i}, p_i>, p = softmax f(x); its slope by logits is -lam / n p (Z_y - <Z_y, p>).
+    Class 2 is client 2's, and unknown before it takes part.
+    """
+    labels = [[0, 0, 1, 0], [0] * 7, [2, 0] * 4 + [0], [1, 1, 1]]
+    here = setting(labels)
+    play = here.world.play(FedDistillPlus(lam=2.0, compat="feddw", local=LOCAL), 6, clients_per_round=2, seed=4)
+    g, z = here.start, np.eye(3)
+    sums, counts, alone = np.zeros((3, 3)), np.zeros(3), 0
+    for state, trace in zip(play.states[1:], play.traces, strict=True):
+
+        def reward(r: Array, logits: Array, y: Array, z: Array = z) -> tuple[Any, Any]:
+            p = softmax(logits)
+            return 0.0, -2.0 / len(y) * p * (z[y] - (z[y] * p).sum(1, keepdims=True))
+
+        models = [trained(g, here.data[k], reward) for k in cohort(trace)]
+        g = mean(models, [len(labels[k]) for k in cohort(trace)])
+        for k, model in zip(cohort(trace), models, strict=True):
+            x, y = here.data[k]
+            np.add.at(sums, y, softmax(outputs(model, x)[1]))
+            counts += np.bincount(y, minlength=3)
+        seen = counts > 0
+        z = np.where(seen[:, None], (z + sums / np.maximum(counts, 1)[:, None]) / 2, z)
+        alone += not seen.all()
+        same(state.params, g)
+        np.testing.assert_allclose(state.teacher.z.numpy(), z, rtol=0.0, atol=1e-12)
+    assert 0 < alone < 6
