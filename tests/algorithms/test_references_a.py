@@ -7,7 +7,7 @@ r = tanh(W x + b), z = V r + c; taken from the run are the initial model, the da
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ def trained(w: Model, data: tuple[Array, Array], extra: Extra | None = None) -> 
     return w
 
 
-def mean(models: list[Model], weights: list[float]) -> Model:
+def mean(models: Sequence[Model], weights: Sequence[float]) -> Model:
     return {n: sum(a * m[n] for a, m in zip(weights, models, strict=True)) / sum(weights) for n in models[0]}
 
 
