@@ -288,7 +288,7 @@ def clients(
     device, dataset = setup.device, fed.dataset
     weights = class_weights(experiment.task, dataset, train)
     x, y = (dataset.x_train, dataset.y_train) if train is not fed else attack.poisoned(experiment.world.attack, fed)
-    # who trains on wrong labels counts them too: its means by class are over the examples that it takes for the class
+    # Whoever trains on wrong labels counts them, too: its means by class are over examples that it takes for the class.
     counts = train.label_counts if y is dataset.y_train else fed.counted(y)
     device_data = DeviceData(
         x.to(device),
