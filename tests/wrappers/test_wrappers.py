@@ -34,9 +34,11 @@ M = TypeVar("M")
 FEDAVG = FedAvg(local=LOCAL)
 
 
-def played(algorithm: Any, rounds: int = 2, **options: Any) -> tuple[Any, list[Any], list[Any]]:
+def played(
+    algorithm: Any, rounds: int = 2, network: str = "perceptron", **options: Any
+) -> tuple[Any, list[Any], list[Any]]:
     """Simulator, states (the one before round 1 first) and traces."""
-    sim = simulator("fedavg", "perceptron", algorithm=algorithm, **options)
+    sim = simulator("fedavg", network, algorithm=algorithm, **options)
     states, traces = [sim.start()], []
     for t in range(1, rounds + 1):
         state, trace = sim.round(states[-1], t)
@@ -147,6 +149,25 @@ def test_all_entries_are_the_method_itself_up_to_rounding() -> None:
     sim, states, _ = played(wrap(FEDAVG, TopK(1.0)))
     same, others, _ = played(FEDAVG)
     torch.testing.assert_close(params_of(sim, states[-1]), params_of(same, others[-1]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("by", [(TopK(0.01),), (Quantise(2),), (TopK(0.1), Quantise(4)), (Quantise(4), TopK(0.1))])
+def test_statistics_of_normalisation_layers_travel_as_they_are(by: tuple[Wrapper, ...]) -> None:
+    """A variance that gets ten rounds of left-out updates at once, or a level of two bits, may end below zero."""
+    sim, states, _ = played(wrap(FEDAVG, *by), rounds=1, network="normalised", codec=True)
+    plain, others, _ = played(FEDAVG, rounds=1, network="normalised")
+    buffers = sim.population.layout.buffers
+    assert buffers
+    for name in buffers:
+        assert torch.equal(params_of(sim, states[1])[name], params_of(plain, others[1])[name])
+    assert not any(key.partition("/")[2] in buffers for m in sim.memory.at(1).values() for key in residual_of(m))
+
+
+def residual_of(memory: Any) -> Params:
+    """What a client has left out, in whichever layer of its memory it stands."""
+    while memory is not None and not getattr(memory, "residual", None):
+        memory = getattr(memory, "of", None)
+    return {} if memory is None else memory.residual
 
 
 # ---------------------------------------------------------------- quantisation
@@ -385,6 +406,17 @@ def test_a_forged_upload_is_refused_before_it_is_used(names: Any, sent: Any, sai
     reply = Quantise.Reply(ModelReply({}, 3), names, sent)
     with pytest.raises(WireError, match=said):
         by.validate_reply("train", reply, MODEL, LAYOUT)
+
+
+@pytest.mark.parametrize("beside", [{"w": torch.ones(4)}, {"v": torch.ones(3)}, {"z": torch.ones(1)}])
+def test_forged_statistics_are_refused(beside: Params) -> None:
+    """A parameter, a variance of another length, and what the model does not have."""
+    layout, model = Layout(("w", "b"), ("v",)), {**MODEL, "v": torch.ones(2)}
+    sent = Levels(torch.zeros(3, dtype=torch.uint8), (torch.ones(2),))
+    with pytest.raises(WireError, match="may have buffers of the model that was sent"):
+        wrap(FEDAVG, Quantise(4)).validate_reply(
+            "train", Quantise.Reply(ModelReply(beside, 3), ((),), sent), model, layout
+        )
 
 
 def test_forged_positions_are_refused() -> None:

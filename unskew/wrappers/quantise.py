@@ -7,7 +7,8 @@ Notation   v  a tensor of an upload;  |v| its largest magnitude;  s = 2^(bits - 
 Client     v_i <- |v| q_i / s with an integer q_i in [-s, s]: s v_i / |v| rounded up or down at random, so that
            E[v_i as received] = v_i
 Departures The levels travel as integers of `bits` bits each, one after the other, instead of Elias code; and one scale
-           for each tensor.  The draws follow from the round's key, so a run can be repeated.
+           for each tensor.  The draws follow from the round's key, so a run can be repeated.  Statistics of
+           normalisation layers travel whole.
 """
 
 from dataclasses import dataclass

@@ -8,6 +8,7 @@ Client     sent  g_k = top_k(m_k + u_k): the entries of largest magnitude, as th
            kept  m_k <- m_k + u_k - g_k
 Departures k is a share of each tensor's entries, at least one of them, so that no layer starves; `flatten` takes the
            largest of all together.  Positions travel as Golomb code (server/ternary.py), not as numbers.
+           Statistics of normalisation layers travel whole.
 """
 
 from dataclasses import dataclass

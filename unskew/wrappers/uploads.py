@@ -5,12 +5,16 @@ A reply's type says which of its fields are uploads: `Model`, a trained model, o
 and may send something else in their place; on the server the method gets its own reply again.  Everything else in a
 reply is left as it is.
 
+What sends something else in place of an upload leaves the statistics of normalisation layers out of it: they travel as
+they are.  A variance that is rounded, or that gets what earlier ones left out, may come out negative, and a client's
+statistics are measured anew each time: there is no sum of updates that a remainder would be missing from.
+
 Two such wrappers compose in either order: what the first sends in place of an upload marks its own numbers as an
 `Update`, and the second changes those.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -24,8 +28,8 @@ from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, run
 
 M = TypeVar("M")
 Names = tuple[tuple[int, ...], ...]
-"""Numbers of each upload's tensors in the model's order, from 1: () for all, (0,) for none; of an upload that is not a
-table, the sizes of its tensors."""
+"""Numbers of each upload's parameters in the model's order, from 1: () for all, (0,) for none; of an upload that is not
+a table, the sizes of its tensors."""
 
 
 class Upload(NamedTuple):
@@ -47,8 +51,8 @@ class UploadWrapper(Wrapper):
     """Base class of wrappers that change uploads.
 
     A wrapper that sends something else in their place names it by `Reply`, a generic record with the fields `of`, the
-    method's reply without its uploads, `names: Names` and `sent`, what `encode` makes.  One that remembers what it
-    leaves out has `Memory = Residuals`.
+    method's reply with nothing but buffers in its uploads, `names: Names` and `sent`, what `encode` makes.  One that
+    remembers what it leaves out has `Memory = Residuals`.
 
     A method whose clients remember what they sent (`amend`) is told what is sent in its place, except by a wrapper with
     a `Memory`: there what is left out arrives later.
@@ -131,12 +135,14 @@ class UploadWrapper(Wrapper):
                 f"step {name!r} of {name_of(method)} was sent no model, or several, to take differences from"
             )
         updates = differences(fields, reply, model)
+        if self.Reply is not None:
+            updates = {key: u for key, u in updates.items() if key.partition("/")[2] not in me.layout.buffers}
         sent, residual = self.encode(me, updates, memory.residual if self.Memory and memory is not None else None)
         if self.Reply is None:
             # What is not changed stays the same bits: a model minus another plus that one is not always itself.
             arrives = answer = reply if sent is updates else with_updates(fields, reply, model, sent)
         else:
-            answer = self.Reply(emptied(fields, reply), names_of(fields, reply, me.layout), sent)
+            answer = self.Reply(emptied(fields, reply, me.layout.buffers), names_of(fields, reply, me.layout), sent)
             arrives = None
         if self.Memory:
             return answer, self.Memory(kept, residual)
@@ -264,38 +270,36 @@ def differences(fields: tuple[Upload, ...], reply: Any, model: Params) -> Params
 
 
 def with_updates(fields: tuple[Upload, ...], reply: Any, model: Params, updates: Params) -> Any:
-    """Return the reply with these differences in its uploads; the inverse of `differences`."""
+    """Return the reply with these differences in its uploads, beside what is in them; the inverse of `differences`."""
     for i, field in enumerate(fields):
         value = at(reply, field.path)
         new = {key.partition("/")[2]: u for key, u in updates.items() if key.startswith(f"{i}/")}
         if isinstance(value, dict):  # in the model's order, as the method had it
-            reply = put(
-                reply,
-                field.path,
-                {n: t + new[n] if field.kind == "model" else new[n] for n, t in model.items() if n in new},
-            )
+            changed = {n: t + new[n] if field.kind == "model" else new[n] for n, t in model.items() if n in new}
+            reply = put(reply, field.path, {n: t for n in model if (t := changed.get(n, value.get(n))) is not None})
         elif value is not None:
             reply = put(reply, field.path, tuple(new.values()))
     return reply
 
 
-def emptied(fields: tuple[Upload, ...], reply: Any) -> Any:
-    """Return the reply with empty uploads."""
+def emptied(fields: tuple[Upload, ...], reply: Any, but: Collection[str] = ()) -> Any:
+    """Return the reply with uploads that are empty but for the named tensors."""
     for field in fields:
         value = at(reply, field.path)
         if value is not None:
-            reply = put(reply, field.path, {} if isinstance(value, dict) else ())
+            left = {n: t for n, t in value.items() if n in but} if isinstance(value, dict) else ()
+            reply = put(reply, field.path, left)
     return reply
 
 
 def names_of(fields: tuple[Upload, ...], reply: Any, layout: Layout) -> Names:
-    """Describe which tensors each upload has; () is all of the model's, so that it costs nothing in most methods."""
-    places = {name: i for i, name in enumerate((*layout.trainable, *layout.buffers), start=1)}
+    """Describe which parameters each upload has; () is all of the model's, so that it costs nothing in most methods."""
+    places = {name: i for i, name in enumerate(layout.trainable, start=1)}
     described: list[tuple[int, ...]] = []
     for field in fields:
         value = at(reply, field.path)
         if isinstance(value, dict):
-            which = tuple(places[name] for name in sorted(value))
+            which = tuple(places[name] for name in sorted(value) if name in places)
             described.append(() if len(which) == len(places) else which or (0,))
         else:
             described.append(() if value is None else tuple(len(t) for t in value))
@@ -308,13 +312,15 @@ def shapes(fields: tuple[Upload, ...], reply: Any, model: Params, layout: Layout
     Raises:
         WireError: If what it says of them fits no upload of this model.
     """
-    order = (*layout.trainable, *layout.buffers)
+    order = layout.trainable
     if len(reply.names) != len(fields):
         raise WireError(f"expected the tensors of {len(fields)} uploads, got {len(reply.names)}")
     like: Params = {}
     for i, (field, which) in enumerate(zip(fields, reply.names, strict=True)):
         value = at(reply.of, field.path)
         if isinstance(value, dict):
+            if any(n not in layout.buffers or n not in model or t.shape != model[n].shape for n, t in value.items()):
+                raise WireError("beside what stands for it, an upload may have buffers of the model that was sent")
             chosen = () if which == (0,) else tuple(n - 1 for n in which) or tuple(range(len(order)))
             if len(set(chosen)) < len(chosen) or any(not 0 <= n < len(order) or order[n] not in model for n in chosen):
                 raise WireError("an upload must have tensors of the model that was sent, each once")
