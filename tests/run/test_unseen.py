@@ -243,6 +243,25 @@ def test_of_several_models_a_newcomer_takes_the_one_with_the_lowest_loss_on_its_
     assert losses[0] != losses[1]
 
 
+def test_in_several_clusters_a_newcomer_takes_the_mean_of_those_with_the_lowest_losses(
+    tiny: Callable[..., Experiment],
+) -> None:
+    """FLSC's own rule, `a_k` of eq. 1; with one membership it is IFCA's (I-28)."""
+    experiment = tiny("unseen=0.5", methods='[[methods]]\nname = "flsc"\nclusters = 3\nmemberships = 2\n')
+    setup = run_setup.prepare(experiment)
+    fed = run_setup.divide(experiment, setup.dataset, 0)
+    sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
+    state = sim.start()
+    came = newcomers_of(sim, setup.task, fed, 0, 1)
+    assert came is not None
+    for i in range(2):
+        me = came.me(came.first + i, 1)
+        model, _ = came.models(state, me)
+        assert model is not None
+        _, a, b = sorted(state.models, key=lambda of: -came.training_loss(of, me))
+        torch.testing.assert_close(model, {name: (a[name] + b[name]) / 2 for name in a})
+
+
 def test_adapting_is_so_many_epochs_of_the_methods_own_local_training(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("unseen=0.5", "local.local_steps=7")
     algorithm = experiment.methods[0].algorithm

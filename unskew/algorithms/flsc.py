@@ -16,7 +16,7 @@ Order      `ids = "current"` trains and averages with the a_k of this round.  Wi
 Departures HCCT's program starts all models identical (`start = "identical"`), tests the models before (3), never decays
            the learning rate, and weights by examples; only the first and the last of these are options here.  Drawing
            the first a_k with replacement, as a port does, can leave fewer than N_g.  A client that never replied is
-           served the fusion of the N_g clusters most clients are in.
+           served the fusion of the N_g clusters most clients are in; one that comes after training uses eq. 1.
 """
 
 from collections.abc import Sequence
@@ -170,6 +170,15 @@ class FLSC:
             return state.models[0] if self.clusters == 1 and not self.personal else None
         everybodys = most_common((j for ids in state.ids.values() for j in ids), self.memberships)
         return fused(state.models, state.ids.get(client, everybodys))
+
+    def newcomer_models(self, state: FLSCState) -> tuple[Params, ...]:
+        """Return the models among which a client that comes after training chooses (eq. 1)."""
+        return state.models
+
+    @property
+    def newcomer_memberships(self) -> int:
+        """The number of them that it fuses."""
+        return self.memberships
 
     def info(self, state: FLSCState) -> ChosenGroups:
         """Report the clusters and their members, which overlap, and the clients that replied."""

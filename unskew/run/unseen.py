@@ -6,8 +6,9 @@
 
 What is served is the method's own rule: `serve` for a client it has never met, put together by `personalise` with no
 memory.  Of several models (`newcomer_models`) a newcomer takes the one with the lowest loss on its training data, as
-IFCA's clients do.  Adapting is `personalise` where that trains, or the method's `adapt`, or else local training as in
-the method's `local`.  Nothing is charged, nothing remembered, and training never depends on it.
+IFCA's clients do, or the mean of so many of the best (`newcomer_memberships`), as FLSC's.  Adapting is `personalise`
+where that trains, or the method's `adapt`, or else local training as in the method's `local`.  Nothing is charged,
+nothing remembered, and training never depends on it.
 """
 
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId, Me, SgdConfig, Step, hook, personalise_of, sgd
 from unskew.record.logs import ADAPTED, SERVED, gap_name
+from unskew.reduction import weighted_mean
 from unskew.run.evaluation import ClientScores, reduced, table
 from unskew.run.metrics import Metric
 from unskew.runtime.in_process import Simulator, without_local_work
@@ -87,9 +89,14 @@ class Newcomers:
         """A newcomer's model as served, and adapted."""
         served = served_to(self.algorithm, state, me.id)
         whole = [self.put_together(me, model) for model in served]
-        model, ready = whole[0] if len(whole) == 1 else min(whole, key=lambda of: self.training_loss(of[0], me))
+        if len(whole) > 1:
+            best = sorted(whole, key=lambda of: self.training_loss(of[0], me))
+            whole = best[: hook(self.algorithm, "newcomer_memberships")]
+        model, ready = whole[0]
         if model is None:
             return None, None
+        if len(whole) > 1:
+            model = weighted_mean([m for m, _ in whole if m is not None], [1.0] * len(whole))
         own = personalise_of(self.algorithm)
         if not ready and own is not None:  # its rule for a client without memory is to train
             return model, self.run("personalise", own, me, served[0])
