@@ -14,6 +14,9 @@ Client     I images of each label, shared out over its components by n_c:  decod
 Server     the same with the images alone: the global model
 Departures The paper trains a linear head on features of a foundation model, which is all its clients have in common.
            Here latents are decoded to images, so that the task's own network is trained and methods can be compared.
+           Its server draws as many features of a client's label as the client has images of it, and trains one head
+           for all; here labels count alike whatever their frequency, clients train classifiers of their own with their
+           own images, and images are jittered in training, as in feddistr.py.
            Mixtures are k-means clusters, not fitted by EM; covariances are diagonal.
 Counts     no client's total count exceeds twice that of the next largest, whatever it reports
 Later      Rounds after the first change nothing, and say so.

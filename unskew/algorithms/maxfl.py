@@ -12,7 +12,8 @@ Aim        max_w of the number of clients to which w appeals, smoothed: min_w 1/
 `maxfl`    z_k = F_k(w) - rho_k at the received w,  q_k = sigma(z_k) (1 - sigma(z_k))                   (1)
            y_k = LocalSGD(w; F_k)
            w <- w + server_lr / (sum_S q_k + epsilon) sum_S q_k (y_k - w)                            (2)
-           rho_k = F_k(what_k), with what_k trained when it is first needed and kept on the client   (3)
+           rho_k = F_k(what_k), with what_k trained when it is first needed, at the learning rate in force then,
+           and kept on the client                                                                    (3)
            q_k is the derivative of sigma: clients far from their requirement on either side hardly count.  Early on
            they all may be far, and w would stay where it is, so the first `warmup` rounds are FedAvg.
 `maxfl_hcct`  The baseline of HCCT's tables.  Each round a client takes the global model w and decides:

@@ -24,7 +24,8 @@ Means      V_c is symmetric with rows that sum to 1: D2D keeps the cluster's mea
 Departures Several epochs may take the place of steps; `local` is a round's whole work, as in every other method, and
            each part of it shuffles anew and starts its optimiser afresh.  Clusters are cut from the round's cohort in
            the order of client numbers; with all devices in it, they are the same in every round.  gamma bounds eq. 3,
-           which asks for ever more exchanges as Y_c grows.  Y_c is the published estimate, which is never above the
+           which asks for ever more exchanges as Y_c grows; the published program applies eq. 3 after every step but the
+           global one, which is `d2d_every = 1`.  Y_c is the published estimate, which is never above the
            largest distance between two models, so eq. 3 may ask for fewer exchanges than its derivation needs.
            Buffers are averaged with the rest; the paper's networks have none.
 Losses     A device that does not reply at the beginning of a round is out of it, and rho_c counts the others.  Later, a
