@@ -132,21 +132,21 @@ class Sent:
         return us.wrap(algorithm, *wrappers[self.how])
 
     def __call__(self, client: int, w: Model, y: Model) -> Model:
-        u = {k: y[k] - w[k] for k in w}
+        u = {k: y[k] - w[k] for k in w if "running" not in k}
+        statistics = {k: y[k] for k in w if "running" in k}
         if self.how == "clipped":
             length = math.sqrt(sum(float(t.square().sum()) for t in u.values()))
             u = {k: t * min(1.0, 0.3 / length) for k, t in u.items()}
         if self.how == "sparse":
-            buffers = {k: t for k, t in u.items() if "running" in k}
             rest = self.rest.get(client, {k: 0.0 for k in u})
-            u = {k: t + rest[k] for k, t in u.items() if k not in buffers}
+            u = {k: t + rest[k] for k, t in u.items()}
             least = {
                 k: t.abs().flatten().sort(descending=True).values[max(t.numel() // 4, 1) - 1] for k, t in u.items()
             }
             sent = {k: torch.where(t.abs() >= least[k], t, 0.0) for k, t in u.items()}
             self.rest[client] = {k: u[k] - sent[k] for k in u}
-            u = sent | buffers
-        return {k: w[k] + u[k] for k in w}
+            u = sent
+        return {k: w[k] + u[k] if k in u else statistics[k] for k in w}
 
 
 SOME_LATE = Outage(late=0.25)

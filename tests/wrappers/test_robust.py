@@ -90,6 +90,20 @@ def test_an_update_that_is_too_long_is_scaled_to_the_bound() -> None:
     assert bounded[2]["w"].tolist() == pytest.approx([3.0, 4.0])
 
 
+def test_parameters_and_statistics_are_bounded_apart() -> None:
+    """Statistics are a hundred times as far away: together with them ten times the median's step would be no news."""
+    updates = {
+        c: {"w": torch.tensor([w]), "var": torch.tensor([v])}
+        for c, (w, v) in enumerate([(1, 90.0), (10, 100.0), (1, 800.0)])
+    }
+    bounded = NormBound().change(updates, frozenset({"w"}), None)  # type: ignore[arg-type]
+    assert [u["w"].tolist() for u in bounded.values()] == [[1], [1], [1]]
+    assert [u["var"].tolist() for u in bounded.values()] == [[90], [100], [100]]
+    bounded = NormBound(bound=5.0).change(updates, frozenset({"w"}), None)  # type: ignore[arg-type]
+    assert [u["w"].tolist() for u in bounded.values()] == [[1], [5], [1]]
+    assert [u["var"].tolist() for u in bounded.values()] == [[90], [100], [100]]
+
+
 def test_statistics_of_normalisation_layers_follow_the_clients_that_parameters_choose() -> None:
     """By w alone client 1 is in the middle; its running mean 70 is far from the others' 0."""
     statistics = torch.tensor([[0.0], [70.0], [0.0], [0.0], [0.0]])

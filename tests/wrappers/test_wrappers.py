@@ -5,6 +5,7 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
@@ -106,10 +107,20 @@ def test_clipping_scales_an_update_to_the_bound_and_leaves_a_smaller_one_to_the_
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9), st.floats(1e-3, 1e3))
 def test_a_clipped_update_has_the_direction_it_had(values: list[float], bound: float) -> None:
     given_ = {"0/w": torch.tensor(values, dtype=torch.float64)}
-    clipped, _ = ClipNorm(bound).encode(None, given_, None)  # type: ignore[arg-type]
+    me = SimpleNamespace(layout=Layout(("w",)))
+    clipped, _ = ClipNorm(bound).encode(me, given_, None)  # type: ignore[arg-type]
     size = norm(given_)
     assert norm(clipped) == pytest.approx(min(size, bound), rel=1e-6, abs=1e-12)
     torch.testing.assert_close(clipped["0/w"] * max(size, bound), given_["0/w"] * bound, rtol=1e-6, atol=1e-9)
+
+
+def test_statistics_of_normalisation_layers_take_nothing_of_the_bound() -> None:
+    """Of (3, 4) a bound of 1 leaves (.6, .8), however far the variance has moved."""
+    me = SimpleNamespace(layout=Layout(("w",), ("var",)))
+    updates = {"0/w": torch.tensor([3.0, 4.0]), "0/var": torch.tensor([100.0])}
+    clipped, _ = ClipNorm(1.0).encode(me, updates, None)  # type: ignore[arg-type]
+    assert clipped["0/w"].tolist() == pytest.approx([0.6, 0.8])
+    assert clipped["0/var"].tolist() == [100.0]
 
 
 # ---------------------------------------------------------------- top k
@@ -151,9 +162,15 @@ def test_all_entries_are_the_method_itself_up_to_rounding() -> None:
     torch.testing.assert_close(params_of(sim, states[-1]), params_of(same, others[-1]), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("by", [(TopK(0.01),), (Quantise(2),), (TopK(0.1), Quantise(4)), (Quantise(4), TopK(0.1))])
+@pytest.mark.parametrize(
+    "by",
+    [(TopK(0.01),), (Quantise(2),), (TopK(0.1), Quantise(4)), (Quantise(4), TopK(0.1)), (ClipNorm(1e-3), TopK(0.1))],
+)
 def test_statistics_of_normalisation_layers_travel_as_they_are(by: tuple[Wrapper, ...]) -> None:
-    """A variance that gets ten rounds of left-out updates at once, or a level of two bits, may end below zero."""
+    """A variance that gets ten rounds of left-out updates at once, or a level of two bits, may end below zero.
+
+    With a bound on both together, statistics would leave parameters nothing of it.
+    """
     sim, states, _ = played(wrap(FEDAVG, *by), rounds=1, network="normalised", codec=True)
     plain, others, _ = played(FEDAVG, rounds=1, network="normalised")
     buffers = sim.population.layout.buffers

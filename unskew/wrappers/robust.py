@@ -14,7 +14,7 @@ Limits     Honest clients that differ are hard to tell from malicious ones: unde
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -177,10 +177,12 @@ class NormBound(ReplyWrapper):
     """Updates scaled down to a norm by the server, since malicious clients do not; the method's own mean follows.
 
     Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan, "Can You Really Backdoor Federated Learning?", arXiv:1911.07963,
-    2019, section 4.1: u_k <- u_k min(1, S / |u_k|).
+    2019, section 4.1: u_k <- u_k min(1, S / |u_k|).  Statistics of normalisation layers are bounded apart from the
+    parameters, always by a multiple of the median norm of theirs: they are longer by far, and a bound on both together
+    would leave the parameters without one.
 
     Attributes:
-        bound: The norm S; None takes a multiple of the median norm of the round's updates.
+        bound: The norm S of parameters; None takes a multiple of the median norm of the round's updates.
         multiple: That multiple.
     """
 
@@ -191,8 +193,19 @@ class NormBound(ReplyWrapper):
         self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation
     ) -> Mapping[ClientId, Params]:
         """Scale the updates that are longer; the others stay as they are, to the bit."""
-        sizes = {c: float(squared_norm({n: t.double() for n, t in u.items()}).sqrt()) for c, u in updates.items()}
-        bound = self.multiple * statistics.median_low(sizes.values()) if self.bound is None else self.bound
+        names = next(iter(updates.values())).keys()
+        parameters = names & parameter_names or names
+        updates = self.bounded(updates, parameters, self.bound)
+        return self.bounded(updates, names - parameters, None) if names - parameters else updates
+
+    def bounded(
+        self, updates: Mapping[ClientId, Params], names: Set[str], bound: float | None
+    ) -> Mapping[ClientId, Params]:
+        """Scale these tensors of the updates in which they are longer than the bound, or than the median allows."""
+        sizes = {c: float(squared_norm({n: u[n].double() for n in names}).sqrt()) for c, u in updates.items()}
+        if bound is None:
+            bound = self.multiple * statistics.median_low(sizes.values())
         return {
-            c: u if sizes[c] <= bound else {n: t * (bound / sizes[c]) for n, t in u.items()} for c, u in updates.items()
+            c: u if sizes[c] <= bound else {n: t * (bound / sizes[c]) if n in names else t for n, t in u.items()}
+            for c, u in updates.items()
         }
