@@ -88,6 +88,14 @@ def test_of_an_even_number_of_distances_the_lower_median_counts() -> None:
     assert uniformity(pair).item() == pytest.approx((2 + 4 * math.exp(-1.0)) / 6, rel=1e-5)
 
 
+def test_features_far_from_zero_and_close_together_are_told_apart_in_float32() -> None:
+    """Squared distances of 1e-4 beside squared lengths of 1e4: their difference is below what float32 resolves."""
+    features = 100.0 + 1e-2 * torch.randn(8, 4, generator=Key(3).generator(), dtype=torch.float64)
+    exact = uniformity(features).item()
+    assert uniformity(features.float()).item() == pytest.approx(exact, rel=0.02)
+    assert exact < 0.7  # of features that coincide it is 1
+
+
 def test_features_that_coincide_are_as_far_from_uniform_as_can_be() -> None:
     """I-19: 1; the median of no distance is no NaN, in value or gradient."""
     features = torch.full((5, 300), 1.2345, requires_grad=True)
