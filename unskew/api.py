@@ -47,7 +47,7 @@ DESCRIBED = ("methods", "split", "until")
 def simulate(
     methods: object | Sequence[object] | Mapping[str, object],
     *,
-    data: object = "digits",
+    data: object = ...,
     model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
     target: str | Sequence[str] | None = None,
     client: str | None = None,
@@ -93,11 +93,11 @@ def simulate(
             method that holds functions or classes of your own cannot be resumed: no file can describe them.
         data: Arrays or tensors (x, y); {client: (x, y)}; a pandas or Polars DataFrame, or a Hugging Face dataset, with
             `target` and, if it has one, `client`; the path of such a table, .csv or .parquet; a torch Dataset of
-            (input, label) pairs; what `unskew.load` returns; or a name.  Labels may be words.  With `out`, the run's
-            folder keeps data that are given as values, to be resumed with.
+            (input, label) pairs; what `unskew.load` returns; or a name.  Labels may be words.  By default what `task`
+            names, else digits.  With `out`, the run's folder keeps data that are given as values, to be resumed with.
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
-            with (input_shape, num_classes) or nothing; or a name; by default that of the kind of task.  The run of a
-            module, or of a function that no other program can import, cannot be resumed.
+            with (input_shape, num_classes) or nothing; or a name; by default what `task` names, else that of the kind
+            of task.  The run of a module, or of a function that no other program can import, cannot be resumed.
         target, client: Columns of a table: the labels, and the client that holds the row.  A target of several columns
             names them all, as in target=["days", "died"].
         test: The global test set, in any form of `data`.  Of a table, also the column that says which rows are test
@@ -109,8 +109,9 @@ def simulate(
         rounds: Communication rounds.
         seeds: The seeds to repeat the run with; or the rule by which seeds are added until every comparison with FedAvg
             is decided: UntilDecided(until=0.5, most=30), until no interval is wider than half a point.
-        task: What is learned, such as "regression", or further settings of data and model; a `data` or `model` that is
-            not a name takes precedence.
+        task: What is learned, such as "regression", or further settings of data and model, as in
+            TaskConfig(class_weights="balanced").  Data, model, loss, preprocessing and a table's columns may be said
+            there or by their own arguments; where both say something, and not the same, that is refused.
         loss: A loss of that kind of task by name, or a function from (outputs, targets) to the loss of each example.
         bounds: Add local-only training, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `unskew resume`; by default it is removed with the
@@ -202,7 +203,7 @@ def described(
     methods: object,
     settings: Mapping[str, Any],
     *,
-    data: object = "digits",
+    data: object = ...,
     model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
     target: str | Sequence[str] | None = None,
     client: str | None = None,
@@ -265,20 +266,31 @@ def described(
 def _task(
     task: object, data: object, model: object, loss: object, table: Mapping[str, Any], rules: Preprocess | None
 ) -> Any:
-    """The task as a file writes it; data, a model or a loss passed as values get a name that says so."""
+    """The task as a file writes it; data, a model or a loss passed as values get a name that says so.
+
+    Raises:
+        ConfigError: If an argument and the task say different things, or the task has settings that nothing would read.
+    """
     settings = {} if task is None else {"kind": task} if isinstance(task, str) else from_python.to_plain(task)
     if not isinstance(settings, dict):
         return settings
-    plain = not isinstance(task, TaskConfig)
-    if plain or not isinstance(data, str):
-        settings["data"] = data if isinstance(data, str) else RUN_DATA
-    if model is not None and (plain or not isinstance(model, str)):
-        settings["model"] = _model_name(model)
+    # A TaskConfig has a data set and a model in any case: these two need not be what its maker chose.
+    unsaid = (TaskConfig.data, TaskConfig(kind=task.kind).model) if isinstance(task, TaskConfig) else ()
+    if data is not ...:
+        _say(settings, "data", data if isinstance(data, str) else RUN_DATA, "task.data", unsaid)
+    if model is not None:
+        _say(settings, "model", _model_name(model), "task.model", unsaid)
     if loss is not None:
-        settings["loss"] = loss if isinstance(loss, str) else _address(loss)
+        _say(settings, "loss", loss if isinstance(loss, str) else _address(loss), "task.loss")
     if rules is not None:
-        settings["preprocess"] = from_python.to_plain(rules)
-    if isinstance(data, str) and data.partition(":")[0] in ENDINGS:
+        _say(settings, "preprocess", from_python.to_plain(rules), "task.preprocess")
+    source = settings.setdefault("data", TaskConfig.data)
+    if source == RUN_DATA and settings.get("data_options"):
+        raise ConfigError(
+            f"task.data_options ({', '.join(settings['data_options'])}) are for data that are named, and these are "
+            "given as values; leave them out"
+        )
+    if isinstance(source, str) and source.partition(":")[0] in ENDINGS:
         columns = {key: value for key, value in table.items() if value is not None and key != "test_fraction"}
         if isinstance(columns.get("target"), tuple):
             columns["target"] = list(columns["target"])
@@ -288,8 +300,25 @@ def _task(
             raise ConfigError(
                 f"the share of a file's rows that is set aside is test={table['test_fraction']:g}, not test_fraction"
             )
-        settings["data_options"] = {**settings.get("data_options", {}), **columns}
+        options = settings["data_options"] = dict(settings.get("data_options", {}))
+        for key, column in columns.items():
+            _say(options, key, column, f"task.data_options.{key}")
     return settings
+
+
+def _say(settings: dict[str, Any], key: str, value: Any, place: str, unsaid: tuple[str, ...] = ()) -> None:
+    """Set what an argument says.
+
+    Raises:
+        ConfigError: If the settings say something else, which is none of `unsaid`.
+    """
+    said = settings.get(key, schema.NONE)
+    if said not in (schema.NONE, value, *unsaid):
+        given = "of values" if value == RUN_DATA else f"= {schema.show(value)}"
+        raise ConfigError(
+            f"the argument {key} {given} and {place} = {schema.show(said)} exclude each other; leave one out"
+        )
+    settings[key] = value
 
 
 def _metrics(evaluate: Iterable[Any]) -> dict[str, Measure | None]:
@@ -321,7 +350,7 @@ def _model_name(model: object) -> str:
 
 def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Dataset:
     """The data set passed as a value, or named by the task."""
-    if not isinstance(data, str):
+    if data is not ... and not isinstance(data, str):
         return own.dataset(data, **table, preprocess=task.preprocess, targets=tasks.kind_of(task.kind).targets)
     named = task.data.partition(":")[0] in ENDINGS
     if not named and any(table[key] is not None for key in ("test", "target", "client")):

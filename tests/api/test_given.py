@@ -8,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import unskew as us
@@ -161,3 +162,83 @@ def test_what_was_warned_of_stands_in_the_report(tmp_path: Path) -> None:
     assert "NormBound changes that on the server" in remarks[1]
     for remark in remarks:
         assert remark[1:80] in page
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> str:
+    """Grey pictures of two classes at three sites, as a name of data."""
+    for site in ("Basel", "Bern", "Chur"):
+        for i in range(16):
+            folder = tmp_path / "pictures" / site / ("dark", "light")[i % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            levels = RNG.integers(0, 100, (12, 12), dtype=np.uint8) + np.uint8(100 * (i % 2))
+            Image.fromarray(levels).save(folder / f"{i}.png")
+    return f"images:{tmp_path / 'pictures'}"
+
+
+def simulated(folder: Path, **given: Any) -> None:
+    us.simulate(us.FedAvg(FAST), out=folder, rounds=1, progress=False, **given)
+
+
+def advised(folder: Path, **given: Any) -> None:
+    us.advise(methods=us.FedAvg(FAST), out=folder, rounds=1, minutes=0.01, progress=False, **given)
+
+
+def tuned(folder: Path, **given: Any) -> None:
+    pytest.importorskip("optuna", reason="optuna is not installed (extra [tune])")
+    us.tune(us.FedAvg(FAST), out=folder, rounds=1, trials=1, final_seeds=1, progress=False, **given)
+
+
+ENTRIES = {simulated: "config.toml", advised: "advised.toml", tuned: "tuned.toml"}
+BALANCED = us.TaskConfig(class_weights="balanced", data_options={"size": 16})
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("task", [BALANCED, {"class_weights": "balanced", "data_options": {"size": 16}}])
+def test_data_and_a_model_that_are_given_are_taken_whatever_else_the_task_says(
+    entry: Any, task: Any, pictures: str, tmp_path: Path
+) -> None:
+    """A TaskConfig has "digits" and "mlp" from birth, and its maker said neither."""
+    entry(tmp_path / "out", data=pictures, model="cnn_small", task=task)
+    learned = config.load(tmp_path / "out" / ENTRIES[entry]).task
+    assert (learned.data, learned.model, learned.class_weights) == (pictures, "cnn_small", "balanced")
+    assert learned.data_options == {"size": 16}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(
+    ("said", "given", "says"),
+    [
+        ({"data": "heart"}, {"data": "digits"}, 'data = "digits" and task.data = "heart" exclude each other'),
+        ({"data": "heart"}, {"data": (X, Y)}, 'data of values and task.data = "heart" exclude each other'),
+        ({"model": "logistic"}, {"model": "mlp"}, 'model = "mlp" and task.model = "logistic" exclude each other'),
+        ({"model": "logistic"}, {"model": Net()}, 'Net" and task.model = "logistic" exclude each other'),
+        ({"loss": "cross_entropy"}, {"loss": "multi_margin"}, 'task.loss = "cross_entropy" exclude each other'),
+        ({"data_options": {"size": 16}}, {"data": (X, Y)}, r"task.data_options \(size\) are for data that are named"),
+        (
+            {"data_options": {"target": "ill"}},
+            {"data": "a.csv", "target": "well"},
+            'target = "well" and task.data_options.target = "ill" exclude each other',
+        ),
+    ],
+)
+def test_an_argument_and_a_task_that_say_different_things_are_refused(
+    entry: Any, said: Any, given: Any, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        entry(tmp_path / "out", task=us.TaskConfig(**said), **given)
+
+
+def test_what_only_the_task_says_is_taken() -> None:
+    """So are the columns of a table that the task names, and a model that is the usual one of another kind."""
+    said: tuple[Any, ...] = (us.TaskConfig(data="heart", model="logistic"), {"data": "heart", "model": "logistic"})
+    for task in said:
+        experiment, _ = api.described("fedavg", {"rounds": 1}, task=task)
+        assert (experiment.task.data, experiment.task.model) == ("heart", "logistic")
+    table = us.TaskConfig(data="csv:examples/hospitals.csv", kind="binary", preprocess=us.Preprocess())
+    columns: dict[str, Any] = {"target": "diagnosis", "client": "hospital", "test": 0.25}
+    experiment, _ = api.described("fedavg", {"rounds": 1}, task=table, model="logistic", **columns)
+    assert experiment.task.data_options == columns
+    assert experiment.task.model == "logistic"
+    experiment, _ = api.described("fedavg", {"rounds": 1}, data=(X, Y), model="resnet18", task=us.TaskConfig())
+    assert experiment.task.model == "resnet18"

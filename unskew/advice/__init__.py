@@ -35,7 +35,7 @@ MINUTES = 2.5
 
 
 def advise(
-    data: object = "digits",
+    data: object = ...,
     *,
     model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
     methods: object = None,

@@ -36,7 +36,7 @@ def tune(
     methods: object,
     *,
     out: str | Path,
-    data: object = "digits",
+    data: object = ...,
     model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
     target: str | Sequence[str] | None = None,
     client: str | None = None,
