@@ -96,7 +96,8 @@ class History:
 
         Args:
             method: Label of the method.
-            client: Number or name of the client that uses the model; by default the global one.
+            client: Name of the client that uses the model, or its number, from 0, where no client's name is a number;
+                by default the global one.
             seed: Seed of the run; by default the smallest.
 
         Raises:
@@ -108,6 +109,8 @@ class History:
 
     def client_values(self, method: str, name: str | None = None, seed: int | None = None) -> dict[int, float]:
         """A metric of each evaluated client after the last round, {client: value}.
+
+        Clients are numbers here, as in `rows`: client k is `client_names[k]`, whatever numbers stand in the names.
 
         Of more clients than the run's `client_rows` it is not in `rows`, but in columns of the run's folder.
 

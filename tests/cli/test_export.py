@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors
 import safetensors.torch
@@ -55,6 +56,20 @@ def test_a_file_needs_no_unskew_to_be_read(run: Path, unskew: Unskew) -> None:
 def test_json_says_where_and_what(run: Path, unskew: Unskew) -> None:
     told = json.loads(unskew("export", "r", "--method", "fedprox", "--client", "0", "--json").out)
     assert (told["file"], told["method"], told["client"]) == ("fedprox-client0-seed0.safetensors", "fedprox", 0)
+
+
+def test_a_ward_s_number_is_its_name_and_the_file_has_it(here: Path, unskew: Unskew) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    wards = {ward: (x + ward, np.arange(20) % 2) for ward in (1, 2, 10)}
+    us.simulate(us.Independent(), data=wards, model="logistic", rounds=1, out=here / "w", progress=False)
+    for ward in ("1", "2", "10"):
+        told = json.loads(unskew("export", "w", "--client", ward, "--json").out)
+        assert (told["file"], told["client_name"]) == (f"independent-client-{ward}-seed0.safetensors", ward)
+        weights = us.load_model("w", client=ward).state_dict()
+        assert all(torch.equal(t, weights[name]) for name, t in us.load_model(told["file"]).state_dict().items())
+    said = unskew("export", "w", "--client", "0")
+    assert said.code != 0
+    assert "where names are numbers, a client is called by its name" in " ".join(said.err.split())
 
 
 def test_what_cannot_be_exported_is_refused_in_one_line(run: Path, unskew: Unskew) -> None:

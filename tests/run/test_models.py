@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import safetensors.torch
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 import unskew as us
 from unskew.data.inputs import Inputs
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment.config import Experiment
 from unskew.models import TABLE, build
 from unskew.record.logs import rows
@@ -269,13 +270,53 @@ def test_batch_norm_comes_back_with_its_statistics(tiny: Callable[..., Experimen
 def test_clients_are_named_as_the_data_name_them(tmp_path: Path) -> None:
     weights = {c: {"head.weight": torch.full((2, 2), float(c)), "head.bias": torch.zeros(2)} for c in range(2)}
     task = replace(TASK, model="logistic", layers=("head.weight", "head.bias"))
-    models.save(tmp_path / "models", task, cell(2, ("Oslo", "7")), None, [weights])
-    for name, number in (("Oslo", 0), ("7", 1), (1, 1)):
+    models.save(tmp_path / "models", task, cell(2, ("Oslo", "Ward 7")), None, [weights])
+    for name, number in (("Oslo", 0), ("Ward 7", 1), (1, 1), ("1", 1)):
         model = load_model(tmp_path, "m", client=name)
-        assert (model.unskew.client, model.unskew.client_name) == (number, ("Oslo", "7")[number])
+        assert (model.unskew.client, model.unskew.client_name) == (number, ("Oslo", "Ward 7")[number])
         assert model.head.weight.eq(number).all()
-    with pytest.raises(RunError, match=r"there is no client 'Olso'; did you mean Oslo.*clients: Oslo, 7"):
+    with pytest.raises(RunError, match=r"there is no client 'Olso'; did you mean Oslo.*clients: Oslo, Ward 7"):
         load_model(tmp_path, "m", client="Olso")
+
+
+WARDS = ("1", "10", "2")
+
+
+@pytest.mark.parametrize("written", [str, int])
+def test_a_client_whose_name_is_a_number_is_called_by_it_and_by_no_other(written: Any, tmp_path: Path) -> None:
+    """Ward 1 is client 0 of the run and ward 10 client 1: whoever asks for 1 is never given ward 10's model."""
+    weights = {c: {"head.weight": torch.full((2, 2), float(c)), "head.bias": torch.zeros(2)} for c in range(3)}
+    task = replace(TASK, model="logistic", layers=("head.weight", "head.bias"))
+    models.save(tmp_path / "models", task, cell(3, WARDS), None, [weights])
+    for number, name in enumerate(WARDS):
+        model = load_model(tmp_path, "m", client=written(name))
+        assert (model.unskew.client, model.unskew.client_name) == (number, name)
+        assert model.head.weight.eq(number).all()
+        x = np.zeros((1, 2), np.float32)
+        assert predict(model, x, client=written(name)) == predict(model, x)
+        with pytest.raises(DataError, match=f"own model of client '{name}', and the rows are said to be of client"):
+            predict(model, x, client=written(0))
+    for stranger in (0, 3):
+        with pytest.raises(
+            RunError,
+            match=rf"no client '?{stranger}'? of .*clients: 1, 10, 2\); where names are numbers, .* by its name",
+        ):
+            load_model(tmp_path, "m", client=written(stranger))
+
+
+def test_rows_are_scaled_as_those_of_the_client_whose_name_is_written(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"x": rng.normal(size=90), "ward": np.repeat([1, 2, 10], 30)})
+    frame["x"] += frame["ward"]
+    frame["ill"] = (frame["x"] > frame["ward"]).astype(int)
+    history = us.simulate(
+        us.FedAvg(), data=frame, target="ill", client="ward", model="logistic", rounds=1, progress=False,
+        preprocess=us.Preprocess(scale="site"),
+    )  # fmt: skip
+    model, rows = history.model("fedavg"), pandas.DataFrame({"x": [1.0, 2.5, 9.0]})
+    said = predict(model, rows, client="2", probabilities=True)
+    assert predict(model, rows, client=2, probabilities=True) == said
+    assert predict(model, rows, client=1, probabilities=True) != said
 
 
 def test_a_network_of_ones_own_gets_the_weights(run: Path) -> None:

@@ -14,9 +14,11 @@ from unskew.errors import RunError, shown
 def export(
     folder: Annotated[Path, typer.Argument()],
     method: Annotated[str | None, typer.Option(help="Label of the method, if the run has several.")] = None,
-    client: Annotated[str | None, typer.Option(help="Client, by number or name; default: the global model.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Client, by name, or number if no name is one; default: global.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; default: the smallest of the run.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The file; default METHOD-client3-seed0.safetensors.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file; default METHOD-client-NAME-seed0.safetensors.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a trained model as one safetensors file: weights, and how to build the network and prepare inputs.
@@ -31,12 +33,14 @@ def export(
 
     card = models.find(folder, method, client, seed)
     whose = "global" if card.client is None else f"client{card.client}"
+    if card.client_name is not None:
+        whose = f"client-{as_file(card.client_name)}"
     path = out or Path(f"{as_file(card.method)}-{whose}-seed{card.seed}.safetensors")
     if path.exists():
         raise RunError(f"{path} exists already; choose another --out")
     if not path.absolute().parent.is_dir():
         raise RunError(f"there is no folder {path.parent}; make it, or choose another --out")
-    models.export(folder, path, card.method, card.client, card.seed)
+    models.export(folder, path, card.method, client, card.seed)
     if as_json:
         print(json.dumps({"file": str(path), **asdict(card)}))
         return

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from unskew import models, tasks, wire
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
+from unskew.data.numerals import is_number
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
 from unskew.files import write_atomically
@@ -295,7 +296,8 @@ def load_model(
     Args:
         path: A run's folder, a deployed client's folder, or a file that `save_model` or `unskew export` wrote.
         method: Label of the method; not needed where there is one only.
-        client: Number or name of the client that uses the model; None for the global one, or a deployed client's own.
+        client: Name of the client that uses the model, or its number, from 0, where no client's name is a number; None
+            for the global one, or a deployed client's own.
         seed: Seed of the run; by default the smallest.
         network: A network to load the weights into, or a callable that builds one, as in `network=Net`; needed if the
             run was given its network as a value.  By default the network is built by its name.
@@ -374,10 +376,12 @@ def _placed(inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _whose(card: ModelCard, client: ClientId | str | None) -> ClientId | str | None:
     """Name of the client whose rows are given; a client's own model takes its own alone."""
-    if client is None or card.client is None:
-        return client
+    if client is None:
+        return None
+    if card.client is None:
+        return str(client) if str(client) in card.task.inputs.clients else client
     name = card.client_name or str(card.client)
-    if client not in (card.client, name):
+    if str(client) not in ((name,) if is_number(name) else (name, str(card.client))):
         raise DataError(
             f"this is the own model of client {name!r}, and the rows are said to be of client {client!r}: load a model "
             f"with load_model(..., client={client!r}), or leave client out"
@@ -504,16 +508,19 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
         if len(users) == 1:  # a deployed client's folder
             return users[0]
         raise RunError(f"there is no global model {where}: say whose, as in client=0")
-    names = cell.client_names or ()
-    if isinstance(client, str) and client not in names:
-        if not client.isdecimal():
-            known = f" (clients: {', '.join(names)})" if names else f"; clients are 0 to {cell.num_clients - 1}"
-            raise RunError(f"there is no client {client!r}{did_you_mean(client, names)} {where}{known}")
-        client = int(client)
-    number = names.index(client) if isinstance(client, str) else client
-    if not 0 <= number < cell.num_clients:
-        raise RunError(f"there is no client {number} {where}; clients are 0 to {cell.num_clients - 1}")
-    return number
+    names, written = cell.client_names or (), str(client)
+    if written in names:
+        return names.index(written)
+    # Client 1 of sites called 1, 2 and 10 is nobody's second: a number that may be meant as a name is no position.
+    called, position = any(map(is_number, names)), written.isdecimal()
+    if called or not position:
+        near = "" if position else did_you_mean(written, names)
+        known = f" (clients: {some(names)})" if names else f"; clients are 0 to {cell.num_clients - 1}"
+        why = "; where names are numbers, a client is called by its name" if position else ""
+        raise RunError(f"there is no client {client!r}{near} {where}{known}{why}")
+    if int(written) >= cell.num_clients:
+        raise RunError(f"there is no client {written} {where}; clients are 0 to {cell.num_clients - 1}")
+    return int(written)
 
 
 def _own_of(cell: CellCard, client: ClientId) -> dict[str, str]:
