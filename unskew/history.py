@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,12 +249,18 @@ class History:
 
     def __str__(self) -> str:
         """The table of results, as text."""
-        head, *rows = _table(self.summary)
-        width = max(len(row[0]) for row in (head, *rows))
-        return "\n".join(
-            "  ".join([m.ljust(width), *(cell.ljust(15) for cell in cells), f"{mb:>8}"])
-            for m, *cells, mb in (head, *rows)
-        )
+        lines = _table(self.summary)
+        width = max(len(row[0]) for row in lines)
+        text = ["  ".join([m.ljust(width), *(c.ljust(15) for c in cells), f"{mb:>8}"]) for m, *cells, mb in lines]
+        for title, (head, *rows) in _asked(self.summary):
+            for k in range(1, len(head), ASIDE):
+                text += ["", title] if k == 1 else [""]
+                wide = [max(15, len(name)) for name in head[k : k + ASIDE]]
+                text += [
+                    "  ".join([row[0].ljust(width), *map(str.ljust, row[k : k + ASIDE], wide)]).rstrip()
+                    for row in (head, *rows)
+                ]
+        return "\n".join(text)
 
     def __repr__(self) -> str:
         methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
@@ -263,10 +270,8 @@ class History:
 
     def _repr_html_(self) -> str:
         """The table of results and the headline by round, as a notebook shows them."""
-        head, *rows = ([html.escape(cell) for cell in row] for row in _table(self.summary))
-        cells = ["".join(f"<th>{cell}</th>" for cell in head)]
-        cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
-        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>{self._figure()}"
+        tables = [("", _table(self.summary)), *_asked(self.summary)]
+        return f"{''.join(starmap(_html_table, tables))}{self._figure()}"
 
     def _figure(self) -> str:
         """The headline by round as an SVG element; empty where nothing was evaluated."""
@@ -307,6 +312,37 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
         cells = (_value(by.get((m, name)), measure) for name in columns.values())
         lines.append((m, *cells, f"{total['mean'] / 1e6:.2f}" if total else ""))
     return lines
+
+
+ASIDE = 4
+"""Further metrics that stand beside each other in text; the next ones stand below."""
+
+
+def _asked(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """Tables of the metrics that `evaluate` asks for: title, which says under what name `value` has them, and lines."""
+    by = {(r["method"], r["metric"]): r for r in summary["rows"]}
+    measures = [described(card) for card in summary.get("asked", ())]
+    methods = dict.fromkeys(r["method"] for r in summary["rows"])
+    tables = []
+    for title, names in (
+        ("last round, global test set (global.NAME)", [m.shared for m in measures]),
+        ("last round, own test data, mean over clients (personal.NAME.mean)", [m.own for m in measures]),
+    ):
+        if any((method, name) in by for method in methods for name in names):
+            lines = [
+                (method, *(_value(by.get((method, name)), m) for name, m in zip(names, measures, strict=True)))
+                for method in methods
+            ]
+            tables.append((title, [("method", *(m.name for m in measures)), *lines]))
+    return tables
+
+
+def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
+    head, *rows = ([html.escape(cell) for cell in row] for row in lines)
+    cells = ["".join(f"<th>{cell}</th>" for cell in head)]
+    cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
+    caption = f"<caption>{html.escape(title)}</caption>" if title else ""
+    return f"<table>{caption}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def _value(row: Mapping[str, Any] | None, measure: Measure) -> str:

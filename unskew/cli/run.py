@@ -24,7 +24,7 @@ from unskew.cli.options import (
     located,
 )
 from unskew.cli.plan import Planning
-from unskew.cli.tables import print_fitting, results, results_json
+from unskew.cli.tables import asked, print_fitting, results, results_json
 from unskew.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
         for damage in discrepancies(record):
             print(damage, file=sys.stderr)
         print_fitting(console, partial(results, outcome.summary))
+        for further in asked(record, console.width):
+            console.print(further)
         # The methods that differ from the baseline, and the gains from groups.
         answers = (summary_text.set_apart([record]), worth.words(record), summary_text.found(record), *joining)
         for part in filter(None, answers):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
@@ -14,6 +15,7 @@ from unskew.cli.text import escape
 from unskew.errors import RunError
 
 if TYPE_CHECKING:
+    from unskew.record.reader import Record
     from unskew.tasks.measure import Measure
 
 
@@ -97,6 +99,40 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
             f"{sent['mean'] / 1e6:.2f}" if sent else "",
             in_seconds(seconds["mean"]) if seconds else "",
         )
+    return table
+
+
+def asked(record: "Record", width: int) -> list[Table]:
+    """Tables of the metrics that `evaluate` asks for, each with as many of them as fit into the width."""
+    from unskew.report import tables
+
+    made = []
+    for of in tables.asked(record):
+        heads = [fill(m.axis, 14) for m in of.measures]
+        rows = [
+            (method, [tables.with_spread(v, m) for v, m in zip(values, of.measures, strict=True)])
+            for method, values in of.rows
+        ]
+        first = 0
+        while first < len(heads):
+            last = first + 1
+            table = _asked(of.where, heads[first:last], rows, first)
+            while last < len(heads) and _width(more := _asked(of.where, heads[first : last + 1], rows, first)) <= width:
+                table, last = more, last + 1
+            made.append(table)
+            first = last
+    return made
+
+
+def _asked(where: str, heads: list[str], rows: list[tuple[str, list[str]]], first: int) -> Table:
+    """The columns of these heads, which are those from `first` on."""
+    title = f"last round, {where}" if first == 0 else None
+    table = Table(title=title, box=SIMPLE, padding=(0, 1), pad_edge=False, collapse_padding=True)
+    table.add_column("method", overflow="fold", min_width=8)
+    for head in heads:
+        table.add_column(escape(head), justify="right", no_wrap=True)
+    for method, cells in rows:
+        table.add_row(escape(in_lines(method)), *cells[first : first + len(heads)])
     return table
 
 

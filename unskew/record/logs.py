@@ -303,6 +303,7 @@ class SummaryCard(TypedDict):
     seconds: float
     peak_rss: NotRequired[float]
     headline: NotRequired[MeasureCard]
+    asked: NotRequired[list[MeasureCard]]
     rows: list[ResultRow]
     seeds: NotRequired[list[Count]]
     stopped: NotRequired[dict[str, Any] | None]

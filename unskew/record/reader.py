@@ -140,6 +140,7 @@ class Record:
     Attributes:
         series: (method, seed, metric name) -> {round: value}, rounds ascending.
         headline: The metric by which the run's models are compared.
+        asked: The metrics that the run reports beside the headline and the loss.
         clients: (method, seed) -> {client: headline} of the last round that has rows for single clients.
         flows: (method, seed, direction, kind) -> sum over the ledger.
         models: (method, seed) -> {round: transfers that carried a model}.
@@ -183,6 +184,7 @@ class Record:
     parameters: int | None = None
     baseline: str | None = None
     headline: Measure = ACCURACY
+    asked: tuple[Measure, ...] = ()
     newcomers: Mapping[tuple[str, int, str], Mapping[int, float]] = field(default_factory=dict)
     tested: Mapping[tuple[str, int], Mapping[int, float]] = field(default_factory=dict)
     until: logs.UntilCard | None = None
@@ -303,6 +305,7 @@ def read(folder: Path) -> Record:
         parameters=card.get("parameters"),
         baseline=base if (base := card.get("baseline")) in {"", *(c.method for c in cells)} else None,
         headline=headline,
+        asked=tuple(map(described, card.get("measures", [])[2:])),
         until=until,
         remarks=tuple(map(plain, card.get("remarks", ()))),
     )

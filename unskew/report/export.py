@@ -11,7 +11,7 @@ LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from unskew.errors import ConfigError, did_you_mean
 from unskew.ledger import DIRECTIONS
@@ -22,8 +22,10 @@ from unskew.report.tables import (
     Difference,
     Headline,
     amount,
+    asked,
     bracket,
     headline,
+    last_round,
     last_words,
     leader,
     paired,
@@ -51,9 +53,16 @@ def _markdown(record: Record) -> str:
     def row(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cells)} |\n"
 
-    head, *rows = _lines(record, lambda text: re.sub(r"([\\|*_`<])", r"\\\1", text), lambda text: f"**{text}**")
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return f"{''.join(map(row, (head, rule, *rows)))}\n{_note(record)}\n"
+    def written(lines: Lines) -> str:
+        rule = ["---", *["---:"] * (len(lines[0]) - 1)]
+        return "".join(map(row, (lines[0], rule, *lines[1:])))
+
+    def escape(text: str) -> str:
+        return re.sub(r"([\\|*_`<])", r"\\\1", text)
+
+    further = (f"\n{title}:\n\n{written(lines)}" for title, lines in _further(record, escape))
+    main = written(_lines(record, escape, lambda text: f"**{text}**"))
+    return f"{main}\n{_note(record)}\n{''.join(further)}"
 
 
 _LATEX = {
@@ -68,13 +77,18 @@ def _escaped(text: str) -> str:
 
 
 def _latex(record: Record) -> str:
-    head, *rows = _lines(record, _escaped, lambda text: rf"\textbf{{{text}}}")
+    main = _tabular(_note(record), _lines(record, _escaped, lambda text: rf"\textbf{{{text}}}"))
+    further = (f"\n{_tabular(title, lines)}" for title, lines in _further(record, _escaped))
+    return "% \\usepackage{booktabs}\n" + main + "".join(further)
+
+
+def _tabular(note: str, lines: Lines) -> str:
+    head, *rows = lines
     # A row that begins with [ or * would be read as an option of the \\ before it.
     body = [("{}" if row[0][0] in "[*" else "") + " & ".join(row) + r" \\" for row in rows]
     return "\n".join(
         [
-            r"% \usepackage{booktabs}",
-            f"% {_note(record)}",
+            f"% {note}",
             rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
             r"\toprule",
             " & ".join(head) + r" \\",
@@ -122,6 +136,17 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
             ]
         )
     return lines
+
+
+def _further(record: Record, escape: Callable[[str], str]) -> Iterator[tuple[str, Lines]]:
+    """Tables of the metrics that `evaluate` asks for: title, and head and rows as escaped text."""
+    for of in asked(record):
+        head = [escape(_plain(title)) for title in ("method", *(m.axis for m in of.measures))]
+        rows = [
+            [escape(_plain(method)), *(escape(with_spread(v, m)) for v, m in zip(values, of.measures, strict=True))]
+            for method, values in of.rows
+        ]
+        yield f"Last round, {of.where}", [head, *rows]
 
 
 def _plain(text: str) -> str:
@@ -177,6 +202,8 @@ def _csv_row(
         **_both("worst_decile", row.worst),
         "spread_over_clients": row.across.mean if row.across else None,
         **(_both("unseen", row.unseen) | _both("unseen_adapted", row.adapted) if row.unseen else {}),
+        **_both_of_each("global", record, [m.shared for m in record.asked], row.method),
+        **_both_of_each("personal", record, [m.own for m in record.asked], row.method),
         **{f"mb_{d}": row.mb[d].mean if d in row.mb else None for d in DIRECTIONS},
         "seconds": row.seconds.mean if row.seconds else None,
     }
@@ -184,6 +211,15 @@ def _csv_row(
 
 def _both(name: str, spread: Spread | None) -> dict[str, object]:
     return {name: spread.mean if spread else None, f"{name}_std": spread.std if spread else None}
+
+
+def _both_of_each(model: str, record: Record, names: Sequence[str], method: str) -> dict[str, object]:
+    """Every metric that `evaluate` asks for, as `_both`; `names` are those in the record."""
+    both = (
+        _both(f"{model}_{m.name}", value)
+        for m, value in zip(record.asked, last_round(record, method, names), strict=True)
+    )
+    return {name: value for of in both for name, value in of.items()}
 
 
 FORMATS: dict[str, Callable[[Record], str]] = {"markdown": _markdown, "latex": _latex, "csv": _csv}

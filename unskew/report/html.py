@@ -22,7 +22,7 @@ from unskew.record.reader import DataSplit, Record, Warned, configured, read
 from unskew.registry import OURS
 from unskew.report import figures, newcomers, summary_text, tables, worth
 from unskew.report.forecast_check import check_forecast
-from unskew.report.section import SECTIONS, Chart, Section, SectionKind
+from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow
 from unskew.report.sections import cost
 from unskew.tasks.measure import Measure
 from unskew.words import separate_classes, spelling_variants
@@ -137,6 +137,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "rows": rows,
         "newcomers": any(r.unseen for r in rows),
         "measure": record.headline,
+        "asked": _asked(record, marks),
         "show_setting": len({r.setting for r in rows}) > 1,
         "last_words": tables.last_words(record),
         "swatches": {m: figures.swatch(look) for m, look in marks.items()},
@@ -153,6 +154,30 @@ def _run_view(record: Record) -> dict[str, object]:
         "failures": _failures(record),
         "forecast": check_forecast(record),
     }
+
+
+def _asked(record: Record, marks: _Marks) -> list[Table]:
+    """The metrics that `evaluate` asks for, which would make the headline's table too wide."""
+    head = [(m.label[:1].upper() + m.label[1:], _unit(m)) for m in record.asked]
+    return [
+        Table(
+            f"Last round, {table.where}",
+            (("Method", ""), *head),
+            tuple(
+                TableRow(
+                    method,
+                    tuple(tables.with_spread(v, m) for v, m in zip(values, table.measures, strict=True)),
+                    figures.swatch(marks[method]),
+                )
+                for method, values in table.rows
+            ),
+        )
+        for table in tables.asked(record)
+    ]
+
+
+def _unit(measure: Measure) -> str:
+    return ", ".join(["%"] * measure.percent + ["lower is better"] * (not measure.higher))
 
 
 def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) -> dict[str, object]:

@@ -173,6 +173,39 @@ def _headline(record: Record, method: str) -> Headline:
     )
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The metrics that a run was asked for beside its headline, last round, by method.
+
+    Attributes:
+        where: The test data that they were taken on, in words.
+        rows: Method and its value in each of `measures`, None if not measured.
+    """
+
+    where: str
+    measures: tuple[Measure, ...]
+    rows: tuple[tuple[str, tuple[Spread | None, ...]], ...]
+
+
+def asked(record: Record) -> tuple[Asked, ...]:
+    """The global models' and the mean over clients' own; without those that nobody measured."""
+    parts = (
+        ("global test set", [m.shared for m in record.asked]),
+        ("own test data, mean over clients", [m.own for m in record.asked]),
+    )
+    tables = [
+        Asked(where, record.asked, tuple((method, last_round(record, method, names)) for method in record.methods))
+        for where, names in parts
+    ]
+    return tuple(table for table in tables if any(value for _, values in table.rows for value in values))
+
+
+def last_round(record: Record, method: str, names: Sequence[str]) -> tuple[Spread | None, ...]:
+    """A method's metrics of these names after the last round, over the seeds that are counted."""
+    of = [[record.series.get((method, seed, name), {}) for seed in counted(record, method)] for name in names]
+    return tuple(Spread(tuple(map(last_value, seeds))) if seeds and all(seeds) else None for seeds in of)
+
+
 def reference(record: Record) -> str | None:
     """The method that others are compared with; None if there is none.
 

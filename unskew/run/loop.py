@@ -452,6 +452,7 @@ class _Run:
             "seconds": self.seconds(),
             "peak_rss": machine.peak_resident(),
             "headline": self.setup.task.headline.card(),
+            "asked": [m.card() for m in self.setup.task.measures[2:]],
             "rows": table,
             "stopped": self.stopped or None,
             "executor_notes": self.notes or None,
