@@ -12,6 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -540,6 +541,27 @@ def test_a_processor_without_amx_is_told_that_half_precision_does_not_pay(
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: {"amx_bf16": able})
         assert len(list(run_setup.remarks(half, setup, 4))) == told
         assert list(run_setup.remarks(tiny(), setup, 4)) == []
+
+
+def test_a_personal_part_that_the_network_does_not_have_is_remarked_on(tiny: Callable[..., Experiment]) -> None:
+    """FedBN on a network without normalisation is FedAvg under another name, and so is what has statistics alone."""
+
+    def said(method: str, **task: Any) -> list[str]:
+        experiment = tiny(methods=f"[[methods]]\n{method}\n")
+        experiment = replace(experiment, task=replace(experiment.task, **task))
+        return list(run_setup.remarks(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
+
+    (fedbn,) = said('name = "fedbn"')
+    assert fedbn == (
+        "fedbn: personal = ['norm'] selects no tensor of the network (it has no normalisation layer), so nothing stays "
+        "with a client: it trains as if that were left out"
+    )
+    (wrapped,) = said('name = "fedbn"\nwith = ["clip_norm"]')
+    assert "personal = ['norm'] selects no tensor" in wrapped
+    (some,) = said('name = "hcct"\npersonal = ["head", "buffers"]')
+    assert "personal = ['buffers'] selects no tensor of the network, so what else it names stays with a client" in some
+    assert said('name = "fedper"') == said('name = "fedavg"') == []
+    assert said('name = "fedbn"', model="cnn_small", model_options={"norm": "batch"}) == []
 
 
 def test_a_method_whose_clients_remember_is_told_what_changes_on_the_server(tiny: Callable[..., Experiment]) -> None:

@@ -32,7 +32,7 @@ from unskew.local.trainer import LocalTrainer, kernels
 from unskew.local.workers.pool import JobPool
 from unskew.local.workers.recipe import Recipe, WorkerSetup
 from unskew.machine import cores, processor
-from unskew.protocol import SgdConfig, hook
+from unskew.protocol import Layout, SgdConfig, hook
 from unskew.run import attack
 from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
@@ -525,6 +525,9 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
         if expected is not None:
             yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
     for method in experiment.methods:
+        yield from dict.fromkeys(
+            f"{method.label}: {text}" for text in _nothing_personal(method.algorithm, setup.task.layout)
+        )
         inner = method.algorithm
         while isinstance(inner, Wrapped):
             if inner.by.on_server and hook(inner.of, "amend") is not None:
@@ -536,13 +539,31 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
             inner = inner.of
 
 
+def _nothing_personal(algorithm: Any, layout: Layout) -> Iterator[str]:
+    """Sentences on personal parts that this network does not have, so that the method is another under its name."""
+    for record in _records(algorithm):
+        groups = getattr(record, "personal", ())
+        empty = [group for group in groups if not layout.select((group,))] if isinstance(groups, tuple) else []
+        if empty:
+            lacks = " (it has no normalisation layer)" if "norm" in empty else ""
+            stays = "what else it names" if len(empty) < len(groups) else "nothing"
+            yield (
+                f"personal = {list(empty)} selects no tensor of the network{lacks}, so {stays} stays with a client: it "
+                "trains as if that were left out"
+            )
+
+
 def _optimisations(value: Any) -> Iterator[SgdConfig]:
     """Every local optimisation in a method's settings."""
-    if isinstance(value, SgdConfig):
+    return (record for record in _records(value) if isinstance(record, SgdConfig))
+
+
+def _records(value: Any) -> Iterator[Any]:
+    """A record, and every record in its settings."""
+    if is_record(value):
         yield value
-    elif is_record(value):
         for f in dataclasses.fields(value):
-            yield from _optimisations(getattr(value, f.name))
+            yield from _records(getattr(value, f.name))
 
 
 CODE_OF = "code of "
