@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,6 +88,28 @@ def test_a_model_of_one_class_is_a_warning_in_the_first_lines_of_the_report(tmp_
     assert f"finds no test examples but those of class 0: its accuracy of {share:.1f} %" in warned.text
     page = history.report(tmp_path / "page.html").read_text()
     assert page.index("finds no test examples") < page.index("<table")
+
+
+@pytest.mark.parametrize(
+    ("given", "helps"),
+    [
+        ({}, "says little; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"),
+        ({"evaluate": ["global", "macro_f1"]}, "says little; set task.class_weights"),
+        (
+            {"task": us.TaskConfig(class_weights=(1.0, 1.0))},
+            "says little; see balanced_accuracy or macro_f1 (evaluate)",
+        ),
+        (
+            {"task": us.TaskConfig(class_weights=(1.0, 1.0)), "evaluate": ["global", "personal", "lowest_recall"]},
+            "says little",
+        ),
+    ],
+)
+def test_the_warning_names_only_what_is_not_set(given: dict[str, Any], helps: str, tmp_path: Path) -> None:
+    data = (np.ones((200, 4), np.float32), (np.arange(200) % 5 == 0).astype(int))
+    split = us.IID(num_clients=2)
+    us.simulate("fedavg", data=data, model="logistic", rounds=1, split=split, out=tmp_path / "run", **given)
+    assert read(tmp_path / "run").warned[0].text.endswith(f" % {helps}")
 
 
 def test_own_models_of_one_class_are_a_warning_that_names_the_sites(tmp_path: Path) -> None:

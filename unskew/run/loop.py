@@ -669,22 +669,22 @@ class _Cell:
         It warns of models that find examples of one class only: their accuracy is then at most the share of that class,
         which can be high.
         """
-        setup, fed = self.run.setup, self.run.feds[self.seed]
+        experiment, setup, fed = self.run.experiment, self.run.setup, self.run.feds[self.seed]
         kind = setup.task.kind
-        if t != self.run.experiment.rounds:
+        if t != experiment.rounds:
             return
         if (
             kind.correct is not None
             and self.own_models is not None
-            and (text := one_class.of_own(self.sim, setup, fed, self.eval_set.test, self.own_models))
+            and (text := one_class.of_own(experiment, self.sim, setup, fed, self.eval_set.test, self.own_models))
         ):
             yield info.Info(warnings=(text,))
-        wanted = "global" in self.run.experiment.evaluate and (kind.correct is not None or kind.report is not None)
+        wanted = "global" in experiment.evaluate and (kind.correct is not None or kind.report is not None)
         model = self.sim.algorithm.serve(state, None) if wanted else None
         if model is None:
             return
         (columns,) = self.sim.executor.evaluate([EvalJob(model, "test")])
-        if kind.correct is not None and (text := one_class.of_global(setup, columns)):
+        if kind.correct is not None and (text := one_class.of_global(experiment, setup, columns)):
             yield info.Info(warnings=(text,))
         if kind.report is not None:
             outputs, y = (column.cpu().numpy() for column in columns[-2:])

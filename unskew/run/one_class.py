@@ -6,6 +6,7 @@ from torch import Tensor
 
 from unskew.data.federated import FederatedData
 from unskew.data.ragged import Ragged
+from unskew.experiment.config import Experiment
 from unskew.local.executor import Columns
 from unskew.run.evaluation import OwnModels, on_own_rows
 from unskew.run.setup import Setup
@@ -13,9 +14,19 @@ from unskew.runtime.round import Driver
 from unskew.tasks.classification import MISSED, only_class_found
 from unskew.tasks.task import Task
 
-REMEDY = "says little; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"
+TELLING = ("balanced_accuracy", "macro_f1", "lowest_recall")
+"""Metrics that say what an accuracy hides."""
 NAMED = 5
 """Clients that a warning names."""
+
+
+def _little(experiment: Experiment) -> str:
+    """The end of a warning: what would help and has not been set yet."""
+    steps = [
+        *["see balanced_accuracy or macro_f1 (evaluate)"] * (not set(TELLING).intersection(experiment.evaluate)),
+        *["set task.class_weights"] * (experiment.task.class_weights is None),
+    ]
+    return "says little" + f"; {', or '.join(steps)}" * bool(steps)
 
 
 def right(task: Task, columns: Columns) -> Tensor:
@@ -25,7 +36,7 @@ def right(task: Task, columns: Columns) -> Tensor:
     return (columns[0] if first else task.kind.correct(*columns[-2:])).bool().cpu()
 
 
-def of_global(setup: Setup, columns: Columns) -> str:
+def of_global(experiment: Experiment, setup: Setup, columns: Columns) -> str:
     """A warning if the global model finds test examples of one class only; empty if it does not."""
     dataset, found = setup.dataset, right(setup.task, columns)
     only_class = only_class_found(found, dataset.y_test)
@@ -34,11 +45,13 @@ def of_global(setup: Setup, columns: Columns) -> str:
     name = dataset.classes[only_class] if dataset.classes else str(only_class)
     return (
         f"the global model finds no test examples but those of class {name}: its accuracy of "
-        f"{100 * float(found.double().mean()):.1f} % {REMEDY}"
+        f"{100 * float(found.double().mean()):.1f} % {_little(experiment)}"
     )
 
 
-def of_own(sim: Driver[Any], setup: Setup, fed: FederatedData, test: Ragged, own: OwnModels) -> str:
+def of_own(
+    experiment: Experiment, sim: Driver[Any], setup: Setup, fed: FederatedData, test: Ragged, own: OwnModels
+) -> str:
     """A warning that names the clients whose own models find examples of one class only; empty if none does.
 
     Where one model is everybody's it is the global one, which is judged on more rows.
@@ -54,5 +67,5 @@ def of_own(sim: Driver[Any], setup: Setup, fed: FederatedData, test: Ragged, own
     more = ", ..." if len(alike) > NAMED else ""
     return (
         f"own models that find no test examples but those of one class, where at least {MISSED} are of others: "
-        f"{', '.join(names)}{more} ({len(alike)} of {len(own)} clients); their accuracy {REMEDY}"
+        f"{', '.join(names)}{more} ({len(alike)} of {len(own)} clients); their accuracy {_little(experiment)}"
     )
