@@ -61,6 +61,16 @@ class DataSplit:
     unseen: tuple[int, ...] = ()
     test_counts: tuple[tuple[int, ...], ...] = ()
 
+    @property
+    def trained(self) -> int:
+        """The clients' training examples in all."""
+        return sum(self.sizes)
+
+    @property
+    def tested(self) -> int | None:
+        """The clients' own test examples in all; None where the folder does not say."""
+        return sum(map(sum, self.test_counts)) if self.test_counts else None
+
     def client(self, number: int) -> str:
         """The client's name, or its number if it has none."""
         return self.client_names[number] if self.client_names else str(number)

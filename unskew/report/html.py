@@ -486,10 +486,13 @@ def _labels(partition: DataSplit | None) -> Chart | None:
     drawn = min(clients, figures.MOST_CLIENTS)
     alt = (
         f"Label shares of {drawn} clients and {labels} labels; clients hold {min(partition.sizes):,} to "
-        f"{max(partition.sizes):,} examples, {partition.effective_classes:.1f} effective classes on average."
+        f"{max(partition.sizes):,} training examples, {partition.effective_classes:.1f} effective classes on average."
     )
     some = f" The first {drawn} of {clients:,} clients are drawn." if drawn < clients else ""
-    caption = f"Each column is a client: above its number of examples, below the share of each label among them.{some}"
+    caption = (
+        "Each column is a client: above its number of training examples, below the share of each label among them."
+        f"{some}"
+    )
     svg = figures.labels_chart("labels", partition.label_counts, alt, partition.client, partition.label)
     return Chart("Labels by client", caption, svg, wide=True)
 

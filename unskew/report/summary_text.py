@@ -8,7 +8,7 @@ from typing import Any
 from unskew.errors import RunError
 from unskew.protocol import SgdConfig
 from unskew.record.logs import described
-from unskew.record.reader import Record, configured
+from unskew.record.reader import DataSplit, Record, configured
 from unskew.report.tables import (
     Difference,
     Headline,
@@ -226,6 +226,17 @@ def _named(rows: Sequence[Difference]) -> str:
     return listed([f"{d.method} ({bracket(d)})" for d in rows])
 
 
+def _examples(split: DataSplit) -> str:
+    """Numbers of examples that add up: for training, for the clients' own tests, and those that are neither."""
+    rest = split.n - split.trained - (split.tested or 0)
+    parts = [
+        f"{split.trained:,} for training",
+        *([] if split.tested is None else [f"{split.tested:,} for clients’ own tests"]),
+        *([f"{rest:,} in neither"] if rest and split.tested is not None else []),
+    ]
+    return f"{split.n:,} examples: {', '.join(parts)}"
+
+
 def _data(record: Record) -> str:
     if not record.partitions:
         known = "data that the clients kept to themselves" if record.finished else "unknown data (no partition.json)"
@@ -233,6 +244,6 @@ def _data(record: Record) -> str:
     first = next(iter(record.partitions.values()))
     later = f", and {counted(len(first.unseen), 'client')} unseen" if first.unseen else ""
     return (
-        f"{first.dataset} ({first.n:,} examples), split over {counted(len(first.sizes), 'client')} "
+        f"{first.dataset} ({_examples(first)}), split over {counted(len(first.sizes), 'client')} "
         f"by {described(first.split)}{later}"
     )
