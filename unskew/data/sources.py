@@ -49,7 +49,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from unskew import machine, schema
-from unskew.data import hub, tables
+from unskew.data import hub, image_folders, tables
 from unskew.data.arrays import LAYOUT, NAMES, content_of, divided, from_arrays, is_images, names_of
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
@@ -196,7 +196,8 @@ def load(
     folder.
 
     Any other name is that of a registered function, or module:function of your own; `options` are its settings, or
-    those of `unskew.data.tables` for tables and images.  `preprocess` says what becomes of the columns of a table.
+    those of `unskew.data.tables` for tables and of `unskew.data.image_folders` for images.  `preprocess` says what
+    becomes of the columns of a table.
 
     `targets` is the form of y_train and y_test: classes, or what a kind of task learns (`unskew.tasks.kind_of`).
 
@@ -222,8 +223,8 @@ def load(
     if source not in _NAMED and kind not in SCHEMES:
         return _made(source, options or {})
     if colon and kind == "images":
-        images = schema.build(tables.ImageOptions, options or {}, "task.data_options", owner=source)
-        return tables.read_images(Path(rest).expanduser(), images)
+        images = schema.build(image_folders.ImageOptions, options or {}, "task.data_options", owner=source)
+        return image_folders.read_images(Path(rest).expanduser(), images)
     if source in NATURAL:
         chosen = schema.build(NaturalOptions, options or {}, "task.data_options", owner=source)
     elif options:
