@@ -53,3 +53,95 @@ def test_class_folders_that_differ_in_case_alone_are_warned_of(tmp_path: Path) -
             Image.new("L", (8, 8), 60 * i).save(folder / f"{i}.png")
     with pytest.warns(DataWarning, match=r"labels 'Cat' \(only Bern\), 'cat' \(only Basel\) differ in case"):
         load(f"images:{tmp_path}", None)
+
+
+def saved(*files: Path) -> None:
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(RNG.integers(0, 255, (6, 4), np.uint8)).save(file)
+
+
+def test_files_that_are_not_read_are_counted_by_why_and_where(tmp_path: Path) -> None:
+    """20 images are read; 2 end in .dcm, 1 in .gif, 2 lie beside the classes' folders or the sites'."""
+    pictures(tmp_path)
+    for name in ("Basel/benign/a.dcm", "Bern/benign/b.DCM", "Bern/malignant/c.gif", "notes"):
+        (tmp_path / name).write_bytes(b"x")
+    saved(tmp_path / "Bern" / "loose.png")
+    with pytest.warns(DataWarning) as warned:
+        data = load(f"images:{tmp_path}")
+    said = [str(one.message) for one in warned]
+    assert said == list(data.doubts)
+    assert said == [
+        f"5 of 25 files below {tmp_path} were not read: 1 has no ending (above the sites), 2 end in .dcm (Basel, "
+        "Bern), 1 lies in no class's folder (Bern), 1 ends in .gif (Bern); what is read is an image that ends in "
+        ".png, .jpg, .jpeg, .bmp, .tif or .tiff below the folder of a class"
+    ]
+    assert len(data.y_train) == 20
+
+
+def test_what_systems_write_is_passed_over(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    for name in (".DS_Store", "Basel/benign/._000.png", "Basel/benign/Thumbs.db", "Bern/desktop.ini", "__MACOSX/x.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert not load(f"images:{tmp_path}").doubts
+
+
+def test_a_site_with_files_and_no_image_is_refused_by_name(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    for file in (tmp_path / "Bern").rglob("*.png"):
+        file.rename(file.with_suffix(".dcm"))
+    with pytest.raises(DataError, match=r"Bern is a site's folder, and none of its 10 files is read: 10 end in \.dcm"):
+        load(f"images:{tmp_path}")
+
+
+def test_a_folder_for_each_patient_belongs_to_its_class(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    flat = load(f"images:{tmp_path}")
+    for file in [*tmp_path.rglob("*.png")]:
+        deeper = file.with_suffix("") / "left"
+        deeper.mkdir(parents=True)
+        file.rename(deeper / file.name)
+    deep = load(f"images:{tmp_path}")
+    assert (deep.sha256, deep.classes, deep.doubts) == (flat.sha256, ("benign", "malignant"), ())
+
+
+def test_empty_folders_are_named(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    for name in ("Bern/unclear", "Chur/benign"):
+        (tmp_path / name).mkdir(parents=True)
+    with pytest.warns(DataWarning, match=r"the folders Bern/unclear, Chur hold no file"):
+        data = load(f"images:{tmp_path}")
+    assert data.client_names == ("Basel", "Bern")
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (("train/cat/1.png", "test/cat/1.png"), "has the folders test, train, where those of the sites are expected"),
+        (("Train/cat/1.png", "VAL/cat/1.png"), "has the folders Train, VAL, where those of the sites are expected"),
+        (("cat/1.png", "dog/2.png"), r"none of its 1 file is read: 1 lies in no class's folder; expected is PATH/SITE"),
+        (("1.png", "2.png"), "has no folder with files, where those of at least 2 sites are expected: PATH/SITE/CLASS"),
+        (("A/cat/1.png", "A/dog/2.png"), "has one folder with files, A, where those of at least 2 sites are expected"),
+        (
+            [f"{site}/{part}/cat/1.png" for site in "AB" for part in ("train", "test", "val")],
+            "A has the folders test, train, val; expected is PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and",
+        ),
+        ([f"{site}/train/cat/1.png" for site in "AB"], "A has the folders train; expected is PATH/SITE/CLASS"),
+        (
+            [f"{site}/cat/{part}/1.png" for site in "AB" for part in ("train", "test")],
+            "A/cat has the folders test, train; expected is PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file",
+        ),
+    ],
+)
+def test_another_layout_is_told_by_what_was_found(files: list[str], says: str, tmp_path: Path) -> None:
+    saved(*(tmp_path / name for name in files))
+    with pytest.raises(DataError, match=says):
+        load(f"images:{tmp_path}")
+
+
+def test_train_and_test_are_known_however_they_are_written(tmp_path: Path) -> None:
+    pictures(tmp_path, "Train", "TEST")
+    data = load(f"images:{tmp_path}")
+    assert data.own_test is not None
+    assert int(data.own_test.sum()) == len(data.y_test) == 20

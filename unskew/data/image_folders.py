@@ -1,11 +1,15 @@
 """Reads folders of images: a folder for each client, in it a folder for each class.
 
-images:PATH     PATH/SITE/CLASS/*.png, or PATH/SITE/train/CLASS/*.png and PATH/SITE/test/CLASS/*.png
+Below `images:PATH` lie PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file.  All images
+below the folder of a class are of this class, however deep they lie: a folder for each patient is usual.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +21,21 @@ from unskew import machine
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.hub import image_of
-from unskew.errors import DataError
+from unskew.errors import DataError, DataWarning
 from unskew.keys import Key
+from unskew.words import counted, some
+
+LAYOUT = "PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file"
+ARRAYS = "give them as arrays (npz:PATH), which a split divides"
+
+PARTS = ("train", "training", "test", "testing", "val", "valid", "validation")
+"""Names of folders that are parts of data, and no site, class or patient."""
+
+OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")
+"""What Windows and macOS write beside people's files, besides hidden ones."""
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+READ = f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}"
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 """What Pillow may take a file for, whatever its ending: of other formats one would start Ghostscript."""
 
@@ -39,42 +54,210 @@ class ImageOptions:
 def read_images(root: Path, options: ImageOptions) -> Dataset:
     """The data set in folders of images: a folder for each client, in it a folder for each class.
 
-    A client may divide its images into `train` and `test`, which hold the classes; then all clients must.
+    A client may divide its images into `train` and `test`, which hold the classes; then all clients must.  Files that
+    are not read are counted in a warning.
 
     Raises:
-        DataError: If there is no such folder or image, an image cannot be read, or sizes differ.
+        DataError: If there is no such folder or image, folders are not laid out so, a site has files and no image, an
+            image cannot be read, or sizes differ.
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
-    sites = _folders(root)
-    if len(sites) < 2:
-        raise DataError(f"{root} must have a folder for each client, at least 2, with a folder for each class in it")
-    divided = {site.name: {folder.name for folder in _folders(site)} == {"train", "test"} for site in sites}
-    if len(set(divided.values())) > 1:
-        one = next(name for name, is_divided in divided.items() if not is_divided)
-        raise DataError(f"some clients of {root} have train and test folders, and {one} has not; do it for all or none")
-    arrays: dict[str, npt.NDArray[Any]] = {"clients": np.array([site.name for site in sites], np.str_)}
-    for part in ("train", "test") if all(divided.values()) else ("",):
-        images = [
-            (client, folder.name, file)
-            for client, site in enumerate(sites)
-            for folder in _folders(site / part)
-            for file in sorted(folder.iterdir())
-            if file.suffix.lower() in IMAGES
-        ]
-        if not images:
-            raise DataError(f"{root} has no images below SITE/{part + '/' if part else ''}CLASS ({', '.join(IMAGES)})")
+    found = _found(root)
+    doubts = [doubt for doubt in (_left_out(root, found), _empty(root, found)) if doubt]
+    for doubt in doubts:
+        warnings.warn(doubt, DataWarning, stacklevel=2)
+    sites = list(dict.fromkeys(image.site for image in found.images))
+    arrays: dict[str, npt.NDArray[Any]] = {"clients": np.array(sites, np.str_)}
+    for part in sorted({image.part for image in found.images}):
+        images = [image for image in found.images if image.part == part]
         key = part or "train"
-        arrays[f"x_{key}"] = _pixels(root, [file for _, _, file in images], options.size)
-        arrays[f"y_{key}"] = np.array([label for _, label, _ in images], np.str_)
-        arrays[f"client_{key}"] = np.array([client for client, _, _ in images], np.int64)
-    return from_arrays(root.name, arrays, Key(0) / "npz" / "test", own=True, own_test=True)
+        arrays[f"x_{key}"] = _pixels(root, [image.file for image in images], options.size)
+        arrays[f"y_{key}"] = np.array([image.label for image in images], np.str_)
+        arrays[f"client_{key}"] = np.array([sites.index(image.site) for image in images], np.int64)
+    data = from_arrays(root.name, arrays, Key(0) / "npz" / "test", own=True, own_test=True)
+    return replace(data, doubts=(*doubts, *data.doubts))
 
 
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+# ---------------------------------------------------------------- folders
+@dataclass(frozen=True)
+class _Image:
+    """An image: train, test, or "" where they are not divided; its site, its class and its file."""
+
+    part: str
+    site: str
+    label: str
+    file: Path
 
 
+@dataclass
+class _Found:
+    """What is below a folder.
+
+    Attributes:
+        images: Images, by site and class.
+        left: Files that are not read: why, and the site; "" above the sites.
+        empty: Folders of sites and classes that hold no file.
+    """
+
+    images: list[_Image] = field(default_factory=list)
+    left: list[tuple[str, str]] = field(default_factory=list)
+    empty: list[Path] = field(default_factory=list)
+
+
+def _found(root: Path) -> _Found:
+    """All images below the folder.
+
+    Raises:
+        DataError: If folders are not laid out as they must be, or a site has files and no image.
+    """
+    found = _Found()
+    sites, beside = _entries(root)
+    if sites and len(_named_parts(sites)) == len(sites):
+        raise DataError(
+            f"{root} has the folders {_names(sites)}, where those of the sites are expected: {LAYOUT}; put such "
+            f"folders into each site's, or, if the images come without sites, {ARRAYS}"
+        )
+    found.left += [(_why(file), "") for file in beside]
+    parts = {site.name: _read_site(site, found) for site in sites}
+    sites = [site for site in sites if site not in found.empty]
+    if len(sites) < 2:
+        raise DataError(
+            f"{root} has {f'one folder with files, {sites[0].name}' if sites else 'no folder with files'}, where those "
+            f"of at least 2 sites are expected: {LAYOUT}"
+        )
+    if len({parts[site.name] for site in sites}) > 1:
+        one = next(site.name for site in sites if not parts[site.name])
+        raise DataError(f"some clients of {root} have train and test folders, and {one} has not; do it for all or none")
+    return found
+
+
+def _read_site(site: Path, found: _Found) -> bool:
+    """Find a site's images; True if they are divided into train and test."""
+    folders, loose = _entries(site)
+    divided = sorted(folder.name.casefold() for folder in folders) == ["test", "train"]
+    if not divided:
+        _check_no_parts(site, folders)
+    images: list[_Image] = []
+    empty: list[Path] = []
+    left = [_why(file) for file in loose]
+    for part in folders if divided else [site]:
+        labels, beside = _entries(part)
+        left += [_why(file) for file in beside] if divided else []
+        for label in labels:
+            files = list(_below(label))
+            if not files:
+                empty.append(label)
+            kind = part.name.casefold() if divided else ""
+            images += [_Image(kind, site.name, label.name, file) for file in files if _is_image(file)]
+            left += [_why(file, loose=False) for file in files if not _is_image(file)]
+    if not images and not left:
+        empty = [site]
+    elif not images:
+        raise DataError(
+            f"{site} is a site's folder, and none of its {counted(len(left), 'file')} is read: {_reasons(left)}; "
+            f"expected is {LAYOUT}, and a file is {READ}; if it is the folder of a class, put the sites' above it, or "
+            f"{ARRAYS}"
+        )
+    found.empty += empty
+    found.images += images
+    found.left += [(why, site.name) for why in left]
+    return divided
+
+
+def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The folders and the files in a folder, in order, without hidden ones and what systems write."""
+    try:
+        seen = sorted(p for p in folder.iterdir() if p.name[0] != "." and p.name.casefold() not in OF_SYSTEMS)
+    except OSError as error:
+        raise DataError(f"the folder {folder} cannot be read: {error.strerror}") from None
+    is_folder = [path.is_dir() for path in seen]
+    return [*compress(seen, is_folder)], [path for path, other in zip(seen, is_folder, strict=True) if not other]
+
+
+def _below(label: Path) -> Iterator[Path]:
+    """All files of a class, however deep they lie."""
+    folders, files = _entries(label)
+    _check_no_parts(label, folders)
+    yield from files
+    for folder in folders:
+        yield from _below(folder)
+
+
+def _named_parts(folders: Sequence[Path]) -> list[Path]:
+    return [folder for folder in folders if folder.name.casefold() in PARTS]
+
+
+def _check_no_parts(above: Path, folders: Sequence[Path]) -> None:
+    """Refuse folders that are named like parts of data, where they would be taken for classes or patients."""
+    parts = _named_parts(folders)
+    if len(parts) > 1 or (parts and len(parts) == len(folders)):
+        raise DataError(
+            f"{above} has the folders {_names(folders)}; expected is {LAYOUT}, with no folder beside train and test: "
+            "put other images for training into train, or move them away"
+        )
+
+
+def _names(folders: Sequence[Path]) -> str:
+    return some([folder.name for folder in folders])
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in IMAGES
+
+
+def _why(file: Path, loose: bool = True) -> str:
+    """Why a file is not read, as `_reasons` has it."""
+    if loose and _is_image(file):
+        return "in no class's folder"
+    return file.suffix.lower()
+
+
+def _reasons(left: Sequence[str]) -> str:
+    """How many files are not read, for each reason.
+
+    >>> _reasons([".dcm", ".dcm", "", "in no class's folder"])
+    "2 end in .dcm, 1 has no ending, 1 lies in no class's folder"
+    """
+    return ", ".join(f"{n:,} {_said(why, n == 1)}" for why, n in Counter(left).most_common())
+
+
+def _said(why: str, one: bool) -> str:
+    if not why:
+        return "has no ending" if one else "have no ending"
+    if why[0] == ".":
+        return f"{'ends' if one else 'end'} in {why}"
+    return f"{'lies' if one else 'lie'} {why}"
+
+
+def _left_out(root: Path, found: _Found) -> str:
+    """A sentence on files that are not read; "" if there are none."""
+    by_reason: dict[str, list[str]] = {}
+    for why, site in found.left:
+        by_reason.setdefault(why, []).append(site)
+    where = [
+        f"{_reasons([why] * len(sites))} ({some([site or 'above the sites' for site in dict.fromkeys(sites)])})"
+        for why, sites in by_reason.items()
+    ]
+    if not where:
+        return ""
+    total = len(found.images) + len(found.left)
+    return (
+        f"{len(found.left):,} of {counted(total, 'file')} below {root} {'was' if len(found.left) == 1 else 'were'} not "
+        f"read: {', '.join(where)}; what is read is {READ} below the folder of a class"
+    )
+
+
+def _empty(root: Path, found: _Found) -> str:
+    """A sentence on folders without files; "" if there are none."""
+    names = [str(folder.relative_to(root)) for folder in found.empty]
+    if not names:
+        return ""
+    holds = "the folder {} holds" if len(names) == 1 else "the folders {} hold"
+    return f"{holds.format(some(names))} no file (below {root}): is something missing there?"
+
+
+# ---------------------------------------------------------------- images
 def _pixels(root: Path, files: Sequence[Path], size: int | None) -> npt.NDArray[np.uint8]:
     pillow = importlib.import_module("PIL.Image")
     open_image: Callable[..., Any] = pillow.open
