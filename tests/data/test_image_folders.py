@@ -1,5 +1,6 @@
 """Folders of images as hospitals keep them."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -145,3 +146,32 @@ def test_train_and_test_are_known_however_they_are_written(tmp_path: Path) -> No
     data = load(f"images:{tmp_path}")
     assert data.own_test is not None
     assert int(data.own_test.sum()) == len(data.y_test) == 20
+
+
+@pytest.mark.parametrize("link", ["Chur", "Bern/unclear", "Bern/benign/9.png"], ids=["site", "class", "file"])
+def test_links_that_lead_out_of_the_folder_are_refused(link: str, tmp_path: Path) -> None:
+    pictures(tmp_path / "scans")
+    pictures(tmp_path / "elsewhere")
+    target = {"Chur": "Basel", "Bern/unclear": "Basel/benign"}.get(link, "Basel/benign/0.png")
+    (tmp_path / "scans" / link).symlink_to(tmp_path / "elsewhere" / target)
+    (tmp_path / "link").symlink_to(tmp_path / "scans")
+    for given in ("scans", "link"):
+        with pytest.raises(DataError, match=rf"{link} is a link that leads out of the folder, to .*elsewhere/{target}"):
+            load(f"images:{tmp_path / given}")
+    (tmp_path / "scans" / link).unlink()
+    (tmp_path / "scans" / link).symlink_to(tmp_path / "scans" / target)
+    with warnings.catch_warnings(action="ignore"):  # copies of images may be doubted
+        load(f"images:{tmp_path / 'link'}")
+
+
+def test_links_that_lead_back_or_nowhere_are_refused(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    (tmp_path / "Basel" / "benign" / "to").symlink_to(tmp_path / "Bern" / "benign")
+    (tmp_path / "Bern" / "benign" / "to").symlink_to(tmp_path / "Basel" / "benign")
+    with pytest.raises(DataError, match=r"benign/to/to is a link that leads back to .*Basel/benign, in which it lies"):
+        load(f"images:{tmp_path}")
+    (tmp_path / "Basel" / "benign" / "to").unlink()
+    (tmp_path / "Bern" / "benign" / "to").unlink()
+    (tmp_path / "Bern" / "benign" / "9.png").symlink_to(tmp_path / "8.png")
+    with pytest.raises(DataError, match=r"9\.png is no file and no folder, nor a link that leads to one"):
+        load(f"images:{tmp_path}")

@@ -5,11 +5,11 @@ below the folder of a class are of this class, however deep they lie: a folder f
 """
 
 import importlib
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,8 +58,8 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     are not read are counted in a warning.
 
     Raises:
-        DataError: If there is no such folder or image, folders are not laid out so, a site has files and no image, an
-            image cannot be read, or sizes differ.
+        DataError: If there is no such folder or image, folders are not laid out so, a link leads out of the folder, a
+            site has files and no image, an image cannot be read, or sizes differ.
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
@@ -95,11 +95,13 @@ class _Found:
     """What is below a folder.
 
     Attributes:
+        home: The folder, without links, which none may leave.
         images: Images, by site and class.
         left: Files that are not read: why, and the site; "" above the sites.
         empty: Folders of sites and classes that hold no file.
     """
 
+    home: str
     images: list[_Image] = field(default_factory=list)
     left: list[tuple[str, str]] = field(default_factory=list)
     empty: list[Path] = field(default_factory=list)
@@ -109,10 +111,10 @@ def _found(root: Path) -> _Found:
     """All images below the folder.
 
     Raises:
-        DataError: If folders are not laid out as they must be, or a site has files and no image.
+        DataError: If folders are not laid out so, a link leads out of the folder, or a site has files and no image.
     """
-    found = _Found()
-    sites, beside = _entries(root)
+    found = _Found(os.path.realpath(root))
+    sites, beside = _entries(root, found.home)
     if sites and len(_named_parts(sites)) == len(sites):
         raise DataError(
             f"{root} has the folders {_names(sites)}, where those of the sites are expected: {LAYOUT}; put such "
@@ -134,7 +136,7 @@ def _found(root: Path) -> _Found:
 
 def _read_site(site: Path, found: _Found) -> bool:
     """Find a site's images; True if they are divided into train and test."""
-    folders, loose = _entries(site)
+    folders, loose = _entries(site, found.home)
     divided = sorted(folder.name.casefold() for folder in folders) == ["test", "train"]
     if not divided:
         _check_no_parts(site, folders)
@@ -142,10 +144,10 @@ def _read_site(site: Path, found: _Found) -> bool:
     empty: list[Path] = []
     left = [_why(file) for file in loose]
     for part in folders if divided else [site]:
-        labels, beside = _entries(part)
+        labels, beside = _entries(part, found.home)
         left += [_why(file) for file in beside] if divided else []
         for label in labels:
-            files = list(_below(label))
+            files = list(_below(label, found.home))
             if not files:
                 empty.append(label)
             kind = part.name.casefold() if divided else ""
@@ -165,23 +167,46 @@ def _read_site(site: Path, found: _Found) -> bool:
     return divided
 
 
-def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
+def _entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
     """The folders and the files in a folder, in order, without hidden ones and what systems write."""
+    folders: list[Path] = []
+    files: list[Path] = []
     try:
-        seen = sorted(p for p in folder.iterdir() if p.name[0] != "." and p.name.casefold() not in OF_SYSTEMS)
+        for path in sorted(folder.iterdir()):
+            if path.name[0] == "." or path.name.casefold() in OF_SYSTEMS:
+                continue
+            if path.is_symlink():
+                _check_link(path, home)
+            if path.is_dir():
+                folders.append(path)
+            elif path.is_file():
+                files.append(path)
+            else:
+                raise DataError(f"{path} is no file and no folder, nor a link that leads to one; move it away")
     except OSError as error:
         raise DataError(f"the folder {folder} cannot be read: {error.strerror}") from None
-    is_folder = [path.is_dir() for path in seen]
-    return [*compress(seen, is_folder)], [path for path, other in zip(seen, is_folder, strict=True) if not other]
+    return folders, files
 
 
-def _below(label: Path) -> Iterator[Path]:
+def _check_link(link: Path, home: str) -> None:
+    """Refuse a link that leads out of the folder, to other files of this machine, or back to where it came from."""
+    target = os.path.realpath(link)
+    if not Path(target).is_relative_to(home):
+        raise DataError(
+            f"{link} is a link that leads out of the folder, to {target}; put a copy in its place, or name a folder "
+            "that holds both"
+        )
+    if target in map(os.path.realpath, link.parents):
+        raise DataError(f"{link} is a link that leads back to {target}, in which it lies; remove it")
+
+
+def _below(label: Path, home: str) -> Iterator[Path]:
     """All files of a class, however deep they lie."""
-    folders, files = _entries(label)
+    folders, files = _entries(label, home)
     _check_no_parts(label, folders)
     yield from files
     for folder in folders:
-        yield from _below(folder)
+        yield from _below(folder, home)
 
 
 def _named_parts(folders: Sequence[Path]) -> list[Path]:
