@@ -66,17 +66,36 @@ def test_a_table_of_a_million_equal_rows_is_refused_by_what_its_footer_says(smal
 @pytest.mark.parametrize(
     ("image", "says"),
     [
-        (lambda: png(60_000, 60_000), "is not a readable image: Image size"),
+        (lambda: png(60_000, 60_000), "has more than 89,478,485 pixels, the most that are read; make it smaller"),
+        (lambda: png(10_000, 10_000), "has more than 89,478,485 pixels, the most that are read; make it smaller"),
         (lambda: png(8, 8, chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(2 * 10**6)))), "is not a readable image"),
         (lambda: png(500, 500), "holds .* GB when it is unpacked"),
         (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n", "cannot identify"),
     ],
-    ids=["more pixels than Pillow opens", "a comment that unpacks", "more pixels than there is room for", "PostScript"],
+    ids=[
+        "more pixels than Pillow opens",
+        "more than it warns of",
+        "a comment that unpacks",
+        "more pixels than there is room for",
+        "PostScript",
+    ],
 )
 def test_images_that_are_none_are_refused(image: Callable[[], bytes], says: str, small: None, tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     with pytest.raises(DataError, match=says):
         load(folder_of_images(tmp_path / "images", image()))
+
+
+def test_an_image_larger_than_others_is_refused_before_any_is_decoded(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, only the first file was asked for its size, and none where `size` makes all small."""
+    pillow = pytest.importorskip("PIL.ImageFile")
+    source = folder_of_images(tmp_path / "images", png(8, 8))
+    (tmp_path / "images" / "b" / "1" / "2.png").write_bytes(png(5_000, 5_000))
+    monkeypatch.setattr(pillow.ImageFile, "load", lambda *a: pytest.fail("an image was decoded"))
+    with pytest.raises(DataError, match=r"b/1/2\.png holds 0\.0 GB when it is unpacked"):
+        load(source, None, {"size": 4})
 
 
 def test_postscript_with_the_ending_of_an_image_starts_no_program(

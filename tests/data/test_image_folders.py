@@ -175,3 +175,26 @@ def test_links_that_lead_back_or_nowhere_are_refused(tmp_path: Path) -> None:
     (tmp_path / "Bern" / "benign" / "9.png").symlink_to(tmp_path / "8.png")
     with pytest.raises(DataError, match=r"9\.png is no file and no folder, nor a link that leads to one"):
         load(f"images:{tmp_path}")
+
+
+def test_pages_behind_the_first_are_told(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    pages = [Image.fromarray(RNG.integers(0, 255, (6, 4), np.uint8)) for _ in range(3)]
+    pages[0].save(tmp_path / "Bern" / "benign" / "stack.tif", save_all=True, append_images=pages[1:])
+    with pytest.warns(
+        DataWarning, match=r"1 file .* has several pages, .*first is read: Bern/benign/stack\.tif \(3\);"
+    ):
+        data = load(f"images:{tmp_path}")
+    assert len(data.doubts) == 1
+
+
+def test_a_few_images_in_colour_among_grey_ones_are_named(tmp_path: Path) -> None:
+    """The test part alone has one, and both parts get three channels."""
+    pictures(tmp_path, "train", "test")
+    file = tmp_path / "Bern" / "test" / "benign" / "3.png"
+    Image.open(file).convert("RGB").save(file)
+    text = r"1 of 40 images .* is with colours or a palette and the others are grey: Bern/test/benign/3\.png; all get"
+    with pytest.warns(DataWarning, match=text):
+        data = load(f"images:{tmp_path}")
+    assert data.input_shape == (3, 6, 4)
+    assert len(data.doubts) == 1

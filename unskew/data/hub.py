@@ -28,6 +28,9 @@ from unskew.errors import DataError, did_you_mean
 INSTALL = "pip install 'unskew[hub]'"
 NONE = "none"
 
+GREY = ("1", "L", "LA")
+"""Pillow's modes of images of one channel, transparency apart."""
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -247,9 +250,9 @@ def image_of(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
         DataError: If it is no image of 8 bits a channel.
     """
     if hasattr(value, "convert"):  # PIL's; Pillow itself is not imported here
-        if value.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"):
+        if value.mode not in (*GREY, "P", "RGB", "RGBA", "CMYK", "YCbCr"):
             raise DataError(f"{where}: an image of 8 bits a channel is needed, got mode {value.mode}")
-        image = value.convert("L" if value.mode in ("1", "L", "LA") else "RGB")
+        image = value.convert("L" if value.mode in GREY else "RGB")
         return np.asarray(image if size is None else image.resize((size, size)), dtype=np.uint8)
     array = np.asarray(value)
     is_bytes = array.dtype.kind in "iu" and array.size > 0 and array.min() >= 0 and array.max() <= 255

@@ -8,7 +8,8 @@ import importlib
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,8 +21,8 @@ from annotated_types import Ge
 from unskew import machine
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
-from unskew.data.hub import image_of
-from unskew.errors import DataError, DataWarning
+from unskew.data.hub import GREY, image_of
+from unskew.errors import DataError, DataWarning, shown
 from unskew.keys import Key
 from unskew.words import counted, some
 
@@ -64,19 +65,22 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
     found = _found(root)
-    doubts = [doubt for doubt in (_left_out(root, found), _empty(root, found)) if doubt]
-    for doubt in doubts:
+    announced = {image.file: _announced(image.file) for image in found.images}
+    _require_room(root, announced, options.size)
+    doubts = (_left_out(root, found), _empty(root, found), _pages(root, announced), _mixed(root, announced))
+    for doubt in filter(None, doubts):
         warnings.warn(doubt, DataWarning, stacklevel=2)
+    grey = all(one.grey for one in announced.values())
     sites = list(dict.fromkeys(image.site for image in found.images))
     arrays: dict[str, npt.NDArray[Any]] = {"clients": np.array(sites, np.str_)}
     for part in sorted({image.part for image in found.images}):
         images = [image for image in found.images if image.part == part]
         key = part or "train"
-        arrays[f"x_{key}"] = _pixels(root, [image.file for image in images], options.size)
+        arrays[f"x_{key}"] = _pixels([image.file for image in images], options.size, grey)
         arrays[f"y_{key}"] = np.array([image.label for image in images], np.str_)
         arrays[f"client_{key}"] = np.array([sites.index(image.site) for image in images], np.int64)
     data = from_arrays(root.name, arrays, Key(0) / "npz" / "test", own=True, own_test=True)
-    return replace(data, doubts=(*doubts, *data.doubts))
+    return replace(data, doubts=(*filter(None, doubts), *data.doubts))
 
 
 # ---------------------------------------------------------------- folders
@@ -283,25 +287,91 @@ def _empty(root: Path, found: _Found) -> str:
 
 
 # ---------------------------------------------------------------- images
-def _pixels(root: Path, files: Sequence[Path], size: int | None) -> npt.NDArray[np.uint8]:
-    pillow = importlib.import_module("PIL.Image")
-    open_image: Callable[..., Any] = pillow.open
-    bombs: type[Exception] = pillow.DecompressionBombError
-    images: list[npt.NDArray[np.uint8]] = []
-    for file in files:
-        try:
-            with open_image(file, formats=_FORMATS) as image:
-                if not images:  # the first says how large all are, before any is decoded
-                    width, height = image.size if size is None else (size, size)
-                    machine.require_room(width * height * len(image.getbands()) * len(files), root)
-                images.append(image_of(image, size, str(file)))
-        except (OSError, ValueError, SyntaxError, bombs) as error:
-            raise DataError(f"{file} is not a readable image: {error}") from None
-        if images[-1].shape[:2] != images[0].shape[:2]:
+@dataclass(frozen=True)
+class _Announced:
+    """What a file says of its image before it is decoded: its size, pixels, and whether it is grey; its pages."""
+
+    width: int
+    height: int
+    grey: bool
+    pages: int
+
+
+def _announced(file: Path) -> _Announced:
+    with _opened(file) as image:
+        # A photo's second image is a preview or a gain map.
+        pages = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
+        width, height = image.size
+        return _Announced(width, height, image.mode in GREY, pages)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """Open an image; what is wrong with it is said with its name."""
+    pillow: Any = importlib.import_module("PIL.Image")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            with pillow.open(file, formats=_FORMATS) as image:
+                yield image
+    except (pillow.DecompressionBombWarning, pillow.DecompressionBombError):
+        raise DataError(
+            f"{file} has more than {pillow.MAX_IMAGE_PIXELS:,} pixels, the most that are read; make it smaller"
+        ) from None
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{file} is not a readable image: {error}") from None
+
+
+def _require_room(root: Path, announced: Mapping[Path, _Announced], size: int | None) -> None:
+    """Refuse images before any is decoded if one of them, or all as they are kept, would not fit into memory."""
+    file, largest = max(announced.items(), key=lambda one: one[1].width * one[1].height)
+    machine.require_room(largest.width * largest.height * (1 if largest.grey else 4), file)  # Pillow pads RGB
+    pixels = sum(one.width * one.height if size is None else size * size for one in announced.values())
+    machine.require_room(pixels * (1 if all(one.grey for one in announced.values()) else 3), root)
+
+
+def _pages(root: Path, announced: Mapping[Path, _Announced]) -> str:
+    """A sentence on files with several pages; "" if there are none."""
+    names = [f"{_below_root(file, root)} ({one.pages})" for file, one in announced.items() if one.pages > 1]
+    if not names:
+        return ""
+    return (
+        f"{counted(len(names), 'file')} below {root} {'has' if len(names) == 1 else 'have'} several pages, of which "
+        f"only the first is read: {some(names)}; save each page as a file"
+    )
+
+
+def _mixed(root: Path, announced: Mapping[Path, _Announced]) -> str:
+    """A sentence if some images are grey and some are not; "" otherwise."""
+    grey = [file for file, one in announced.items() if one.grey]
+    coloured = [file for file, one in announced.items() if not one.grey]
+    if not grey or not coloured:
+        return ""
+    few = min(coloured, grey, key=len)
+    kind, others = ("grey", "have colours") if few is grey else ("with colours or a palette", "are grey")
+    one_of = (
+        f"{len(few):,} of {counted(len(announced), 'image')} below {root} {'is' if len(few) == 1 else 'are'} {kind}"
+    )
+    names = some([_below_root(file, root) for file in few])
+    return f"{one_of} and the others {others}: {names}; all get three channels, so save them alike if that is not meant"
+
+
+def _below_root(file: Path, root: Path) -> str:
+    return shown(str(file.relative_to(root)))
+
+
+def _pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:
+    """The images (N, H, W), or (N, H, W, 3) unless all are `grey`."""
+    pixels: npt.NDArray[np.uint8] = np.empty((0, 0, 0), np.uint8)
+    for i, file in enumerate(files):
+        with _opened(file) as opened:
+            image = image_of(opened, size, str(file))
+        if i == 0:
+            pixels = np.empty((len(files), *image.shape[:2]) + (() if grey else (3,)), np.uint8)
+        if image.shape[:2] != pixels.shape[1:3]:
             raise DataError(
-                f"{file} is {images[-1].shape[1]} x {images[-1].shape[0]}, {files[0]} is {images[0].shape[1]} x "
-                f"{images[0].shape[0]}; give a size, as in data_options = {{ size = 64 }}"
+                f"{file} is {image.shape[1]} x {image.shape[0]}, {files[0]} is {pixels.shape[2]} x {pixels.shape[1]}; "
+                "give a size, as in data_options = { size = 64 }"
             )
-    if len({image.ndim for image in images}) > 1:
-        images = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in images]
-    return np.stack(images)
+        pixels[i] = image if grey or image.ndim == 3 else image[..., None]
+    return pixels
