@@ -1,6 +1,8 @@
 """Folders of images as hospitals keep them."""
 
+import struct
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -198,3 +200,25 @@ def test_a_few_images_in_colour_among_grey_ones_are_named(tmp_path: Path) -> Non
         data = load(f"images:{tmp_path}")
     assert data.input_shape == (3, 6, 4)
     assert len(data.doubts) == 1
+
+
+def png_of_16_bits(path: Path, colour_type: int) -> None:
+    """One pixel; Pillow writes none in colour. 2 is RGB, 4 grey with alpha, 6 RGB with alpha."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = struct.pack(">IIBBBBB", 1, 1, 16, colour_type, 0, 0, 0)
+    row = bytes(1 + 2 * {2: 3, 4: 2, 6: 4}[colour_type])
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(row)) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("colour_type", [2, 4, 6])
+def test_16_bits_a_channel_are_refused_in_colour_too(colour_type: int, tmp_path: Path) -> None:
+    """Before, their upper 8 bits were read without a word."""
+    pictures(tmp_path)
+    png_of_16_bits(tmp_path / "Bern" / "benign" / "deep.png", colour_type)
+    with pytest.raises(DataError, match=r"deep\.png: an image of 8 bits a channel is needed, got 16 bits, .*; scale"):
+        load(f"images:{tmp_path}", None, {"size": 4})

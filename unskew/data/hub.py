@@ -243,6 +243,21 @@ def images(values: Any, size: int | None, where: str, column: str) -> npt.NDArra
     return np.stack(decoded) if decoded else np.empty((0, 1, 1), np.uint8)
 
 
+def check_depth(image: Any, where: str) -> None:
+    """Refuse an image of Pillow's of other than 8 bits a channel.
+
+    Raises:
+        DataError: If it is one.
+    """
+    # Pillow reads 16 bits in colour as their upper 8; until it has, it knows the file by names such as "RGB;16B".
+    deep = any(re.search(r";16[BLN]", str(tile[3])) for tile in getattr(image, "tile", ()))
+    if deep or image.mode not in (*GREY, "P", "RGB", "RGBA", "CMYK", "YCbCr"):
+        raise DataError(
+            f"{where}: an image of 8 bits a channel is needed, got {'16 bits, ' * deep}mode {image.mode}; scale its "
+            "values to 0 to 255 and save them in 8 bits, or give all images as arrays of floats"
+        )
+
+
 def image_of(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
     """One image as uint8, (H, W) if it is grey, else (H, W, 3).
 
@@ -250,8 +265,7 @@ def image_of(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
         DataError: If it is no image of 8 bits a channel.
     """
     if hasattr(value, "convert"):  # PIL's; Pillow itself is not imported here
-        if value.mode not in (*GREY, "P", "RGB", "RGBA", "CMYK", "YCbCr"):
-            raise DataError(f"{where}: an image of 8 bits a channel is needed, got mode {value.mode}")
+        check_depth(value, where)
         image = value.convert("L" if value.mode in GREY else "RGB")
         return np.asarray(image if size is None else image.resize((size, size)), dtype=np.uint8)
     array = np.asarray(value)

@@ -21,7 +21,7 @@ from annotated_types import Ge
 from unskew import machine
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
-from unskew.data.hub import GREY, image_of
+from unskew.data.hub import GREY, check_depth, image_of
 from unskew.errors import DataError, DataWarning, shown
 from unskew.keys import Key
 from unskew.words import counted, some
@@ -301,6 +301,7 @@ def _announced(file: Path) -> _Announced:
     with _opened(file) as image:
         # A photo's second image is a preview or a gain map.
         pages = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
+        check_depth(image, str(file))
         width, height = image.size
         return _Announced(width, height, image.mode in GREY, pages)
 
