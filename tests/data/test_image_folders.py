@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unskew.data import image_folders
 from unskew.data.sources import load
 from unskew.errors import DataError, DataWarning
 
 Image = pytest.importorskip("PIL.Image")
+ImageOps = pytest.importorskip("PIL.ImageOps")
 
 RNG = np.random.default_rng(6)
 
@@ -222,3 +224,21 @@ def test_16_bits_a_channel_are_refused_in_colour_too(colour_type: int, tmp_path:
     png_of_16_bits(tmp_path / "Bern" / "benign" / "deep.png", colour_type)
     with pytest.raises(DataError, match=r"deep\.png: an image of 8 bits a channel is needed, got 16 bits, .*; scale"):
         load(f"images:{tmp_path}", None, {"size": 4})
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "tif"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photos_are_turned_as_the_camera_noted(orientation: int, ending: str, tmp_path: Path) -> None:
+    """As Pillow's own function turns them, which is not used because it stumbles over other tags."""
+    level = np.kron([[0, 80, 160], [240, 200, 40]], np.ones((8, 8))).astype(np.uint8)
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    file = tmp_path / f"a.{ending}"
+    Image.fromarray(level).save(file, exif=tags)
+    upright = ImageOps.exif_transpose(Image.open(file))
+    assert np.array_equal(image_folders._pixels([file], None, True)[0], np.asarray(upright))
+
+
+def test_broken_exif_tags_say_nothing(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((6, 4), np.uint8)).save(tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\xff")
+    assert image_folders._pixels([tmp_path / "a.jpg"], None, True).shape == (1, 6, 4)

@@ -9,7 +9,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +39,18 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 READ = f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}"
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 """What Pillow may take a file for, whatever its ending: of other formats one would start Ghostscript."""
+
+ORIENTATION = 0x0112
+TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""What makes an image upright, for each value of this EXIF tag; nothing for 1."""
 
 
 @dataclass(frozen=True)
@@ -366,7 +378,7 @@ def _pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[
     pixels: npt.NDArray[np.uint8] = np.empty((0, 0, 0), np.uint8)
     for i, file in enumerate(files):
         with _opened(file) as opened:
-            image = image_of(opened, size, str(file))
+            image = image_of(_upright(opened), size, str(file))
         if i == 0:
             pixels = np.empty((len(files), *image.shape[:2]) + (() if grey else (3,)), np.uint8)
         if image.shape[:2] != pixels.shape[1:3]:
@@ -376,3 +388,12 @@ def _pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[
             )
         pixels[i] = image if grey or image.ndim == 3 else image[..., None]
     return pixels
+
+
+def _upright(image: Any) -> Any:
+    """The image turned and mirrored as the camera has noted in its EXIF tags; of a TIFF file Pillow has done it."""
+    image.load()
+    turn = None
+    with suppress(Exception):  # whatever is wrong with the tags, the pixels are there
+        turn = TURNS.get(image.getexif().get(ORIENTATION))
+    return image if turn is None else image.transpose(importlib.import_module("PIL.Image").Transpose[turn])
