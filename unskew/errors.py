@@ -84,12 +84,18 @@ def obeyed(text: str) -> bool:
     return _OBEYED.search(text) is not None
 
 
+def writable(text: str) -> bool:
+    """True if it can be written in UTF-8, which a file's name of another encoding cannot."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def shown(text: str) -> str:
-    r"""Write out what a terminal would obey, in text that may be of someone else.
+    r"""Write out what a terminal would obey or could not write, in text that may be of someone else.
 
     >>> shown("a\x1b[31m")
     'a\\x1b[31m'
     """
+    text = text.encode(errors="backslashreplace").decode()
     return _OBEYED.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 

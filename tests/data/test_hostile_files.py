@@ -1,5 +1,6 @@
 """Data files from elsewhere: small files that unpack to much more, and files of another format than their ending."""
 
+import os
 import struct
 import zipfile
 import zlib
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from unskew import machine
+from unskew.data import own
 from unskew.data.sources import load
 from unskew.errors import DataError
 
@@ -119,3 +121,32 @@ def test_names_that_a_terminal_would_obey_are_refused(key: str, tmp_path: Path) 
     with pytest.raises(DataError, match=r"name '.\\x1b\]0;title\\x07' has control characters") as refused:
         load(f"npz:{tmp_path / 'names.npz'}")
     assert "\x1b" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["classes", "clients", "features"])
+def test_names_that_cannot_be_written_are_refused(key: str, tmp_path: Path) -> None:
+    """Before, a run trained to its end and failed when it wrote the first of them."""
+    names = {"classes": ["a", "b"], "clients": ["x", "y"], "features": ["p", "q"]}
+    names[key][1] = os.fsdecode(b"Z\xfcrich")
+    own = np.arange(20) // 10
+    arrays = {"x_train": np.arange(40.0).reshape(20, 2), "y_train": np.arange(20) % 2, "client_train": own}
+    np.savez(tmp_path / "names.npz", **arrays, **{key: np.array(values) for key, values in names.items()})
+    with pytest.raises(DataError, match=r"name 'Z\\udcfcrich' cannot be written in UTF-8; rename it"):
+        load(f"npz:{tmp_path / 'names.npz'}")
+
+
+def test_clients_in_a_dict_whose_names_cannot_be_written_are_refused() -> None:
+    x, y = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
+    with pytest.raises(DataError, match=r"client name 'Z\\udcfcrich' cannot be written in UTF-8"):
+        own.dataset({"Basel": (x[:20], y[:20]), os.fsdecode(b"Z\xfcrich"): (x[20:], y[20:])})
+
+
+@pytest.mark.parametrize("name", ["site", "site/class"])
+@pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")  # all images are one
+def test_folders_whose_names_cannot_be_written_are_refused(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    source = folder_of_images(tmp_path, png(8, 8))
+    old, new = ("b", "Z\udcfcrich") if name == "site" else ("b/1", "b/Z\udcfcrich")
+    (tmp_path / old).rename(tmp_path / new)
+    with pytest.raises(DataError, match=r"name 'Z\\udcfcrich' cannot be written in UTF-8"):
+        load(source)

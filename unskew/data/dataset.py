@@ -14,7 +14,7 @@ from torch import Tensor
 from unskew.data.images import ByteImages, as_tensor
 from unskew.data.inputs import Inputs, prepared
 from unskew.data.preprocess import RawRows
-from unskew.errors import DataError, obeyed
+from unskew.errors import DataError, obeyed, writable
 from unskew.tasks.targets import CLASS, Targets
 
 ROWS = 4096
@@ -170,6 +170,12 @@ def checked(
     if own_test is not None and (owners is None or own_test.dtype != torch.bool or own_test.shape != owners.shape):
         raise DataError(f"{name}: own_test must be true or false for each training example of a known client")
     columns = [feature for column in inputs.columns for feature in column.features]
+    for what, names in (
+        ("data set", (name,)), ("class", outputs), ("domain", domain_names or ()), ("client", client_names or ()),
+        ("column", columns),
+    ):  # fmt: skip
+        if strange := next((n for n in names if not writable(n)), None):
+            raise DataError(f"{name}: the {what} name {strange!r} cannot be written in UTF-8; rename it")
     words = () if targets.tokens else outputs  # a vocabulary may have characters that are not printed
     for what, names in (
         ("class", words), ("domain", domain_names or ()), ("client", client_names or ()), ("column", columns),

@@ -79,8 +79,9 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     found = _found(root)
     announced = {image.file: _announced(image.file) for image in found.images}
     _require_room(root, announced, options.size)
-    doubts = (_left_out(root, found), _empty(root, found), _pages(root, announced), _mixed(root, announced))
-    for doubt in filter(None, doubts):
+    said = (_left_out(root, found), _empty(root, found), _pages(root, announced), _mixed(root, announced))
+    doubts = [shown(doubt) for doubt in said if doubt]
+    for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     grey = all(one.grey for one in announced.values())
     sites = list(dict.fromkeys(image.site for image in found.images))
@@ -92,7 +93,7 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         arrays[f"y_{key}"] = np.array([image.label for image in images], np.str_)
         arrays[f"client_{key}"] = np.array([sites.index(image.site) for image in images], np.int64)
     data = from_arrays(root.name, arrays, Key(0) / "npz" / "test", own=True, own_test=True)
-    return replace(data, doubts=(*filter(None, doubts), *data.doubts))
+    return replace(data, doubts=(*doubts, *data.doubts))
 
 
 # ---------------------------------------------------------------- folders
@@ -345,7 +346,7 @@ def _require_room(root: Path, announced: Mapping[Path, _Announced], size: int | 
 
 def _pages(root: Path, announced: Mapping[Path, _Announced]) -> str:
     """A sentence on files with several pages; "" if there are none."""
-    names = [f"{_below_root(file, root)} ({one.pages})" for file, one in announced.items() if one.pages > 1]
+    names = [f"{file.relative_to(root)} ({one.pages})" for file, one in announced.items() if one.pages > 1]
     if not names:
         return ""
     return (
@@ -365,12 +366,8 @@ def _mixed(root: Path, announced: Mapping[Path, _Announced]) -> str:
     one_of = (
         f"{len(few):,} of {counted(len(announced), 'image')} below {root} {'is' if len(few) == 1 else 'are'} {kind}"
     )
-    names = some([_below_root(file, root) for file in few])
+    names = some([str(file.relative_to(root)) for file in few])
     return f"{one_of} and the others {others}: {names}; all get three channels, so save them alike if that is not meant"
-
-
-def _below_root(file: Path, root: Path) -> str:
-    return shown(str(file.relative_to(root)))
 
 
 def _pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:
