@@ -1,5 +1,6 @@
 """Folders of images as hospitals keep them."""
 
+import shutil
 import struct
 import warnings
 import zlib
@@ -242,3 +243,24 @@ def test_photos_are_turned_as_the_camera_noted(orientation: int, ending: str, tm
 def test_broken_exif_tags_say_nothing(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((6, 4), np.uint8)).save(tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\xff")
     assert image_folders._pixels([tmp_path / "a.jpg"], None, True).shape == (1, 6, 4)
+
+
+def test_classes_that_are_named_have_that_order_and_no_other_folder(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    shutil.rmtree(tmp_path / "Bern" / "malignant")
+    names = {"classes": ["malignant", "benign", "unclear"]}
+    data = load(f"images:{tmp_path}", None, names)
+    assert data.classes == tuple(names["classes"])
+    assert data.y_train.bincount().tolist() == [5, 10]
+    (tmp_path / "Basel" / "malignant").rename(tmp_path / "Basel" / "malign")
+    text = (
+        r"Basel/malign is the folder of none of the classes \(malignant, benign, unclear\); did you mean malignant\?;"
+    )
+    with pytest.raises(DataError, match=text):
+        load(f"images:{tmp_path}", None, names)
+
+
+def test_named_classes_that_differ_in_case_are_meant(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    (tmp_path / "Bern" / "benign").rename(tmp_path / "Bern" / "Benign")
+    assert not load(f"images:{tmp_path}", None, {"classes": ["benign", "Benign", "malignant"]}).doubts

@@ -22,7 +22,7 @@ from unskew import machine
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.hub import GREY, check_depth, image_of
-from unskew.errors import DataError, DataWarning, shown
+from unskew.errors import DataError, DataWarning, did_you_mean, shown
 from unskew.keys import Key
 from unskew.words import counted, some
 
@@ -55,13 +55,15 @@ TURNS = {
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Rules that bring images to one shape.
+    """Rules that bring images to one shape, and classes to one order.
 
     Attributes:
         size: Height and width to which they are resized, pixels; by default all must have one size.
+        classes: Names of all classes, in order, where sites may lack some; by default those of the folders.
     """
 
     size: Annotated[int, Ge(1)] | None = None
+    classes: tuple[str, ...] | None = None
 
 
 def read_images(root: Path, options: ImageOptions) -> Dataset:
@@ -76,7 +78,7 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
-    found = _found(root)
+    found = _found(root, options)
     announced = {image.file: _announced(image.file) for image in found.images}
     _require_room(root, announced, options.size)
     said = (_left_out(root, found), _empty(root, found), _pages(root, announced), _mixed(root, announced))
@@ -92,7 +94,7 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         arrays[f"x_{key}"] = _pixels([image.file for image in images], options.size, grey)
         arrays[f"y_{key}"] = np.array([image.label for image in images], np.str_)
         arrays[f"client_{key}"] = np.array([sites.index(image.site) for image in images], np.int64)
-    data = from_arrays(root.name, arrays, Key(0) / "npz" / "test", own=True, own_test=True)
+    data = from_arrays(root.name, arrays, Key(0) / "npz" / "test", options.classes, own=True, own_test=True)
     return replace(data, doubts=(*doubts, *data.doubts))
 
 
@@ -124,11 +126,12 @@ class _Found:
     empty: list[Path] = field(default_factory=list)
 
 
-def _found(root: Path) -> _Found:
+def _found(root: Path, options: ImageOptions) -> _Found:
     """All images below the folder.
 
     Raises:
-        DataError: If folders are not laid out so, a link leads out of the folder, or a site has files and no image.
+        DataError: If folders are not laid out so, one is of no known class, a link leads out of the folder, or a site
+            has files and no image.
     """
     found = _Found(os.path.realpath(root))
     sites, beside = _entries(root, found.home)
@@ -138,7 +141,7 @@ def _found(root: Path) -> _Found:
             f"folders into each site's, or, if the images come without sites, {ARRAYS}"
         )
     found.left += [(_why(file), "") for file in beside]
-    parts = {site.name: _read_site(site, found) for site in sites}
+    parts = {site.name: _read_site(site, found, options) for site in sites}
     sites = [site for site in sites if site not in found.empty]
     if len(sites) < 2:
         raise DataError(
@@ -151,7 +154,7 @@ def _found(root: Path) -> _Found:
     return found
 
 
-def _read_site(site: Path, found: _Found) -> bool:
+def _read_site(site: Path, found: _Found, options: ImageOptions) -> bool:
     """Find a site's images; True if they are divided into train and test."""
     folders, loose = _entries(site, found.home)
     divided = sorted(folder.name.casefold() for folder in folders) == ["test", "train"]
@@ -164,6 +167,11 @@ def _read_site(site: Path, found: _Found) -> bool:
         labels, beside = _entries(part, found.home)
         left += [_why(file) for file in beside] if divided else []
         for label in labels:
+            if options.classes is not None and label.name not in options.classes:
+                raise DataError(
+                    f"{label} is the folder of none of the classes ({some(options.classes)})"
+                    f"{did_you_mean(label.name, options.classes)}; rename it, or name its class in data_options.classes"
+                )
             files = list(_below(label, found.home))
             if not files:
                 empty.append(label)
