@@ -290,7 +290,7 @@ def test_a_client_says_how_its_own_file_is_written(tmp_path: Path) -> None:
     rows = before.open_setup(0).trainer.device_data.x
     frames["basel"].write_csv(tmp_path / "basel.csv", separator=";", decimal_comma=True)
     open_client.cache_clear()
-    with pytest.raises(DataError, match=r"decimal = ','.* Here you can change your file and client\.toml \(separator,"):
+    with pytest.raises(DataError, match=r"decimal = ','.* Here you can change your data and client\.toml \(separator,"):
         open_client(folder)
     with (folder / "client.toml").open("a") as f:
         f.write('decimal = ","\n')

@@ -1,7 +1,8 @@
 """Reads folders of images: a folder for each client, in it a folder for each class.
 
-Below `images:PATH` lie PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file.  All images
-below the folder of a class are of this class, however deep they lie: a folder for each patient is usual.
+Below `images:PATH` lie PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file; where all
+images are one client's own, the same without SITE.  All images below the folder of a class are of this class, however
+deep they lie: a folder for each patient is usual.
 """
 
 import importlib
@@ -27,6 +28,7 @@ from unskew.keys import Key
 from unskew.words import counted, some
 
 LAYOUT = "PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file"
+OWN_LAYOUT = "PATH/CLASS/file, or PATH/train/CLASS/file and PATH/test/CLASS/file"
 ARRAYS = "give them as arrays (npz:PATH), which a split divides"
 
 PARTS = ("train", "training", "test", "testing", "val", "valid", "validation")
@@ -60,14 +62,21 @@ class ImageOptions:
     Attributes:
         size: Height and width to which they are resized, pixels; by default all must have one size.
         classes: Names of all classes, in order, where sites may lack some; by default those of the folders.
+        alone: The folder is one client's own, and no folders of sites are in it.
     """
 
     size: Annotated[int, Ge(1)] | None = None
     classes: tuple[str, ...] | None = None
+    alone: bool = False
+
+    @property
+    def layout(self) -> str:
+        """Where files must lie."""
+        return OWN_LAYOUT if self.alone else LAYOUT
 
 
 def read_images(root: Path, options: ImageOptions) -> Dataset:
-    """The data set in folders of images: a folder for each client, in it a folder for each class.
+    """The data set in folders of images: a folder for each client, unless all is one's own, in it one for each class.
 
     A client may divide its images into `train` and `test`, which hold the classes; then all clients must.  Files that
     are not read are counted in a warning.
@@ -87,13 +96,14 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     grey = all(one.grey for one in announced.values())
     sites = list(dict.fromkeys(image.site for image in found.images))
-    arrays: dict[str, npt.NDArray[Any]] = {"clients": np.array(sites, np.str_)}
+    arrays: dict[str, npt.NDArray[Any]] = {} if options.alone else {"clients": np.array(sites, np.str_)}
     for part in sorted({image.part for image in found.images}):
         images = [image for image in found.images if image.part == part]
         key = part or "train"
         arrays[f"x_{key}"] = _pixels([image.file for image in images], options.size, grey)
         arrays[f"y_{key}"] = np.array([image.label for image in images], np.str_)
-        arrays[f"client_{key}"] = np.array([sites.index(image.site) for image in images], np.int64)
+        if not options.alone:
+            arrays[f"client_{key}"] = np.array([sites.index(image.site) for image in images], np.int64)
     data = from_arrays(root.name, arrays, Key(0) / "npz" / "test", options.classes, own=True, own_test=True)
     return replace(data, doubts=(*doubts, *data.doubts))
 
@@ -134,6 +144,11 @@ def _found(root: Path, options: ImageOptions) -> _Found:
             has files and no image.
     """
     found = _Found(os.path.realpath(root))
+    if options.alone:
+        _read_site(root, found, options)
+        if not found.images:
+            raise DataError(f"{root} has no file; expected is {OWN_LAYOUT}")
+        return found
     sites, beside = _entries(root, found.home)
     if sites and len(_named_parts(sites)) == len(sites):
         raise DataError(
@@ -159,7 +174,7 @@ def _read_site(site: Path, found: _Found, options: ImageOptions) -> bool:
     folders, loose = _entries(site, found.home)
     divided = sorted(folder.name.casefold() for folder in folders) == ["test", "train"]
     if not divided:
-        _check_no_parts(site, folders)
+        _check_no_parts(site, folders, options.layout)
     images: list[_Image] = []
     empty: list[Path] = []
     left = [_why(file) for file in loose]
@@ -172,7 +187,7 @@ def _read_site(site: Path, found: _Found, options: ImageOptions) -> bool:
                     f"{label} is the folder of none of the classes ({some(options.classes)})"
                     f"{did_you_mean(label.name, options.classes)}; rename it, or name its class in data_options.classes"
                 )
-            files = list(_below(label, found.home))
+            files = list(_below(label, found.home, options.layout))
             if not files:
                 empty.append(label)
             kind = part.name.casefold() if divided else ""
@@ -181,10 +196,11 @@ def _read_site(site: Path, found: _Found, options: ImageOptions) -> bool:
     if not images and not left:
         empty = [site]
     elif not images:
+        whose = "client" if options.alone else "site"
         raise DataError(
-            f"{site} is a site's folder, and none of its {counted(len(left), 'file')} is read: {_reasons(left)}; "
-            f"expected is {LAYOUT}, and a file is {READ}; if it is the folder of a class, put the sites' above it, or "
-            f"{ARRAYS}"
+            f"{site} is a {whose}'s folder, and none of its {counted(len(left), 'file')} is read: {_reasons(left)}; "
+            f"expected is {options.layout}, and a file is {READ}"
+            + ("" if options.alone else f"; if it is the folder of a class, put the sites' above it, or {ARRAYS}")
         )
     found.empty += empty
     found.images += images
@@ -225,25 +241,25 @@ def _check_link(link: Path, home: str) -> None:
         raise DataError(f"{link} is a link that leads back to {target}, in which it lies; remove it")
 
 
-def _below(label: Path, home: str) -> Iterator[Path]:
+def _below(label: Path, home: str, layout: str) -> Iterator[Path]:
     """All files of a class, however deep they lie."""
     folders, files = _entries(label, home)
-    _check_no_parts(label, folders)
+    _check_no_parts(label, folders, layout)
     yield from files
     for folder in folders:
-        yield from _below(folder, home)
+        yield from _below(folder, home, layout)
 
 
 def _named_parts(folders: Sequence[Path]) -> list[Path]:
     return [folder for folder in folders if folder.name.casefold() in PARTS]
 
 
-def _check_no_parts(above: Path, folders: Sequence[Path]) -> None:
+def _check_no_parts(above: Path, folders: Sequence[Path], layout: str) -> None:
     """Refuse folders that are named like parts of data, where they would be taken for classes or patients."""
     parts = _named_parts(folders)
     if len(parts) > 1 or (parts and len(parts) == len(folders)):
         raise DataError(
-            f"{above} has the folders {_names(folders)}; expected is {LAYOUT}, with no folder beside train and test: "
+            f"{above} has the folders {_names(folders)}; expected is {layout}, with no folder beside train and test: "
             "put other images for training into train, or move them away"
         )
 

@@ -66,9 +66,11 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         try:
             setup = own_setup(experiment, config, folder)
         except (ConfigError, DataError) as error:
+            written = " (separator, thousands and decimal say how the file is written)"
             raise type(error)(
-                f"{error}.  Here you can change your file and {path.name} (separator, thousands and decimal say how "
-                f"the file is written); what {config.experiment} says is the coordinator's to change, who packs again"
+                f"{error}.  Here you can change your data and {path.name}"
+                f"{written if config.data.startswith('csv:') else ''}; what {config.experiment} says is the "
+                "coordinator's to change, who packs again"
             ) from error
         data = setup.dataset.sha256
         feds = [own_data(experiment, setup, config, seed) for seed in experiment.seeds]
@@ -141,10 +143,11 @@ def own_setup(experiment: Experiment, config: ClientConfig, folder: Path) -> Set
     task = replace(experiment.task, data=_beside(folder, config.data or ""), data_dir=config.data_dir)
     written = {key: getattr(config, key) for key in ("separator", "thousands", "decimal")}
     written = {key: value for key, value in written.items() if value is not None}
-    if task.data.partition(":")[0] in ENDINGS:
-        task = replace(task, data_options={**task.data_options, **written, "alone": True})
-    elif written:
+    kind = task.data.partition(":")[0]
+    if written and kind not in ENDINGS:
         raise ConfigError(f"{', '.join(written)} of client.toml say how a CSV file is written, and data is {task.data}")
+    if kind in (*ENDINGS, "images"):
+        task = replace(task, data_options={**task.data_options, **written, "alone": True})
     setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
     if task.preprocess is not None:
         check_agreed(task.preprocess, setup.dataset.inputs)
