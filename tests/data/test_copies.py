@@ -54,7 +54,7 @@ def test_images_are_equal_by_copying_alone(shape: tuple[int, ...]) -> None:
     x[250:] = 7  # blank ones
     assert not repeated(x[:200], x[200:], y[:200], y[200:]).beyond_chance
     found = repeated(x[:200], x[150:], y[:200], y[150:])
-    assert found == Copies(50, 0.0)
+    assert found == Copies(50, 0.0, ((0, 150), (1, 151), (2, 152)))
     assert found.doubt("image", 150).startswith(
         "50 of 150 test images stand in training, too, where chance makes hardly"
     )

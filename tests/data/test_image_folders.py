@@ -264,3 +264,24 @@ def test_named_classes_that_differ_in_case_are_meant(tmp_path: Path) -> None:
     pictures(tmp_path)
     (tmp_path / "Bern" / "benign").rename(tmp_path / "Bern" / "Benign")
     assert not load(f"images:{tmp_path}", None, {"classes": ["benign", "Benign", "malignant"]}).doubts
+
+
+def test_copies_in_training_and_test_are_named_by_their_files(tmp_path: Path) -> None:
+    pictures(tmp_path, "train", "test")
+    for i in range(4):
+        shutil.copy(tmp_path / f"Bern/train/benign/{i}.png", tmp_path / f"Basel/test/benign/copy{i}.png")
+    text = (
+        r"4 of 24 test images stand in training.* \(such as Basel/test/benign/copy0\.png = Bern/train/benign/0\.png, B"
+    )
+    with pytest.warns(DataWarning, match=text):
+        data = load(f"images:{tmp_path}")
+    assert len(data.doubts) == 1
+    assert data.doubts[0].count(" = ") == 3
+
+
+def test_equal_images_of_two_labels_are_named_wherever_they_stand(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    shutil.copy(tmp_path / "Basel/benign/0.png", tmp_path / "Bern/malignant/odd.png")
+    text = r"1 image stands again under another label: .* \(such as (Basel|Bern)\S+png = (Bern|Basel)\S+png\)$"
+    with pytest.warns(DataWarning, match=text):
+        load(f"images:{tmp_path}")

@@ -5,7 +5,7 @@ What is refused is named by its row in the arrays as they were given, before a t
 
 import hashlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unskew.data.copies import repeated
+from unskew.data.copies import NAMED, contradictions, repeated
 from unskew.data.dataset import ROWS, Dataset, check_plausible, check_range, check_values, checked
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
 from unskew.data.inputs import Column, Inputs, RawTable, label_variants, prepared, raw_table, standardised
@@ -58,6 +58,7 @@ def from_arrays(
     inputs: Inputs | None = None,
     targets: Targets = CLASS,
     newcomers: bool = False,
+    files: Mapping[str, Sequence[str]] | None = None,
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
 
@@ -77,6 +78,7 @@ def from_arrays(
         targets: The form of y_train and y_test.
         newcomers: Clients of test rows are others than those of training rows, and come after training: all their rows
             are theirs to divide.
+        files: Where each row comes from, by part, train and test; for sentences.
 
     Raises:
         ConfigError: If there are rules and the examples are no table, or as in `unskew.data.preprocess.fit`.
@@ -87,6 +89,7 @@ def from_arrays(
         if key in content and names_of(name, what, arrays) is None:
             check_plausible(name, **{key: content[key]})  # here, where rows are still those of the source
     sha256 = _sha256(content if tables is None else {**content, **_hashable(tables)})
+    content |= {f"file_{part}": np.array(paths, object) for part, paths in (files or {}).items()}
     names = names_of(name, "classes", arrays) or classes
     if targets.classes:
         named = names is not None
@@ -148,11 +151,25 @@ def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
     x, x_test = content["x_train"], content["x_test"]
     if x.ndim == 2 and x.dtype.kind != "f":
         return []  # texts: short ones are alike
-    found = repeated(x, x_test, content["y_train"], content["y_test"])
-    doubts = [found.doubt("row" if x.ndim == 2 else "image", len(x_test))]
+    y, y_test = content["y_train"], content["y_test"]
+    files = [*content.get("file_train", ()), *content.get("file_test", ())]
+    found = repeated(x, x_test, y, y_test)
+    doubt = found.doubt("row" if x.ndim == 2 else "image", len(x_test))
+    doubts = [doubt + _such_as([(len(x) + row, other) for row, other in found.pairs], files) if doubt else ""]
+    if x.ndim > 2:
+        pairs = contradictions(x, x_test, y, y_test)
+        again = "image stands" if len(pairs) == 1 else "images stand"
+        doubt = f"{len(pairs):,} {again} again under another label: which is right? give every image one"
+        doubts.append(doubt + _such_as(pairs, files) if pairs else "")
     if x.ndim > 2 and x.dtype.kind == "f" and "client_train" in content:
         doubts.append(_unequal_ranges(x, content["client_train"], clients))
     return [doubt for doubt in doubts if doubt]
+
+
+def _such_as(pairs: Sequence[tuple[int, int]], files: Sequence[str]) -> str:
+    """The end of a sentence on equal images: the files of the first; "" where files are not known."""
+    named = [f"{files[row]} = {files[other]}" for row, other in pairs[:NAMED]] if files else []
+    return f" (such as {', '.join(named)})" if named else ""
 
 
 def _unequal_ranges(images: Array, owners: Array, clients: tuple[str, ...] | None) -> str:
@@ -351,6 +368,8 @@ def divided(
     if len(test) == 0:
         raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
     whose = {"client_test": content["client_train"][test]} if own_test and "client_train" in content else {}
+    if "file_train" in content:
+        whose["file_test"] = content["file_train"][test]
     return {
         **{key: array[train] for key, array in content.items()},
         "x_test": content["x_train"][test],

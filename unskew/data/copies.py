@@ -15,6 +15,7 @@ ever, in a column of measurements that are all different.  Both counts are one m
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,9 @@ MOST_COLUMNS = 64
 MOST_UNSAID = 2
 """Copies up to which nothing is said."""
 
+NAMED = 3
+"""Copies that are named."""
+
 
 @dataclass(frozen=True)
 class Copies:
@@ -46,10 +50,12 @@ class Copies:
     Attributes:
         seen: Their number.
         expected: How many chance would have made.
+        pairs: The first of them, and a training row that each is equal to; empty where they are rows of a table.
     """
 
     seen: int
     expected: float
+    pairs: tuple[tuple[int, int], ...] = ()
 
     @property
     def beyond_chance(self) -> bool:
@@ -103,19 +109,37 @@ def repeated(train: Array, test: Array, labels: Array, test_labels: Array) -> Co
         train, test: Images or rows, (N, ...), of one shape.
         labels, test_labels: As in `copies`.
     """
-    known = {digest for digest in _digests(train, labels) if digest}
-    seen = sum(digest in known for digest in _digests(test, test_labels))
-    if seen > MOST_UNSAID and train.ndim == 2 and train.shape[1] <= MOST_COLUMNS:
+    first: dict[bytes, int] = {}
+    for row, digest in enumerate(_digests(train, labels)):
+        first.setdefault(digest, row)
+    pairs = [(row, first[d]) for row, d in enumerate(_digests(test, test_labels)) if d and d in first]
+    if len(pairs) > MOST_UNSAID and train.ndim == 2 and train.shape[1] <= MOST_COLUMNS:
         return copies([*train.T], [*test.T], labels, test_labels)
-    return Copies(seen, 0.0)
+    return Copies(len(pairs), 0.0, tuple(pairs[:NAMED]))
 
 
-def _digests(x: Array, labels: Array) -> Iterator[bytes]:
+def contradictions(train: Array, test: Array, labels: Array, test_labels: Array) -> list[tuple[int, int]]:
+    """Images that have another label than an equal one before them: the numbers of both.
+
+    Args:
+        train, test, labels, test_labels: As in `repeated`; test images are numbered on from the training images.
+    """
+    first: dict[bytes, int] = {}
+    both = [*labels.tolist(), *test_labels.tolist()]
+    pairs = []
+    for row, digest in enumerate(chain(_digests(train), _digests(test))):
+        if digest and both[first.setdefault(digest, row)] != both[row]:
+            pairs.append((row, first[digest]))
+    return pairs
+
+
+def _digests(x: Array, labels: Array | None = None) -> Iterator[bytes]:
     """A number for each input and its label, equal for equal ones; none for one of the same value all over."""
     for i in range(0, len(x), ROWS):
         rows = np.ascontiguousarray(x[i : i + ROWS]).reshape(len(x[i : i + ROWS]), -1)
         plain = (rows == rows[:, :1]).all(1)
-        for row, label, skipped in zip(rows, labels[i : i + ROWS], plain, strict=True):
+        of_rows = np.zeros((len(rows), 0)) if labels is None else labels[i : i + ROWS]
+        for row, label, skipped in zip(rows, of_rows, plain, strict=True):
             yield b"" if skipped else blake2b(row.tobytes() + label.tobytes(), digest_size=16).digest()
 
 

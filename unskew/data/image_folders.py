@@ -97,14 +97,18 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     grey = all(one.grey for one in announced.values())
     sites = list(dict.fromkeys(image.site for image in found.images))
     arrays: dict[str, npt.NDArray[Any]] = {} if options.alone else {"clients": np.array(sites, np.str_)}
+    files: dict[str, list[str]] = {}
     for part in sorted({image.part for image in found.images}):
         images = [image for image in found.images if image.part == part]
         key = part or "train"
         arrays[f"x_{key}"] = _pixels([image.file for image in images], options.size, grey)
         arrays[f"y_{key}"] = np.array([image.label for image in images], np.str_)
+        files[key] = [shown(str(image.file.relative_to(root))) for image in images]
         if not options.alone:
             arrays[f"client_{key}"] = np.array([sites.index(image.site) for image in images], np.int64)
-    data = from_arrays(root.name, arrays, Key(0) / "npz" / "test", options.classes, own=True, own_test=True)
+    data = from_arrays(
+        root.name, arrays, Key(0) / "npz" / "test", options.classes, own=True, own_test=True, files=files
+    )
     return replace(data, doubts=(*doubts, *data.doubts))
 
 
