@@ -71,7 +71,7 @@ class ImageOptions:
 
     @property
     def layout(self) -> str:
-        """Where files must lie."""
+        """Layout of the files."""
         return OWN_LAYOUT if self.alone else LAYOUT
 
 
@@ -125,7 +125,7 @@ class _Image:
 
 @dataclass
 class _Found:
-    """What is below a folder.
+    """Contents of a folder.
 
     Attributes:
         home: The folder, without links, which none may leave.
@@ -277,14 +277,14 @@ def _is_image(file: Path) -> bool:
 
 
 def _why(file: Path, loose: bool = True) -> str:
-    """Why a file is not read, as `_reasons` has it."""
+    """Reason why a file is not read, as `_reasons` has it."""
     if loose and _is_image(file):
         return "in no class's folder"
     return file.suffix.lower()
 
 
 def _reasons(left: Sequence[str]) -> str:
-    """How many files are not read, for each reason.
+    """Numbers of files that are not read, by reason.
 
     >>> _reasons([".dcm", ".dcm", "", "in no class's folder"])
     "2 end in .dcm, 1 has no ending, 1 lies in no class's folder"
@@ -330,7 +330,7 @@ def _empty(root: Path, found: _Found) -> str:
 # ---------------------------------------------------------------- images
 @dataclass(frozen=True)
 class _Announced:
-    """What a file says of its image before it is decoded: its size, pixels, and whether it is grey; its pages."""
+    """Size of a file's image in pixels, whether it is grey, and its pages, as the file says before it is decoded."""
 
     width: int
     height: int
