@@ -26,9 +26,17 @@ def test_images_become_the_very_tensors_that_were_trained_on(shape: tuple[int, .
         assert torch.equal(dataset.inputs.prepare(raw), dataset.x_train)
 
 
+@pytest.mark.parametrize("shape", [(12, 5, 4), (12, 5, 4, 3), (12, 5, 4, 1), (12, 3, 5, 4), (12, 2, 5, 4)])
+def test_images_of_floats_become_the_very_tensors_that_were_trained_on(shape: tuple[int, ...], tmp_path: Path):
+    x = np.random.default_rng(0).random(shape)
+    dataset = load(npz(tmp_path / "x.npz", x))
+    for raw in (x, torch.from_numpy(x), dataset.x_train):
+        assert torch.equal(dataset.inputs.prepare(raw), dataset.x_train)
+
+
 def test_a_constant_channel_stays_0(tmp_path: Path):
     dataset = load(npz(tmp_path / "x.npz", np.full((12, 5, 4), 7, np.uint8)))
-    assert dataset.inputs == Inputs("images", (7 / 255,), (0.0,))
+    assert (dataset.inputs.mean, dataset.inputs.std) == ((7 / 255,), (0.0,))
     assert torch.equal(dataset.inputs.prepare(np.full((1, 5, 4), 200)), torch.zeros(1, 1, 5, 4))
 
 

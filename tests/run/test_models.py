@@ -217,7 +217,23 @@ def test_predict_takes_the_very_array_that_was_trained_on(shape: tuple[int, ...]
     history = us.simulate(
         us.FedAvg(), data={"a": (x[:12], y[:12]), "b": (x[12:], y[12:])}, model="cnn_small", rounds=1, progress=False
     )
-    assert len(predict(history.model("fedavg"), x)) == 24
+    model = history.model("fedavg")
+    inputs = model.unskew.inputs
+    assert predict(model, x) == [model.unskew.classes[i] for i in model(inputs.prepare(x)).argmax(1)]
+    assert sorted(inputs.shape) == sorted(shape if 1 in shape or 3 in shape else (1, *shape))
+    assert inputs.axes == ("channels", "height", "width")
+
+
+def test_a_file_says_what_shape_and_axes_an_example_has(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).random((24, 8, 9, 3), np.float32), np.arange(24) % 2
+    history = us.simulate("fedavg", data=(x, y), split=us.IID(2), rounds=1, progress=False)
+    save_model(history.model("fedavg"), tmp_path / "model.safetensors")
+    with safetensors.safe_open(tmp_path / "model.safetensors", "pt") as file:
+        inputs = json.loads(file.metadata()["unskew"])["task"]["inputs"]
+    assert (inputs["shape"], inputs["axes"]) == ([3, 8, 9], ["channels", "height", "width"])
+    about = load_model(tmp_path / "model.safetensors").unskew
+    older = replace(about, task=replace(about.task, inputs=Inputs()))  # as written before files said so
+    assert torch.equal(older.inputs.prepare(x), torch.from_numpy(x).movedim(3, 1))
 
 
 def test_probabilities_are_those_the_network_was_trained_to_give(run: Path) -> None:

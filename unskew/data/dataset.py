@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.images import ByteImages, as_tensor
-from unskew.data.inputs import Inputs, prepared
+from unskew.data.inputs import AXES, Inputs, prepared
 from unskew.data.preprocess import RawRows
 from unskew.errors import DataError, obeyed, writable
 from unskew.tasks.targets import CLASS, Targets
@@ -203,7 +203,7 @@ def checked(
         levels,
         owners,
         tuple(client_names or ()),
-        inputs,
+        _described(inputs, x_train),
         never_train=tuple(never_train),
         own_test=own_test,
         targets=targets,
@@ -211,6 +211,14 @@ def checked(
         groups=groups,
         raw=raw,
     )
+
+
+def _described(inputs: Inputs, x: Tensor | ByteImages) -> Inputs:
+    """The way from raw inputs, with what is known once there are examples."""
+    if inputs.kind not in ("as given", "images"):
+        return inputs
+    shape = tuple(x.shape[1:])
+    return replace(inputs, shape=shape, axes=AXES if len(shape) == len(AXES) else ())
 
 
 def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[np.int64]) -> Dataset:

@@ -21,6 +21,9 @@ _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4
 GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
 """Words of a CSV file that mean that there is no value."""
 
+AXES = ("channels", "height", "width")
+"""Dimensions of an image as networks take it."""
+
 Array = npt.NDArray[Any]
 RawTable = Mapping[str, Array]
 """Columns by name, of one length: numbers as float64 with NaN for a gap, or words as objects with None for a gap."""
@@ -118,6 +121,8 @@ class Inputs:
         columns: Columns of a table, in order.
         clients: Names of the clients whose numbers some columns have.
         gaps: Words of the table that mean that there is no value; a word that is a number means that number, too.
+        shape: Of one example as the network takes it; empty of texts and tables, and in files of older versions.
+        axes: Names of the shape's dimensions, where these are images.
     """
 
     kind: Literal["as given", "images", "texts", "table"] = "as given"
@@ -127,6 +132,8 @@ class Inputs:
     columns: tuple[Column, ...] = ()
     clients: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    axes: tuple[str, ...] = ()
 
     def of(self, client: str | int | None) -> "Inputs":
         """The same with one client's own numbers alone, so that the others' stay where they are.
@@ -152,9 +159,9 @@ class Inputs:
         """The tensor a network takes for a batch of raw inputs.
 
         Args:
-            x: Images (N, H, W), (N, H, W, channels) or (N, channels, H, W) with whole values from 0 to 255; texts; an
-                array of numbers; or a DataFrame, a mapping of columns, a row (mapping) or a list of rows, with the
-                columns trained on.
+            x: Images (N, H, W), (N, H, W, channels) or (N, channels, H, W), with whole values from 0 to 255 or with
+                floats, as in training; texts; an array of numbers; or a DataFrame, a mapping of columns, a row
+                (mapping) or a list of rows, with the columns trained on.
             client: Name of the client whose rows they are, where each client's were scaled with its own numbers.
 
         Raises:
@@ -169,6 +176,7 @@ class Inputs:
             raise DataError(f"inputs must be a batch of numbers, got {values.dtype} of shape {values.shape}")
         if self.kind == "images":
             return self._images(values)
+        values = _channels_first(values, self.shape)
         return torch.from_numpy(np.ascontiguousarray(values, np.float32 if values.dtype.kind == "f" else np.int64))
 
     def _images(self, x: npt.NDArray[Any]) -> Tensor:
@@ -206,6 +214,15 @@ class Inputs:
         if isinstance(x, str) or not all(isinstance(text, str) for text in x):
             raise DataError(f"inputs must be a list of texts, got {type(x).__name__}")
         return tokens(x, {word: i for i, word in enumerate(self.vocabulary, start=FIRST_WORD)})
+
+
+def _channels_first(x: Array, shape: tuple[int, ...]) -> Array:
+    """Images with their channels where the network has them, as when they were read; anything else as it is."""
+    if x.ndim == 3 and shape == (1, *x.shape[1:]):
+        return x[:, None]
+    if x.ndim == 4 and x.shape[1:] != shape and np.moveaxis(x, 3, 1).shape[1:] == shape:
+        return np.moveaxis(x, 3, 1)
+    return x
 
 
 def standardised(mean: float, std: float) -> npt.NDArray[np.float32]:

@@ -129,7 +129,9 @@ class ModelCard:
     @property
     def inputs(self) -> Inputs:
         """The way from raw inputs to the network's: `model(model.unskew.inputs.prepare(x))`."""
-        return self.task.inputs
+        inputs = self.task.inputs  # those of older versions do not say the shape
+        known = inputs.shape or inputs.kind not in ("as given", "images")
+        return inputs if known else dataclasses.replace(inputs, shape=self.task.input_shape)
 
 
 def task_card(task: TaskConfig, dataset: Dataset, layout: Layout) -> TaskCard:
@@ -344,7 +346,7 @@ def predict(
         raise ConfigError(
             "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
         )
-    inputs, training = _placed(card.inputs.prepare(x, _whose(card, client)), card.task.input_shape), model.training
+    inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
     kind = tasks.kind_of(card.task.kind).linked(card.task.loss)
     of_classes = kind.probabilities if card.task.loss in (None, next(iter(kind.losses))) else None
     if probabilities and of_classes is None:
@@ -363,15 +365,6 @@ def predict(
             return [one for batch in outputs for one in kind.predict(batch, card.classes)]
     finally:
         model.train(training)
-
-
-def _placed(inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Images of floats with the channels where the network has them, as when they were read for training."""
-    if inputs.dim() == 3 and shape == (1, *inputs.shape[1:]):
-        return inputs[:, None]
-    if inputs.dim() == 4 and inputs.shape[1:] != shape and inputs.movedim(3, 1).shape[1:] == shape:
-        return inputs.movedim(3, 1)
-    return inputs
 
 
 def _whose(card: ModelCard, client: ClientId | str | None) -> ClientId | str | None:
