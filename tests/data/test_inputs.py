@@ -9,7 +9,7 @@ import torch
 from unskew.data.inputs import Inputs
 from unskew.data.sources import load
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import DataError
+from unskew.errors import DataError, DataWarning
 
 
 def npz(path: Path, x: np.ndarray) -> str:
@@ -37,7 +37,7 @@ def test_images_of_floats_become_the_very_tensors_that_were_trained_on(shape: tu
 def test_a_constant_channel_stays_0(tmp_path: Path):
     dataset = load(npz(tmp_path / "x.npz", np.full((12, 5, 4), 7, np.uint8)))
     assert (dataset.inputs.mean, dataset.inputs.std) == ((7 / 255,), (0.0,))
-    assert torch.equal(dataset.inputs.prepare(np.full((1, 5, 4), 200)), torch.zeros(1, 1, 5, 4))
+    assert torch.equal(dataset.inputs.prepare(np.full((1, 5, 4), 100)), torch.zeros(1, 1, 5, 4))
 
 
 def test_numbers_stay_as_they_are(tmp_path: Path):
@@ -67,3 +67,66 @@ def test_texts_become_the_ids_of_the_words_that_were_trained_on():
 def test_what_are_no_such_inputs_is_refused(inputs: Inputs, x: object, text: str):
     with pytest.raises(DataError, match=text):
         inputs.prepare(x)
+
+
+TRAINED = {
+    "grey": (np.arange(12 * 6 * 6) % 256).astype(np.uint8).reshape(12, 6, 6),
+    "colour": np.linspace(0, 1, 12 * 6 * 5 * 3).reshape(12, 6, 5, 3),
+    "row": np.linspace(-1, 1, 36).reshape(12, 3),
+    "ids": np.arange(48).reshape(12, 4),
+}
+
+
+@pytest.mark.parametrize(
+    ("trained", "x", "text"),
+    [
+        (
+            "grey",
+            np.zeros((2, 9, 9), np.uint8),
+            r"images of shape \(N, 6, 6\), like .*, got \(2, 9, 9\); bring them to it as those were, by Pillow's "
+            r"Image.resize where size = 6 was set$",
+        ),
+        ("grey", np.zeros((2, 6, 6, 3), np.uint8), r"images of shape \(N, 6, 6\), like .*, got \(2, 6, 6, 3\)"),
+        (
+            "colour",
+            np.zeros((2, 9, 5, 3)),
+            r"shape \(N, 6, 5, 3\) or \(N, 3, 6, 5\), like .*, got \(2, 9, 5, 3\); bring them to it as those were$",
+        ),
+        ("colour", np.zeros((2, 6, 5)), r"shape \(N, 6, 5, 3\) or \(N, 3, 6, 5\), like .*, got \(2, 6, 5\)"),
+        (
+            "colour",
+            np.zeros((2, 6, 5, 3), np.uint8),
+            r"images of floats, like .* \(largest value 1\), got uint8; scale them as those were",
+        ),
+        ("row", np.zeros((2, 4)), r"of shape \(N, 3\), like .*, got \(2, 4\)$"),
+        ("ids", np.zeros((2, 4)), "whole numbers, like .*, got float64"),
+    ],
+)
+def test_inputs_of_another_shape_or_type_than_in_training_are_refused(
+    trained: str, x: np.ndarray, text: str, tmp_path: Path
+):
+    inputs = load(npz(tmp_path / "x.npz", TRAINED[trained])).inputs
+    with pytest.raises(DataError, match=text):
+        inputs.prepare(x)
+
+
+def test_whole_numbers_in_a_row_of_floats_are_floats_and_token_ids_may_be_fewer(tmp_path: Path):
+    row, ids = (load(npz(tmp_path / "x.npz", TRAINED[name])).inputs for name in ("row", "ids"))
+    assert torch.equal(row.prepare([[1, 2, 3]]), torch.tensor([[1.0, 2.0, 3.0]]))
+    assert torch.equal(ids.prepare([[1, 2]]), torch.tensor([[1, 2]]))
+
+
+@pytest.mark.parametrize(
+    ("trained", "factor", "text"),
+    [
+        ("colour", 255.0, "pixels reach 255, and those the model was trained on 1; scale them as those were"),
+        ("colour", 0.01, "pixels reach 0.01, and those the model was trained on 1"),
+        ("grey", 1 / 255, "pixels reach 1, and those the model was trained on 255"),
+    ],
+)
+def test_pixels_on_another_scale_than_in_training_are_warned_of(trained: str, factor: float, text: str, tmp_path: Path):
+    x = TRAINED[trained]
+    inputs = load(npz(tmp_path / "x.npz", x)).inputs
+    with pytest.warns(DataWarning, match=text):
+        inputs.prepare((x * factor).astype(x.dtype))
+    inputs.prepare(np.zeros_like(x))

@@ -17,7 +17,16 @@ from torch import Tensor
 from unskew.data.copies import NAMED, contradictions, repeated
 from unskew.data.dataset import ROWS, Dataset, check_plausible, check_range, check_values, checked
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
-from unskew.data.inputs import Column, Inputs, RawTable, label_variants, prepared, raw_table, standardised
+from unskew.data.inputs import (
+    FAR_BEYOND,
+    Column,
+    Inputs,
+    RawTable,
+    label_variants,
+    prepared,
+    raw_table,
+    standardised,
+)
 from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
@@ -33,9 +42,6 @@ NAMES = ("classes", "domains", "clients", "features")
 
 BYTES_FROM = 256 << 20
 """Bytes that images of your own would take as floats, from which on they stay bytes; below it, floats are faster."""
-
-FAR_BEYOND = 20
-"""Times that one client's largest pixel is another's, from which on they can hardly have been scaled alike."""
 
 MANY = 100
 """Largest label up to which all integers below are classes, so that a client that lacks some agrees with the others."""
@@ -441,7 +447,7 @@ def inputs_of(
     convert = _as_bytes if kept else _as_floats
     known = all(black < white for black, white in levels)  # a constant channel has lost its level
     means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
-    inputs = Inputs("images", means, deviations)
+    inputs = Inputs("images", means, deviations, largest=float(brightest))
     return convert(train, tables), convert(test, tables), tuple(levels) if known else None, inputs
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unskew.data.images import ByteImages, as_tensor
+from unskew.data.images import ByteImages, as_tensor, extremes
 from unskew.data.inputs import AXES, Inputs, prepared
 from unskew.data.preprocess import RawRows
 from unskew.errors import DataError, obeyed, writable
@@ -218,7 +218,11 @@ def _described(inputs: Inputs, x: Tensor | ByteImages) -> Inputs:
     if inputs.kind not in ("as given", "images"):
         return inputs
     shape = tuple(x.shape[1:])
-    return replace(inputs, shape=shape, axes=AXES if len(shape) == len(AXES) else ())
+    inputs = replace(inputs, shape=shape, axes=AXES if len(shape) == len(AXES) else ())
+    if inputs.kind == "images":
+        return inputs
+    largest = max(map(abs, extremes(x))) if inputs.axes else None
+    return replace(inputs, dtype=str(x.dtype).removeprefix("torch."), largest=largest)
 
 
 def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[np.int64]) -> Dataset:

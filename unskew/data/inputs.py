@@ -1,6 +1,7 @@
 """Preprocessing of raw inputs; stored with a trained model, so that it can be used on new data."""
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,13 +14,16 @@ from torch import Tensor
 from unskew.data.numerals import value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
-from unskew.errors import DataError, did_you_mean
+from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.words import counted, separate_classes, some, spelling_variants
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
 GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
 """Words of a CSV file that mean that there is no value."""
+
+FAR_BEYOND = 20
+"""Times that one part's largest pixel is another's, from which on they can hardly have been scaled alike."""
 
 AXES = ("channels", "height", "width")
 """Dimensions of an image as networks take it."""
@@ -123,6 +127,9 @@ class Inputs:
         gaps: Words of the table that mean that there is no value; a word that is a number means that number, too.
         shape: Of one example as the network takes it; empty of texts and tables, and in files of older versions.
         axes: Names of the shape's dimensions, where these are images.
+        dtype: "float32" or "int64", of inputs that stay as given; empty of others, and in files of older versions.
+        largest: Largest absolute value of the training images, before they were standardised; None of others, and in
+            files of older versions.
     """
 
     kind: Literal["as given", "images", "texts", "table"] = "as given"
@@ -134,6 +141,8 @@ class Inputs:
     gaps: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     axes: tuple[str, ...] = ()
+    dtype: str = ""
+    largest: float | None = None
 
     def of(self, client: str | int | None) -> "Inputs":
         """The same with one client's own numbers alone, so that the others' stay where they are.
@@ -165,7 +174,7 @@ class Inputs:
             client: Name of the client whose rows they are, where each client's were scaled with its own numbers.
 
         Raises:
-            DataError: If they are no such inputs.
+            DataError: If they are no such inputs, or of another shape than those of training.
         """
         if self.kind == "texts":
             return self._texts(x)
@@ -174,10 +183,47 @@ class Inputs:
         values = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
         if values.dtype.kind not in "fiu" or values.ndim < 2:
             raise DataError(f"inputs must be a batch of numbers, got {values.dtype} of shape {values.shape}")
-        if self.kind == "images":
-            return self._images(values)
-        values = _channels_first(values, self.shape)
-        return torch.from_numpy(np.ascontiguousarray(values, np.float32 if values.dtype.kind == "f" else np.int64))
+        prepared = self._images(values) if self.kind == "images" else self._as_given(values)
+        if self.largest and values.size:
+            reach = float(np.abs(values).max())
+            if max(reach, self.largest) > FAR_BEYOND * min(reach, self.largest) > 0:
+                warnings.warn(
+                    f"pixels reach {reach:g}, and those the model was trained on {self.largest:g}; scale them as those "
+                    "were",
+                    DataWarning,
+                    stacklevel=2,
+                )
+        return prepared
+
+    def _as_given(self, x: npt.NDArray[Any]) -> Tensor:
+        if self.dtype == "int64" and x.dtype.kind == "f":
+            raise DataError(f"inputs must be whole numbers, like those the model was trained on, got {x.dtype}")
+        images = len(self.shape) == len(AXES)
+        if self.dtype == "float32" and x.dtype.kind != "f" and images:
+            reach = "" if self.largest is None else f" (largest value {self.largest:g})"
+            raise DataError(
+                f"inputs must be images of floats, like those the model was trained on{reach}, got {x.dtype}; scale "
+                "them as those were"
+            )
+        batch = _channels_first(x, self.shape)
+        if batch.shape[1:] != self.shape if images or x.dtype.kind == "f" else batch.ndim != len(self.shape) + 1:
+            self._refuse_shape(x)
+        floats = self.dtype == "float32" or x.dtype.kind == "f"  # whole numbers in a row of a table are floats, too
+        return torch.from_numpy(np.ascontiguousarray(batch, np.float32 if floats else np.int64))
+
+    def _refuse_shape(self, x: npt.NDArray[Any]) -> None:
+        """Refuse inputs of a shape that training did not have, if that is known."""
+        if not self.shape:
+            return
+        images = len(self.shape) == len(AXES)
+        channels, *size = self.shape
+        forms = [(*size, channels), self.shape] if images and channels > 1 else [size] if images else [self.shape]
+        wanted = " or ".join(f"({', '.join(map(str, ('N', *form)))})" for form in forms)
+        remedy = "; bring them to it as those were" if images else ""
+        if images and size[0] == size[1]:
+            remedy += f", by Pillow's Image.resize where size = {size[0]} was set"
+        what = "images of shape" if images else "of shape"
+        raise DataError(f"inputs must be {what} {wanted}, like those the model was trained on, got {x.shape}{remedy}")
 
     def _images(self, x: npt.NDArray[Any]) -> Tensor:
         channels = len(self.mean)
@@ -185,6 +231,7 @@ class Inputs:
         if batch.ndim == 4 and batch.shape[1] == channels and batch.shape[3] not in (1, 3):  # as arrays are read
             batch = np.moveaxis(batch, 1, 3)
         if batch.ndim != 4 or batch.shape[3] != channels:
+            self._refuse_shape(x)
             shape = "(N, H, W)" if channels == 1 else f"(N, H, W, {channels})"
             raise DataError(
                 f"inputs must be images of shape {shape}, like those the model was trained on, got {x.shape}"
@@ -193,6 +240,9 @@ class Inputs:
             raise DataError(
                 "inputs must be images with whole values from 0 to 255, like those the model was trained on"
             )
+        height, width = batch.shape[1:3]
+        if (channels, height, width) != self.shape:
+            self._refuse_shape(x)
         levels = batch.astype(np.uint8)
         scaled = torch.empty(len(levels), channels, *levels.shape[1:3])
         for c, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
