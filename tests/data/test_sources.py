@@ -260,7 +260,7 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path):
 
 
 def test_a_missing_key_is_named_with_those_present(tmp_path: Path):
-    with pytest.raises(DataError, match=r"has no y_train \(it has: x_train\) \([\d,]+ bytes, SHA-256"):
+    with pytest.raises(DataError, match=r"lacks y_train \(it has: x_train\)"):
         load(save_npz(tmp_path / "a.npz", {"x_train": pictures()}))
     with pytest.raises(DataError, match=r"y_train\.npy is missing"):
         load(save_folder(tmp_path / "a", {"x_train": pictures()}))
@@ -316,6 +316,42 @@ def test_half_a_test_part_is_refused(tmp_path: Path):
     del arrays["y_test"]
     with pytest.raises(DataError, match="x_test and y_test must be there together"):
         load(save_npz(tmp_path / "a.npz", arrays))
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("clients_train", "client_train"),
+        ("client_trian", "client_train"),
+        ("client", "clients"),
+        ("X_test", "x_test"),
+        ("class", "classes"),
+    ],
+)
+def test_a_misspelt_key_is_refused_and_not_left_out(tmp_path: Path, key: str, meant: str):
+    arrays = {"x_train": pictures(20), "y_train": np.arange(20) % 4}
+    with pytest.raises(DataError, match=rf"unknown key {key}; did you mean {meant}\? rename it, or leave it out"):
+        load(save_npz(tmp_path / "a.npz", arrays | {key: np.arange(20) % 3}))
+    source = save_folder(tmp_path / "a", arrays)
+    name = {"clients": "clients.txt", "classes": "classes.txt"}.get(meant, f"{meant}.npy")
+    (tmp_path / "a" / name.replace(meant, key)).touch()
+    with pytest.raises(DataError, match=rf"unknown key {key}\.(npy|txt); did you mean {meant}\?"):
+        load(source)
+
+
+def test_keys_of_ones_own_are_left_out(tmp_path: Path):
+    arrays = {"x_train": pictures(20), "y_train": np.arange(20) % 4}
+    own = {"patient_train": np.arange(20), "ids": np.arange(20), "x_val": pictures(4), "age": np.arange(20)}
+    assert load(save_npz(tmp_path / "a.npz", arrays | own)).sha256 == load(save_npz(tmp_path / "b.npz", arrays)).sha256
+
+
+def test_other_keys_than_the_layouts_are_named_beside_it(tmp_path: Path):
+    with pytest.raises(DataError) as caught:
+        load(save_npz(tmp_path / "a.npz", {"X": pictures(20), "y": np.arange(20) % 4}))
+    assert str(caught.value) == (
+        f"{tmp_path / 'a.npz'} must have the keys x_train and y_train, and lacks x_train and y_train (it has: X, y); "
+        "save it with np.savez('a.npz', x_train=x, y_train=y)"
+    )
 
 
 def test_too_few_examples_for_a_test_part_are_refused(tmp_path: Path):

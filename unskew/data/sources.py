@@ -34,7 +34,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -58,7 +58,7 @@ from unskew.data.inputs import Inputs
 from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
 from unskew.references import makes
 from unskew.registry import Registry
@@ -479,15 +479,33 @@ def _npz(path: Path) -> _Arrays:
     """The arrays of the plain layout in one npz; coded colour images are decoded, other keys stay as they are."""
     wanted = (*LAYOUT, *NAMES)
     with _archive(path) as archive:
-        present = ", ".join(archive.files)
+        present = archive.files
         arrays = {k: archive[k] for k in wanted if k in archive.files}
         for part in ("train", "test"):
             if f"x_{part}" not in arrays and f"d_{part}" in archive.files:
                 arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
-    for key in ("x_train", "y_train"):
-        if key not in arrays:
-            raise _corrupt(path, f"it has no {key} (it has: {present or 'nothing'})")
+    _check_keys(path, present, (*wanted, "d_train", "d_test"))
+    if missing := [key for key in ("x_train", "y_train") if key not in arrays]:
+        raise DataError(
+            f"{path} must have the keys x_train and y_train, and lacks {' and '.join(missing)} (it has: "
+            f"{', '.join(present) or 'none'}); save it with np.savez({path.name!r}, x_train=x, y_train=y)"
+        )
     return arrays
+
+
+MISSPELT = 0.82
+"""Likeness from which on an unknown key is a misspelt one; patient_train is not client_train."""
+
+
+def _check_keys(path: Path, found: Iterable[str], known: Sequence[str], ending: str = "") -> None:
+    """Refuse a key that is nearly one of the layout's, whose array would be left out; others are somebody's own.
+
+    Raises:
+        DataError: Naming the first.
+    """
+    for key in found:
+        if key not in known and (meant := did_you_mean(key.lower(), known, MISSPELT)):
+            raise DataError(f"{path} has an unknown key {key}{ending}{meant} rename it, or leave it out")
 
 
 def _parts(folder: Path) -> _Arrays:
@@ -512,6 +530,8 @@ def _part(path: Path) -> tuple[_Array, _Array]:
 def _folder(folder: Path) -> _Arrays:
     """The plain layout with one npy file per key; names are text files, one name a line."""
     arrays: _Arrays = {}
+    for ending, known in ((".npy", LAYOUT), (".txt", NAMES)):
+        _check_keys(folder, sorted(file.stem for file in folder.glob(f"*{ending}")), known, ending)
     for key in LAYOUT:
         path = folder / f"{key}.npy"
         if not path.is_file():
