@@ -105,7 +105,7 @@ def test_only_large_images_of_your_own_stay_bytes(tmp_path: Path, monkeypatch: p
     assert all(isinstance(load(source).x_train, Tensor) for source in files)
     monkeypatch.setattr(arrays, "BYTES_FROM", 4 * COLOUR.size)
     assert all(isinstance(load(source).x_train, ByteImages) for source in files)
-    assert isinstance(own.dataset((COLOUR.astype(np.float32), Y)).x_train, Tensor)
+    assert isinstance(own.dataset((COLOUR.astype(np.float32) / 255, Y)).x_train, Tensor)
     monkeypatch.setattr(arrays, "BYTES_FROM", 0)
     assert isinstance(load("digits").x_train, Tensor)
 

@@ -1,5 +1,6 @@
 """Data that people have at hand, in every form, become one `Dataset`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -405,3 +406,36 @@ def test_pixels_that_were_scaled_otherwise_at_one_site_are_doubted() -> None:
     assert doubt.startswith("pixels of chur reach 25")
     assert "and those of bern 0.9" in doubt
     assert own.dataset({**sites, "chur": (x[20:], np.arange(20) % 2)}).doubts == ()
+
+
+def test_bytes_of_0_and_1_at_one_site_are_doubted() -> None:
+    x, y = np.random.default_rng(0).integers(0, 256, (40, 6, 6), np.uint8), np.arange(20) % 2
+    (doubt,) = own.dataset({"bern": (x[:20], y), "chur": ((x[20:] / 255).round().astype(np.uint8), y)}).doubts
+    assert doubt == "pixels of bern reach 255 and those of chur 1; scaled alike? divide all by the same number"
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_a_test_part_on_another_scale_is_doubted(dtype: Any) -> None:
+    x, y = np.random.default_rng(0).integers(0, 256, (40, 6, 6), np.uint8), np.arange(20) % 2
+    test = (x[20:] / 255).round().astype(dtype)
+    (doubt,) = own.dataset((x[:20].astype(dtype), y), test=(test, y)).doubts
+    assert doubt == (
+        "pixels of the training part reach 255 and those of the test part 1; scaled alike? divide all by the same "
+        "number"
+    )
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"),
+    [
+        (255, "reach 255 and are taken as they are, .* 0 to 1; divide by 255, or give bytes"),
+        (4095, "reach 4095 and are taken as they are, .* 0 to 1; divide by 4095$"),
+        (16, ""),
+    ],
+)
+def test_floats_far_beyond_1_are_doubted(factor: int, text: str) -> None:
+    x, y = np.random.default_rng(0).random((40, 6, 6)), np.arange(40) % 2
+    x[:, 0, 0] = 1
+    doubts = own.dataset((x * factor, y)).doubts
+    assert len(doubts) == bool(text)
+    assert all(re.search(text, doubt) for doubt in doubts)

@@ -212,7 +212,8 @@ def test_predict_takes_raw_inputs_and_answers_with_class_names(run: Path) -> Non
 @pytest.mark.parametrize("shape", [(8, 9), (8, 9, 3), (3, 8, 9), (1, 8, 9)], ids=str)
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_predict_takes_the_very_array_that_was_trained_on(shape: tuple[int, ...], dtype: str) -> None:
-    x = np.random.default_rng(0).integers(0, 256, (24, *shape)).astype(dtype)
+    x = np.random.default_rng(0).integers(0, 256, (24, *shape), np.uint8)
+    x = x if dtype == "uint8" else (x / 255).astype(dtype)
     y = np.arange(24) % 2
     history = us.simulate(
         us.FedAvg(), data={"a": (x[:12], y[:12]), "b": (x[12:], y[12:])}, model="cnn_small", rounds=1, progress=False

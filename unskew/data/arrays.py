@@ -167,8 +167,8 @@ def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
         again = "image stands" if len(pairs) == 1 else "images stand"
         doubt = f"{len(pairs):,} {again} again under another label: which is right? give every image one"
         doubts.append(doubt + _such_as(pairs, files) if pairs else "")
-    if x.ndim > 2 and x.dtype.kind == "f" and "client_train" in content:
-        doubts.append(_unequal_ranges(x, content["client_train"], clients))
+    if x.ndim > 2 and (x.dtype.kind == "f") == (x_test.dtype.kind == "f"):
+        doubts.append(_scale_doubt(content, clients))
     return [doubt for doubt in doubts if doubt]
 
 
@@ -178,17 +178,38 @@ def _such_as(pairs: Sequence[tuple[int, int]], files: Sequence[str]) -> str:
     return f" (such as {', '.join(named)})" if named else ""
 
 
-def _unequal_ranges(images: Array, owners: Array, clients: tuple[str, ...] | None) -> str:
-    """A sentence if one client's pixels reach far beyond another's; "" if none do."""
-    largest = {int(c): float(np.abs(images[owners == c]).max()) for c in np.unique(owners)}
-    low, high = (of(largest, key=lambda c: largest[c]) for of in (min, max))
-    if largest[high] <= FAR_BEYOND * largest[low]:
-        return ""
-    one, other = (clients[c] if clients else str(c) for c in (low, high))
-    return (
-        f"pixels of {other} reach {largest[high]:g} and those of {one} {largest[low]:g}; scaled alike? divide "
-        "all by the same number"
-    )
+def _scale_doubt(content: Arrays, clients: tuple[str, ...] | None) -> str:
+    """A sentence if pixels of one client or part reach far beyond another's, or all far beyond 1; "" if not."""
+    train, test = (_largest(content[key]) for key in ("x_train", "x_test"))
+    owners = content.get("client_train", np.zeros(len(train), np.int64))
+    of_client = {int(c): float(train[owners == c].max()) for c in np.unique(owners)}
+    low, high = (of(of_client, key=lambda c: of_client[c]) for of in (min, max))
+    if of_client[high] > FAR_BEYOND * of_client[low]:
+        one, other = (clients[c] if clients else str(c) for c in (low, high))
+        return _unequal(f"of {other}", of_client[high], f"of {one}", of_client[low])
+    parts = sorted([(float(train.max()), "of the training part"), (float(test.max()), "of the test part")])
+    (least, small), (most, large) = parts
+    if most > FAR_BEYOND * least:
+        return _unequal(large, most, small, least)
+    if content["x_train"].dtype.kind == "f" and most > FAR_BEYOND:
+        by = 255 if most <= 255 else most
+        return (
+            f"pixels are floats that reach {most:g} and are taken as they are, where networks expect about 0 to 1; "
+            f"divide by {by:g}" + (", or give bytes (uint8), which are scaled" if most <= 255 else "")
+        )
+    return ""
+
+
+def _unequal(large: str, most: float, small: str, least: float) -> str:
+    return f"pixels {large} reach {most:g} and those {small} {least:g}; scaled alike? divide all by the same number"
+
+
+def _largest(images: Array) -> npt.NDArray[np.float64]:
+    """Largest absolute value of each image, (N,)."""
+    axes = tuple(range(1, images.ndim))
+    high, low = images.max(axes), images.min(axes)
+    largest: npt.NDArray[np.float64] = np.maximum(high, -low.astype(np.float64))  # bytes have no negative
+    return largest
 
 
 def _domains_of_test(name: str, content: Arrays) -> Array:
