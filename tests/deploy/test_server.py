@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 import tomli_w
 import torch
 
+from unskew.data import load
 from unskew.deploy import parity
-from unskew.errors import ConfigError, QuorumError, RunError
+from unskew.errors import ConfigError, DataError, DataWarning, QuorumError, RunError
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.record.logs import rows
 from unskew.run import loop
@@ -146,7 +148,14 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
 
 def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Small, tmp_path: Path) -> None:
     """Each client is given its shard as a file of its own: the run is that of the split, and no label is known here."""
-    experiment = small("split.num_clients=3", 'evaluate=["global","personal"]', "runtime.executor='sequential'")
+    images = {f"{v}_{part}": getattr(load("digits"), f"{v}_{part}").numpy() for v in "xy" for part in ("train", "test")}
+    np.savez(tmp_path / "floats.npz", **images, classes=np.array(load("digits").classes))
+    experiment = small(
+        f"task.data='npz:{tmp_path / 'floats.npz'}'",
+        "split.num_clients=3",
+        'evaluate=["global","personal"]',
+        "runtime.executor='sequential'",
+    )
     setup = run_setup.prepare(experiment)
     data = setup.dataset
     files = []
@@ -257,7 +266,7 @@ def again(root: Path, clients: int) -> Loopback:
 
 
 def test_whoever_has_no_data_of_its_own_where_the_others_have_is_sent_away(small: Small, tmp_path: Path) -> None:
-    x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
+    x = np.random.default_rng(0).integers(0, 17, (40, 8, 8), np.uint8)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10, classes=np.array([str(i) for i in range(10)]))
     own = f"npz:{tmp_path / 'own.npz'}"
     grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S, data=[own, own, None])
@@ -268,7 +277,7 @@ def test_whoever_has_no_data_of_its_own_where_the_others_have_is_sent_away(small
 def test_a_client_with_other_classes_is_named_and_kept_out(
     small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
+    x = np.random.default_rng(0).integers(0, 17, (40, 8, 8), np.uint8)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 7)
     own = f"npz:{tmp_path / 'own.npz'}"
     grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S, data=[own, None, None])
@@ -281,6 +290,69 @@ def test_a_client_with_other_classes_is_named_and_kept_out(
     notes = (tmp_path / "server" / "logs" / "notes.log").read_text().splitlines()
     assert f"client 0 is refused: {refused['reason']}" in notes
     assert "client 1 is here" in notes
+
+
+@pytest.mark.parametrize(
+    ("server", "factors", "text"),
+    [
+        (
+            np.uint8,
+            (255, 1.0, 255),
+            r"client 1 .* must be bytes of 1 x 8 x 8, as the server's are, got floats of 1 x 8",
+        ),
+        (
+            np.float32,
+            (1.0, 255, 1.0),
+            r"client 1 .* must be floats of 1 x 8 x 8, as the server's are, got bytes of 1 x",
+        ),
+        (
+            np.float32,
+            (1.0, 255.0, 1.0),
+            r"client 1 .* reach about 256, and the server's about 1; divide all by the same",
+        ),
+        (
+            np.float32,
+            (16.0, 1.0, 0.0625),
+            r"client 2 .* reach about 0.0625, far from client 0's; divide all by the same",
+        ),
+    ],
+)
+def test_a_client_whose_images_are_of_another_kind_or_scale_is_kept_out(
+    server: type, factors: tuple[float, ...], text: str, small: Small, tmp_path: Path
+) -> None:
+    """The last one's are as far from the first one's as 1 from 256, and both not far from the server's."""
+    x, rest = np.random.default_rng(0).random((40, 8, 8)), {"y_train": np.arange(40) % 10}
+    x[:, 0, 0] = 1.0
+    rest["classes"] = np.array([str(i) for i in range(10)])
+    for c, factor in enumerate(factors):
+        own = x * factor
+        np.savez(tmp_path / f"{c}.npz", x_train=own.astype(np.uint8 if isinstance(factor, int) else np.float32), **rest)
+    np.savez(tmp_path / "server.npz", x_train=(x * 255).astype(server) if server is np.uint8 else x, **rest)
+    experiment = small(f"task.data='npz:{tmp_path / 'server.npz'}'", "split.num_clients=3")
+    grid = pack(tmp_path, experiment, wait_s=REFUSED_S, data=[f"npz:{tmp_path / f'{c}.npz'}" for c in range(3)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        with pytest.raises(QuorumError, match=rf"2 of 3 clients are connected .* {text}"):
+            start(tmp_path, grid)
+
+
+def test_a_client_whose_images_cannot_be_the_experiments_is_told_by_its_own_check(small: Small, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((40, 8, 8))
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10)
+    pack(tmp_path, small("split.num_clients=3"), data=[f"npz:{tmp_path / 'own.npz'}"] * 3)
+    with pytest.raises(DataError, match=r"the experiment's images \(digits\) are bytes, .*; give bytes, 0 to 255"):
+        open_client(tmp_path / "client-0")
+
+
+def test_nothing_of_pixels_is_told_but_a_power_of_two(small: Small, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((40, 8, 8)).astype(np.float32) * 6.5
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10)
+    source = f"npz:{tmp_path / 'own.npz'}"
+    pack(
+        tmp_path, small("split.num_clients=3", f"task.data='{source}'"), data=[source] * 3, metrics=[True, False, True]
+    )
+    told = [open_client(tmp_path / f"client-{c}").info.images for c in (0, 1)]
+    assert told == [("floats", "1 x 8 x 8", "3"), ("floats", "1 x 8 x 8")]  # 2 ** 3 is next to 6.5
 
 
 def test_a_client_with_another_experiment_is_named_and_kept_out(small: Small, tmp_path: Path) -> None:

@@ -614,6 +614,19 @@ def test_columns_that_are_no_hashes_are_not_kept(sent: tuple[str, ...], tmp_path
     assert len(wrong) < 200
 
 
+@pytest.mark.parametrize(
+    "sent", [("pixels", "1 x 8 x 8"), ("bytes", "8 x 8"), ("floats", "1 x 8 x 8", "1e9"), ("bytes",), ("a" * 10**6,)]
+)
+def test_images_that_are_not_described_as_agreed_are_not_kept(sent: tuple[str, ...], tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    expected = dataclasses.replace(there.membership.expected, images=("floats", "1 x 8 x 8", "0"))
+    info = dataclasses.replace(there.client_runtime(0).info, images=sent)
+    wrong = expected.differs(info)
+    assert wrong is not None
+    assert "must be described by kind, shape and scale" in wrong
+    assert len(wrong) < 200
+
+
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     known = {2: DataIdentity("other rows", False)}

@@ -177,6 +177,11 @@ def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
     return kind == "images" or source in NATURAL or (kind == "folder" and (path / "client_train.npy").is_file())
 
 
+def gives_bytes(source: str) -> bool:
+    """True if it can be told without reading them that the data, if they are images, are bytes."""
+    return source.partition(":")[0] in ("images", "hub", "digits", *DOMAINS)
+
+
 def load(
     source: str,
     data_dir: Path | str | None = None,

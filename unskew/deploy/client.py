@@ -11,7 +11,7 @@ import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
 from unskew.data.preprocess import check_agreed
-from unskew.data.sources import FILES
+from unskew.data.sources import FILES, gives_bytes
 from unskew.data.tables import ENDINGS
 from unskew.deploy.settings import ClientConfig, own_state, read_rules, read_settings
 from unskew.errors import ConfigError, DataError, WireError
@@ -22,7 +22,7 @@ from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
 from unskew.runtime.client import ClientRuntime, ClientSetup
-from unskew.runtime.membership import columns_hash, layout_hash
+from unskew.runtime.membership import columns_hash, images_told, layout_hash
 from unskew.runtime.message import ClientInfo
 from unskew.tree import Params
 from unskew.version import __version__
@@ -80,7 +80,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         setup = run_setup.prepare(experiment)
         feds = divided(experiment, setup, config.num_clients)
         data = split_hash(setup, feds)
-    # The number of examples has no noise.
+    # The number of examples has no noise, nor has the scale of images.
     silent = not (config.metrics and policy.metrics) or any(private.values())
     info = ClientInfo(
         client=config.client,
@@ -94,6 +94,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         nonce="",
         examples=() if silent else tuple(len(fed.clients[config.client].train) for fed in feds),
         columns=columns_hash(setup.dataset.inputs.columns),
+        images=images_told(setup.dataset.inputs, scale=not silent),
     )
 
     def open_setup(cell: int) -> ClientSetup:
@@ -151,6 +152,12 @@ def own_setup(experiment: Experiment, config: ClientConfig, folder: Path) -> Set
     setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
     if task.preprocess is not None:
         check_agreed(task.preprocess, setup.dataset.inputs)
+    inputs = setup.dataset.inputs
+    if gives_bytes(experiment.task.data) and inputs.axes and inputs.kind != "images":
+        raise DataError(
+            f"the experiment's images ({experiment.task.data}) are bytes, which are standardised, and those of "
+            f"{task.data} are floats, which stay as they are; give bytes, 0 to 255"
+        )
     return setup
 
 

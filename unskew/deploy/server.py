@@ -26,7 +26,7 @@ from unskew.run import callbacks, loop
 from unskew.run import setup as run_setup
 from unskew.run.folder import read_json
 from unskew.run.setup import Setup
-from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash, layout_hash
+from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash, images_told, layout_hash
 from unskew.runtime.message import Node, Transport
 from unskew.runtime.network import Limits, NetworkRuntime
 from unskew.runtime.round import Driver, ServerModel
@@ -77,6 +77,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
         setup.dataset.outputs,
         layout_hash(setup.task.init(Key(0))),
         columns_hash(setup.dataset.inputs.columns),
+        images_told(setup.dataset.inputs),
     )
     deployment = DeploymentState.open(folder / "deployment.json", fingerprint(experiment))
     nodes = {node: client for client, node in registered.items()} if registered else None
@@ -237,7 +238,13 @@ class DeploymentState:
             "starts": {str(cell): [list(row) for row in rows] for cell, rows in self.starts.items()},
             "begun": {str(cell): n for cell, n in self.begun.items()},
             "clients": {
-                str(c): {"data": k.data, "own": k.own, "examples": k.examples, "columns": k.columns}
+                str(c): {
+                    "data": k.data,
+                    "own": k.own,
+                    "examples": k.examples,
+                    "columns": k.columns,
+                    "images": k.images,
+                }
                 for c, k in sorted(self.clients.items())
             },
         }
@@ -246,7 +253,11 @@ class DeploymentState:
 
 def _identity(row: Mapping[str, Any]) -> DataIdentity:
     return DataIdentity(
-        str(row["data"]), bool(row["own"]), tuple(map(int, row["examples"])), tuple(map(str, row.get("columns", ())))
+        str(row["data"]),
+        bool(row["own"]),
+        tuple(map(int, row["examples"])),
+        tuple(map(str, row.get("columns", ()))),
+        tuple(map(str, row.get("images", ()))),
     )
 
 

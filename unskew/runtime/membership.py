@@ -6,6 +6,7 @@ client's number belongs to a node only as long as that node is connected.
 
 import hashlib
 import json
+import math
 import re
 import secrets
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import itemgetter
 
-from unskew.data.inputs import Column
+from unskew.data.inputs import FAR_BEYOND, Column, Inputs
 from unskew.errors import QuorumError, WireError
 from unskew.protocol import ClientId
 from unskew.runtime.message import (
@@ -51,6 +52,7 @@ class Expected:
         classes: Names of the task's classes.
         layout: `layout_hash` of the model.
         columns: `columns_hash` of the input columns; empty if the server's data have no names for them.
+        images: `images_told` of the server's images; empty if its data are none.
     """
 
     num_clients: int
@@ -59,6 +61,7 @@ class Expected:
     classes: tuple[str, ...]
     layout: str
     columns: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
 
     def differs(self, received: ClientInfo) -> str | None:
         """Describe the first difference from what is expected; None if there is none."""
@@ -68,6 +71,9 @@ class Expected:
             ours, theirs = getattr(self, name), getattr(received, name)
             if name == "columns":
                 if wrong := _other_columns(theirs, ours, "the server's data"):
+                    return wrong
+            elif name == "images":
+                if wrong := _other_images(theirs, ours, "the server's", known=True):
                     return wrong
             elif ours != theirs:
                 return f"{_WHAT[name]} must be {_short(ours)}, got {_short(theirs)}"
@@ -81,6 +87,7 @@ _WHAT = {
     "classes": "the classes of its data",
     "layout": "the model (SHA-256 of its tensors' names and shapes)",
     "columns": "the input columns of its data",
+    "images": "the images of its data",
 }
 COLUMNS = _WHAT["columns"]
 """Words with which a refusal over a client's columns begins, to which the client adds their names."""
@@ -119,6 +126,46 @@ def _other_columns(theirs: tuple[str, ...], ours: tuple[str, ...], whose: str) -
     return f"{COLUMNS} are {how}"
 
 
+def images_told(inputs: Inputs, scale: bool = True) -> tuple[str, ...]:
+    """Description of images: "bytes" or "floats", the shape of one, and the scale of floats; empty of other data.
+
+    The scale is the exponent of the power of two next to the largest absolute value: nothing else of a pixel is told.
+    Bytes have one scale, and are standardised.
+
+    Args:
+        inputs: The way from the images to the network.
+        scale: False leaves the scale out, a number from the data without noise.
+    """
+    if not inputs.axes:
+        return ()
+    kind, shape = ("bytes" if inputs.kind == "images" else "floats"), " x ".join(map(str, inputs.shape))
+    if kind == "bytes" or not inputs.largest or not scale:
+        return kind, shape
+    return kind, shape, str(round(math.log2(inputs.largest)))
+
+
+def _other_images(theirs: tuple[str, ...], ours: tuple[str, ...], whose: str, known: bool = False) -> str | None:
+    """Describe how a client's images differ from others; None if not.
+
+    Args:
+        theirs, ours: `images_told` of both.
+        whose: Whose the others are, as in "client 3's".
+        known: The client may read the others' scale.
+    """
+    patterns = ("bytes|floats", r"\d{1,9}( x \d{1,9}){2}", r"-?\d{1,3}")
+    fits = len(theirs) in (0, 2, 3) and all(re.fullmatch(*pair) for pair in zip(patterns, theirs, strict=False))
+    what = _WHAT["images"]
+    if not fits:
+        return f"{what} must be described by kind, shape and scale, got {_short(theirs)}"
+    if theirs[:2] != ours[:2]:
+        mine, others = (f"{told[0]} of {told[1]}" if told else "none" for told in (theirs, ours))
+        return f"{what} must be {others}, as {whose} are, got {mine}; bring images of that kind and shape"
+    if len(theirs) < 3 or len(ours) < 3 or abs(int(theirs[2]) - int(ours[2])) <= math.log2(FAR_BEYOND):
+        return None
+    others = f", and {whose} about {2.0 ** int(ours[2]):g}" if known else f", far from {whose}"
+    return f"{what} reach about {2.0 ** int(theirs[2]):g}{others}; divide all by the same number"
+
+
 @dataclass(frozen=True)
 class DataIdentity:
     """A client's data as it described them when it first connected.
@@ -128,12 +175,14 @@ class DataIdentity:
         own: True if the client declared data of its own.
         examples: Number of its training examples by seed; empty if it kept them to itself.
         columns: `columns_hash` of its input columns.
+        images: `images_told` of its images.
     """
 
     data: str
     own: bool
     examples: tuple[int, ...] = field(default=(), compare=False)
     columns: tuple[str, ...] = field(default=(), compare=False)
+    images: tuple[str, ...] = field(default=(), compare=False)
 
 
 class Membership:
@@ -244,6 +293,12 @@ class Membership:
         first = next(((client, known.columns) for client, known in self.known.items() if known.columns), None)
         return None if first is None else _other_columns(columns, first[1], f"client {first[0]}'s, who was met first")
 
+    def _unlike_others(self, client: ClientId, images: tuple[str, ...]) -> str | None:
+        """Describe how a client's images differ from those of another that was met before; None if they do not."""
+        others = {c: known.images for c, known in self.known.items() if c != client}
+        wrong = (_other_images(images, theirs, f"client {c}'s") for c, theirs in others.items())
+        return next(filter(None, wrong), None)
+
     def examples(self, client: ClientId, seed: int) -> int | None:
         """Return the number of examples that a client declared for the seed with this index; None if it did not."""
         declared = self.known[client].examples if client in self.known else ()
@@ -325,10 +380,11 @@ class Membership:
             self._reject(node, head.client, f"client {head.client} is connected already, as another node", True)
             self._again[node] = time.monotonic() + 1.0
             return
-        now = DataIdentity(head.data, head.own, head.examples, head.columns)
+        now = DataIdentity(head.data, head.own, head.examples, head.columns, head.images)
         wrong = (
             wrong
             or self._unlike_first(head.columns)
+            or self._unlike_others(head.client, head.images)
             or self._other_data(now)
             or self._other_count(head.client, head.examples)
         )

@@ -129,6 +129,7 @@ class ClientInfo:
         own: True if the client declared data of its own.
         examples: Number of its training examples by the experiment's seeds; empty if it keeps them to itself.
         columns: `columns_hash` of its data's input columns; empty if they have no names.
+        images: `images_told` of its data's images; empty if they are none.
     """
 
     client: ClientId
@@ -142,6 +143,7 @@ class ClientInfo:
     nonce: str
     examples: tuple[int, ...] = ()
     columns: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

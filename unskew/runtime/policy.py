@@ -30,7 +30,7 @@ class SitePolicy:
         methods: Names of the methods that may run.
         steps: Names of the methods' steps that may be answered.
         relay: False refuses to hand over values that are meant for other clients.
-        metrics: False keeps losses, counts of trained examples and test results here.
+        metrics: False keeps losses, counts of trained examples, test results and the scale of images here.
         max_bytes: Most bytes that may leave in one round, replies and relayed values together.
         max_epsilon: Greatest epsilon of all noised uploads about one data set together, whatever the experiment;
             methods without such noise are then refused.
