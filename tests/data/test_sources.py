@@ -289,10 +289,16 @@ def test_a_broken_training_batch_is_named(tmp_path: Path):
     [
         (
             {"x_train": 2 * pictures().astype(np.int32)},
-            r"x_train must be images of whole numbers 0\.\.255, .* got int32",
+            r"x_train must be images of whole numbers 0\.\.255 or of floats, got int32 from 0 to 510; divide them by "
+            "the largest value they can have, the same at all sites, which gives floats of 0 to 1, or",
         ),
+        ({"x_train": pictures() - np.int16(9)}, r"whole numbers 0\.\.255 or of floats, got int16 from -9 to "),
         ({"x_train": np.zeros((20, 5), np.uint8)}, r"x_train must be images .* got uint8 of shape \(20, 5\)"),
-        ({"x_test": np.zeros((8, 5))}, r"x_test must be images .* got float64 of shape \(8, 5\)"),
+        ({"x_test": np.zeros((8, 5), bool)}, r"x_test must be images .* got bool of shape \(8, 5\)"),
+        (
+            {"x_test": pictures(8) / 255},
+            "x_train and x_test must be of one kind, floats or whole numbers, on one scale, got uint8 and float64; ",
+        ),
         ({"x_test": pictures(8)[:, :4]}, r"training images are \(6, 5, 3\), test images \(4, 5, 3\)"),
         ({"y_train": np.zeros(20)}, "y_train must be integers"),
         ({"y_train": np.zeros(19, np.uint8)}, "y_train has 19 entries for 20"),

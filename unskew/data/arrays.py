@@ -167,7 +167,8 @@ def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
         again = "image stands" if len(pairs) == 1 else "images stand"
         doubt = f"{len(pairs):,} {again} again under another label: which is right? give every image one"
         doubts.append(doubt + _such_as(pairs, files) if pairs else "")
-    if x.ndim > 2 and (x.dtype.kind == "f") == (x_test.dtype.kind == "f"):
+    kinds = x.dtype.kind, x_test.dtype.kind
+    if min(x.ndim, x_test.ndim) > 2 and set(kinds) <= set("fiu") and kinds.count("f") != 1:
         doubts.append(_scale_doubt(content, clients))
     return [doubt for doubt in doubts if doubt]
 
@@ -209,7 +210,7 @@ def _largest(images: Array) -> npt.NDArray[np.float64]:
     axes = tuple(range(1, images.ndim))
     high, low = images.max(axes), images.min(axes)
     largest: npt.NDArray[np.float64] = np.maximum(high, -low.astype(np.float64))  # bytes have no negative
-    return largest
+    return largest + 0.0  # never -0
 
 
 def _domains_of_test(name: str, content: Arrays) -> Array:
@@ -451,7 +452,19 @@ def inputs_of(
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
         return torch.from_numpy(x), torch.from_numpy(x_test), None, Inputs()
+    kinds = train.dtype.kind, test.dtype.kind
+    if kinds.count("f") == 1 and set(kinds) <= set("fiu"):
+        raise DataError(
+            f"{name}: x_train and x_test must be of one kind, floats or whole numbers, on one scale, got {train.dtype} "
+            f"and {test.dtype}; bring the one to the other"
+        )
     for key, x in (("x_train", train), ("x_test", test)):
+        if x.ndim in (3, 4) and x.dtype.kind in "iu" and not (x.min() >= 0 and x.max() <= 255):
+            raise DataError(
+                f"{name}: {key} must be images of whole numbers 0..255 or of floats, got {x.dtype} from {x.min()} to "
+                f"{x.max()}; divide them by the largest value they can have, the same at all sites, which gives floats "
+                "of 0 to 1, or bring them to bytes of 0 to 255"
+            )
         if not is_images(x):
             raise DataError(
                 f"{name}: {key} must be images of whole numbers 0..255, (N, H, W) or (N, H, W, 3), or floating (N, D) "
