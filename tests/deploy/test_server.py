@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+from sklearn.datasets import load_digits
 
 from unskew.data import load
 from unskew.deploy import parity
@@ -334,6 +335,25 @@ def test_a_client_whose_images_are_of_another_kind_or_scale_is_kept_out(
         warnings.simplefilter("ignore", DataWarning)
         with pytest.raises(QuorumError, match=rf"2 of 3 clients are connected .* {text}"):
             start(tmp_path, grid)
+
+
+def test_constants_of_each_clients_own_are_said_in_the_report(small: Small, tmp_path: Path) -> None:
+    """A site's model file has other constants than the server's, so that equal weights predict otherwise."""
+    digits = load("digits")
+    x, rest = (
+        load_digits().images.astype(np.uint8),
+        {"y_train": load_digits().target, "classes": np.array(digits.classes)},
+    )
+    for c in range(3):
+        np.savez(tmp_path / f"{c}.npz", x_train=x * (c + 1), **rest)
+    experiment = small("split.num_clients=3", "runtime.executor='sequential'")
+    run = start(tmp_path, pack(tmp_path, experiment, data=[f"npz:{tmp_path / f'{c}.npz'}" for c in range(3)]))
+    (remark,) = read_json(run / "run.json")["remarks"]
+    assert remark.startswith("each client standardises its images with its own mean and deviation")
+    assert remark.endswith("on a site's images use the model in that client's folder, which has that site's constants")
+    server, site = load_model(run, "fedavg").unskew.inputs, load_model(tmp_path / "client-2").unskew.inputs
+    assert site.mean[0] == pytest.approx(3 * server.mean[0], rel=0.05)
+    assert remark not in (read_json(start(tmp_path / "b", pack(tmp_path / "b", experiment)) / "run.json")["remarks"])
 
 
 def test_a_client_whose_images_cannot_be_the_experiments_is_told_by_its_own_check(small: Small, tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ from unskew.version import __version__
 
 EXECUTOR = "flower"
 
+OWN_CONSTANTS = (
+    "each client standardises its images with its own mean and deviation, and the server, in its tests and model "
+    "files, with its data's: on a site's images use the model in that client's folder, which has that site's constants"
+)
+"""Said of images given as bytes by clients with data of their own."""
+
 
 def serve(transport: Transport, folder: Path, callback: callbacks.Callback | None = None) -> loop.RunResult:
     """Run the experiment of a server's folder on the clients that `transport` reaches, or continue its run.
@@ -106,6 +112,10 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
         max_examples=config.max_examples,
         warn_share=config.warn_share,
     )
+    if own and setup.dataset.inputs.kind == "images":
+        callback.note(OWN_CONSTANTS)
+        doubts = (*setup.dataset.doubts, OWN_CONSTANTS)
+        setup = replace(setup, dataset=replace(setup.dataset, doubts=doubts))  # which the run's card and report have
     backend = OverNetwork(setup, membership, deployment, limits, own)
     if (run / "run.json").exists():
         return loop.resume(run, callback, backend=backend, allow_code=True)
