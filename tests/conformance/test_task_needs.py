@@ -40,7 +40,7 @@ def options(name: str) -> dict[str, Any]:
     [*((kind, True) for kind in TASKS), *(pytest.param(kind, False, marks=pytest.mark.slow) for kind in TASKS)],
 )
 def test_every_method_that_goes_with_a_kind_learns_it(kind: str, some: bool) -> None:
-    """Two rounds of a linear model: every method reports the headline of some model, and all numbers are finite."""
+    """Two rounds of a small network: every method reports the headline of some model, and all numbers are finite."""
     able = given(kind_of(kind), binned=True) - {"images"}
     names = [name for name, needs in NEED_OF.items() if able.issuperset(needs)]
     assert set(names) >= set(SAMPLE)
@@ -49,7 +49,7 @@ def test_every_method_that_goes_with_a_kind_learns_it(kind: str, some: bool) -> 
         {name: method(name, options(name)).algorithm for name in names},
         data=(X, TARGETS[kind]),
         task=TASKS[kind],
-        model="logistic",
+        model="mlp",
         split=us.IID(num_clients=3),
         rounds=2,
         eval_every=2,
