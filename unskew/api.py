@@ -275,15 +275,15 @@ def _task(
     if not isinstance(settings, dict):
         return settings
     # A TaskConfig has a data set and a model in any case: these two need not be what its maker chose.
-    unsaid = (TaskConfig.data, TaskConfig(kind=task.kind).model) if isinstance(task, TaskConfig) else ()
+    defaults = (TaskConfig.data, TaskConfig(kind=task.kind).model) if isinstance(task, TaskConfig) else ()
     if data is not ...:
-        _say(settings, "data", data if isinstance(data, str) else RUN_DATA, "task.data", unsaid)
+        _set(settings, "data", data if isinstance(data, str) else RUN_DATA, "task.data", defaults)
     if model is not None:
-        _say(settings, "model", _model_name(model), "task.model", unsaid)
+        _set(settings, "model", _model_name(model), "task.model", defaults)
     if loss is not None:
-        _say(settings, "loss", loss if isinstance(loss, str) else _address(loss), "task.loss")
+        _set(settings, "loss", loss if isinstance(loss, str) else _address(loss), "task.loss")
     if rules is not None:
-        _say(settings, "preprocess", from_python.to_plain(rules), "task.preprocess")
+        _set(settings, "preprocess", from_python.to_plain(rules), "task.preprocess")
     source = settings.setdefault("data", TaskConfig.data)
     if source == RUN_DATA and settings.get("data_options"):
         raise ConfigError(
@@ -302,21 +302,21 @@ def _task(
             )
         options = settings["data_options"] = dict(settings.get("data_options", {}))
         for key, column in columns.items():
-            _say(options, key, column, f"task.data_options.{key}")
+            _set(options, key, column, f"task.data_options.{key}")
     return settings
 
 
-def _say(settings: dict[str, Any], key: str, value: Any, place: str, unsaid: tuple[str, ...] = ()) -> None:
+def _set(settings: dict[str, Any], key: str, value: Any, place: str, defaults: tuple[str, ...] = ()) -> None:
     """Set what an argument says.
 
     Raises:
-        ConfigError: If the settings say something else, which is none of `unsaid`.
+        ConfigError: If the settings say something else, which is none of `defaults`.
     """
-    said = settings.get(key, schema.NONE)
-    if said not in (schema.NONE, value, *unsaid):
+    current = settings.get(key, schema.NONE)
+    if current not in (schema.NONE, value, *defaults):
         given = "of values" if value == RUN_DATA else f"= {schema.show(value)}"
         raise ConfigError(
-            f"the argument {key} {given} and {place} = {schema.show(said)} exclude each other; leave one out"
+            f"the argument {key} {given} and {place} = {schema.show(current)} exclude each other; leave one out"
         )
     settings[key] = value
 

@@ -24,8 +24,8 @@ False then, so that one model is evaluated for all of them rather than a model f
 
 A method with several models adds `def newcomer_models(self, state: S) -> Sequence[Params]`, those among which a client
 that comes after training chooses by its training loss, and `newcomer_memberships` if it takes the mean of so many of
-them; others are asked to `serve` a client they have never met.  `def
-adapt(self, me: Me, params: Params, epochs: int) -> Step[Params]` is how such a client adapts its model, by default
+them; others are asked to `serve` a client they have never met.
+`def adapt(self, me: Me, params: Params, epochs: int) -> Step[Params]` is how such a client adapts its model, by default
 local training as in the method's `local`.
 
 A method that has something to report besides accuracy adds `def info(self, state: S) -> Info`: its report of the

@@ -135,6 +135,18 @@ def ternary(blocks: Model, p: float, signs: bool, flatten: bool) -> Model:
     return sent
 
 
+def uploaded(
+    here: Setting, w: Model, left: list[Model], clients: list[int], weighting: str, signs: bool, flatten: bool
+) -> Model:
+    """The mean of u_k = C(A_k + y_k - w); what is left of each is the new A_k."""
+    sent = []
+    for k in clients:
+        total = plus(left[k], minus(trained(w, here.data[k]), w))
+        sent.append(ternary(total, 0.15, signs, flatten))
+        left[k] = minus(total, sent[-1])
+    return mean(sent, [SIZES[k] if weighting == "samples" else 1 for k in clients])
+
+
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize(("signs", "flatten"), [(True, False), (True, True), (False, True)])
@@ -152,13 +164,7 @@ def test_stc(setting: Any, cut: Any, signs: bool, flatten: bool, weighting: Any,
     zero = {n: np.zeros_like(t) for n, t in w.items()}
     left, server = [zero] * 4, zero
     for state, trace in zip(play.states[1:], play.traces, strict=True):
-        sent = []
-        for k in cohort(trace):
-            total = plus(left[k], minus(trained(w, here.data[k]), w))
-            sent.append(ternary(total, 0.15, signs, flatten))
-            left[k] = minus(total, sent[-1])
-        weights = [SIZES[k] if weighting == "samples" else 1 for k in cohort(trace)]
-        server = plus(server, mean(sent, weights))
+        server = plus(server, uploaded(here, w, left, cohort(trace), weighting, signs, flatten))
         u = ternary(server, 0.25, signs, flatten)
         server, w = minus(server, u), plus(w, u)
         same(state.params, w)
@@ -173,12 +179,7 @@ def test_stc_where_few_entries_are_not_zero(setting: Any, weighting: Any) -> Non
     w, left = here.start, [{n: np.zeros_like(t) for n, t in here.start.items()}] * 4
     server = left[0]
     for state, trace in zip(play.states[1:], play.traces, strict=True):
-        sent = []
-        for k in cohort(trace):
-            total = plus(left[k], minus(trained(w, here.data[k]), w))
-            sent.append(ternary(total, 0.15, True, False))
-            left[k] = minus(total, sent[-1])
-        server = plus(server, mean(sent, [SIZES[k] if weighting == "samples" else 1 for k in cohort(trace)]))
+        server = plus(server, uploaded(here, w, left, cohort(trace), weighting, True, False))
         few = [n for n, t in server.items() if np.count_nonzero(t) <= int(0.9 * t.size)]
         u = ternary(server, 0.9, True, False)
         u |= {n: np.sign(server[n]) * np.abs(server[n]).sum() / max(np.count_nonzero(server[n]), 1) for n in few}

@@ -92,7 +92,7 @@ class Data:
 
 def mean(models: Sequence[Model], weights: Sequence[float]) -> Model:
     total = sum(weights)
-    return {k: sum(m[k] * (a / total) for m, a in zip(models, weights, strict=True)) for k in models[0]}  # type: ignore
+    return {k: sum(m[k] * (a / total) for m, a in zip(models, weights, strict=True)) for k in models[0]}
 
 
 def rounds(play: Any) -> Iterator[tuple[int, list[int], list[int]]]:

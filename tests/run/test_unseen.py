@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -225,18 +225,22 @@ def _federation() -> Any:
     return Fed()
 
 
-def test_of_several_models_a_newcomer_takes_the_one_with_the_lowest_loss_on_its_training_data(
-    tiny: Callable[..., Experiment],
-) -> None:
-    experiment = tiny("unseen=0.5", methods='[[methods]]\nname = "ifca"\nclusters = 2\n')
+def two_that_came(tiny: Callable[..., Experiment], method: str) -> Iterator[tuple[Any, Any, Any]]:
+    """A method's state before round 1, with two clients that come after training, one after the other."""
+    experiment = tiny("unseen=0.5", methods=f"[[methods]]\n{method}\n")
     setup = run_setup.prepare(experiment)
     fed = run_setup.divide(experiment, setup.dataset, 0)
     sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
-    state = sim.start()
     came = newcomers_of(sim, setup.task, fed, 0, 1)
     assert came is not None
     for i in range(2):
-        me = came.me(came.first + i, 1)
+        yield sim.start(), came, came.me(came.first + i, 1)
+
+
+def test_of_several_models_a_newcomer_takes_the_one_with_the_lowest_loss_on_its_training_data(
+    tiny: Callable[..., Experiment],
+) -> None:
+    for state, came, me in two_that_came(tiny, 'name = "ifca"\nclusters = 2'):
         model, _ = came.models(state, me)
         losses = [came.training_loss(of, me) for of in state.models]
         assert came.training_loss(model, me) == min(losses)
@@ -247,15 +251,7 @@ def test_in_several_clusters_a_newcomer_takes_the_mean_of_those_with_the_lowest_
     tiny: Callable[..., Experiment],
 ) -> None:
     """FLSC's own rule, `a_k` of eq. 1; with one membership it is IFCA's (I-28)."""
-    experiment = tiny("unseen=0.5", methods='[[methods]]\nname = "flsc"\nclusters = 3\nmemberships = 2\n')
-    setup = run_setup.prepare(experiment)
-    fed = run_setup.divide(experiment, setup.dataset, 0)
-    sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
-    state = sim.start()
-    came = newcomers_of(sim, setup.task, fed, 0, 1)
-    assert came is not None
-    for i in range(2):
-        me = came.me(came.first + i, 1)
+    for state, came, me in two_that_came(tiny, 'name = "flsc"\nclusters = 3\nmemberships = 2'):
         model, _ = came.models(state, me)
         assert model is not None
         _, a, b = sorted(state.models, key=lambda of: -came.training_loss(of, me))

@@ -627,6 +627,16 @@ def test_images_that_are_not_described_as_agreed_are_not_kept(sent: tuple[str, .
     assert len(wrong) < 200
 
 
+def test_images_of_clients_that_an_older_version_met_are_compared_with_nobodys(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    images = ("bytes", "1 x 8 x 8")
+    for met, wrong in ((), None), (("floats", "1 x 8 x 8"), "the images of its data must be floats"):
+        known = {2: DataIdentity("rows", False, images=met)}
+        membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
+        found = membership._unlike_others(1, images)
+        assert found is None if wrong is None else found is not None and found.startswith(wrong)
+
+
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     known = {2: DataIdentity("other rows", False)}

@@ -8,8 +8,8 @@ Notation   w        all parameters outside normalisation layers
 Round      (w_k, b_k) = LocalSGD((w, b_k); F_k), both trained together;  w <- sum_k n_k w_k / sum_k n_k
 Own model  (w, b_k).
 Departures The paper's layers are BatchNorm's; here those of group and layer normalisation stay too, which have no
-           statistics.  On a network without any normalisation nothing stays, and it is FedAvg, and a run
-           says so.  A client that never took part has the common initial values and initial statistics.
+           statistics.  On a network without any normalisation nothing stays, and it is FedAvg; a run says so.  A client
+           that never took part has the common initial values and initial statistics.
 """
 
 from unskew.algorithms.fedavg import FedAvg

@@ -106,7 +106,7 @@ def asked(record: "Record", width: int) -> list[Table]:
     """Tables of the metrics that `evaluate` asks for, each with as many of them as fit into the width."""
     from unskew.report import tables
 
-    made = []
+    parts = []
     for of in tables.asked(record):
         heads = [fill(m.axis, 14) for m in of.measures]
         rows = [
@@ -119,9 +119,9 @@ def asked(record: "Record", width: int) -> list[Table]:
             table = _asked(of.where, heads[first:last], rows, first)
             while last < len(heads) and _width(more := _asked(of.where, heads[first : last + 1], rows, first)) <= width:
                 table, last = more, last + 1
-            made.append(table)
+            parts.append(table)
             first = last
-    return made
+    return parts
 
 
 def _asked(where: str, heads: list[str], rows: list[tuple[str, list[str]]], first: int) -> Table:

@@ -159,9 +159,9 @@ def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
         return []  # texts: short ones are alike
     y, y_test = content["y_train"], content["y_test"]
     files = [*content.get("file_train", ()), *content.get("file_test", ())]
-    found = repeated(x, x_test, y, y_test)
-    doubt = found.doubt("row" if x.ndim == 2 else "image", len(x_test))
-    doubts = [doubt + _such_as([(len(x) + row, other) for row, other in found.pairs], files) if doubt else ""]
+    copied = repeated(x, x_test, y, y_test)
+    doubt = copied.doubt("row" if x.ndim == 2 else "image", len(x_test))
+    doubts = [doubt + _such_as([(len(x) + row, other) for row, other in copied.pairs], files) if doubt else ""]
     if x.ndim > 2:
         pairs = contradictions(x, x_test, y, y_test)
         again = "image stands" if len(pairs) == 1 else "images stand"

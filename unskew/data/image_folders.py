@@ -87,19 +87,19 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
-    found = _found(root, options)
-    announced = {image.file: _announced(image.file) for image in found.images}
+    contents = _contents(root, options)
+    announced = {image.file: _announced(image.file) for image in contents.images}
     _require_room(root, announced, options.size)
-    said = (_left_out(root, found), _empty(root, found), _pages(root, announced), _mixed(root, announced))
-    doubts = [shown(doubt) for doubt in said if doubt]
+    sentences = (_left_out(root, contents), _empty(root, contents), _pages(root, announced), _mixed(root, announced))
+    doubts = [shown(doubt) for doubt in sentences if doubt]
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     grey = all(one.grey for one in announced.values())
-    sites = list(dict.fromkeys(image.site for image in found.images))
+    sites = list(dict.fromkeys(image.site for image in contents.images))
     arrays: dict[str, npt.NDArray[Any]] = {} if options.alone else {"clients": np.array(sites, np.str_)}
     files: dict[str, list[str]] = {}
-    for part in sorted({image.part for image in found.images}):
-        images = [image for image in found.images if image.part == part]
+    for part in sorted({image.part for image in contents.images}):
+        images = [image for image in contents.images if image.part == part]
         key = part or "train"
         arrays[f"x_{key}"] = _pixels([image.file for image in images], options.size, grey)
         arrays[f"y_{key}"] = np.array([image.label for image in images], np.str_)
@@ -124,7 +124,7 @@ class _Image:
 
 
 @dataclass
-class _Found:
+class _Contents:
     """Contents of a folder.
 
     Attributes:
@@ -140,28 +140,28 @@ class _Found:
     empty: list[Path] = field(default_factory=list)
 
 
-def _found(root: Path, options: ImageOptions) -> _Found:
+def _contents(root: Path, options: ImageOptions) -> _Contents:
     """All images below the folder.
 
     Raises:
         DataError: If folders are not laid out so, one is of no known class, a link leads out of the folder, or a site
             has files and no image.
     """
-    found = _Found(os.path.realpath(root))
+    contents = _Contents(os.path.realpath(root))
     if options.alone:
-        _read_site(root, found, options)
-        if not found.images:
+        _read_site(root, contents, options)
+        if not contents.images:
             raise DataError(f"{root} has no file; expected is {OWN_LAYOUT}")
-        return found
-    sites, beside = _entries(root, found.home)
+        return contents
+    sites, beside = _entries(root, contents.home)
     if sites and len(_named_parts(sites)) == len(sites):
         raise DataError(
             f"{root} has the folders {_names(sites)}, where those of the sites are expected: {LAYOUT}; put such "
             f"folders into each site's, or, if the images come without sites, {ARRAYS}"
         )
-    found.left += [(_why(file), "") for file in beside]
-    parts = {site.name: _read_site(site, found, options) for site in sites}
-    sites = [site for site in sites if site not in found.empty]
+    contents.left += [(_why(file), "") for file in beside]
+    parts = {site.name: _read_site(site, contents, options) for site in sites}
+    sites = [site for site in sites if site not in contents.empty]
     if len(sites) < 2:
         raise DataError(
             f"{root} has {f'one folder with files, {sites[0].name}' if sites else 'no folder with files'}, where those "
@@ -170,12 +170,12 @@ def _found(root: Path, options: ImageOptions) -> _Found:
     if len({parts[site.name] for site in sites}) > 1:
         one = next(site.name for site in sites if not parts[site.name])
         raise DataError(f"some clients of {root} have train and test folders, and {one} has not; do it for all or none")
-    return found
+    return contents
 
 
-def _read_site(site: Path, found: _Found, options: ImageOptions) -> bool:
+def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
     """Find a site's images; True if they are divided into train and test."""
-    folders, loose = _entries(site, found.home)
+    folders, loose = _entries(site, contents.home)
     divided = sorted(folder.name.casefold() for folder in folders) == ["test", "train"]
     if not divided:
         _check_no_parts(site, folders, options.layout)
@@ -183,7 +183,7 @@ def _read_site(site: Path, found: _Found, options: ImageOptions) -> bool:
     empty: list[Path] = []
     left = [_why(file) for file in loose]
     for part in folders if divided else [site]:
-        labels, beside = _entries(part, found.home)
+        labels, beside = _entries(part, contents.home)
         left += [_why(file) for file in beside] if divided else []
         for label in labels:
             if options.classes is not None and label.name not in options.classes:
@@ -191,7 +191,7 @@ def _read_site(site: Path, found: _Found, options: ImageOptions) -> bool:
                     f"{label} is the folder of none of the classes ({some(options.classes)})"
                     f"{did_you_mean(label.name, options.classes)}; rename it, or name its class in data_options.classes"
                 )
-            files = list(_below(label, found.home, options.layout))
+            files = list(_below(label, contents.home, options.layout))
             if not files:
                 empty.append(label)
             kind = part.name.casefold() if divided else ""
@@ -206,9 +206,9 @@ def _read_site(site: Path, found: _Found, options: ImageOptions) -> bool:
             f"expected is {options.layout}, and a file is {READ}"
             + ("" if options.alone else f"; if it is the folder of a class, put the sites' above it, or {ARRAYS}")
         )
-    found.empty += empty
-    found.images += images
-    found.left += [(why, site.name) for why in left]
+    contents.empty += empty
+    contents.images += images
+    contents.left += [(why, site.name) for why in left]
     return divided
 
 
@@ -289,10 +289,10 @@ def _reasons(left: Sequence[str]) -> str:
     >>> _reasons([".dcm", ".dcm", "", "in no class's folder"])
     "2 end in .dcm, 1 has no ending, 1 lies in no class's folder"
     """
-    return ", ".join(f"{n:,} {_said(why, n == 1)}" for why, n in Counter(left).most_common())
+    return ", ".join(f"{n:,} {_phrase(why, n == 1)}" for why, n in Counter(left).most_common())
 
 
-def _said(why: str, one: bool) -> str:
+def _phrase(why: str, one: bool) -> str:
     if not why:
         return "has no ending" if one else "have no ending"
     if why[0] == ".":
@@ -300,10 +300,10 @@ def _said(why: str, one: bool) -> str:
     return f"{'lies' if one else 'lie'} {why}"
 
 
-def _left_out(root: Path, found: _Found) -> str:
+def _left_out(root: Path, contents: _Contents) -> str:
     """A sentence on files that are not read; "" if there are none."""
     by_reason: dict[str, list[str]] = {}
-    for why, site in found.left:
+    for why, site in contents.left:
         by_reason.setdefault(why, []).append(site)
     where = [
         f"{_reasons([why] * len(sites))} ({some([site or 'above the sites' for site in dict.fromkeys(sites)])})"
@@ -311,16 +311,16 @@ def _left_out(root: Path, found: _Found) -> str:
     ]
     if not where:
         return ""
-    total = len(found.images) + len(found.left)
+    left = len(contents.left)
     return (
-        f"{len(found.left):,} of {counted(total, 'file')} below {root} {'was' if len(found.left) == 1 else 'were'} not "
+        f"{left:,} of {counted(len(contents.images) + left, 'file')} below {root} {'was' if left == 1 else 'were'} not "
         f"read: {', '.join(where)}; what is read is {READ} below the folder of a class"
     )
 
 
-def _empty(root: Path, found: _Found) -> str:
+def _empty(root: Path, contents: _Contents) -> str:
     """A sentence on folders without files; "" if there are none."""
-    names = [str(folder.relative_to(root)) for folder in found.empty]
+    names = [str(folder.relative_to(root)) for folder in contents.empty]
     if not names:
         return ""
     holds = "the folder {} holds" if len(names) == 1 else "the folders {} hold"

@@ -294,8 +294,11 @@ class Membership:
         return None if first is None else _other_columns(columns, first[1], f"client {first[0]}'s, who was met first")
 
     def _unlike_others(self, client: ClientId, images: tuple[str, ...]) -> str | None:
-        """Describe how a client's images differ from those of another that was met before; None if they do not."""
-        others = {c: known.images for c, known in self.known.items() if c != client}
+        """Describe how a client's images differ from those of another that was met before; None if they do not.
+
+        Of one that was met by an older version nothing is known.
+        """
+        others = {c: known.images for c, known in self.known.items() if c != client and known.images}
         wrong = (_other_images(images, theirs, f"client {c}'s") for c, theirs in others.items())
         return next(filter(None, wrong), None)
 
