@@ -280,6 +280,16 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert "img" not in parsed(page).tags
 
 
+def test_remarks_are_sentences_that_leave_names_of_methods_as_they_are(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", [Trained("fedbn", 0.8, 0.2)])
+    card = json.loads((folder / "run.json").read_text())
+    remarks = ["fedbn: nothing stays with a client", "the folder b holds no file: is something missing there?"]
+    (folder / "run.json").write_text(json.dumps({**card, "remarks": remarks}))
+    text = said(write_report(folder))
+    assert "fedbn: nothing stays with a client. " in text
+    assert "The folder b holds no file: is something missing there? " in text
+
+
 def test_labels_that_are_one_but_for_case_are_noted_unless_they_are_named(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", labels=3)
     file = folder / "partition.json"

@@ -286,8 +286,17 @@ def _notes(record: Record) -> tuple[str, ...]:
     notes += [
         f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
     ]
-    said = (f"{remark[:1].upper()}{remark[1:]}." for remark in record.remarks)
-    return (*notes, *said, *_label_variants(record), *tables.discrepancies(record))
+    labels = tuple(f"{method}: " for method in record.methods)
+    remarks = (_ended(text) if text.startswith(labels) else _sentence(text) for text in record.remarks)
+    return (*notes, *remarks, *_label_variants(record), *tables.discrepancies(record))
+
+
+def _sentence(text: str) -> str:
+    return _ended(text[:1].upper() + text[1:])
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
 
 
 def _label_variants(record: Record) -> list[str]:
@@ -300,7 +309,7 @@ def _label_variants(record: Record) -> list[str]:
         named = "classes" in configured(record).get("task", {}).get("data_options", {})
     except RunError:  # a report is written without its config.toml, too
         named = False
-    return [] if named else [found[:1].upper() + found[1:] + "."]
+    return [] if named else [_sentence(found)]
 
 
 def _warnings(record: Record) -> list[str]:
