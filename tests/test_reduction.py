@@ -73,6 +73,19 @@ def test_a_mean_of_one_is_that_one_and_not_its_memory() -> None:
     assert mean["w"].data_ptr() != lone["w"].data_ptr()
 
 
+@pytest.mark.parametrize("count", [2, 5, 40])
+def test_a_mean_of_equal_tensors_is_that_tensor_and_others_beside_it_are_averaged(count: int) -> None:
+    """In one chunk and over several; one client of 40 that differs is enough for a mean."""
+    same, weights = torch.randn(1000), [float(3 + k % 7) for k in range(count)]
+    tables = [{"same": same.clone(), "own": torch.randn(5)} for _ in range(count)]
+    mean = weighted_mean(tables, weights)
+    assert torch.equal(mean["same"], same)
+    by_hand = sum(w * t["own"].double() for w, t in zip(weights, tables, strict=True)) / sum(weights)
+    torch.testing.assert_close(mean["own"].double(), by_hand, atol=1e-6, rtol=0)
+    tables[-1]["same"] = same + 1.0
+    torch.testing.assert_close(weighted_mean(tables, weights)["same"], same + weights[-1] / sum(weights))
+
+
 def test_half_precision_is_summed_in_single() -> None:
     """In half precision 2,048 + 1 is 2,048: the mean of 4,096 ones would be a half."""
     ones = {c: Reply({"w": torch.ones(1, dtype=torch.float16)}, 1000) for c in range(4096)}

@@ -18,6 +18,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
 
+import torch
+
 from unskew.errors import QuorumError
 from unskew.tree import Params, is_record, wide
 
@@ -121,14 +123,15 @@ class _Sum:
 
     Attributes:
         sums: Sum of weight times table; None before the first.
-        first: The first table as it came, while there is no other: a mean of one is that one.
+        alike: The first table as it came, without the tensors that a later table has otherwise: the mean of equal
+            tensors is that tensor, to the bit, so that layers that nobody trains stay as they are.
         weight: Sum of the weights.
         kinds: Element types of the tables.
     """
 
     def __init__(self, table: Params, weight: float) -> None:
         self.sums = {k: wide(t) * weight for k, t in table.items()}
-        self.first: Params | None = table
+        self.alike = dict(table)
         self.weight = weight
         self.kinds = {k: t.dtype for k, t in table.items()}
 
@@ -136,18 +139,18 @@ class _Sum:
         for k, total in self.sums.items():
             total.add_(wide(table[k]), alpha=weight)
         self.weight += weight
-        self.first = None
+        self.alike = {k: t for k, t in self.alike.items() if torch.equal(t, table[k])}  # unequal ones differ early
 
     def merge(self, later: "_Sum") -> None:
         for k, total in self.sums.items():
             total.add_(later.sums[k])
         self.weight += later.weight
-        self.first = None
+        self.alike = {k: t for k, t in self.alike.items() if k in later.alike and torch.equal(t, later.alike[k])}
 
     def mean(self) -> Params:
-        if self.first is not None:
-            return {k: t.clone() for k, t in self.first.items()}  # it may be a view of something large
-        return {k: t.div_(self.weight).to(self.kinds[k]) for k, t in self.sums.items()}
+        means = {k: t.div_(self.weight).to(self.kinds[k]) for k, t in self.sums.items() if k not in self.alike}
+        # One of a single table may be a view of something large.
+        return {k: self.alike[k].clone() if k in self.alike else means[k] for k in self.sums}
 
     def total(self) -> Params:
         return {k: t.to(self.kinds[k]) for k, t in self.sums.items()}
@@ -214,7 +217,7 @@ class _Linear:
 
 @dataclass(frozen=True)
 class MeanOf(_Linear):
-    """Weighted mean, sum_k w_k v_k / sum_k w_k; of a single client it is that client's table, to the bit."""
+    """Weighted mean, sum_k w_k v_k / sum_k w_k; of equal tensors it is that tensor, to the bit."""
 
     def result(self, of_group: _Sum) -> Params:
         """Divide a sum by its weight."""
