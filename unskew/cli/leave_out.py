@@ -108,5 +108,5 @@ def _cell(values: Sequence[float], measure: "Measure") -> str:
     if not values:
         return "–"
     ends = interval(values)
-    inside = "" if ends is None else f" [{measure.signed(ends[0])}, {measure.signed(ends[1])}]"
+    inside = "" if ends is None else f" {measure.interval(*ends)}"
     return f"{measure.signed(statistics.fmean(values))}{inside}"

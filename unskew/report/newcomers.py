@@ -125,7 +125,7 @@ def _cells(gap: Gap | None, m: Measure) -> tuple[str, str]:
 
 
 def _brackets(ends: tuple[float, float] | None, m: Measure) -> str:
-    return "" if ends is None else f"[{m.signed(ends[0])}, {m.signed(ends[1])}]"
+    return "" if ends is None else m.interval(*ends)
 
 
 def _chart(of: Sequence[NewcomerRow], marks: Mapping[str, figures.LineStyle], m: Measure) -> Chart:

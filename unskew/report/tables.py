@@ -563,7 +563,7 @@ def bracket(difference: Difference) -> str:
     >>> bracket(Difference("A", None, (0, 1), (0.01, 0.03), 0.02, -0.107, 0.147))
     '+2.00 [−10.70, +14.70]'
     """
-    signed = difference.measure.signed
+    mean = difference.measure.signed(difference.mean)
     if difference.low is None or difference.high is None:
-        return signed(difference.mean)
-    return f"{signed(difference.mean)} [{signed(difference.low)}, {signed(difference.high)}]"
+        return mean
+    return f"{mean} {difference.measure.interval(difference.low, difference.high)}"

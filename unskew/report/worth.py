@@ -405,7 +405,7 @@ def bracket(gain: Gain, m: Measure) -> str:
     """A gain with its interval, in percentage points for fractions."""
     if gain.low is None or gain.high is None:
         return m.signed(gain.mean)
-    return f"{m.signed(gain.mean)} [{m.signed(gain.low)}, {m.signed(gain.high)}]"
+    return f"{m.signed(gain.mean)} {m.interval(gain.low, gain.high)}"
 
 
 # ---------------------------------------------------------------- table

@@ -179,6 +179,21 @@ class Measure:
         text = f"{100 * difference:+.2f}" if self.percent else f"{difference:+.{'3f' if self.bounded else '4g'}}"
         return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
+    def interval(self, low: float, high: float) -> str:
+        """An interval of a difference of two values, as `signed` has its ends.
+
+        With two seeds it may reach beyond any difference that there can be; there it says so and gives no number.
+
+        >>> ACCURACY.interval(-0.1, 0.2), ACCURACY.interval(-0.1, 1.3), ACCURACY.interval(-3.9, 4.6)
+        ('[−10.00, +20.00]', '[−10.00, >+100.00]', '[wider than the scale]')
+        """
+        most = math.inf if self.low is None or self.high is None else self.high - self.low
+        if low < -most and high > most:
+            return "[wider than the scale]"
+        first = f"<{self.signed(-most)}" if low < -most else self.signed(low)
+        last = f">{self.signed(most)}" if high > most else self.signed(high)
+        return f"[{first}, {last}]"
+
     def with_unit(self, value: float) -> str:
         """A value with its unit, as in `86.1 %`."""
         return self.show(value) + (" %" if self.percent else "")
