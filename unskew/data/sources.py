@@ -31,6 +31,7 @@ import importlib.util
 import json
 import lzma
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -505,11 +506,15 @@ MISSPELT = 0.82
 def _check_keys(path: Path, found: Iterable[str], known: Sequence[str], ending: str = "") -> None:
     """Refuse a key that is nearly one of the layout's, whose array would be left out; others are somebody's own.
 
+    Another letter, as in CIFAR-100's c_train of coarse classes, is another array and not a misspelt one.
+
     Raises:
         DataError: Naming the first.
     """
     for key in found:
-        if key not in known and (meant := did_you_mean(key.lower(), known, MISSPELT)):
+        if key in known or re.fullmatch("[a-wz]_(train|test)", key):
+            continue
+        if meant := did_you_mean(key.lower(), known, MISSPELT):
             raise DataError(f"{path} has an unknown key {key}{ending}{meant} rename it, or leave it out")
 
 
