@@ -235,20 +235,28 @@ def gain(request: ReproductionRequest) -> Result:
     draft, counts = Draft.of(request), {}
     (name,) = draft["compare_on"]
     ground = merged(draft.ground(name), {"methods": draft["methods"]})
-    variants = draft["compare"]
+    variants, later = draft["compare"], draft["compare_later"]
     for setting in draft["compare_in"]:
         layers = (ground, draft["settings"][setting])
-        compared = experiment(f"feddw-gain-{setting}", *layers, methods=["fedavg", *variants])
-        runs, where = draft.run_survivors(compared, setting), f"{name}, {setting}"
+        title, where = f"feddw-gain-{setting}", f"{name}, {setting}"
+        compared = experiment(title, *layers, methods=["fedavg", *variants])
+        runs = draft.run_survivors(compared, setting)
+        at_end = {m: ends(runs, m) for m in ("fedavg", *variants)}
         counts[setting] = len(compared.seeds)
         printed = {m: TABLE1[m][where] for m in ("fedavg", "feddw")}
-        for method in ("fedavg", *variants):
+        for method in at_end:
             draft.rows += accuracy_rows(runs, method, where, printed.get(method))
-        theirs, difference = ends(runs, "fedavg"), share(printed["feddw"] - printed["fedavg"])
-        for method in variants:
-            ours = ends(runs, method)
-            draft.rows.append(row(method, where, "global.accuracy.minus_fedavg (G)", minus(ours, theirs), difference))
-            draft.claims.append(above(f"{method} ends above fedavg ({where})", ours, theirs, published=difference))
+        if later:
+            runs_later = draft.run_survivors(experiment(f"{title}-later", *layers, methods=later), f"{setting}-later")
+            at_end |= {m: ends(runs_later, m) for m in later}
+            for method in later:
+                draft.rows += accuracy_rows(runs_later, method, where)
+        theirs, difference = at_end["fedavg"], share(printed["feddw"] - printed["fedavg"])
+        for method in (*variants, *later):
+            ours = at_end[method]
+            published = difference if ground["methods"][method].get("mu") == ground["methods"]["feddw"]["mu"] else None
+            draft.rows.append(row(method, where, "global.accuracy.minus_fedavg (G)", minus(ours, theirs), published))
+            draft.claims.append(above(f"{method} ends above fedavg ({where})", ours, theirs, published=published))
         draft.curves = draft.curves or curves_of(runs.history)
     return draft.result(size=draft.size(name), **counts, **_work(ground))
 
