@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from unskew.data.arrays import from_arrays
-from unskew.data.dataset import ROWS, Dataset
+from unskew.data.dataset import Dataset
+from unskew.data.inputs import ROWS
 from unskew.data.sources import SOURCES, load
 from unskew.errors import DataError
 from unskew.keys import Key

@@ -100,10 +100,14 @@ TRAINED = {
         ),
         ("row", np.zeros((2, 4)), r"of shape \(N, 3\), like .*, got \(2, 4\)$"),
         ("ids", np.zeros((2, 4)), "whole numbers, like .*, got float64"),
+        ("row", [[0.1, 0.2, 0.3], [0.1, np.nan, 0.3]], r"inputs: x\[1\] has a NaN or infinite value"),
+        ("colour", np.full((2, 6, 5, 3), np.inf), r"inputs: x\[0\] has a NaN or infinite value"),
+        ("row", [[0.1, 1e300, 0.3]], r"inputs: x\[0\] has the value 1e\+300, and networks take float32"),
+        ("ids", [[1, -2, 3, 4]], r"inputs: x\[0\] has a negative token id"),
     ],
 )
-def test_inputs_of_another_shape_or_type_than_in_training_are_refused(
-    trained: str, x: np.ndarray, text: str, tmp_path: Path
+def test_inputs_of_another_shape_or_type_than_in_training_or_not_finite_are_refused(
+    trained: str, x: object, text: str, tmp_path: Path
 ):
     inputs = load(npz(tmp_path / "x.npz", TRAINED[trained])).inputs
     with pytest.raises(DataError, match=text):

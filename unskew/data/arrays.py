@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 
 from unskew.data.copies import NAMED, contradictions, repeated
-from unskew.data.dataset import ROWS, Dataset, check_plausible, check_range, check_values, checked
+from unskew.data.dataset import Dataset, check_plausible, check_range, checked
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
 from unskew.data.inputs import (
     FAR_BEYOND,
+    ROWS,
     Column,
     Inputs,
     RawTable,
+    check_values,
     label_variants,
     prepared,
     raw_table,

@@ -20,8 +20,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.dataset import ROWS
-from unskew.data.inputs import Array
+from unskew.data.inputs import ROWS, Array
 from unskew.keys import Key
 
 IMPROBABLE = 0.01

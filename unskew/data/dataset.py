@@ -4,7 +4,6 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +11,10 @@ import torch
 from torch import Tensor
 
 from unskew.data.images import ByteImages, as_tensor, extremes
-from unskew.data.inputs import AXES, Inputs, prepared
+from unskew.data.inputs import AXES, Inputs, check_values, prepared
 from unskew.data.preprocess import RawRows
 from unskew.errors import DataError, obeyed, writable
 from unskew.tasks.targets import CLASS, Targets
-
-ROWS = 4096
-"""Examples that are checked or converted at a time, so that what is needed for it stays small."""
 
 FEW = 1000
 """Classes, domains or clients that any data may have without naming them; more must be plausible for the examples."""
@@ -309,30 +305,6 @@ def _part(
             f"got {x.dtype} of shape {tuple(x.shape)}"
         )
     return x, y
-
-
-def check_values(name: str, what: str, x: npt.NDArray[Any]) -> None:
-    """Refuse the first example with a value that is not a finite float32, or with a negative token id.
-
-    Raises:
-        DataError: Naming its row.
-    """
-    for start in range(0, len(x), ROWS):
-        rows = x[start : start + ROWS].reshape(len(x[start : start + ROWS]), -1)
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
-            bad = ~np.isfinite(rows.astype(np.float32)) if x.dtype.kind == "f" else rows < 0
-        if bad.any():
-            i = start + int(np.flatnonzero(bad.any(1))[0])
-            if x.dtype.kind != "f":
-                raise DataError(f"{name}: {what}[{i}] has a negative token id")
-            finite = x[i][np.isfinite(x[i])]
-            if finite.size == x[i].size:
-                beyond = finite.flat[int(np.abs(finite).argmax())]
-                raise DataError(
-                    f"{name}: {what}[{i}] has the value {beyond:g}, and networks take float32, at most 3.4e38; scale "
-                    "the data or leave the example out"
-                )
-            raise DataError(f"{name}: {what}[{i}] has a NaN or infinite value; clean the data or leave the example out")
 
 
 def _whole(name: str, what: str, values: Tensor, n: int) -> Tensor:

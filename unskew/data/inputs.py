@@ -25,6 +25,9 @@ GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "N
 FAR_BEYOND = 20
 """Times that one part's largest pixel is another's, from which on they can hardly have been scaled alike."""
 
+ROWS = 4096
+"""Examples that are checked or converted at a time, so that what is needed for it stays small."""
+
 AXES = ("channels", "height", "width")
 """Dimensions of an image as networks take it."""
 
@@ -174,7 +177,7 @@ class Inputs:
             client: Name of the client whose rows they are, where each client's were scaled with its own numbers.
 
         Raises:
-            DataError: If they are no such inputs, or of another shape than those of training.
+            DataError: If they are no such inputs, of another shape than those of training, or not finite.
         """
         if self.kind == "texts":
             return self._texts(x)
@@ -209,6 +212,8 @@ class Inputs:
         if batch.shape[1:] != self.shape if images or x.dtype.kind == "f" else batch.ndim != len(self.shape) + 1:
             self._refuse_shape(x)
         floats = self.dtype == "float32" or x.dtype.kind == "f"  # whole numbers in a row of a table are floats, too
+        if x.dtype.kind == "f" or not floats:
+            check_values("inputs", "x", batch)
         return torch.from_numpy(np.ascontiguousarray(batch, np.float32 if floats else np.int64))
 
     def _refuse_shape(self, x: npt.NDArray[Any]) -> None:
@@ -280,6 +285,30 @@ def standardised(mean: float, std: float) -> npt.NDArray[np.float32]:
     if std == 0.0:
         return np.zeros(256, np.float32)
     return np.asarray((np.arange(256) / 255 - mean) / std, np.float32)
+
+
+def check_values(name: str, what: str, x: npt.NDArray[Any]) -> None:
+    """Refuse the first example with a value that is not a finite float32, or with a negative token id.
+
+    Raises:
+        DataError: Naming its row.
+    """
+    for start in range(0, len(x), ROWS):
+        rows = x[start : start + ROWS].reshape(len(x[start : start + ROWS]), -1)
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+            bad = ~np.isfinite(rows.astype(np.float32)) if x.dtype.kind == "f" else rows < 0
+        if bad.any():
+            i = start + int(np.flatnonzero(bad.any(1))[0])
+            if x.dtype.kind != "f":
+                raise DataError(f"{name}: {what}[{i}] has a negative token id")
+            finite = x[i][np.isfinite(x[i])]
+            if finite.size == x[i].size:
+                beyond = finite.flat[int(np.abs(finite).argmax())]
+                raise DataError(
+                    f"{name}: {what}[{i}] has the value {beyond:g}, and networks take float32, at most 3.4e38; scale "
+                    "the data or leave the example out"
+                )
+            raise DataError(f"{name}: {what}[{i}] has a NaN or infinite value; clean the data or leave the example out")
 
 
 # ---------------------------------------------------------------- tables
