@@ -237,12 +237,12 @@ def test_photos_are_turned_as_the_camera_noted(orientation: int, ending: str, tm
     file = tmp_path / f"a.{ending}"
     Image.fromarray(level).save(file, exif=tags)
     upright = ImageOps.exif_transpose(Image.open(file))
-    assert np.array_equal(image_folders._pixels([file], None, True)[0], np.asarray(upright))
+    assert np.array_equal(image_folders.pixels([file], None, True)[0], np.asarray(upright))
 
 
 def test_broken_exif_tags_say_nothing(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((6, 4), np.uint8)).save(tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\xff")
-    assert image_folders._pixels([tmp_path / "a.jpg"], None, True).shape == (1, 6, 4)
+    assert image_folders.pixels([tmp_path / "a.jpg"], None, True).shape == (1, 6, 4)
 
 
 def test_classes_that_are_named_have_that_order_and_no_other_folder(tmp_path: Path) -> None:

@@ -102,11 +102,15 @@ def data(
 
 def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The data and their columns: as given, or as an experiment's file has them."""
+    from unskew.data.tables import kind_at
+
     if not source.endswith(".toml"):
         return source, dict(given)
     task = load_own(source, []).task
     if task.data.startswith("run:"):
         raise ConfigError(f"{source} is of a run whose data were given as values; give the data themselves")
+    if kind_at(task.data) is None:
+        return task.data, {"data_options": task.data_options, **given}
     known = {
         key: value
         for key, value in task.data_options.items()

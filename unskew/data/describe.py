@@ -27,6 +27,7 @@ def describe(
     gaps: Sequence[str] = (),
     leave_out: Sequence[str] = (),
     data_dir: Path | str | None = None,
+    data_options: Mapping[str, Any] | None = None,
 ) -> Look:
     """Look at data: sites, sizes, labels, columns, gaps, disagreement, and rows that stand twice.
 
@@ -37,6 +38,7 @@ def describe(
         separator, thousands, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
         leave_out: Columns that are not looked at.
         data_dir: Folder of named data sets.
+        data_options: Settings of data that are named and no table, as of `images:PATH`.
 
     Raises:
         ConfigError, DataError: If the data cannot be read, or a column is missing.
@@ -72,7 +74,9 @@ def describe(
                 f"target, client and test name columns of a table, and {data!r} names none; leave them out"
             )
         arrays = sources.arrays_of(data, data_dir)
-        return look(of_arrays(*arrays) if arrays is not None else of_dataset(sources.load(data, data_dir)))
+        if arrays is not None:
+            return look(of_arrays(*arrays))
+        return look(of_dataset(sources.load(data, data_dir, data_options)))
     if isinstance(data, Mapping) and target is None and client is None and test is None:
         by_client = own.client_arrays(data)
         if by_client is not None:

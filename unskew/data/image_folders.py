@@ -88,20 +88,17 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
     contents = _contents(root, options)
-    announced = {image.file: _announced(image.file) for image in contents.images}
-    _require_room(root, announced, options.size)
-    sentences = (_left_out(root, contents), _empty(root, contents), _pages(root, announced), _mixed(root, announced))
-    doubts = [shown(doubt) for doubt in sentences if doubt]
+    grey, of_images = look_at(root, [image.file for image in contents.images], options.size)
+    doubts = [shown(doubt) for doubt in (_left_out(root, contents), _empty(root, contents)) if doubt] + of_images
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
-    grey = all(one.grey for one in announced.values())
     sites = list(dict.fromkeys(image.site for image in contents.images))
     arrays: dict[str, npt.NDArray[Any]] = {} if options.alone else {"clients": np.array(sites, np.str_)}
     files: dict[str, list[str]] = {}
     for part in sorted({image.part for image in contents.images}):
         images = [image for image in contents.images if image.part == part]
         key = part or "train"
-        arrays[f"x_{key}"] = _pixels([image.file for image in images], options.size, grey)
+        arrays[f"x_{key}"] = pixels([image.file for image in images], options.size, grey)
         arrays[f"y_{key}"] = np.array([image.label for image in images], np.str_)
         files[key] = [shown(str(image.file.relative_to(root))) for image in images]
         if not options.alone:
@@ -153,7 +150,7 @@ def _contents(root: Path, options: ImageOptions) -> _Contents:
         if not contents.images:
             raise DataError(f"{root} has no file; expected is {OWN_LAYOUT}")
         return contents
-    sites, beside = _entries(root, contents.home)
+    sites, beside = entries(root, contents.home)
     if sites and len(_named_parts(sites)) == len(sites):
         raise DataError(
             f"{root} has the folders {_names(sites)}, where those of the sites are expected: {LAYOUT}; put such "
@@ -175,7 +172,7 @@ def _contents(root: Path, options: ImageOptions) -> _Contents:
 
 def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
     """Find a site's images; True if they are divided into train and test."""
-    folders, loose = _entries(site, contents.home)
+    folders, loose = entries(site, contents.home)
     divided = sorted(folder.name.casefold() for folder in folders) == ["test", "train"]
     if not divided:
         _check_no_parts(site, folders, options.layout)
@@ -183,7 +180,7 @@ def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
     empty: list[Path] = []
     left = [_why(file) for file in loose]
     for part in folders if divided else [site]:
-        labels, beside = _entries(part, contents.home)
+        labels, beside = entries(part, contents.home)
         left += [_why(file) for file in beside] if divided else []
         for label in labels:
             if options.classes is not None and label.name not in options.classes:
@@ -195,8 +192,8 @@ def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
             if not files:
                 empty.append(label)
             kind = part.name.casefold() if divided else ""
-            images += [_Image(kind, site.name, label.name, file) for file in files if _is_image(file)]
-            left += [_why(file, loose=False) for file in files if not _is_image(file)]
+            images += [_Image(kind, site.name, label.name, file) for file in files if is_image(file)]
+            left += [_why(file, loose=False) for file in files if not is_image(file)]
     if not images and not left:
         empty = [site]
     elif not images:
@@ -212,7 +209,7 @@ def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
     return divided
 
 
-def _entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
+def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
     """The folders and the files in a folder, in order, without hidden ones and what systems write."""
     folders: list[Path] = []
     files: list[Path] = []
@@ -247,7 +244,7 @@ def _check_link(link: Path, home: str) -> None:
 
 def _below(label: Path, home: str, layout: str) -> Iterator[Path]:
     """All files of a class, however deep they lie."""
-    folders, files = _entries(label, home)
+    folders, files = entries(label, home)
     _check_no_parts(label, folders, layout)
     yield from files
     for folder in folders:
@@ -272,13 +269,14 @@ def _names(folders: Sequence[Path]) -> str:
     return some([folder.name for folder in folders])
 
 
-def _is_image(file: Path) -> bool:
+def is_image(file: Path) -> bool:
+    """True for a file whose ending is that of an image."""
     return file.suffix.lower() in IMAGES
 
 
 def _why(file: Path, loose: bool = True) -> str:
     """Reason why a file is not read, as `_reasons` has it."""
-    if loose and _is_image(file):
+    if loose and is_image(file):
         return "in no class's folder"
     return file.suffix.lower()
 
@@ -328,6 +326,18 @@ def _empty(root: Path, contents: _Contents) -> str:
 
 
 # ---------------------------------------------------------------- images
+def look_at(root: Path, files: Sequence[Path], size: int | None) -> tuple[bool, list[str]]:
+    """True if all images are grey, and sentences on what may not be meant, from what files say before they are decoded.
+
+    Raises:
+        DataError: If a file is no image, or memory has no room for all as they are kept.
+    """
+    announced = {file: _announced(file) for file in files}
+    _require_room(root, announced, size)
+    doubts = [shown(doubt) for doubt in (_pages(root, announced), _mixed(root, announced)) if doubt]
+    return all(one.grey for one in announced.values()), doubts
+
+
 @dataclass(frozen=True)
 class _Announced:
     """Size of a file's image in pixels, whether it is grey, and its pages, as the file says before it is decoded."""
@@ -398,21 +408,25 @@ def _mixed(root: Path, announced: Mapping[Path, _Announced]) -> str:
     return f"{one_of} and the others {others}: {names}; all get three channels, so save them alike if that is not meant"
 
 
-def _pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:
-    """The images (N, H, W), or (N, H, W, 3) unless all are `grey`."""
-    pixels: npt.NDArray[np.uint8] = np.empty((0, 0, 0), np.uint8)
+def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:
+    """The images (N, H, W), or (N, H, W, 3) unless all are `grey`.
+
+    Raises:
+        DataError: If a file is no image, or sizes differ.
+    """
+    out: npt.NDArray[np.uint8] = np.empty((0, 0, 0), np.uint8)
     for i, file in enumerate(files):
         with _opened(file) as opened:
             image = image_of(_upright(opened), size, str(file))
         if i == 0:
-            pixels = np.empty((len(files), *image.shape[:2]) + (() if grey else (3,)), np.uint8)
-        if image.shape[:2] != pixels.shape[1:3]:
+            out = np.empty((len(files), *image.shape[:2]) + (() if grey else (3,)), np.uint8)
+        if image.shape[:2] != out.shape[1:3]:
             raise DataError(
-                f"{file} is {image.shape[1]} x {image.shape[0]}, {files[0]} is {pixels.shape[2]} x {pixels.shape[1]}; "
+                f"{file} is {image.shape[1]} x {image.shape[0]}, {files[0]} is {out.shape[2]} x {out.shape[1]}; "
                 "give a size, as in data_options = { size = 64 }"
             )
-        pixels[i] = image if grey or image.ndim == 3 else image[..., None]
-    return pixels
+        out[i] = image if grey or image.ndim == 3 else image[..., None]
+    return out
 
 
 def _upright(image: Any) -> Any:

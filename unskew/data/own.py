@@ -60,8 +60,8 @@ _Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class _Examples:
-    """Examples as they were given.
+class Examples:
+    """Examples as they were given, or as another module has read them.
 
     Attributes:
         name: Name of the data in tables.
@@ -74,6 +74,7 @@ class _Examples:
         test: The test part, if the data have one.
         table: The input columns as they are, words and gaps included, where they are to be preprocessed; `x` are then
             the rows' numbers.
+        files: The examples' files, for sentences; empty if they come from none.
     """
 
     name: str
@@ -83,13 +84,15 @@ class _Examples:
     client_names: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     columns: tuple[Any, ...] = ()
-    test: "_Examples | None" = None
+    test: "Examples | None" = None
     table: RawTable | None = None
+    files: Sequence[str] = ()
 
-    def take(self, rows: _Array) -> "_Examples":
+    def take(self, rows: _Array) -> "Examples":
         """The examples of these row numbers."""
         clients = None if self.clients is None else [self.clients[i] for i in rows]
-        return replace(self, x=self.x[rows], y=self.y[rows], clients=clients)
+        files = [self.files[i] for i in rows] if self.files else ()
+        return replace(self, x=self.x[rows], y=self.y[rows], clients=clients, files=files)
 
 
 def dataset(
@@ -158,7 +161,7 @@ def dataset(
     own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
     if column is not None:
         is_test = truths(column_of(data, column, "test"), column)
-        held_out: _Examples | None = rows.take(np.flatnonzero(is_test))
+        held_out: Examples | None = rows.take(np.flatnonzero(is_test))
         rows = rows.take(np.flatnonzero(~is_test))
         tables = None if rows.table is None else {"train": rows.table, "test": rows.table}
     else:
@@ -211,6 +214,7 @@ def dataset(
         tables=tables,
         inputs=Inputs("table", columns=tuple(map(Column, rows.columns))) if named and not raw else None,
         targets=targets,
+        files={key: part.files for key, part in parts.items()} if rows.files else None,
     )
     doubts = tuple(_doubts(given, rows))
     for doubt in doubts:
@@ -218,14 +222,14 @@ def dataset(
     return replace(given, doubts=(*given.doubts, *doubts))
 
 
-def _checked(rows: _Examples, where: str, targets: Targets, rules: Preprocess | None) -> _Examples:
+def _checked(rows: Examples, where: str, targets: Targets, rules: Preprocess | None) -> Examples:
     """The examples with labels as classes, where they are; what is refused is named by its place in the whole table."""
     if rules is not None and rows.table is not None:
         check_gaps(rules, rows.table)
     return replace(rows, y=_classes_of(where, rows.y)) if targets.classes else rows
 
 
-def _check_clients(rows: _Examples, column: str | None, fraction: float | None) -> None:
+def _check_clients(rows: Examples, column: str | None, fraction: float | None) -> None:
     """Refuse a column that is not a column of clients."""
     if column is None:
         return
@@ -243,7 +247,7 @@ def _check_clients(rows: _Examples, column: str | None, fraction: float | None) 
         )
 
 
-def _doubts(data: Dataset, rows: _Examples) -> list[str]:
+def _doubts(data: Dataset, rows: Examples) -> list[str]:
     """Sentences on what may not be meant, in data that a user gave as a table."""
     if not rows.columns or data.inputs.kind != "table":
         return []
@@ -359,7 +363,7 @@ def _rows(
     columns: tuple[Any, ...] = (),
     ignored: str | None = None,
     raw: bool = False,
-) -> _Examples:
+) -> Examples:
     """The examples in `data`.
 
     Args:
@@ -368,6 +372,8 @@ def _rows(
         ignored: A column that is no input.
         raw: Keep the columns of a table as they are.
     """
+    if isinstance(data, Examples):
+        return data
     if isinstance(data, Mapping) and data and all(hasattr(part, "column_names") for part in data.values()):
         return _of_parts(data, target, client, raw)
     if hasattr(data, "column_names") and hasattr(data, "features"):
@@ -382,7 +388,7 @@ def _rows(
             "clients give {client: (x, y)}"
         )
     if isinstance(data, Dataset):
-        return _Examples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
+        return Examples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
     if isinstance(data, Mapping):
         return _of_clients(data)
     if isinstance(data, DataLoader | IterableDataset):
@@ -392,7 +398,7 @@ def _rows(
     if isinstance(data, TorchDataset):
         return _of_torch(data)
     if isinstance(data, tuple | list) and len(data) == 2:
-        return _Examples("arrays", *_pair(data, "data"))
+        return Examples("arrays", *_pair(data, "data"))
     raise DataError(f"data must be {FORMS}; got {_kind(data)}")
 
 
@@ -471,7 +477,7 @@ def _classes_of(name: str, labels: _Array) -> _Array:
     return np.array([str(label) for label in plain]) if any(words) else np.array([int(v) for v in plain], np.int64)
 
 
-def _check_target(rows: _Examples, column: str, targets: Targets) -> None:
+def _check_target(rows: Examples, column: str, targets: Targets) -> None:
     """Refuse a column of a table that cannot be the target.
 
     Raises:
@@ -509,7 +515,7 @@ def _check_target(rows: _Examples, column: str, targets: Targets) -> None:
 
 
 def _code_names(
-    labels: Sequence[_Array], rows: _Examples, classes: tuple[str, ...] | None, one_client: bool
+    labels: Sequence[_Array], rows: Examples, classes: tuple[str, ...] | None, one_client: bool
 ) -> tuple[str, ...] | None:
     """Names of a table's classes that are numbers other than 0, 1, ...; None where numbers are the classes' order.
 
@@ -529,7 +535,7 @@ MOST_ALONE = 20
 """Different values of a target up to which they may be classes however few rows each has."""
 
 
-def _of_clients(data: Mapping[Any, Any]) -> _Examples:
+def _of_clients(data: Mapping[Any, Any]) -> Examples:
     """Examples from {client: (x, y)}, clients in the order given."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
@@ -549,7 +555,7 @@ def _of_clients(data: Mapping[Any, Any]) -> _Examples:
         _check_alike(first, pairs[first], name, pairs[name])
     clients = [name for name, (_, y) in pairs.items() for _ in range(len(y))]
     x, y = (np.concatenate(part) for part in zip(*pairs.values(), strict=True))
-    return _Examples("arrays", x, y, clients, tuple(pairs))
+    return Examples("arrays", x, y, clients, tuple(pairs))
 
 
 def client_arrays(data: Mapping[Any, Any]) -> dict[str, _Array] | None:
@@ -615,7 +621,7 @@ def _of_table(
     columns: tuple[Any, ...] = (),
     ignored: str | None = None,
     raw: bool = False,
-) -> _Examples:
+) -> Examples:
     """Examples from a DataFrame: every column except the labels and the clients is a measurement."""
     several = list(target) if isinstance(target, tuple | list) else [target]
     for name in several:
@@ -627,14 +633,14 @@ def _of_table(
         check_column(frame.columns, column, "test", "a measurement")
     if not columns:
         raise DataError(f"no column is left to learn from beside {target!r}" + (f" and {client!r}" if client else ""))
-    clients, names = (None, ()) if client is None else _owners(frame[client].to_numpy().tolist(), client)
+    clients, names = (None, ()) if client is None else owners_of(frame[client].to_numpy().tolist(), client)
     labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {target!r}")
     if raw:
         table = {str(column): raw_column(frame[column], column) for column in columns}
         for column, values in table.items():
             check_size(values, column)
-        return _Examples("dataframe", np.arange(len(labels)), labels, clients, names, columns=columns, table=table)
-    return _Examples("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
+        return Examples("dataframe", np.arange(len(labels)), labels, clients, names, columns=columns, table=table)
+    return Examples("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
 
 
 def column_of(data: Any, name: str, setting: str) -> list[Any]:
@@ -686,7 +692,7 @@ def check_column(columns: Any, name: object, setting: str, holds: str = "values"
         raise DataError(f"{setting}: there is no column {name!r}{did_you_mean(str(name), known)} ({some})")
 
 
-def _owners(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str, ...]]:
+def owners_of(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str, ...]]:
     """The client of each row as a name, and all of them in order: numbers by size, others by name."""
     for i, value in enumerate(values):
         if is_gap(value) or not isinstance(value, str | int | float) or not str(value).strip():
@@ -725,7 +731,7 @@ def _measurement(values: Any, column: object) -> _Array:
 
 
 # ---------------------------------------------------------------- data sets of other libraries
-def _of_torch(data: Any) -> _Examples:
+def _of_torch(data: Any) -> Examples:
     """Examples from a torch Dataset of (input, label) pairs; each item is read, and any transform drawn, once."""
     inputs, labels = [], []
     for i in range(len(data)):
@@ -743,10 +749,10 @@ def _of_torch(data: Any) -> _Examples:
         raise DataError(f"{type(data).__name__} holds no examples, at least 1 is needed")
     names = getattr(data, "classes", getattr(getattr(data, "dataset", None), "classes", None))
     classes = tuple(map(str, names)) if isinstance(names, list | tuple) and names else None
-    return _Examples(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
+    return Examples(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
 
 
-def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None, raw: bool = False) -> _Examples:
+def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None, raw: bool = False) -> Examples:
     """Examples from the parts "train" and "test" of a DatasetDict."""
     if "train" not in parts:
         raise DataError(
@@ -761,7 +767,7 @@ def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None, 
 
 def _of_hugging_face(
     part: Any, target: str | None, client: str | None, ignored: Sequence[str | None] = (), raw: bool = False
-) -> _Examples:
+) -> Examples:
     """Examples from a Hugging Face dataset: its image column, or else all its columns of numbers."""
     names = list(part.column_names)
     check_column(names, target, "target", "labels")
@@ -781,11 +787,11 @@ def _of_hugging_face(
         x = np.arange(len(part[left[0]]))
     else:
         x = np.column_stack([_measurement(np.array(list(part[name]), object), name) for name in left])
-    clients, known = (None, ()) if client is None else _owners(_values(part, client), str(client))
+    clients, known = (None, ()) if client is None else owners_of(_values(part, client), str(client))
     own = getattr((getattr(part, "features", None) or {}).get(target), "names", None)
     labels = np.array(_values(part, target), dtype=object)
     classes = None if own is None else tuple(map(str, own))
-    return _Examples("dataset", x, labels, clients, known, classes, () if images else tuple(left), table=table)
+    return Examples("dataset", x, labels, clients, known, classes, () if images else tuple(left), table=table)
 
 
 def _values(part: Any, name: str | None) -> list[Any]:

@@ -50,7 +50,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from unskew import machine, schema
-from unskew.data import hub, image_folders, tables
+from unskew.data import hub, image_folders, labelled_images, tables
 from unskew.data.arrays import LAYOUT, NAMES, content_of, divided, from_arrays, is_images, names_of
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
@@ -202,8 +202,8 @@ def load(
     folder.
 
     Any other name is that of a registered function, or module:function of your own; `options` are its settings, or
-    those of `unskew.data.tables` for tables and of `unskew.data.image_folders` for images.  `preprocess` says what
-    becomes of the columns of a table.
+    those of `unskew.data.tables` for tables, and of `unskew.data.image_folders` or `unskew.data.labelled_images` for
+    images.  `preprocess` says what becomes of the columns of a table.
 
     `targets` is the form of y_train and y_test: classes, or what a kind of task learns (`unskew.tasks.kind_of`).
 
@@ -229,8 +229,12 @@ def load(
     if source not in _NAMED and kind not in SCHEMES:
         return _made(source, options or {})
     if colon and kind == "images":
-        images = schema.build(image_folders.ImageOptions, options or {}, "task.data_options", owner=source)
-        return image_folders.read_images(Path(rest).expanduser(), images)
+        images, of_images = Path(rest).expanduser(), dict(options or {})
+        if of_images.keys() & set(labelled_images.SETTINGS):
+            named = schema.build(labelled_images.LabelledImages, of_images, "task.data_options", owner=source)
+            return labelled_images.read_labelled(images, named, targets)
+        by_folder = schema.build(image_folders.ImageOptions, of_images, "task.data_options", owner=source)
+        return image_folders.read_images(images, by_folder)
     if source in NATURAL:
         chosen = schema.build(NaturalOptions, options or {}, "task.data_options", owner=source)
     elif options:

@@ -203,6 +203,17 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
     return frame, options.client
 
 
+def words_of(kind: str, path: Path, options: TableOptions) -> dict[str, list[str | None]]:
+    """The columns of a file as they are written, so that 007 is not 7; None for a gap.
+
+    Raises:
+        DataError: If Polars is not installed, or the file cannot be read.
+    """
+    polars = _polars()
+    frame = _read(kind, path, options, as_words=True, unnamed=True)
+    return {column.name: column.cast(polars.String).to_list() for column in frame}
+
+
 def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
     """The places of the rows that `frame_of` reads: lines of a CSV file, or of the files of a folder."""
     if kind != "csv":
@@ -273,8 +284,8 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
         raise DataError(f"the columns of {', '.join(frames)} are not of the same kinds") from None
 
 
-def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False) -> Any:
-    """One file; `as_words` leaves numbers as they are written."""
+def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, unnamed: bool = False) -> Any:
+    """One file; `as_words` leaves numbers as they are written, `unnamed` a column without a name where it is."""
     polars = _polars()
     head = _head(path, options.separator) if kind == "csv" else None
     try:
@@ -306,7 +317,7 @@ def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False) 
     if lacking:
         raise ConfigError(f"leave_out: {path} has no column {lacking[0]!r} (columns: {', '.join(frame.columns)})")
     frame = frame.drop(list(options.leave_out))
-    if "" in frame.columns:
+    if "" in frame.columns and not unnamed:
         raise DataError(
             f"{path} has a column without a name, such as the row numbers that pandas writes; name it, or leave it out "
             "with leave_out = ['']"

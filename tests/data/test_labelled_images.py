@@ -1,0 +1,201 @@
+"""Images that a table names, as most public collections of medical images come."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from unskew import tasks
+from unskew.cli.app import app
+from unskew.data.dataset import Dataset
+from unskew.data.images import as_tensor
+from unskew.data.sources import load
+from unskew.deploy.client import open_client
+from unskew.errors import ConfigError, DataError, DataWarning
+
+Image = pytest.importorskip("PIL.Image")
+tomli_w = pytest.importorskip("tomli_w")
+pytest.importorskip("polars")
+
+OPTIONS = {"labels": "labels.csv", "image": "file", "target": "dx", "client": "hospital"}
+SITES = ("Bern", "Basel", "Chur")
+
+
+def picture(file: Path, level: int) -> None:
+    """An image of one level, by which it is known again."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((4, 6), level, np.uint8)).save(file)
+
+
+def table(root: Path, rows: list[str], header: str = "file,dx,hospital,patient,part") -> None:
+    (root / "labels.csv").write_text("\n".join([header, *rows]) + "\n")
+
+
+def scans(root: Path) -> Path:
+    """30 images, ten of each site: image i is of level i, of class i % 2, of the site i % 3 and of patient i // 6."""
+    for i in range(30):
+        picture(root / f"part_{i % 2}" / f"{i:03}.png", i)
+    part = ["test" if i % 5 == 0 else "train" for i in range(30)]
+    table(root, [f"{i:03},{('benign', 'malignant')[i % 2]},{SITES[i % 3]},{i // 6},{part[i]}" for i in range(30)])
+    return root
+
+
+def read(root: Path, **options: object) -> Dataset:
+    return load(f"images:{root}", None, {k: v for k, v in {**OPTIONS, **options}.items() if v is not None})
+
+
+def levels(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Levels of the images that train and of those that test."""
+    (mean,), (std,) = data.inputs.mean, data.inputs.std
+    both = as_tensor(data.x_train), as_tensor(data.x_test)
+    level = [np.rint((x[:, 0, 0, 0].numpy() * std + mean) * 255).astype(int) for x in both]
+    own = np.zeros(len(level[0]), bool) if data.own_test is None else data.own_test.numpy()
+    return level[0][~own], level[1]
+
+
+def test_each_image_has_the_label_and_the_site_of_its_row(tmp_path: Path) -> None:
+    """Names without folder and ending; a fifth of each site's ten are its own test images."""
+    data = read(scans(tmp_path))
+    assert (data.client_names, data.classes) == (("Basel", "Bern", "Chur"), ("benign", "malignant"))
+    train, test = levels(data)
+    assert sorted([*train, *test]) == list(range(30))
+    assert data.owners is not None
+    assert data.own_test is not None
+    of_all = np.concatenate([train, test])  # test images come last
+    assert (data.labels.numpy() == of_all % 2).all()
+    assert [data.client_names[c] for c in data.owners] == [SITES[i % 3] for i in of_all]
+    assert np.bincount(data.owners.numpy()[data.own_test.numpy()]).tolist() == [2, 2, 2]
+    assert not data.doubts
+
+
+def test_a_column_may_say_which_images_test(tmp_path: Path) -> None:
+    train, test = levels(read(scans(tmp_path), test="part"))
+    assert sorted(test) == [0, 5, 10, 15, 20, 25]
+    assert sorted(train) == sorted(set(range(30)) - set(test))
+
+
+def test_no_patient_trains_and_tests(tmp_path: Path) -> None:
+    """Each site has five patients of two images: one of them is set aside, with both."""
+    data = read(scans(tmp_path), patient="patient")
+    train, test = levels(data)
+    people = [{(SITES[i % 3], i // 6) for i in of} for of in (train, test)]
+    assert not people[0] & people[1]
+    assert (len(people[0]), len(people[1]), len(test)) == (12, 3, 6)
+    assert sorted(levels(read(tmp_path, patient="patient"))[1]) == sorted(test)
+    without = read(tmp_path, patient="patient", client=None)  # a fifth of all five, with their six images
+    assert (without.owners, len({i // 6 for i in levels(without)[1]}), len(without.y_test)) == (None, 1, 6)
+
+
+def test_a_site_with_few_patients_is_named(tmp_path: Path) -> None:
+    scans(tmp_path)
+    people = ["1" if i % 3 == 0 else str(i // 6) for i in range(30)]
+    table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},{people[i]},train" for i in range(30)])
+    with pytest.warns(DataWarning, match="Bern has fewer than 3 patients, so nobody is tested there"):
+        data = read(tmp_path, patient="patient")
+    assert data.doubts
+    table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},1,train" for i in range(30)])
+    with pytest.raises(DataError, match="'patient' names at most 1 patients of one client, of whom a fifth is nobody"):
+        read(tmp_path, patient="patient")
+
+
+def test_images_that_no_row_names_are_told(tmp_path: Path) -> None:
+    picture(scans(tmp_path) / "more" / "x.png", 77)
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.warns(DataWarning, match=r"1 of 31 images below .* stands in no row of labels\.csv: more.x\.png"):
+        assert "more/x.png" in read(tmp_path).doubts[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "says"),
+    [
+        (
+            ["000,a,Bern", "0000.png,b,Basel", "gone,a,Basel"],
+            {},
+            r"column 'file' of labels\.csv names no image below .* in 2 rows, such as '0000\.png' in line 3; did you "
+            r"mean 000\.png\? put them there, or leave the rows out",
+        ),
+        (["000,a,Bern", "part_0/000.png,b,Basel"], {}, r"names an image twice, 'part_0/000\.png' in line 2 and line 3"),
+        (["000,a,Bern", ",b,Basel"], {}, "names no image in line 3; fill it, or leave the row out"),
+        (["000,a,Bern", "001,b,Basel", "part_0/same,,Basel"], {}, "column 'dx': the label of line 4 is missing"),
+        (["000,a,Bern", "001,b,"], {}, "column 'hospital' names no client in line 3"),
+        (["000,a,Bern", "001,b,Bern"], {}, r"column 'hospital' names only one client \(Bern\)"),
+        (["same,a,Bern", "001,b,Basel"], {}, r"'same' in line 2 may be any of .*0/same\.png.*1/same\.png; write"),
+        (["../../x,a,Bern", "/etc/x,b,Basel"], {}, "names no image below .* in 2 rows"),
+        (["000,a,Bern"], {"target": "diagnosis"}, r"data_options\.target: there is no column 'diagnosis'"),
+        (["000,a,Bern"], {"labels": "label.csv"}, r"data_options\.labels: there is no file .*label\.csv"),
+        (["000,a,Bern"], {"labels": "../labels.csv"}, r"labels: \.\./labels\.csv lies outside of .*; put the table"),
+        (["000,a,Bern"], {"labels": "part_0/000.png"}, r"labels: part_0/000\.png is no table; it must end in \.csv or"),
+        (["000,a,Bern"], {"patient": "p", "test": "t"}, "test says who is for testing, and patient would, too"),
+        (["000,a,Bern"], {"labels": None}, "labels"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_so_is_told(
+    rows: list[str], options: Mapping[str, str | None], says: str, tmp_path: Path
+) -> None:
+    for name in ("part_0/000.png", "part_1/001.png", "part_0/same.png", "part_1/same.png"):
+        picture(tmp_path / "x" / name, 3)
+    table(tmp_path / "x", rows, "file,dx,hospital")
+    with pytest.raises((DataError, ConfigError), match=says):
+        read(tmp_path / "x", **options)
+
+
+def test_a_link_out_of_the_folder_is_refused_though_a_row_names_it(tmp_path: Path) -> None:
+    picture(tmp_path / "secret.png", 1)
+    scans(tmp_path / "x")
+    (tmp_path / "x" / "part_0" / "030.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(DataError, match="is a link that leads out of the folder"):
+        read(tmp_path / "x")
+
+
+def test_rows_numbers_that_pandas_writes_do_not_matter_and_zeros_are_kept(tmp_path: Path) -> None:
+    for i in range(10):
+        picture(tmp_path / f"{i:04}.png", i)
+    table(tmp_path, [f"{i},{i:04},{i % 2 + 1},{i % 2 + 9}" for i in range(10)], ",file,dx,hospital")
+    data = read(tmp_path)
+    assert (data.client_names, data.classes) == (("9", "10"), ("1", "2"))
+
+
+def test_a_number_of_each_image_is_learned(tmp_path: Path) -> None:
+    """Bone age and the like: a regression of the table's numbers."""
+    for i in range(10):
+        picture(tmp_path / f"{i}.png", i)
+    table(tmp_path, [f"{i},{i / 4},{'ab'[i % 2]}" for i in range(10)], "file,dx,hospital")
+    data = load(f"images:{tmp_path}", None, OPTIONS, targets=tasks.kind_of("regression").targets)
+    assert data.own_test is not None
+    assert sorted([*data.y_train[data.own_test.logical_not()].tolist(), *data.y_test.tolist()]) == [
+        i / 4 for i in range(10)
+    ]
+
+
+def test_a_deployed_client_has_a_table_of_its_own(tmp_path: Path) -> None:
+    """The experiment names the columns; whose the images are goes without saying."""
+    experiment = {
+        "rounds": 1,
+        "method": {"name": "fedavg"},
+        "task": {"data": "images:coordinators", "model": "cnn_small", "data_options": {**OPTIONS, "size": 8}},
+    }
+    for i in range(10):
+        picture(tmp_path / "own" / f"{i}.png", i)
+    table(tmp_path / "own", [f"{i},{'ab'[i % 2]}" for i in range(10)], "file,dx")
+    here = tmp_path / "client"
+    here.mkdir()
+    (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
+    (here / "client.toml").write_text(
+        tomli_w.dumps({"client": 0, "num_clients": 2, "data": f"images:{tmp_path / 'own'}"})
+    )
+    info = open_client(here).info
+    assert (info.classes, info.examples) == (("a", "b"), (8,))
+
+
+def test_a_first_look_at_an_experiments_images(tmp_path: Path) -> None:
+    experiment = {
+        "rounds": 1,
+        "method": {"name": "fedavg"},
+        "task": {"data": f"images:{scans(tmp_path / 'x')}", "data_options": OPTIONS},
+    }
+    (tmp_path / "e.toml").write_text(tomli_w.dumps(experiment))
+    result = CliRunner().invoke(app, ["data", str(tmp_path / "e.toml"), "--json"], catch_exceptions=False)
+    assert [site["name"] for site in json.loads(result.stdout)["sites"]] == ["Basel", "Bern", "Chur"]

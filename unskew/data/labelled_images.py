@@ -1,0 +1,264 @@
+"""Reads images that a table names: a row for each, with its file and label and, where known, its site and patient.
+
+Below `images:PATH` lies the table, and the images anywhere beside it or deeper.  A row names its image by the path from
+PATH, or by the file's name, with or without its ending, where only one file has it.
+"""
+
+import re
+import warnings
+from collections import ChainMap, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge
+
+from unskew.data import image_folders, own, tables
+from unskew.data.dataset import Dataset
+from unskew.data.numerals import value_of
+from unskew.data.places import place, rows_at
+from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, shown
+from unskew.keys import Key
+from unskew.tasks.targets import CLASS, Targets
+from unskew.words import counted, some
+
+TEST_FRACTION = 0.2
+"""Share of each client's patients that are set aside for testing."""
+
+Words = list[str | None]
+"""A column as it is written, None where there is no value."""
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """The table that names the images, and its columns; others are not read.
+
+    Attributes:
+        labels: The table, CSV or Parquet, by its path from the folder.
+        image: Column of the images.
+        target: Column of what is learned.
+        client: Column of the clients; by default the data name none, and a split divides them.
+        patient: Column of who is on an image, by default not known: nobody is in training and in testing then.  Two
+            clients' patients are two people, even if they have one name.
+        test: Column that says which images are for testing; by default a fifth of each client's is set aside, or a
+            fifth of each client's patients.
+        size: Height and width to which they are resized, pixels; by default all must have one size.
+        classes: Names of all classes, in order, where a client may lack some.
+        alone: The folder is one client's own: a column `client` is not read.
+    """
+
+    labels: str
+    image: str
+    target: str
+    client: str | None = None
+    patient: str | None = None
+    test: str | None = None
+    size: Annotated[int, Ge(1)] | None = None
+    classes: tuple[str, ...] | None = None
+    alone: bool = False
+
+
+SETTINGS = ("labels", "image", "target", "client", "patient", "test")
+"""Settings that images in folders do not have: where one is given, a table names the images."""
+
+
+def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS) -> Dataset:
+    """The data set of the images that the table names.
+
+    Images that no row names are counted in a warning.
+
+    Raises:
+        ConfigError: If patients are named beside test images.
+        DataError: If there is no such folder, table or column, a row names no image or one that another has named, an
+            image cannot be read, sizes differ, a link leads out of the folder, or as in `unskew.data.own.dataset`.
+    """
+    if not root.is_dir():
+        raise DataError(f"there is no folder {root.absolute()}")
+    if options.patient is not None and options.test is not None:
+        raise ConfigError("task.data_options: test says who is for testing, and patient would, too; leave one out")
+    table, kind = _table(root, options.labels)
+    columns = tables.TableOptions(options.target)
+    words = tables.words_of(kind, table, columns)
+    for setting in ("image", "target", "client", "patient", "test"):
+        name = getattr(options, setting)
+        if name is not None and not (options.alone and setting == "client"):
+            own.check_column(words, name, f"task.data_options.{setting}")
+    images = [file for file in _below(root) if image_folders.is_image(file)]
+    named = None if options.alone else options.client
+    with rows_at(tables.lines_of(kind, table, columns)):
+        files = _files(root, images, words[options.image], f"column {options.image!r} of {table.name}")
+        grey, doubts = image_folders.look_at(root, files, options.size)
+        clients, names = (None, ()) if named is None else own.owners_of(_numbers(words[named]), named)
+        rows = own.Examples(
+            root.name,
+            image_folders.pixels(files, options.size, grey),
+            _target(words[options.target]),
+            clients,
+            names,
+            columns=(options.image,),
+            files=[shown(str(file.relative_to(root))) for file in files],
+        )
+        if options.test is not None:
+            rows = _parted(rows, own.truths(words[options.test], options.test))
+        elif options.patient is not None:
+            apart, untested = _patients_apart(words[options.patient], options.patient, clients)
+            rows, doubts = _parted(rows, apart), doubts + untested
+        doubts += _unnamed(root, set(images) - set(files), len(images), table)
+        data = own.dataset(
+            rows,
+            target=options.target,
+            client=named,
+            own_test=True,
+            classes=options.classes,
+            targets=targets,
+            one_client=options.alone,
+        )
+    for doubt in doubts:
+        warnings.warn(doubt, DataWarning, stacklevel=2)
+    return replace(data, doubts=(*doubts, *data.doubts))
+
+
+# ---------------------------------------------------------------- table
+def _table(root: Path, labels: str) -> tuple[Path, str]:
+    """The table's path, and whether it is a CSV or a Parquet file.
+
+    Raises:
+        DataError: If it does not lie in the folder, there is none, or it is of another kind.
+    """
+    table = root / labels
+    if not table.resolve().is_relative_to(root.resolve()):
+        raise DataError(
+            f"task.data_options.labels: {labels} lies outside of {root}; put the table into that folder and give its "
+            "path from there"
+        )
+    kind = tables.kind_of(labels)
+    if kind is None:
+        endings = " or ".join(ending for of in tables.ENDINGS.values() for ending in of)
+        raise DataError(f"task.data_options.labels: {labels} is no table; it must end in {endings}")
+    if not table.is_file():
+        raise DataError(f"task.data_options.labels: there is no file {table.absolute()}")
+    return table, kind
+
+
+def _numbers(words: Words) -> list[Any]:
+    """The words as whole numbers if all of them are such, so that 2 comes before 10; else as they are."""
+    if all(word is not None and re.fullmatch("0|[1-9][0-9]*", word) for word in words):
+        return [int(word) for word in words if word is not None]
+    return list(words)
+
+
+def _target(words: Words) -> npt.NDArray[Any]:
+    """The labels: numbers if all of them are, NaN for a gap, else words, None for a gap."""
+    numbers = [None if word is None else value_of(word) for word in words]
+    if all(number is not None or word is None for number, word in zip(numbers, words, strict=True)):
+        return np.array([np.nan if number is None else number for number in numbers], np.float64)
+    return np.array(words, object)
+
+
+def _parted(rows: own.Examples, apart: npt.NDArray[np.bool_]) -> own.Examples:
+    """The examples that train, with those that are set aside as their test part."""
+    return replace(rows.take(np.flatnonzero(~apart)), test=rows.take(np.flatnonzero(apart)))
+
+
+def _patients_apart(
+    patients: Words, column: str, clients: Sequence[str] | None
+) -> tuple[npt.NDArray[np.bool_], list[str]]:
+    """True for the images of a fifth of each client's patients, and a sentence on clients that have too few for it.
+
+    At least one patient of each client trains.
+
+    Raises:
+        DataError: If a patient is not named, or no client has 3.
+    """
+    of_client: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for i, patient in enumerate(patients):
+        if patient is None:
+            raise DataError(f"column {column!r} names no patient in {place(i)}; fill it, or leave the row out")
+        of_client["" if clients is None else clients[i]][patient].append(i)
+    apart = np.zeros(len(patients), bool)
+    untested = []
+    rng = (Key(0) / "npz" / "test").numpy()
+    for client, images in of_client.items():
+        drawn = rng.permutation(list(images))[: int(TEST_FRACTION * len(images) + 0.5)]
+        for patient in drawn:
+            apart[images[str(patient)]] = True
+        untested += [] if len(drawn) else [client]
+    if not apart.any():
+        raise DataError(
+            f"column {column!r} names at most {max(map(len, of_client.values()))} patients of one client, of whom a "
+            "fifth is nobody; name a column that says which images are for testing, as test"
+        )
+    few = f"{some(untested)} {'has' if len(untested) == 1 else 'have'} fewer than 3 patients, so nobody is tested there"
+    return apart, [few] if untested else []
+
+
+# ---------------------------------------------------------------- files
+def _files(root: Path, images: Sequence[Path], names: Words, column: str) -> list[Path]:
+    """The file of each row's image.
+
+    Raises:
+        DataError: If a row names no image, one of several files, or one that another row has named.
+    """
+    known = _by_name(root, images)
+    found: dict[Path, int] = {}
+    missing: list[tuple[str, int]] = []
+    for i, name in enumerate(names):
+        if name is None:
+            raise DataError(f"{column} names no image in {place(i)}; fill it, or leave the row out")
+        files = known.get(name.replace("\\", "/").removeprefix("./"), [])
+        if not files:
+            missing.append((name, i))
+        elif len(files) > 1:
+            paths = some([str(file.relative_to(root)) for file in files])
+            raise DataError(f"{column}: {name!r} in {place(i)} may be any of {paths}; write the path from {root}")
+        elif files[0] in found:
+            raise DataError(
+                f"{column} names an image twice, {name!r} in {place(found[files[0]])} and {place(i)}; leave out one of "
+                "the rows"
+            )
+        else:
+            found[files[0]] = i
+    if missing:
+        name, i = missing[0]
+        one = len(missing) == 1
+        raise DataError(
+            f"{column} names no image below {root} in {counted(len(missing), 'row')}, such as {name!r} in {place(i)}"
+            f"{did_you_mean(name, list(known)[:1000]) or ';'} put {'it' if one else 'them'} there, or leave the "
+            f"{'row' if one else 'rows'} out (what is read is {image_folders.READ})"
+        )
+    return list(found)
+
+
+def _by_name(root: Path, images: Sequence[Path]) -> Mapping[str, list[Path]]:
+    """Images by all that they may be called: the path from the folder, the file's name, each with or without ending.
+
+    The longer name counts: `a/1.png` is that file, and `1.png` the one beside the table, whatever lies deeper.
+    """
+    known: list[dict[str, list[Path]]] = [{}, {}, {}, {}]
+    for file in images:
+        path = file.relative_to(root)
+        names = path.as_posix(), path.with_suffix("").as_posix(), file.name, file.stem
+        for of_kind, name in zip(known, names, strict=True):
+            of_kind.setdefault(name, []).append(file)
+    return ChainMap(*known)
+
+
+def _below(root: Path) -> Iterator[Path]:
+    """All files below the folder."""
+    pending = [root]
+    while pending:
+        folders, files = image_folders.entries(pending.pop(), str(root.resolve()))
+        yield from files
+        pending += reversed(folders)
+
+
+def _unnamed(root: Path, left: set[Path], of: int, table: Path) -> list[str]:
+    """A sentence on images that no row names."""
+    if not left:
+        return []
+    names = some(sorted(str(file.relative_to(root)) for file in left))
+    verb = "stands" if len(left) == 1 else "stand"
+    return [shown(f"{len(left):,} of {counted(of, 'image')} below {root} {verb} in no row of {table.name}: {names}")]
