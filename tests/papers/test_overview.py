@@ -49,8 +49,9 @@ def test_keeping_a_result_writes_the_page(tmp_path: Path) -> None:
     text = (tmp_path / "README.md").read_text("utf-8")
     assert text.startswith("# Mine")
     assert "Of 3 claims **1 hold, 1 do not, 1 are undecided**" in text
-    assert "0 are level within 0.5 points, a reason is named for 0, and proven by a run that differs" in text
-    assert "differs in that alone for 0.  All of it took 2 min 0 s." in text
+    assert (
+        "0 are level within 0.5 points, a reason is named for 0, and proven for 0.  All of it took 2 min 0 s." in text
+    )
     assert text.index("### feddw/mu, small") < text.index("### mine/one, small")
     assert "| a\\|b | +1.00 points | holds |  |" in text
     assert "| c | -1.00 points | does not hold | not known yet |" in text
@@ -63,7 +64,7 @@ def test_reasons_are_named_by_a_pattern_and_one_that_fits_nothing_is_refused(tmp
     text = (tmp_path / "README.md").read_text("utf-8")
     assert "| c (1) | -1 | does not hold | Proven by mine/two: the size |" in text
     assert "| c (2) | +1 | holds |  |" in text
-    assert "a reason is named for 1, and proven by a run that differs in that alone for 1." in text
+    assert "a reason is named for 1, and proven for 1." in text
     with pytest.raises(RunError, match="mine/one has no claim that does not hold and fits 'c \\*'; remove it"):
         keep(result("mine/one", Claim("c (1)", True, "+1")), tmp_path)
 
@@ -139,7 +140,7 @@ def test_headlines_come_first_with_the_claim_that_stands_for_each(tmp_path: Path
     (tmp_path / "headlines.toml").write_text(HEADLINES, "utf-8")
     keep(result("mine/one", Claim("a", False, "-1"), Claim("c (1)", True, "+1"), Claim("c (2)", None, "?")), tmp_path)
     text = (tmp_path / "README.md").read_text("utf-8")
-    assert "Of 2 headline claims 1 hold, 0 do not, 1 is undecided." in text
+    assert "Of 2 headline claims 1 holds, 0 do not, 1 is undecided.\n\n" in text
     assert "| Mine | one is above (Table I) | +1 ([mine/one](#mineone-small)) | holds |  |" in text
     assert "| Mine | two is above | not kept yet (mine/two) | undecided |  |" in text
     assert text.index("What the papers are known for") < text.index("All claims by reproduction")
@@ -161,6 +162,19 @@ def test_a_headline_is_read_at_the_papers_size_unless_it_names_another(tmp_path:
     (tmp_path / "headlines.toml").write_text(small.replace('"small"', '"papr"'), "utf-8")
     with pytest.raises(RunError, match="ValueError: scale is one of small, paper, got 'papr'"):
         overview.page(tmp_path)
+
+
+def test_what_a_paper_does_not_claim_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "headlines.toml").write_text(
+        HEADLINES.replace("[[headlines]]", "[[headlines]]\nours = true", 1), "utf-8"
+    )
+    keep(result("mine/one", Claim("c (1)", True, "+1")), tmp_path)
+    text = (tmp_path / "README.md").read_text("utf-8")
+    assert (
+        "Of 2 headline claims 1 holds, 0 do not, 1 is undecided.\nThe papers do not claim 1 of them; of these 1 holds, "
+        "0 do not, 0 are undecided.\n\n"
+    ) in text
+    assert "| Mine | one is above (Table I) (not the paper's) | +1 " in text
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ class PaperHeadline:
         scale: The result's; by default the paper's if that is kept.
         amount: What it says is the published difference and not only its sign: it does not hold if that is excluded.
         reason: Why not, where that is about the amount.
+        ours: The paper does not claim it; we asked.
     """
 
     paper: str
@@ -83,6 +84,7 @@ class PaperHeadline:
     scale: str = ""
     amount: bool = False
     reason: str = ""
+    ours: bool = False
 
     def __post_init__(self) -> None:
         if self.scale not in ("", *SCALES):
@@ -258,12 +260,10 @@ def _headline_lines(found: Sequence[tuple[PaperHeadline, Kept | None, Decided | 
     """Write what the papers are known for, as one table."""
     if not found:
         return
-    verdicts = Counter(headline.verdict(claim).partition(":")[0] for headline, _, claim in found)
     yield "## What the papers are known for\n"
-    yield (
-        f"Of {len(found)} headline claims {verdicts['holds']} hold, {verdicts['does not hold']} do not, "
-        f"{verdicts['undecided']} {'is' if verdicts['undecided'] == 1 else 'are'} undecided.\n"
-    )
+    yield f"Of {len(found)} headline claims {_verdicts(found)}."
+    own = [one for one in found if one[0].ours]
+    yield f"The papers do not claim {len(own)} of them; of these {_verdicts(own)}.\n" if own else ""
     yield "| paper | it says | ours | verdict | reason |"
     yield "|---|---|---|---|---|"
     for headline, r, claim in found:
@@ -273,9 +273,20 @@ def _headline_lines(found: Sequence[tuple[PaperHeadline, Kept | None, Decided | 
             "not kept yet" if claim is None else claim.ours + (f"; published {claim.published}" * bool(claim.published))
         )
         reason = headline.reason or (claim.reason if claim else "")
-        cells = (_cell(headline.says), f"{_cell(ours)} ({where})", headline.verdict(claim), _cell(reason))
+        says = _cell(headline.says) + " (not the paper's)" * headline.ours
+        cells = (says, f"{_cell(ours)} ({where})", headline.verdict(claim), _cell(reason))
         yield f"| {headline.paper} | {' | '.join(cells)} |"
     yield ""
+
+
+def _verdicts(found: Sequence[tuple[PaperHeadline, Kept | None, Decided | None]]) -> str:
+    """Count verdicts, in words."""
+    n = Counter(headline.verdict(claim).partition(":")[0] for headline, _, claim in found)
+    holds, fails, open_ = (n[verdict] for verdict in VERDICTS.values())
+    return (
+        f"{holds} {'holds' if holds == 1 else 'hold'}, {fails} {'does' if fails == 1 else 'do'} not, {open_} "
+        f"{'is' if open_ == 1 else 'are'} undecided"
+    )
 
 
 def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
@@ -284,13 +295,13 @@ def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
         total.update(claim.verdict for claim in result.claims)
     failed = [claim for result in results for claim in result.claims if claim.verdict == "does not hold"]
     explained = sum(claim.reason != UNKNOWN for claim in failed)
-    proven = sum(claim.reason.startswith("Proven") for claim in failed)
+    proven = sum(claim.reason.startswith("Proven") and "in part" not in claim.reason[:20] for claim in failed)
     level = sum(claim.level for claim in failed)
     yield "## All claims by reproduction\n"
     yield (
         f"Of {total.total()} claims **{total['holds']} hold, {total['does not hold']} do not, {total['undecided']} are "
         f"undecided**.  Of those that do not hold, {level} are {LEVEL_WORDS}, a reason is named for {explained}, and "
-        f"proven by a run that differs in that alone for {proven}.{_excluded(results)}  All of it took "
+        f"proven for {proven}.{_excluded(results)}  All of it took "
         f"{duration(sum(r.seconds for r in results))}.\n"
     )
     yield "| reproduction | scale | claims | hold | do not | undecided | cost |"
