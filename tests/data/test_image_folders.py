@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import unskew as us
 from unskew.data import image_folders
+from unskew.data.inputs import Inputs
 from unskew.data.sources import load
 from unskew.errors import DataError, DataWarning
 
@@ -285,3 +287,32 @@ def test_equal_images_of_two_labels_are_named_wherever_they_stand(tmp_path: Path
     text = r"1 image stands again under another label: .* \(such as (Basel|Bern)\S+png = (Bern|Basel)\S+png\)$"
     with pytest.warns(DataWarning, match=text):
         load(f"images:{tmp_path}")
+
+
+def test_a_model_takes_files_as_it_was_trained_on_them(tmp_path: Path) -> None:
+    """A wide photo, lying on its side, is turned and stretched to 8 x 8; a grey file is one of a colour model, too."""
+    for site in ("Basel", "Bern"):
+        for label, level in (("dark", 40), ("light", 200)):
+            for i in range(10):
+                file = tmp_path / "scans" / site / label / f"{i}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(RNG.integers(level - 30, level + 30, (9, 9, 3), dtype=np.uint8)).save(file)
+    task = us.TaskConfig(f"images:{tmp_path / 'scans'}", "mlp", data_options={"size": 8})
+    history = us.simulate(us.FedAvg(us.SgdConfig(lr=0.1)), task=task, rounds=3, progress=False)
+    model = history.model("FedAvg")
+    exif = Image.Exif()
+    exif[image_folders.ORIENTATION] = 6
+    photo = Image.fromarray(np.repeat(np.arange(0, 240, 20, np.uint8)[None], 6, 0))
+    photo.save(tmp_path / "lying.png", exif=exif)
+    Image.new("RGB", (30, 20), (210, 200, 190)).save(tmp_path / "light.jpg")
+    files = [tmp_path / "light.jpg", str(tmp_path / "lying.png")]
+    upright = photo.transpose(Image.Transpose.ROTATE_270).resize((8, 8))
+    arrays = np.stack([np.asarray(Image.open(files[0]).resize((8, 8))), np.stack([np.asarray(upright)] * 3, 2)])
+    found = us.predict(model, files, probabilities=True)
+    assert found == us.predict(model, arrays, probabilities=True)
+    assert us.predict(model, files[:1]) == ["light"]
+    with pytest.raises(DataError, match=r"gone\.png is not a readable image"):
+        us.predict(model, [tmp_path / "gone.png"])
+    grey = Inputs("images", (0.5,), (0.1,), shape=(1, 8, 8))
+    with pytest.raises(DataError, match=r"light\.jpg has colours, and the model was trained on grey images"):
+        image_folders.read_files([tmp_path / "light.jpg"], grey)

@@ -23,6 +23,7 @@ from unskew import machine
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.hub import GREY, check_depth, image_of
+from unskew.data.inputs import Inputs
 from unskew.errors import DataError, DataWarning, did_you_mean, shown
 from unskew.keys import Key
 from unskew.words import counted, some
@@ -406,6 +407,31 @@ def _mixed(root: Path, announced: Mapping[Path, _Announced]) -> str:
     )
     names = some([str(file.relative_to(root)) for file in few])
     return f"{one_of} and the others {others}: {names}; all get three channels, so save them alike if that is not meant"
+
+
+def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
+    """The images in files, as those that a model was trained on were read.
+
+    They are turned upright; where training had squares they are resized to them, and grey ones get three channels where
+    the model has them.
+
+    Args:
+        files: The files.
+        inputs: The model's, of kind "images".
+
+    Raises:
+        DataError: If a file is no image, it has colours and the model's had none, or memory has no room.
+    """
+    if not inputs.shape:
+        raise DataError("the model is of an older version and does not say how large its images were; give an array")
+    channels, height, width = inputs.shape
+    size = height if height == width else None
+    announced = {file: _announced(file) for file in files}
+    _require_room(files[0].parent, announced, size)
+    coloured = [file for file, one in announced.items() if not one.grey]
+    if channels == 1 and coloured:
+        raise DataError(f"{coloured[0]} has colours, and the model was trained on grey images; save it in grey")
+    return pixels(files, size, channels == 1)
 
 
 def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew import models, tasks, wire
+from unskew.data import image_folders
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
 from unskew.data.numerals import is_number
@@ -328,9 +329,9 @@ def predict(
     names of those that apply, of sequences the token that follows.
 
     Args:
-        x: Inputs as they were given for training: images (N, H, W), (N, H, W, 3) or (N, C, H, W), texts, numbers
-            (N, ...), or a table or a row of it, with the columns that were trained on, which are filled and scaled as
-            in training.
+        x: Inputs as they were given for training: images (N, H, W), (N, H, W, 3) or (N, C, H, W), or a list of their
+            files, which are resized as in training; texts, numbers (N, ...), or a table or a row of it, with the
+            columns that were trained on, which are filled and scaled as in training.
         batch_size: Inputs that the network takes at once.
         client: Name of the client whose rows they are, for a global model whose clients scaled their rows each by its
             own numbers.  A client's own model takes no rows as another's.
@@ -346,6 +347,8 @@ def predict(
         raise ConfigError(
             "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
         )
+    if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
+        x = image_folders.read_files([Path(file) for file in x], card.inputs)
     inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
     kind = tasks.kind_of(card.task.kind).linked(card.task.loss)
     of_classes = kind.probabilities if card.task.loss in (None, next(iter(kind.losses))) else None
