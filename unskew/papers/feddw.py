@@ -51,7 +51,7 @@ from unskew.record import reader
 from unskew.report import svg_file
 from unskew.report.sections import class_relations as report
 from unskew.report.stats import curve
-from unskew.run.models import load_model
+from unskew.run.models import file_name, load_model
 from unskew.tree import Params
 
 Kind = Literal["G", "P", "PG"]
@@ -238,19 +238,18 @@ def gain(request: ReproductionRequest) -> Result:
     variants, later = draft["compare"], draft["compare_later"]
     for setting in draft["compare_in"]:
         layers = (ground, draft["settings"][setting])
-        title, where = f"feddw-gain-{setting}", f"{name}, {setting}"
-        compared = experiment(title, *layers, methods=["fedavg", *variants])
-        runs = draft.run_survivors(compared, setting)
+        compared = experiment(f"feddw-gain-{setting}", *layers, methods=["fedavg", *variants])
+        runs, where = draft.run_survivors(compared, setting), f"{name}, {setting}"
         at_end = {m: ends(runs, m) for m in ("fedavg", *variants)}
         counts[setting] = len(compared.seeds)
         printed = {m: TABLE1[m][where] for m in ("fedavg", "feddw")}
         for method in at_end:
             draft.rows += accuracy_rows(runs, method, where, printed.get(method))
-        if later:
-            runs_later = draft.run_survivors(experiment(f"{title}-later", *layers, methods=later), f"{setting}-later")
-            at_end |= {m: ends(runs_later, m) for m in later}
-            for method in later:
-                draft.rows += accuracy_rows(runs_later, method, where)
+        for method in later:
+            apart = f"{setting}-{file_name(method)}"
+            runs_later = draft.run_survivors(experiment(f"feddw-gain-{apart}", *layers, methods=[method]), apart)
+            at_end[method] = ends(runs_later, method)
+            draft.rows += accuracy_rows(runs_later, method, where)
         theirs, difference = at_end["fedavg"], share(printed["feddw"] - printed["fedavg"])
         for method in (*variants, *later):
             ours = at_end[method]
