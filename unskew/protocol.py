@@ -51,7 +51,8 @@ A method whose results depend on draws from `Me.private` or `Me.private_fixed` h
 `uses_private_randomness` that is True in that case: no simulation can reproduce a deployed run of it.
 A method whose noise is differentially private adds an attribute `has_dp_noise` that is True then, and `def
 spending(self, step: str, msg: Any) -> tuple[Spending, ...]`, the cost of the reply to a message: in a deployment each
-client keeps its own account by it, refuses beyond the budget, and reports no metrics.
+client keeps its own account by it, refuses beyond the budget, and reports no metrics.  If it covers single examples and
+not the whole client, it has `covers_examples`, too: it is refused where a client's inputs are scaled by its own examples.
 
 `Hooks` has all of these with what holds for a method that does not define them.
 
@@ -752,6 +753,7 @@ class Hooks:
         amend: Makes a client remember the reply that a wrapper made of its own.
         uses_private_randomness: True if results depend on draws that no one else can repeat.
         has_dp_noise: True if clients' uploads have differentially private noise.
+        covers_examples: True if that noise covers single examples, so that none may change what others become.
         spending: What a reply costs a client, in differential privacy.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
         expected_losses: `expected_losses(lost, cohort)`, in words, if more is lost than replies with this probability.
@@ -774,6 +776,7 @@ class Hooks:
     amend: Any = None
     uses_private_randomness: bool = False
     has_dp_noise: bool = False
+    covers_examples: bool = False
     spending: Any = None
     planned: Any = None
     expected_losses: Any = None

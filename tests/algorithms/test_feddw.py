@@ -506,10 +506,18 @@ GOOD = ([[1.5, 0.5], [0.25, 0.75]], [2.0, 1.0])
     ],
 )
 def test_an_upload_that_cannot_be_right_is_named(sums: Any, counts: Any, why: str) -> None:
-    assert fault(soft(*GOOD), 2, False) is None
-    said = fault(soft(sums, counts), 2, False)
+    assert fault(soft(*GOOD), 2) is None
+    said = fault(soft(sums, counts), 2)
     assert said is not None
     assert re.search(why, said), said
+
+
+def test_more_examples_than_a_client_says_it_has_are_refused() -> None:
+    """3 examples of one that says 2; noise of sigma 1 on 2 classes may add 10 sqrt(2) = 14.1."""
+    said = "soft labels of 3 examples, of a client that says it has 2"
+    assert (fault(soft(*GOOD), 2, n=3), fault(soft(*GOOD), 2, n=2)) == (None, said)
+    assert fault(soft([[9.0, 8.0], [0.0, 0.0]], [16.0, 0.0]), 2, 1.0, 2) is None
+    assert "17 examples" in str(fault(soft([[9.0, 8.0], [0.0, 0.0]], [17.0, 0.0]), 2, 1.0, 2))
 
 
 def test_rounding_is_no_fault() -> None:
@@ -517,7 +525,7 @@ def test_rounding_is_no_fault() -> None:
     g = Key(1).generator()
     p = torch.rand(1_000_000, 4, generator=g).softmax(1)
     sums = torch.zeros(4, 4).index_add(0, torch.zeros(len(p), dtype=torch.int64), p)
-    assert fault(SoftLabels(sums, torch.tensor([1e6, 0.0, 0.0, 0.0])), 4, False) is None
+    assert fault(SoftLabels(sums, torch.tensor([1e6, 0.0, 0.0, 0.0])), 4) is None
 
 
 def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:

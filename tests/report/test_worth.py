@@ -66,20 +66,32 @@ def test_a_gain_over_seeds_is_paired() -> None:
 
 
 def test_with_one_seed_the_interval_is_over_test_examples() -> None:
-    """.8 against .7 of 100: 1.96 sqrt((.16 + .21) / 100) = .1192."""
+    """.8 against .7 of 100, with a right and a wrong one more 81 and 71 of 102: .0980 -+ 1.96 sqrt((.1635 + .2116) / 102),
+    which is .1188."""
     r = record({"alone": {0: (0.7, 0.7, 0.5)}, "m": {0: (0.8, 0.7, 0.5)}})
     basel = worth.worths(r)[0].clients[0].gain
-    assert (basel.mean, basel.high) == pytest.approx((0.1, 0.1 + 0.1192), abs=1e-4)
+    assert (basel.mean, basel.high) == pytest.approx((0.1, 0.0980 + 0.1188), abs=1e-4)
     assert (basel.over, basel.verdict) == ("test examples", "open")
     assert "because there is one seed" in worth.words(r)
 
 
 def test_the_interval_of_the_mean_adds_up_the_clients_variances() -> None:
-    """Halves of .1192, .1270 (.7 and .7) and .3465 (.5 and .5 of 16): root of the sum of squares, a third: .1293."""
+    """Halves of .1188, .1262 (.7 and .7) and .3267 (.5 and .5 of 16): root of the sum of squares, a third: .1233; about
+    .0980 / 3 = .0327."""
     r = record({"alone": {0: (0.7, 0.7, 0.5)}, "m": {0: (0.8, 0.7, 0.5)}})
     whole = worth.worths(r)[0].whole
     assert whole.mean == pytest.approx(0.1 / 3)
-    assert (whole.high or 0.0) - whole.mean == pytest.approx(0.1293, abs=1e-4)
+    assert whole.high == pytest.approx(0.0327 + 0.1233, abs=1e-4)
+
+
+def test_an_interval_of_all_right_and_none_right_has_a_width() -> None:
+    """16 of 16 against 16 of 16: 17 of 18 each, 1.96 sqrt(2 (17 / 18) (1 / 18) / 18) = .1496; 2 of 2 against none of 2
+    cannot be told: .75 and .25, .5 -+ 1.96 sqrt(.375 / 4) = .6001."""
+    r = record({"alone": {0: (0.7, 0.7, 1.0)}, "m": {0: (0.8, 0.7, 1.0)}})
+    genf = worth.worths(r)[0].clients[2].gain
+    assert (genf.low, genf.mean, genf.high) == pytest.approx((-0.1496, 0.0, 0.1496), abs=1e-4)
+    two = record({"alone": {0: (0.0, 0.7, 1.0)}, "m": {0: (1.0, 0.7, 1.0)}}, n=(2, 100, 16))
+    assert worth.worths(two)[0].clients[0].gain.verdict == "open"
 
 
 RANKED = Measure("auroc", "AUROC", percent=False)

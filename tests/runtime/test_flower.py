@@ -345,6 +345,14 @@ def test_an_old_order_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_an_order_behind_the_last_round_is_refused(tmp_path: Path) -> None:
+    there = deployed("scaffold", tmp_path)
+    old, head = order(there)
+    runtime = dataclasses.replace(there.client_runtime(0), rounds=2)
+    late = write("ask", dataclasses.replace(head, context=dataclasses.replace(head.context, round=3)), *old.parts)
+    assert reason(runtime.answer(late)) == "round 3 lies behind the experiment's last, 2"
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

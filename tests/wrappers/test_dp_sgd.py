@@ -338,3 +338,20 @@ def test_an_lstm_has_the_gradient_of_each_example() -> None:
         assert float(losses[i]) == pytest.approx(float(loss.detach()), rel=1e-5)
         for (name, _), g in zip(net.named_parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
             torch.testing.assert_close(each[name][i], g, rtol=1e-4, atol=1e-6)
+
+
+def test_noise_on_examples_is_refused_where_one_example_scales_the_others() -> None:
+    """Scaled by a site's own mean, other examples move with one, and the clipped sum by far more than the norm."""
+    rng = torch.Generator().manual_seed(0)
+    table = {
+        "age": torch.randn(40, generator=rng).tolist(), "sick": [i // 2 % 2 for i in range(40)], "site": ["a", "b"] * 20,
+    }  # fmt: skip
+    frame = pytest.importorskip("pandas").DataFrame(table)
+    data = {"data": frame, "target": "sick", "client": "site", "rounds": 1, "progress": False}
+    noised = us.wrap(us.FedAvg(), DPSGD(noise_multiplier=1.0, share=0.5, delta=0.01))
+    with pytest.raises(
+        ConfigError, match=r"covers single examples, and preprocess scales .* column 'age' by each site's"
+    ):
+        us.simulate(noised, preprocess=us.Preprocess("site"), **data)
+    us.simulate(noised, preprocess=us.Preprocess("agreed"), **data)
+    us.simulate(us.wrap(us.FedAvg(), DPSGD(noise_multiplier=0.0)), preprocess=us.Preprocess("site"), **data)

@@ -241,11 +241,17 @@ def _of(client: ClientId, reply: FedDWReply[Any]) -> Any:
     return reply.of
 
 
-def fault(soft: SoftLabels, classes: int, noised: bool) -> str | None:
+def fault(soft: SoftLabels, classes: int, sigma: float = 0.0, n: int | None = None) -> str | None:
     """Explain why an upload cannot be used; None if it can.
 
     Without noise each row is a sum of as many distributions as its class has examples: it must add up to the count, to
-    one in a thousand.
+    one in a thousand.  Counts must not add up to more than the client says that it has, but for what noise may add.
+
+    Args:
+        soft: The upload.
+        classes: Classes of the task.
+        sigma: Standard deviation of the noise on every number.
+        n: Examples that the client says it has, None if it does not say.
     """
     shapes = tuple(soft.sums.shape), tuple(soft.counts.shape)
     if shapes != ((classes, classes), (classes,)):
@@ -254,7 +260,10 @@ def fault(soft: SoftLabels, classes: int, noised: bool) -> str | None:
         return f"soft labels of {soft.sums.dtype} and {soft.counts.dtype} instead of floating-point numbers"
     if not bool(soft.sums.isfinite().all() & soft.counts.isfinite().all()):
         return "soft labels that are not finite"
-    if noised:
+    total = float(soft.counts.double().sum())
+    if n is not None and total > 1.001 * n + 10.0 * sigma * math.sqrt(classes):
+        return f"soft labels of {total:g} examples, of a client that says it has {n}"
+    if sigma:
         return None
     if bool((soft.sums < 0).any() | (soft.counts < 0).any()):
         return "negative soft labels or counts"
@@ -366,6 +375,10 @@ class DW(Wrapper):
         """True if the soft labels or the method's own uploads have differentially private noise."""
         return self.dp is not None or super().has_dp_noise(method)
 
+    def covers_examples(self, method: Any) -> bool:
+        """True if the noise on soft labels or the method's own covers single examples."""
+        return self.dp is not None or super().covers_examples(method)
+
     def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply: that of the method's own upload, and of soft labels if they are asked for."""
         inner, informed, dp = hook(method, "spending"), self.informs(method, step), self.dp
@@ -415,7 +428,7 @@ class DW(Wrapper):
         """Run the method's round: SL is sent with each request, and updated from the replies (eq. 7)."""
         heard: dict[ClientId, SoftLabels] = {}
         asked, refused, pulled = dict(state.asked), [], []
-        limit = self.dp.uploads if self.dp is not None else None
+        limit, sigma = (self.dp.uploads, self.dp.sigma) if self.dp is not None else (None, 0.0)
 
         def change_request(request: Any) -> Any:
             if not isinstance(request, Ask) or not self.informs(method, request.step):
@@ -438,7 +451,8 @@ class DW(Wrapper):
             for c, reply in replies.items():
                 pulled.append(reply.pulled)
                 if reply.soft is not None:
-                    why = fault(reply.soft, fed.num_classes, self.dp is not None)
+                    n = getattr(reply.of, "n", None)
+                    why = fault(reply.soft, fed.num_classes, sigma, n if isinstance(n, int) else None)
                     if why is None:
                         heard[c] = reply.soft
                     else:
@@ -456,7 +470,6 @@ class DW(Wrapper):
             sum((s.counts.double() for s in heard.values()), start=before.counts),
             before.uploads + len(heard),
         )
-        sigma = self.dp.sigma if self.dp is not None else 0.0
         sl = renewed(state.sl, totals, self.sl_momentum, sigma)
         return FedDWState(inner, state.layer, sl, totals, asked, tuple(refused), idle)
 

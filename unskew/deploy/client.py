@@ -132,6 +132,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         privacy=privacy,
         account=account_of(_beside(folder, config.data)) if config.data else setup.dataset.sha256,
         columns=tuple(column.name for column in setup.dataset.inputs.columns),
+        rounds=experiment.rounds,
     )
 
 

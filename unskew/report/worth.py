@@ -3,8 +3,8 @@
 The result of a client is the headline of its own model on its own test data.  A gain is that minus the client's result
 under local-only training in the same run, with the sign turned where lower is better: above zero the client is better
 off.  Its interval is Student's of the paired differences over seeds; where there is one seed, and the headline is a
-share of examples, it is the normal interval over test examples, as if the two models erred independently, which is wide
-where they err on the same examples.  Neither covers the other's chance, and the words say which one it is.  A client
+share of examples, it is Agresti and Caffo's interval over test examples, as if the two models erred independently, which
+is wide where they err on the same examples.  Neither covers the other's chance, and the words say which one it is.  A client
 with fewer than `FEWEST` test examples of a class has no interval of its AUROC; if most have so few, nor has the mean,
 unless they are many.
 
@@ -195,8 +195,18 @@ def _gain(pairs: Sequence[tuple[float, float, int]], sign: float, measure: Measu
     ((a, b, n),) = pairs
     if not (measure.name == "accuracy" and n):  # of other measures the variance is not known from their value
         return Gain(sign * (a - b), None, None, "")
-    half = _z() * math.sqrt((a * (1 - a) + b * (1 - b)) / n)
-    return Gain(sign * (a - b), sign * (a - b) - half, sign * (a - b) + half, "test examples")
+    return Gain(sign * (a - b), *_between(a, b, n), "test examples")
+
+
+def _between(a: float, b: float, n: int) -> tuple[float, float]:
+    """The interval of a difference of two shares of n examples each.
+
+    Each has one right and one wrong example more (A. Agresti, B. Caffo, The American Statistician 54(4), 2000): by plain
+    variances an interval has no width where all or none of a few are right.
+    """
+    a, b = ((share * n + 1) / (n + 2) for share in (a, b))
+    half = _z() * math.sqrt((a * (1 - a) + b * (1 - b)) / (n + 2))
+    return a - b - half, a - b + half
 
 
 def _over_seeds(values: Sequence[float], sequential: bool) -> Gain:
@@ -208,11 +218,12 @@ def _over_seeds(values: Sequence[float], sequential: bool) -> Gain:
 def _mean_of(gains: Sequence[Gain]) -> Gain:
     """The mean gain of clients of one seed: their variances over test examples add up."""
     mean = statistics.fmean(g.mean for g in gains)
-    halves = [g.high - g.mean for g in gains if g.high is not None]
-    if len(halves) < len(gains):
+    ends = [(g.low, g.high) for g in gains if g.low is not None and g.high is not None]
+    if len(ends) < len(gains):
         return Gain(mean, None, None, "")
-    half = math.sqrt(sum(h**2 for h in halves)) / len(gains)
-    return Gain(mean, mean - half, mean + half, "test examples")
+    middle = statistics.fmean((low + high) / 2 for low, high in ends)
+    half = math.sqrt(sum((high - low) ** 2 for low, high in ends)) / 2 / len(gains)
+    return Gain(mean, middle - half, middle + half, "test examples")
 
 
 def _z() -> float:

@@ -111,6 +111,12 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
         raise ConfigError(
             f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
         )
+    for method in experiment.methods:
+        if hook(method.algorithm, "covers_examples") and (scaled := _scaled_by_own(dataset, one_client)):
+            raise ConfigError(
+                f"the noise of {method.label} covers single examples, and {scaled}, so that one example changes all "
+                "others of the client; give numbers that were agreed on, or do not follow from its data"
+            )
     task = make_named_task(experiment.task, dataset, inputs, experiment.metrics)
     check_network(task, dataset.x_train[:2], dataset.y_train[:2])
     count = parameter_count(task.init(Key(0)), task.layout)
@@ -121,6 +127,18 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     share = len(dataset.y_train) / (experiment.split.num_clients or len(dataset.client_names) or 10)
     executor, kind = choose_executor(experiment.runtime, device, count, share)
     return Setup(dataset, task, device, executor, count, kind, inputs)
+
+
+def _scaled_by_own(dataset: Dataset, one_client: bool) -> str:
+    """Say which of a client's inputs are scaled or filled by numbers of its own examples; empty if none are."""
+    if one_client and dataset.inputs.kind == "images":
+        return "a client's byte images are standardised by their own mean and deviation (floats stay as they are)"
+    raw = dataset.raw
+    for name, values in {} if raw is None else raw.train.items():
+        scale, missing = raw.rules.of(name)
+        if values.dtype.kind == "f" and (scale == "site" or (missing.startswith("site") and np.isnan(values).any())):
+            return f"preprocess scales or fills column {name!r} by each site's own numbers"
+    return ""
 
 
 def named_dataset(task: TaskConfig) -> Dataset:

@@ -103,6 +103,7 @@ class ClientRuntime:
         privacy: Record of noised uploads, across runs; by default in `state`.
         account: Name of the data in that record, which no experiment changes; by default `info.data`.
         columns: Names of its input columns, which it tells its own user where the server refuses them.
+        rounds: Rounds of the experiment, beyond which it answers no step; None knows of no end.
     """
 
     info: ClientInfo
@@ -115,6 +116,7 @@ class ClientRuntime:
     privacy: Path | None = None
     account: str = ""
     columns: tuple[str, ...] = ()
+    rounds: int | None = None
 
     @property
     def client(self) -> ClientId:
@@ -276,6 +278,8 @@ def _run_step(runtime: ClientRuntime, head: StepRequest, parts: tuple[bytes, ...
     now = _AnswerId(context.round, context.attempt, head.hop)
     if context.round < max(context.starts[-1][1], 1) or head.hop < 0:
         raise WireError(f"round {context.round} lies before this server began")
+    if runtime.rounds is not None and context.round > runtime.rounds:
+        raise WireError(f"round {context.round} lies behind the experiment's last, {runtime.rounds}")
     runtime.rules.check_step(head.step)
     if len(parts) != 1 + len(head.moved):
         raise WireError(f"expected a message and {len(head.moved)} values, got {len(parts)} payloads")

@@ -132,6 +132,10 @@ class Wrapper:
         """True if clients' uploads have differentially private noise."""
         return bool(hook(method, "has_dp_noise"))
 
+    def covers_examples(self, method: Any) -> bool:
+        """True if there is noise that covers single examples of a client."""
+        return bool(hook(method, "covers_examples"))
+
     def uses_private_randomness(self, method: Any) -> bool:
         """True if results depend on draws that no one else can repeat."""
         return bool(hook(method, "uses_private_randomness"))
@@ -192,6 +196,11 @@ class Wrapped:
     def has_dp_noise(self) -> bool:
         """True if clients' uploads have differentially private noise."""
         return self.by.has_dp_noise(self.of)
+
+    @property
+    def covers_examples(self) -> bool:
+        """True if there is noise that covers single examples of a client."""
+        return self.by.covers_examples(self.of)
 
     @property
     def uses_private_randomness(self) -> bool:

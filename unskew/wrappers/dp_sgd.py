@@ -289,6 +289,10 @@ class DPSGD(Wrapper):
         """True: nothing else of a client's data may leave it."""
         return True
 
+    def covers_examples(self, method: Any) -> bool:
+        """True if there is noise."""
+        return self.noise_multiplier > 0
+
     def uses_private_randomness(self, method: Any) -> bool:
         """True: clients draw batches and noise of their own."""
         return True
