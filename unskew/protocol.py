@@ -52,7 +52,8 @@ A method whose results depend on draws from `Me.private` or `Me.private_fixed` h
 A method whose noise is differentially private adds an attribute `has_dp_noise` that is True then, and `def
 spending(self, step: str, msg: Any) -> tuple[Spending, ...]`, the cost of the reply to a message: in a deployment each
 client keeps its own account by it, refuses beyond the budget, and reports no metrics.  If it covers single examples and
-not the whole client, it has `covers_examples`, too: it is refused where a client's inputs are scaled by its own examples.
+not the whole client, it also has `covers_examples`, and is refused where a client's inputs are scaled by its own
+examples.
 
 `Hooks` has all of these with what holds for a method that does not define them.
 

@@ -66,8 +66,8 @@ def test_a_gain_over_seeds_is_paired() -> None:
 
 
 def test_with_one_seed_the_interval_is_over_test_examples() -> None:
-    """.8 against .7 of 100, with a right and a wrong one more 81 and 71 of 102: .0980 -+ 1.96 sqrt((.1635 + .2116) / 102),
-    which is .1188."""
+    """.8 against .7 of 100, with a right and a wrong one more 81 and 71 of 102: .0980 -+ .1188, which is
+    1.96 sqrt((.1635 + .2116) / 102)."""
     r = record({"alone": {0: (0.7, 0.7, 0.5)}, "m": {0: (0.8, 0.7, 0.5)}})
     basel = worth.worths(r)[0].clients[0].gain
     assert (basel.mean, basel.high) == pytest.approx((0.1, 0.0980 + 0.1188), abs=1e-4)

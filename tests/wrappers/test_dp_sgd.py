@@ -344,8 +344,10 @@ def test_noise_on_examples_is_refused_where_one_example_scales_the_others() -> N
     """Scaled by a site's own mean, other examples move with one, and the clipped sum by far more than the norm."""
     rng = torch.Generator().manual_seed(0)
     table = {
-        "age": torch.randn(40, generator=rng).tolist(), "sick": [i // 2 % 2 for i in range(40)], "site": ["a", "b"] * 20,
-    }  # fmt: skip
+        "age": torch.randn(40, generator=rng).tolist(),
+        "sick": [i // 2 % 2 for i in range(40)],
+        "site": ["a", "b"] * 20,
+    }
     frame = pytest.importorskip("pandas").DataFrame(table)
     data = {"data": frame, "target": "sick", "client": "site", "rounds": 1, "progress": False}
     noised = us.wrap(us.FedAvg(), DPSGD(noise_multiplier=1.0, share=0.5, delta=0.01))

@@ -3,8 +3,8 @@
 The result of a client is the headline of its own model on its own test data.  A gain is that minus the client's result
 under local-only training in the same run, with the sign turned where lower is better: above zero the client is better
 off.  Its interval is Student's of the paired differences over seeds; where there is one seed, and the headline is a
-share of examples, it is Agresti and Caffo's interval over test examples, as if the two models erred independently, which
-is wide where they err on the same examples.  Neither covers the other's chance, and the words say which one it is.  A client
+share of examples, it is Agresti and Caffo's interval over test examples, as if the two models erred independently, wide
+where they err on the same examples.  Neither covers the other's chance, and the words say which one it is.  A client
 with fewer than `FEWEST` test examples of a class has no interval of its AUROC; if most have so few, nor has the mean,
 unless they are many.
 
@@ -201,8 +201,8 @@ def _gain(pairs: Sequence[tuple[float, float, int]], sign: float, measure: Measu
 def _between(a: float, b: float, n: int) -> tuple[float, float]:
     """The interval of a difference of two shares of n examples each.
 
-    Each has one right and one wrong example more (A. Agresti, B. Caffo, The American Statistician 54(4), 2000): by plain
-    variances an interval has no width where all or none of a few are right.
+    Each has one right and one wrong example more (A. Agresti, B. Caffo, The American Statistician 54(4), 2000): by
+    plain variances an interval has no width where all or none of a few are right.
     """
     a, b = ((share * n + 1) / (n + 2) for share in (a, b))
     half = _z() * math.sqrt((a * (1 - a) + b * (1 - b)) / (n + 2))

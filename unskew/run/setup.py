@@ -133,9 +133,10 @@ def _scaled_by_own(dataset: Dataset, one_client: bool) -> str:
     """Say which of a client's inputs are scaled or filled by numbers of its own examples; empty if none are."""
     if one_client and dataset.inputs.kind == "images":
         return "a client's byte images are standardised by their own mean and deviation (floats stay as they are)"
-    raw = dataset.raw
-    for name, values in {} if raw is None else raw.train.items():
-        scale, missing = raw.rules.of(name)
+    if dataset.raw is None:
+        return ""
+    for name, values in dataset.raw.train.items():
+        scale, missing = dataset.raw.rules.of(name)
         if values.dtype.kind == "f" and (scale == "site" or (missing.startswith("site") and np.isnan(values).any())):
             return f"preprocess scales or fills column {name!r} by each site's own numbers"
     return ""
