@@ -29,6 +29,7 @@ from unskew.data.inputs import (
     raw_table,
     standardised,
 )
+from unskew.data.lengths import check_array
 from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
@@ -296,7 +297,7 @@ def _preprocessed(raw: RawRows, content: Arrays) -> tuple[Arrays, Inputs]:
 
 def _hashable(tables: Mapping[str, RawTable]) -> Arrays:
     return {
-        f"{part} {column}": values if values.dtype.kind == "f" else np.array([v or "" for v in values], np.str_)
+        f"{part} {column}": values if values.dtype.kind == "f" else np.array([v or "" for v in values], object)
         for part, table in tables.items()
         for column, values in table.items()
     }
@@ -312,7 +313,9 @@ def content_of(name: str, arrays: Arrays, targets: Targets = CLASS) -> Arrays:
             continue
         if key.startswith("y_") and not targets.classes:
             content[key] = targets.read(f"{name}: {key}", content[key])
-        elif not (key.startswith("y_") and content[key].dtype.kind == "U" and content[key].ndim == 1):
+        elif key.startswith("y_") and content[key].dtype.kind == "U" and content[key].ndim == 1:
+            check_array(content[key], f"{name}: {key}")
+        else:
             content[key] = _integers(name, key, content[key])
     for key, array in content.items():
         if array.size == 0:
@@ -425,6 +428,7 @@ def names_of(name: str, key: str, arrays: Arrays) -> tuple[str, ...] | None:
     values = arrays[key]
     if values.dtype.kind != "U" or values.ndim != 1 or len(values) == 0:
         raise DataError(f"{name}: {key} must be a list of names, got {values.dtype} of shape {values.shape}")
+    check_array(values, f"{name}: {key}")
     return tuple(str(v) for v in values)
 
 
@@ -543,6 +547,11 @@ def _sha256(arrays: Arrays) -> str:
     digest = hashlib.sha256()
     for key in sorted(arrays):
         array = np.ascontiguousarray(arrays[key])
-        digest.update(f"{key} {array.dtype.str} {array.shape};".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
+        words = array.dtype.kind == "O"
+        dtype = np.dtype((np.str_, max(1, *map(len, array)))) if words else array.dtype
+        digest.update(f"{key} {dtype.str} {array.shape};".encode())
+        # Words in slices: as one array of text, all would be as wide as the longest.
+        for start in range(0, len(array), ROWS) if words else (0,):
+            part = array[start : start + ROWS].astype(dtype) if words else array
+            digest.update(part.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

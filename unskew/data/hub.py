@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.lengths import names_array
 from unskew.errors import DataError, did_you_mean
 
 INSTALL = "pip install 'unskew[hub]'"
@@ -139,12 +140,12 @@ def fetch(reference: Reference) -> HubData:
         )
         content[f"y_{key}"] = _numbers(part, reference.label, names, where, "label")
     if names is not None:
-        content["classes"] = np.array(names, dtype=np.str_)
+        content["classes"] = names_array(names, "classes")
     if reference.domain is not None:
         domains = _names([train], reference.domain, where, "domain")
         content["domain_train"] = _numbers(train, reference.domain, domains, where, "domain")
         if domains is not None:
-            content["domains"] = np.array(domains, dtype=np.str_)
+            content["domains"] = names_array(domains, "domains")
     return HubData(content, reference.text is not None)
 
 

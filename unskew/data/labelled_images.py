@@ -18,6 +18,7 @@ from annotated_types import Ge
 
 from unskew.data import image_folders, own, tables
 from unskew.data.dataset import Dataset
+from unskew.data.lengths import check_words
 from unskew.data.numerals import value_of
 from unskew.data.places import place, rows_at
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, shown
@@ -89,6 +90,8 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
     images = [file for file in _below(root) if image_folders.is_image(file)]
     named = None if options.alone else options.client
     with rows_at(tables.lines_of(kind, table, columns)):
+        for name in filter(None, (options.image, options.target, named, options.patient, options.test)):
+            check_words(words[name], f"column {name!r} of {table.name}")
         files = _files(root, images, words[options.image], f"column {options.image!r} of {table.name}")
         grey, doubts = image_folders.look_at(root, files, options.size)
         clients, names = (None, ()) if named is None else own.owners_of(_numbers(words[named]), named)

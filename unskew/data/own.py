@@ -44,6 +44,7 @@ from unskew.data.inputs import (
     raw_column,
     shared_numbers,
 )
+from unskew.data.lengths import check_words, names_array
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_size, unagreed, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
@@ -187,14 +188,14 @@ def dataset(
     for key, part in parts.items():
         arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if coded else part.y}
     if (names := coded or rows.classes) is not None:
-        arrays["classes"] = np.array(names, np.str_)
+        arrays["classes"] = names_array(names, "classes")
     if rows.clients is not None:
         # A client with test rows only is known by name, so that it can be refused by it.
         later = held_out.client_names if held_out is not None and own_test else ()
         clients = (*rows.client_names, *(c for c in later if c not in rows.client_names))
         number = {client_name: i for i, client_name in enumerate(clients)}
         arrays["client_train"] = np.array([number[c] for c in rows.clients], np.int64)
-        arrays["clients"] = np.array(clients, np.str_)
+        arrays["clients"] = names_array(clients, "clients")
         if held_out is not None and own_test:
             if held_out.clients is None:
                 raise DataError(
@@ -447,6 +448,8 @@ def _labels(values: Any, place: str) -> _Array:
     if isinstance(values, torch.Tensor):
         labels = _array(values, place)
     else:
+        if isinstance(values, list | tuple):
+            check_words(values, place)
         labels = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -472,6 +475,7 @@ def _classes_of(name: str, labels: _Array) -> _Array:
                 "task is regression"
             )
     words = [isinstance(label, str | bool) for label in plain]
+    check_words(plain, name)
     if any(words) and not all(words):
         raise DataError(f"{name}: some labels are words and some are numbers; make them all one or the other")
     return np.array([str(label) for label in plain]) if any(words) else np.array([int(v) for v in plain], np.int64)
@@ -573,7 +577,12 @@ def client_arrays(data: Mapping[Any, Any]) -> dict[str, _Array] | None:
     owners = np.array([number[name] for name in rows.clients or ()], np.int64)
     plain = rows.y.dtype.kind in "biu"
     y = rows.y if plain or rows.y.dtype.kind == "f" else _classes_of(rows.name, rows.y)
-    return {"x_train": rows.x, "y_train": y, "client_train": owners, "clients": np.array(rows.client_names, np.str_)}
+    return {
+        "x_train": rows.x,
+        "y_train": y,
+        "client_train": owners,
+        "clients": names_array(rows.client_names, "clients"),
+    }
 
 
 def _check_alike(first: str, of_first: tuple[_Array, _Array], name: str, of_name: tuple[_Array, _Array]) -> None:
@@ -638,6 +647,7 @@ def _of_table(
     if raw:
         table = {str(column): raw_column(frame[column], column) for column in columns}
         for column, values in table.items():
+            check_words(values, f"column {column!r}")
             check_size(values, column)
         return Examples("dataframe", np.arange(len(labels)), labels, clients, names, columns=columns, table=table)
     return Examples("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
@@ -697,6 +707,7 @@ def owners_of(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str,
     for i, value in enumerate(values):
         if is_gap(value) or not isinstance(value, str | int | float) or not str(value).strip():
             raise DataError(f"column {column!r} names no client in {place(i)}; fill it, or leave the row out")
+    check_words(values, f"column {column!r}")
     distinct = set(values)
     ordered = sorted(distinct) if not any(isinstance(v, str) for v in distinct) else sorted(distinct, key=str)
     return [str(value) for value in values], tuple(str(value) for value in ordered)
@@ -747,6 +758,7 @@ def _of_torch(data: Any) -> Examples:
             )
     if not inputs:
         raise DataError(f"{type(data).__name__} holds no examples, at least 1 is needed")
+    check_words(labels, type(data).__name__)
     names = getattr(data, "classes", getattr(getattr(data, "dataset", None), "classes", None))
     classes = tuple(map(str, names)) if isinstance(names, list | tuple) and names else None
     return Examples(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
@@ -784,6 +796,8 @@ def _of_hugging_face(
         x: _Array = hub.images(part[images[0]], None, "data", images[0])
     elif raw:
         table = {name: raw_column(np.array(list(part[name]), object), name) for name in left}
+        for name, values in table.items():
+            check_words(values, f"column {name!r}")
         x = np.arange(len(part[left[0]]))
     else:
         x = np.column_stack([_measurement(np.array(list(part[name]), object), name) for name in left])

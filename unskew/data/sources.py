@@ -56,6 +56,7 @@ from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs
+from unskew.data.lengths import names_array
 from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.text import tokens, vocabulary
@@ -567,7 +568,7 @@ def _folder(folder: Path) -> _Arrays:
                 lines = path.read_text(encoding="utf-8").splitlines()
             except (OSError, UnicodeDecodeError) as error:
                 raise _corrupt(path, error) from error
-            arrays[key] = np.array([line.strip() for line in lines if line.strip()], dtype=np.str_)
+            arrays[key] = names_array([line.strip() for line in lines if line.strip()], str(path))
     return arrays
 
 

@@ -23,6 +23,7 @@ from unskew import machine
 from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import GAPS, gap_numbers, raw_column
+from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import ANY, BETWEEN, Decimal, Notation, Thousands, declared, refused, value_of
 from unskew.data.places import Place, by_number, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
@@ -293,6 +294,7 @@ def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, 
             # A kilobyte can hold a column of a billion equal values; the footer has their number.
             rows = int(polars.scan_parquet(path, glob=False).select(polars.len()).collect().item())
             machine.require_room(8 * rows * len(polars.read_parquet_schema(path)), path)
+            _check_words(polars.scan_parquet(path, glob=False), kind, path, options, any_length=unnamed)
             frame = polars.read_parquet(path, glob=False)
         else:
             frame = polars.read_csv(
@@ -322,10 +324,44 @@ def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, 
             f"{path} has a column without a name, such as the row numbers that pandas writes; name it, or leave it out "
             "with leave_out = ['']"
         )
+    if head is not None and not unnamed:
+        _check_words(frame.lazy(), kind, path, options)
     if head is not None and not as_words:
         frame = _dated(frame, path)
     wide = [name for name, of in frame.schema.items() if isinstance(of, polars.Decimal) or of == polars.Int128]
     return frame.with_columns(polars.col(name).cast(polars.Float64) for name in wide)  # NumPy has no such numbers
+
+
+def _check_words(frame: Any, kind: str, path: Path, options: TableOptions, any_length: bool = False) -> None:
+    """Refuse a column with a word that is too long, and words that have no room in memory.
+
+    Equal words are one in Parquet and in Polars, and each a text of its own in Python.
+
+    Args:
+        frame: The table, lazy.
+        kind, path, options: What is read.
+        any_length: Words may be long.
+
+    Raises:
+        DataError: Naming the first column's first row with such a word.
+    """
+    polars = _polars()
+    schema = {name: of for name, of in frame.collect_schema().items() if name not in options.leave_out}
+    lengths = {name: polars.col(name).bin.size() for name, of in schema.items() if of == polars.Binary}
+    for name, of in schema.items():
+        if of in (polars.String, polars.Categorical, polars.Enum):
+            lengths[name] = polars.col(name).cast(polars.String).str.len_chars()
+    found = {
+        name: frame.select(most=length.max(), row=length.arg_max(), total=length.cast(polars.Int64).sum())
+        .collect()
+        .row(0, named=True)
+        for name, length in lengths.items()
+    }
+    for name, of_column in found.items():
+        if not any_length and (of_column["most"] or 0) > LONGEST:
+            with rows_at(lines_of(kind, path, options)):
+                raise too_long(f"{path}: column {name!r}", of_column["most"], of_column["row"])
+    machine.require_room(sum(of_column["total"] for of_column in found.values()), path)
 
 
 def _dated(frame: Any, path: Path) -> Any:

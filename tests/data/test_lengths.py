@@ -1,0 +1,146 @@
+"""Words too long to be labels, names or categories, which would make every other word of a column as wide."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unskew import machine
+from unskew.data import own
+from unskew.data.arrays import _hashable, _sha256
+from unskew.data.lengths import LONGEST
+from unskew.data.preprocess import Preprocess
+from unskew.data.sources import load
+from unskew.errors import DataError
+
+pytest.importorskip("polars")
+LONG = "L" * (LONGEST + 1)
+OPTIONS = {"target": "y", "client": "site"}
+
+
+def columns(rows: int = 60, **odd: str) -> dict[str, list[Any]]:
+    """A table whose row 3 holds the words of `odd`."""
+    table: dict[str, list[Any]] = {
+        "a": [i % 7 for i in range(rows)],
+        "word": ["no", "yes"] * (rows // 2),
+        "y": ["x", "x", "z", "z"] * (rows // 4),
+        "site": ["s", "t"] * (rows // 2),
+    }
+    for column, word in odd.items():
+        table[column][3] = word
+    return table
+
+
+@pytest.mark.parametrize("column", ["word", "y", "site"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_word_of_a_table_that_is_too_long_is_refused_by_its_place(kind: str, column: str, tmp_path: Path) -> None:
+    import polars
+
+    path = tmp_path / f"t.{kind}"
+    frame = polars.DataFrame(columns(**{column: LONG}))
+    frame.write_csv(path) if kind == "csv" else frame.write_parquet(path)
+    row = "line 5" if kind == "csv" else "row 3"
+    with pytest.raises(DataError, match=rf"column '{column}' holds a text of 1,001 characters in {row}, and .* 1,000;"):
+        load(f"{kind}:{path}", options=OPTIONS, preprocess=Preprocess())
+    if column == "word":
+        assert len(load(f"{kind}:{path}", options={**OPTIONS, "leave_out": ["word"]}).y_train) == 48
+
+
+@pytest.mark.parametrize("column", ["word", "y", "site"])
+def test_a_word_of_a_dataframe_that_is_too_long_is_refused_by_its_row(column: str) -> None:
+    import pandas
+
+    frame = pandas.DataFrame(columns(**{column: LONG}))
+    with pytest.raises(DataError, match=r"holds a text of 1,001 characters in row 3"):
+        own.dataset(frame, target="y", client="site", preprocess=Preprocess())
+
+
+def test_labels_and_names_of_arrays_that_are_too_long_are_refused(tmp_path: Path) -> None:
+    x, y = np.zeros((4, 2), np.float32), np.array(["a", "b", "a", LONG])
+    for arrays, which in (
+        ({"y_train": y}, "y_train[3]"),
+        ({"y_train": np.arange(4) % 2, "classes": np.array(["a", LONG])}, "classes[1]"),
+    ):
+        np.savez(tmp_path / "a.npz", x_train=x, **arrays)
+        with pytest.raises(DataError) as refused:
+            load(f"npz:{tmp_path / 'a.npz'}")
+        assert f"{which} has 1,001 characters" in str(refused.value)
+    with pytest.raises(DataError, match="holds a text of 1,001 characters in row 3"):
+        own.dataset((x, y.tolist()))
+    with pytest.raises(DataError, match=r"clients\[1\] has 1,001 characters"):
+        own.dataset({"a": (x, [0, 1, 0, 1]), LONG: (x, [0, 1, 0, 1])})
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    np.save(folder / "x_train.npy", x)
+    np.save(folder / "y_train.npy", np.arange(4) % 2)
+    (folder / "classes.txt").write_text(f"a\n{LONG}\n")
+    with pytest.raises(DataError, match=r"classes\.txt\[1\] has 1,001 characters"):
+        load(f"folder:{folder}")
+
+
+def test_a_word_as_long_as_allowed_is_read(tmp_path: Path) -> None:
+    import polars
+
+    path = tmp_path / "t.parquet"
+    polars.DataFrame(columns(word=LONG[1:])).write_parquet(path)
+    assert len(load(f"parquet:{path}", options=OPTIONS, preprocess=Preprocess()).y_train) == 60
+
+
+def test_words_that_take_more_than_there_is_room_for_are_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import polars
+
+    path = tmp_path / "t.parquet"
+    polars.DataFrame({**columns(4000), "word": ["N" * LONGEST] * 4000}).write_parquet(path)
+    assert path.stat().st_size < 10**5
+    monkeypatch.setattr(machine, "available", lambda: 10**6)
+    monkeypatch.setattr(polars, "read_parquet", lambda *a, **k: pytest.fail("the table was read"))
+    with pytest.raises(DataError, match=r"t\.parquet holds .* GB when it is unpacked"):
+        load(f"parquet:{path}", options=OPTIONS, preprocess=Preprocess())
+
+
+READ = """
+import resource, sys
+import polars
+from unskew.data.preprocess import Preprocess
+from unskew.data.sources import load
+from unskew.errors import DataError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    load(sys.argv[1], options={"target": "y", "client": "site"}, preprocess=Preprocess())
+except DataError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_refusing_long_words_takes_little_memory(kind: str, tmp_path: Path) -> None:
+    """Two gigabytes, were words as wide as the longest: 500 labels of a million, or 20,000 words of 100,000."""
+    import polars
+
+    path = tmp_path / f"t.{kind}"
+    if kind == "csv":
+        polars.DataFrame(columns(500, y="L" * 10**6)).write_csv(path)
+    else:
+        polars.DataFrame({**columns(20_000), "word": ["N" * 10**5] * 20_000}).write_parquet(path)
+    unit = 1 if sys.platform == "darwin" else 1024
+    said = subprocess.run([sys.executable, "-c", READ, f"{kind}:{path}"], capture_output=True, text=True, timeout=120)
+    assert int(said.stdout) * unit < 300e6, said.stderr
+
+
+def test_words_are_hashed_as_one_array_of_text_would_be() -> None:
+    words = np.array(["a", None, "längeres Wort", "", "x" * 40, "\U0001f600"] * 2000, object)
+    as_text = np.array([word or "" for word in words], np.str_)
+    assert _sha256(_hashable({"train": {"word": words}})) == _sha256({"train word": as_text})
+    none = np.array([None, None], object)
+    assert _sha256(_hashable({"train": {"word": none}})) == _sha256({"train word": np.array(["", ""])})
+
+
+def test_the_hospitals_keep_their_hash() -> None:
+    path = Path(__file__).parents[2] / "examples" / "hospitals.csv"
+    data = load(f"csv:{path}", options={"target": "diagnosis", "client": "hospital"}, preprocess=Preprocess())
+    assert data.sha256 == "eae64b7be1090bac92ef188c8f7fc083b8679ae39efa86d0102d2039cf7b4a2b"
