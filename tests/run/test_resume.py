@@ -679,6 +679,34 @@ def test_a_link_in_a_run_from_elsewhere_is_not_written_through(stopped: Path, tm
     assert target.read_bytes() == mine
 
 
+@pytest.mark.parametrize("name", ["models", "checkpoints", "checksums", "clients", "tensorboard", "tensorboard/fedavg"])
+def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_removed(
+    stopped: Path, tmp_path: Path, name: str
+) -> None:
+    """A run from elsewhere would write its models there, and remove what is called like one of them."""
+    place, target = stopped / name, tmp_path / "mine"
+    shutil.rmtree(place, ignore_errors=True)
+    target.mkdir()
+    for file in ("task.json", "fedavg-seed0.clients.safetensors"):
+        (target / file).write_text("mine")
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(target)
+    before = sorted(p.name for p in stopped.iterdir())
+    with pytest.raises(RunError, match=rf"{name} is a symbolic link, which no run writes"):
+        loop.resume(stopped)
+    assert {p.name: p.read_text() for p in target.iterdir()} == {
+        "task.json": "mine",
+        "fedavg-seed0.clients.safetensors": "mine",
+    }
+    assert sorted(p.name for p in stopped.iterdir()) == before
+
+
+def test_a_run_that_is_reached_by_a_link_goes_on(stopped: Path, unstopped: dict[str, Any]) -> None:
+    latest = stopped.with_name("latest")
+    latest.symlink_to(stopped)
+    assert contents(loop.resume(latest).folder) == unstopped
+
+
 def test_checksums_that_were_lost_are_made_again(stopped: Path, unstopped: dict[str, Any]) -> None:
     shutil.rmtree(stopped / "checksums")
     assert contents(loop.resume(stopped).folder) == unstopped

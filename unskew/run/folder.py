@@ -40,6 +40,7 @@ from typing import IO, Any
 from unskew.errors import RunError
 from unskew.files import appendable, rename_folder, sync_folder, write_atomically
 from unskew.lock import lock, lockable
+from unskew.record import columns
 from unskew.record.logs import lines, read_text, refusal
 from unskew.record.logs import rows as rows_of
 
@@ -47,6 +48,8 @@ LOGS = ("metrics", "ledger", "failures", "work", "info")
 # Created with the first row: not every run has one.
 RARE = ("network",)
 DOCUMENTS = ("run.json", "partition.json")
+FOLDERS = ("models", "checkpoints", "checksums", columns.FOLDER, "tensorboard")
+"""Folders in a run's folder that a run writes to."""
 PIECE = 1 << 20
 """Bytes of a log that are read at a time."""
 
@@ -92,6 +95,23 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> N
         ) from None
     finally:
         remove(temporary)
+
+
+def require_own_folders(folder: Path) -> None:
+    """Refuse a run's folder from elsewhere that has links to other folders in it, before anything is written to them.
+
+    Raises:
+        RunError: Naming the first link.
+    """
+    for name in FOLDERS:
+        # What is below counts, too: trackers have a folder for each method.  `os.walk` follows no links.
+        below = (Path(at) / part for at, parts, _ in os.walk(folder / name) for part in parts)
+        for path in itertools.chain((folder / name,), below):
+            if path.is_symlink():
+                raise RunError(
+                    f"{path} is a symbolic link, which no run writes, and the run would write where it leads; put the "
+                    "folder itself there, or start a new run"
+                )
 
 
 def require_own(folder: Path, what: str, marks: Collection[str]) -> None:
