@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unskew.files import PRIVATE, write_atomically
+from unskew.files import PRIVATE, appendable, read_bytes, readable, write_atomically
 from unskew.lock import lock, lockable
 
 
@@ -99,3 +99,27 @@ def test_a_pipe_in_the_place_of_a_lock_does_not_keep_anyone_waiting(tmp_path: Pa
     os.mkfifo(tmp_path / ".lock")
     with pytest.raises(OSError, match="No such device"):
         lockable(tmp_path / ".lock")
+
+
+@pytest.mark.parametrize("kind", ["link", "device", "pipe", "folder"])
+def test_of_a_folder_from_elsewhere_only_regular_files_are_opened(kind: str, tmp_path: Path) -> None:
+    """A link may lead to a secret, a device has no end, and opening a pipe waits for somebody at its other end."""
+    path = tmp_path / "ledger.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else "/etc/hostname")
+    for use in (readable, read_bytes, appendable):
+        with pytest.raises(
+            OSError, match=r"symbolic links|a folder or a device, not a file|Is a directory|No such device"
+        ):
+            use(path)
+
+
+def test_a_file_larger_than_it_may_be_is_not_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="more than 4 bytes"):
+        read_bytes(tmp_path / "file", 4)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import IO, Any
 
 Content = bytes | str | Iterable[bytes | memoryview]
 """A file's content, whole or in pieces; text becomes UTF-8."""
+LINK = "symbolic links are not followed here"
 PRIVATE = 0o600
 """Permissions of a file that only its owner may read."""
 
@@ -56,9 +58,57 @@ def appendable(path: Path) -> IO[bytes]:
     """Open a file to append to it; it is made if it is missing, and may be no link: its folder may be somebody else's.
 
     Raises:
-        OSError: If it cannot be opened, or is a link.
+        OSError: If it cannot be opened, or is a link or a device.
     """
-    return open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+    return open(path, "ab", opener=_open_regular)
+
+
+def readable(path: Path) -> IO[bytes]:
+    """Open a file of a folder that may be somebody else's, to read it.
+
+    A link could lead to a secret that is then shown, a device has no end, and a pipe keeps its reader waiting.
+
+    Raises:
+        OSError: If it cannot be opened, or is a link or a device.
+    """
+    return open(path, "rb", opener=_open_regular)
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The content of a file of a folder that may be somebody else's, of at most so many bytes.
+
+    Raises:
+        OSError: As of `readable`, or if there is more in it.
+    """
+    with readable(path) as f:
+        content = f.read() if most is None else f.read(most + 1)
+    if most is not None and len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    return content
+
+
+def own_folder(path: Path) -> Path:
+    """A folder in a folder that may be somebody else's, whose files are about to be read.
+
+    Raises:
+        OSError: If it is a link.
+    """
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, LINK, str(path))
+    return path
+
+
+def _open_regular(name: str, flags: int) -> int:
+    try:
+        fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            error.strerror = LINK
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is a folder or a device, not a file", name)
+    return fd
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:

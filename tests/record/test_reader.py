@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from unskew.errors import RunError
+from unskew.record import logs
 from unskew.record.logs import METRICS, RunCard, document
 from unskew.record.reader import read
 
@@ -134,3 +136,37 @@ def test_a_number_that_is_too_long_is_refused_by_its_line(digits: int, why: str,
     (tmp_path / "run.json").write_text(f'{{"parameters": {"1" * digits}}}')
     with pytest.raises(RunError, match=r"run\.json: (not JSON \(Exceeds|run is required)"):
         document(tmp_path / "run.json", RunCard)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "run.json", "summary.json", "metrics.jsonl", "ledger.jsonl"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_file_of_a_run_that_is_a_link_or_a_pipe_is_refused(name: str, kind: str, tmp_path: Path) -> None:
+    """The report of a run from elsewhere would show the secret, and a pipe would keep it waiting."""
+    folder = make_run(tmp_path)
+    path, secret = folder / name, tmp_path / "secret"
+    path.rename(secret)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(secret)
+    of_a_run_under_way = kind == "pipe" and name == "summary.json"  # which has no such file
+    with pytest.raises(RunError, match=rf"{name}.* (cannot be read|is missing)|has no {name}"):
+        document(path, dict) if of_a_run_under_way else read(folder)
+
+
+def test_a_run_that_is_reached_by_a_link_is_read(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    (tmp_path / "latest").symlink_to(folder)
+    assert read(tmp_path / "latest").series == read(folder).series
+
+
+def test_documents_and_rows_have_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path)
+    monkeypatch.setattr(logs, "LONGEST", 100_000)
+    with (folder / "info.jsonl").open("a") as f:
+        f.write(" " * 100_001)
+    with pytest.raises(RunError, match=r"info\.jsonl, line \d+: it has more than 100,000 bytes"):
+        read(folder)
+    monkeypatch.setattr(logs, "LARGE", 10)
+    with pytest.raises(RunError, match=r"run\.json cannot be read: it has more than 10 bytes; restore it"):
+        read(folder)

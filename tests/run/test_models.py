@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -481,3 +482,19 @@ def test_every_network_can_be_measured_without_memory(name: str) -> None:
         }
         return
     raise AssertionError(f"no shape fits {name}")
+
+
+# ---------------------------------------------------------------- files from elsewhere
+@pytest.mark.parametrize("name", ["task.json", "fedper-seed0.json", "fedper-seed0.safetensors", ""])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: str, run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    path = copy / "models" / name
+    path.rename(tmp_path / "elsewhere")
+    if kind == "link" or not name:
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(RunError, match=r"read.* (symbolic links are not followed|not a file)|symbolic links"):
+        load_model(copy, "fedper")

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.errors import RunError
-from unskew.files import write_atomically
-from unskew.record.logs import refusal
+from unskew.files import own_folder, readable, write_atomically
+from unskew.record.logs import refusal, unreadable
 
 Array = npt.NDArray[Any]
 FOLDER = "clients"
@@ -89,7 +89,7 @@ def read(path: Path, kinds: Mapping[str, str], optional: bool = False) -> dict[s
     """
     try:
         # Opened here: np.load leaves its own handle open when the archive is broken.
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        with readable(path) as file, zipfile.ZipFile(file) as archive:
             there = set(archive.namelist())
             wanted = [name for name in kinds if not optional or f"{name}.npy" in there]
             columns = {name: _member(archive, name) for name in wanted}
@@ -138,7 +138,11 @@ def client_columns(folder: Path) -> Iterator[ClientColumns]:
     Raises:
         RunError: If a file is not as a run writes it.
     """
-    for path in sorted((folder / FOLDER).glob("*.npz")):
+    try:
+        files = sorted(own_folder(folder / FOLDER).glob("*.npz"))
+    except OSError as error:
+        raise unreadable(folder / FOLDER, error) from None
+    for path in files:
         head = read(path, {"method": "U", "seed": "i", "round": "i", "metrics": "U"})
         if any(head[name].shape != () for name in ("method", "seed", "round")) or head["metrics"].ndim != 1:
             raise refusal(path, None, "method, seed and round must be one each, and metrics a list")

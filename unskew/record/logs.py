@@ -5,6 +5,7 @@ that differs from what a run writes is refused by file, line and field.  Rows ar
 ledger has millions of them, and pydantic reads these faster than `json.loads` reads any.
 """
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,11 +18,17 @@ from typing_extensions import TypedDict
 
 from unskew import schema
 from unskew.errors import RunError
+from unskew.files import read_bytes, readable
 from unskew.info import Count, Finite, adapter
 from unskew.ledger import Kind
 from unskew.tasks.measure import Direction
 
 SCHEMA = 1
+
+LARGE, LARGEST = 1 << 26, {"partition.json": 1 << 30}
+"""Bytes that a document may have, and those that may have more: one lists the examples of each client."""
+LONGEST = 1 << 28
+"""Bytes that a row of a log may have: a method may report on each pair of clients."""
 
 Bound = Literal["lower", "pooled"]
 
@@ -154,7 +161,7 @@ class RowLog(Generic[T]):
 
     def fresh(self, folder: Path, start: int) -> tuple[list[T], int]:
         """The complete rows from byte `start` on, and the byte where the next begins."""
-        with self.file(folder).open("rb") as file:
+        with readable(self.file(folder)) as file:
             file.seek(start)
             complete = file.read().rpartition(b"\n")[0]
         rows = [adapter(self.row).validate_json(line, strict=True) for line in complete.splitlines()]
@@ -378,14 +385,24 @@ class _Versioned(TypedDict):
 
 # ---------------------------------------------------------------- reading
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a log with their numbers, from 1; none if there is no such file."""
-    if not path.exists():
-        return
+    """The lines of a log with their numbers, from 1; none if there is no such file.
+
+    Raises:
+        RunError: If it cannot be read, or has a line of more than `LONGEST` bytes.
+    """
     try:
-        with path.open("rb") as file:
-            yield from enumerate(file, start=1)
+        with readable(path) as file:
+            for number in itertools.count(1):
+                line = file.readline(LONGEST + 1)
+                if len(line) > LONGEST:
+                    raise refusal(path, number, f"it has more than {LONGEST:,} bytes")
+                if not line:
+                    return
+                yield number, line
+    except FileNotFoundError:
+        return
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+        raise unreadable(path, error) from None
 
 
 def read_text(path: Path) -> str:
@@ -395,9 +412,15 @@ def read_text(path: Path) -> str:
         RunError: If it cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path, LARGEST.get(path.name, LARGE)).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: Path, error: OSError | UnicodeDecodeError) -> RunError:
+    """The error for a file that cannot be read."""
+    why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    return RunError(f"{path} cannot be read: {why or error}; restore it or run again")
 
 
 def refusal(path: Path, line: int | None, what: str) -> RunError:

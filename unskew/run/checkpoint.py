@@ -17,7 +17,7 @@ import pydantic
 
 from unskew import wire
 from unskew.errors import RunError, WireError
-from unskew.files import sync_folder, write_synced
+from unskew.files import read_bytes, sync_folder, write_synced
 from unskew.protocol import ClientId
 from unskew.run.folder import LogMark, explained, remove
 
@@ -86,7 +86,7 @@ class Saved:
 
     def _decode(self, name: str, of: Any) -> Any:
         try:
-            return wire.decode((self.path / name).read_bytes(), of)
+            return wire.decode(read_bytes(self.path / name), of)
         except WireError as error:
             raise RunError(f"{self.path / name} does not fit the method that runs now: {error}") from None
 
@@ -201,7 +201,7 @@ def _object(path: Path, name: str, sha256: str | None = None) -> dict[str, Any]:
 
 def _content(path: Path, name: str, sha256: str | None) -> bytes:
     try:
-        data = (path / name).read_bytes()
+        data = read_bytes(path / name)
     except OSError as error:
         raise RunError(f"checkpoint {path} lacks {name} ({error.strerror})") from None
     actual = hashlib.sha256(data).hexdigest()

@@ -32,16 +32,16 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from unskew.errors import RunError
-from unskew.files import appendable, rename_folder, sync_folder, write_atomically
+from unskew.files import appendable, read_bytes, readable, rename_folder, sync_folder, write_atomically
 from unskew.lock import lock, lockable
 from unskew.record import columns
-from unskew.record.logs import lines, read_text, refusal
+from unskew.record.logs import LARGE, LARGEST, lines, read_text, refusal, unreadable
 from unskew.record.logs import rows as rows_of
 
 LOGS = ("metrics", "ledger", "failures", "work", "info")
@@ -100,6 +100,8 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> N
 def require_own_folders(folder: Path) -> None:
     """Refuse a run's folder from elsewhere that has links to other folders in it, before anything is written to them.
 
+    Nor may its configuration be a link, as that of a user may: it is read like one.
+
     Raises:
         RunError: Naming the first link.
     """
@@ -112,6 +114,12 @@ def require_own_folders(folder: Path) -> None:
                     f"{path} is a symbolic link, which no run writes, and the run would write where it leads; put the "
                     "folder itself there, or start a new run"
                 )
+    try:
+        readable(folder / "config.toml").close()
+    except FileNotFoundError:
+        pass  # its reader says so
+    except OSError as error:
+        raise unreadable(folder / "config.toml", error) from None
 
 
 def require_own(folder: Path, what: str, marks: Collection[str]) -> None:
@@ -185,7 +193,7 @@ class _Log:
         if sums.exists() and sums.stat().st_size < 4 * rows:  # they are not synced: a power cut may have cost some
             sums.unlink()
         if not sums.exists() and rows:
-            with self.path.open("rb") as f, appendable(sums) as of_rows:
+            with readable(self.path) as f, appendable(sums) as of_rows:
                 of_rows.write(_row_sums(itertools.islice(f, rows)))
         self.file = appendable(self.path)
         try:
@@ -226,9 +234,15 @@ def _verified(path: Path, sums: Path, mark: LogMark) -> "tuple[hashlib._Hash, in
         RunError: If the log is shorter, or differs from what was written, naming the first line that does.
     """
     actual, rows, left = hashlib.sha256(), 0, mark.bytes
-    have = path.stat().st_size if path.exists() else 0
-    if have >= mark.bytes:
-        with path.open("rb") if have else nullcontext(io.BytesIO()) as f:
+    try:
+        have = path.stat(follow_symlinks=False).st_size
+        opened = readable(path)
+    except FileNotFoundError:
+        have, opened = 0, io.BytesIO()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    with opened as f:
+        if have >= mark.bytes:
             while left and (piece := f.read(min(left, PIECE))):
                 actual.update(piece)
                 rows, left = rows + piece.count(b"\n"), left - len(piece)
@@ -248,7 +262,7 @@ def _verified(path: Path, sums: Path, mark: LogMark) -> "tuple[hashlib._Hash, in
 def _first_changed_line(path: Path, sums: Path) -> int | None:
     """The first line of a log whose checksum is another than when it was written; None if that cannot be told."""
     try:
-        written = array("I", sums.read_bytes()[: sums.stat().st_size // 4 * 4])
+        written = array("I", read_bytes(sums)[: sums.stat().st_size // 4 * 4])
     except OSError:
         return None
     numbered = itertools.zip_longest((crc for crc in written), (zlib.crc32(line) for _, line in lines(path)))
@@ -341,10 +355,12 @@ def read_json(path: Path) -> dict[str, Any]:
         RunError: If it is missing, or not a JSON object.
     """
     try:
-        value = json.loads(path.read_text("utf-8"))
+        value = json.loads(read_bytes(path, LARGEST.get(path.name, LARGE)))
     except FileNotFoundError:
         raise RunError(f"{path.parent} is not a run folder: it has no {path.name}") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, RecursionError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):
         raise RunError(f"{path} holds no JSON object; it was changed by another program")

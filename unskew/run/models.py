@@ -35,13 +35,16 @@ from unskew.data.inputs import Inputs
 from unskew.data.numerals import is_number
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
-from unskew.files import write_atomically
+from unskew.files import own_folder, read_bytes, readable, write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId, Layout
+from unskew.record.logs import unreadable
 from unskew.tree import Params
 from unskew.words import counted, some
 
 TASK = "task.json"
+LARGEST_CARD = 1 << 30
+"""Bytes that a description of models may have: each of very many clients may have tensors of its own."""
 PIECE = 1 << 24
 """Bytes that are copied at a time."""
 
@@ -428,7 +431,11 @@ def cells(folder: Path) -> list[tuple[str, int]]:
     Raises:
         RunError: If it has none.
     """
-    parts = (p.name.removesuffix(".json").rpartition("-seed") for p in (folder / "models").glob("*-seed*.json"))
+    try:
+        files = list(own_folder(folder / "models").glob("*-seed*.json"))
+    except OSError as error:
+        raise unreadable(folder / "models", error) from None
+    parts = (p.name.removesuffix(".json").rpartition("-seed") for p in files)
     named = sorted((unquote(label), int(seed)) for label, _, seed in parts if seed.isdecimal())
     if not named:
         raise RunError(f"{folder} has no models: they are written when a method is done with a seed")
@@ -529,9 +536,9 @@ def _own_of(cell: CellCard, client: ClientId) -> dict[str, str]:
 
 def _read_card(path: Path, of: type) -> Any:
     try:
-        return pydantic.TypeAdapter(of).validate_json(path.read_bytes())
+        return pydantic.TypeAdapter(of).validate_json(read_bytes(path, LARGEST_CARD))
     except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from None
+        raise unreadable(path, error) from None
     except pydantic.ValidationError as error:
         raise RunError(f"{path} does not describe models: {error.errors()[0]['msg']}") from None
 
@@ -541,6 +548,7 @@ def _read_tensors(path: Path, names: Mapping[str, str]) -> Params:
     if not names:
         return {}
     try:
+        readable(path).close()  # safetensors would follow a link, and wait for a pipe
         with safetensors.safe_open(path, "pt") as file:
             return {layer: file.get_tensor(name) for layer, name in names.items()}
     except (OSError, safetensors.SafetensorError) as error:
