@@ -1,6 +1,8 @@
 """Sites with tables of their own agree on a preprocessing without showing a row, and then prepare rows alike."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -317,3 +319,57 @@ def test_a_client_that_lacks_a_class_is_told_what_the_coordinator_can_do(tmp_pat
     named = written.replace("[task.data_options]", '[task.data_options]\nclasses = ["no", "yes"]')
     (folder / "experiment.toml").write_text(named)
     assert open_client(folder).info.classes == ("no", "yes")
+
+
+def sums_file(folder: Path, site: str, column: str, **of: object) -> str:
+    path = folder / f"{site}.json"
+    path.write_text(json.dumps({column: {"n": 0, "mean": 0.0, "m2": 0.0, "gaps": False, **of}}))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("n", "mean", "says"),
+    [
+        (10**12, 60.0, ["chur says that it has 1,000,000,000,000 of all 1,000,000,000,401 rows"]),
+        (200, 400.0, ["column 'age' has the mean 400 at chur, and 60.5012 (standard deviation 15.0"]),
+        (10**12, -1e30, ["chur says", "column 'age' has the mean -1e+30 at chur"]),
+        (200, 70.0, []),
+    ],
+)
+def test_a_site_that_decides_the_agreed_numbers_is_named_on_stderr(
+    n: int, mean: float, says: list[str], tmp_path: Path
+) -> None:
+    """Before, one site's file decided the numbers of all without a word."""
+    files = [
+        sums_file(tmp_path, "basel", "age", n=200, mean=60.0, m2=200 * 15.0**2),
+        sums_file(tmp_path, "bern", "age", n=201, mean=61.0, m2=200 * 15.0**2),
+        sums_file(tmp_path, "chur", "age", n=n, mean=mean, m2=n * 15.0**2),
+    ]
+    said = subprocess.run([sys.executable, "-m", "unskew", "data", *files], capture_output=True, text=True, check=True)
+    assert "mean = " in said.stdout
+    lines = said.stderr.splitlines()
+    assert [line.startswith("Warning: ") for line in lines] == [True] * len(says)
+    assert all(text in line for text, line in zip(says, lines, strict=True))
+
+
+def test_of_two_sites_one_may_well_have_more_rows(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    basel = sums_file(tmp_path, "basel", "age", n=200, mean=60.0, m2=200 * 15.0**2)
+    bern = sums_file(tmp_path, "bern", "age", n=600, mean=61.0, m2=600 * 15.0**2)
+    unskew(basel, bern)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("odd", ["no\x9b31m", "no\u202e", "\x1b[31m"])
+def test_words_and_names_that_a_terminal_would_obey_are_not_agreed_on(odd: str, tmp_path: Path) -> None:
+    """Before, they stood in the experiment's file as they are, and in the terminal."""
+    basel = sums_file(tmp_path, "basel", "sex", words=["yes", "x"])
+    for column, words in (("sex", [odd, "x"]), (odd, ["yes", "x"])):
+        with pytest.raises(DataError, match=r"^bern: a (word of|column).* is .*, with control characters") as refused:
+            unskew(basel, sums_file(tmp_path, "bern", column, words=words))
+        assert odd not in str(refused.value)
+
+
+def test_words_of_sums_are_no_longer_than_those_of_tables(tmp_path: Path) -> None:
+    basel = sums_file(tmp_path, "basel", "sex", words=["yes"])
+    with pytest.raises(DataError, match=r"^bern: a word of column 'sex' is 'w{40}', of 1,001 characters; correct"):
+        unskew(basel, sums_file(tmp_path, "bern", "sex", words=["w" * 1001]))

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.inputs import Array, Column, Inputs, RawTable, column_variants, is_date, word
+from unskew.data.lengths import LONGEST
 from unskew.data.numerals import is_number
 from unskew.data.places import place
-from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
+from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, obeyed
 from unskew.words import counted, some
 
 Scale = Literal["agreed", "site", "none"]
@@ -35,6 +36,12 @@ LARGEST = float(np.finfo(np.float32).max)
 
 MOST_ROWS = 10**12
 """Training rows that no site has."""
+
+FAR_FROM_OTHERS = 20
+"""Standard deviations of the others' rows from their mean, beyond which a site's mean is hardly in the same unit."""
+
+MOST_OF_ALL, MOST_OF_TWO = 0.5, 0.9
+"""Share of all rows above which one site of several, or of two, is named: it decides what all agree on."""
 
 MANY_NUMBERS = 10
 """Different words, most of them numbers, from which on a column is one of measurements with something else in it."""
@@ -443,6 +450,8 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
 def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule]:
     """The numbers on which sites agree, to be declared in the experiment (`preprocess.columns`).
 
+    A site that has most of all rows, or a mean far from that of the others, is named in a warning.
+
     Raises:
         DataError: If sites have other columns, one has words where another has numbers, or no rows have such sums.
     """
@@ -471,7 +480,45 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
         else:
             together = agreed([ColumnMoments(of.n, of.mean, of.m2) for of in by_site.values()])
             rules[name] = ColumnRule(mean=together.mean, sd=together.sd, gaps=gaps)
+    for doubt in _lopsided(sites):
+        warnings.warn(doubt, DataWarning, stacklevel=2)
     return rules
+
+
+def _lopsided(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
+    """Sentences on a site that decides what is agreed on, and on sites whose means are far from the others'."""
+    rows = {site: max((of.n for of in by_name.values()), default=0) for site, by_name in sites.items()}
+    most, share = max(rows, key=lambda site: rows[site]), MOST_OF_TWO if len(sites) == 2 else MOST_OF_ALL
+    sentences = []
+    if len(sites) > 1 and rows[most] > share * sum(rows.values()):
+        sentences.append(
+            f"{most} says that it has {rows[most]:,} of all {sum(rows.values()):,} rows, so the agreed numbers are "
+            "nearly its own: ask there whether that is right"
+        )
+    for name in next(iter(sites.values())):
+        parts = {
+            site: ColumnMoments(of.n, of.mean, of.m2) for site, by_name in sites.items() if (of := by_name[name]).n
+        }
+        apart = {
+            site: _apart(own, [part for other, part in parts.items() if other != site]) for site, own in parts.items()
+        }
+        site = max(apart, key=lambda one: apart[one], default="")
+        if site and apart[site] > FAR_FROM_OTHERS:
+            others = agreed([part for other, part in parts.items() if other != site])
+            sentences.append(
+                f"column {name!r} has the mean {parts[site].mean:g} at {site}, and {others.mean:g} (standard deviation "
+                f"{others.sd:g}) at the others: is it in the same unit there?"
+            )
+    return sentences
+
+
+def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:
+    """Standard deviations of the others' rows between their mean and a site's own; 0 where they have fewer than two."""
+    together = agreed(others)
+    if together.n < 2:
+        return 0.0
+    # Where the others' rows are all equal, there is no deviation to compare with.
+    return abs(own.mean - together.mean) / (together.sd or max(abs(together.mean), 1.0))
 
 
 def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
@@ -479,6 +526,12 @@ def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
     rows = max((of.n for of in by_name.values() if not of.gaps), default=None)
     for name, of in by_name.items():
         words = of.words or ()
+        for what, text in (("a column's name", name), *((f"a word of column {name!r}", one) for one in words)):
+            if obeyed(text) or len(text) > LONGEST:
+                why = (
+                    "with control characters, which terminals obey" if obeyed(text) else f"of {len(text):,} characters"
+                )
+                raise DataError(f"{site}: {what} is {text[:40]!r}, {why}; correct the table there, and run --sums anew")
         wrong = [
             ("n", f"a number of rows, 0 to {MOST_ROWS:,}", of.n, 0 <= of.n <= MOST_ROWS),
             ("mean", f"a number of size {LARGEST:g} at most", of.mean, abs(of.mean) <= LARGEST),
