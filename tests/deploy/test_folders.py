@@ -80,6 +80,7 @@ def test_the_settings_are_those_that_the_runtime_reads(packed: Path) -> None:
         "max_ratio": 100.0,
         "max_examples": 10_000_000,
         "warn_share": 0.5,
+        "num_clients": 2,
     }
     assert tomllib.loads((packed / "client-1" / "client.toml").read_text()) == {
         "client": 1,

@@ -96,6 +96,12 @@ def test_a_server_is_not_started_with_what_clients_would_refuse(federation: Path
         operate.serve(server, print)
 
 
+def test_a_server_that_waits_for_a_client_that_was_taken_out_is_not_started(federation: Path) -> None:
+    (federation / "server" / "clients" / "0.pub").unlink()
+    with pytest.raises(ConfigError, match="min_clients must be at most 2, the number of keys in clients/, got 3"):
+        operate.check_serving(federation / "server")
+
+
 def test_a_client_is_not_started_towards_another_federation(federation: Path) -> None:
     client = federation / "client-0"
     (client / "node.key").unlink()

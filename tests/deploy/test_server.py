@@ -454,6 +454,31 @@ def test_a_server_knows_nodes_by_their_keys(small: Small, tmp_path: Path) -> Non
         start(tmp_path, grid)
 
 
+@pytest.mark.parametrize(
+    ("out", "settings"),
+    [(1, {"num_clients": 3}), (2, {"num_clients": 3}), (1, {})],  # the last one as an older version packed it
+)
+def test_a_client_that_is_taken_out_leaves_the_others_in(
+    out: int, settings: dict[str, int], small: Small, tmp_path: Path
+) -> None:
+    grid = pack(tmp_path, small("split.num_clients=3"))
+    server = tmp_path / "server"
+    (server / "nodes.json").write_text(json.dumps({str(c): str(100 + c) for c in range(3) if c != out}))
+    with pytest.raises(ConfigError, match=r"min_clients must be at most 2, the number of keys in clients/, got 3"):
+        start(tmp_path, grid)
+    (server / "server.toml").write_text(tomli_w.dumps({"min_clients": 2, "wait_s": 12.0, **settings}))
+    assert (start(tmp_path, grid) / "summary.json").exists()
+    assert f"a node is rejected: it says it is client {out}, its key is not" in (server / "logs/notes.log").read_text()
+
+
+def test_a_client_that_was_not_packed_is_refused_before_the_start(small: Small, tmp_path: Path) -> None:
+    grid = pack(tmp_path, small("split.num_clients=3"))
+    (tmp_path / "server" / "nodes.json").write_text(json.dumps({"0": "100", "2": "102"}))
+    (tmp_path / "server" / "server.toml").write_text(tomli_w.dumps({"min_clients": 2, "num_clients": 2}))
+    with pytest.raises(ConfigError, match=r"num_clients must be above 2, whose key is in clients/, got 2"):
+        start(tmp_path, grid)
+
+
 def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "deployment.json"
     deployment = DeploymentState.open(path, "a")

@@ -654,6 +654,19 @@ def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) 
     assert membership.refused() == [(2, "client 2 had other data when it was met first")]
 
 
+def test_a_client_that_was_taken_out_decides_about_nobody(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    columns = columns_hash([Column("forged")])
+    known = {0: DataIdentity("rows", True, (), columns, ("bytes", "1 x 8 x 8")), 1: DataIdentity("rows", False)}
+    registered = {there.node(c): c for c in range(1, 6)}
+    membership = Membership(
+        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, known
+    )
+    assert list(known) == [1]
+    assert membership._unlike_first(columns_hash([Column("age")])) is None
+    assert membership._unlike_others(2, ("floats", "1 x 8 x 8")) is None
+
+
 def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     there.membership.settle(False, "rows")

@@ -23,7 +23,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ def _pack_server(
     for client, key in enumerate(keys):
         write_atomically(server / "clients" / f"{client}.pub", key)
     write_atomically(server / "experiment.toml", to_toml(experiment))
-    write_atomically(server / "server.toml", tomli_w.dumps(asdict(config)))
+    write_atomically(server / "server.toml", tomli_w.dumps(asdict(replace(config, num_clients=len(keys)))))
     write_address(server, listen)
     install = _install(server, wheel, _extras(experiment, experiment.task.data))
     write_atomically(server / "README.md", _server_readme(experiment, len(keys), reached, install))

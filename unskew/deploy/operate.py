@@ -18,7 +18,7 @@ from unskew.deploy.launch import ClientProcesses, Say, ServerProcesses
 from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.reach import Unreachable
 from unskew.deploy.server import check_evaluated
-from unskew.deploy.settings import Address, ServerConfig, own_state, read_rules, read_settings
+from unskew.deploy.settings import Address, ServerConfig, own_state, packed_clients, read_rules, read_settings
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
 from unskew.files import rename_folder, write_atomically
@@ -97,8 +97,8 @@ def check_serving(folder: Path, read_data: bool = False) -> Address:
     refuse_undeployable(experiment)
     if read_data or folders.not_here(experiment.task.data) is not None:
         run_setup.prepare(experiment)
-    read_settings(folder / "server.toml", ServerConfig)
-    folders.keys(folder)
+    path = folder / "server.toml"
+    packed_clients(path, read_settings(path, ServerConfig), folders.keys(folder))
     check_server(folder)
     reach.check_port(listen)
     return listen

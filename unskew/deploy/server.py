@@ -14,7 +14,7 @@ import torch
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
 from unskew.deploy import folders
 from unskew.deploy.client import divided, split_hash
-from unskew.deploy.settings import ServerConfig, read_settings
+from unskew.deploy.settings import ServerConfig, packed_clients, read_settings
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Method, fingerprint, load
 from unskew.files import write_atomically
@@ -73,7 +73,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
     setup = replace(run_setup.prepare(experiment), executor=EXECUTOR)
     registered = _registered(folder)
-    number = len(registered) if registered else _num_clients(experiment, setup)
+    number = packed_clients(path, config, registered) if registered else _num_clients(experiment, setup)
     if config.min_clients > number:
         raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients} ({path})")
     expected = Expected(

@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -50,6 +51,8 @@ class ServerConfig:
         max_ratio: Largest norm of a reply's model, in multiples of the median of the replies to the same request.
         max_examples: Largest number of training examples that a client may say it has.
         warn_share: Share of a cohort's examples above which the log and the report name the client that has them.
+        num_clients: Number of clients that were packed, whether their keys are still in clients/ or not.  None, in
+            folders of older versions, takes the highest number in clients/ for the last client's.
     """
 
     min_clients: Annotated[int, Ge(1)]
@@ -59,6 +62,7 @@ class ServerConfig:
     max_ratio: Annotated[float, Gt(1.0)] = 100.0
     max_examples: Annotated[int, Ge(1)] = 10_000_000
     warn_share: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.5
+    num_clients: Annotated[int, Ge(1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,30 @@ class ClientConfig:
     thousands: Thousands | None = None
     decimal: Decimal | None = None
     metrics: bool = True
+
+
+def packed_clients(path: Path, config: ServerConfig, registered: Collection[int]) -> int:
+    """Number of clients that a server's folder was packed for; a client that was taken out still counts.
+
+    Args:
+        path: server.toml.
+        config: Settings in it.
+        registered: Numbers of the clients whose keys are in clients/; there is at least one.
+
+    Raises:
+        ConfigError: If such a number is too high, or more clients are waited for than may connect.
+    """
+    number = config.num_clients or max(registered) + 1
+    if max(registered) >= number:
+        raise ConfigError(
+            f"num_clients must be above {max(registered)}, whose key is in clients/, got {number} ({path})"
+        )
+    if config.min_clients > len(registered):
+        raise ConfigError(
+            f"min_clients must be at most {len(registered)}, the number of keys in clients/, got {config.min_clients} "
+            f"({path})"
+        )
+    return number
 
 
 def own_state() -> Path:

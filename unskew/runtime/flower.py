@@ -17,6 +17,7 @@ Folders, written by `unskew.deploy` and read here:
                                      wait_s = 300.0        ... within so many seconds
                                      max_norm = 1e6        largest L2 norm of a reply's tensors
                                      max_ratio = 100.0     largest norm of a reply's model, in medians of the round
+                                     num_clients = 3       clients that were packed, taken out since or not
         nodes.json                   optional: {"0": "node id", ...}, the node that each client's key was registered
                                      for; a node that claims another number, or has no key here, is rejected
         failures.jsonl               written here: clients that were refused, with the reason

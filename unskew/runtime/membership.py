@@ -193,7 +193,8 @@ class Membership:
         run: Random name of the run.
         expected: Properties that clients must have in common.
         registered: Client that each node's key belongs to, if keys were registered; other nodes are then rejected.
-        known: Data of the clients that connected before; those that connect now are added.
+        known: Data of the clients that connected before; those that connect now are added, and those that may not
+            connect any more are dropped.
         note: Called once for every node that is accepted or rejected, with the reason.
         max_examples: Largest number of examples that a client may declare.
         keep: Called with (client, reason) once for every rejected node that gave a client's number.
@@ -213,6 +214,9 @@ class Membership:
         self.transport, self.run, self.expected, self.registered, self.note = transport, run, expected, registered, note
         self.keep = keep
         self.known: dict[ClientId, DataIdentity] = {} if known is None else known
+        if registered is not None:  # the word of a client that was taken out must not decide about the others
+            for client in self.known.keys() - {*registered.values()}:
+                del self.known[client]
         self.max_examples = max_examples
         self.kind: DataIdentity | None = None
         self._examples: Mapping[ClientId, tuple[int, ...]] = {}
