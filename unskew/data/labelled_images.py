@@ -95,7 +95,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         files = _files(root, images, words[options.image], f"column {options.image!r} of {table.name}")
         grey, doubts = image_folders.look_at(root, files, options.size)
         clients, names = (None, ()) if named is None else own.owners_of(_numbers(words[named]), named)
-        rows = own.Examples(
+        rows = own.GivenExamples(
             root.name,
             image_folders.pixels(files, options.size, grey),
             _target(words[options.target]),
@@ -161,7 +161,7 @@ def _target(words: Words) -> npt.NDArray[Any]:
     return np.array(words, object)
 
 
-def _parted(rows: own.Examples, apart: npt.NDArray[np.bool_]) -> own.Examples:
+def _parted(rows: own.GivenExamples, apart: npt.NDArray[np.bool_]) -> own.GivenExamples:
     """The examples that train, with those that are set aside as their test part."""
     return replace(rows.take(np.flatnonzero(~apart)), test=rows.take(np.flatnonzero(apart)))
 

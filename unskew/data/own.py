@@ -61,7 +61,7 @@ _Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class GivenExamples:
     """Examples as they were given, or as another module has read them.
 
     Attributes:
@@ -85,11 +85,11 @@ class Examples:
     client_names: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     columns: tuple[Any, ...] = ()
-    test: "Examples | None" = None
+    test: "GivenExamples | None" = None
     table: RawTable | None = None
     files: Sequence[str] = ()
 
-    def take(self, rows: _Array) -> "Examples":
+    def take(self, rows: _Array) -> "GivenExamples":
         """The examples of these row numbers."""
         clients = None if self.clients is None else [self.clients[i] for i in rows]
         files = [self.files[i] for i in rows] if self.files else ()
@@ -162,7 +162,7 @@ def dataset(
     own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
     if column is not None:
         is_test = truths(column_of(data, column, "test"), column)
-        held_out: Examples | None = rows.take(np.flatnonzero(is_test))
+        held_out: GivenExamples | None = rows.take(np.flatnonzero(is_test))
         rows = rows.take(np.flatnonzero(~is_test))
         tables = None if rows.table is None else {"train": rows.table, "test": rows.table}
     else:
@@ -223,14 +223,14 @@ def dataset(
     return replace(given, doubts=(*given.doubts, *doubts))
 
 
-def _checked(rows: Examples, where: str, targets: Targets, rules: Preprocess | None) -> Examples:
+def _checked(rows: GivenExamples, where: str, targets: Targets, rules: Preprocess | None) -> GivenExamples:
     """The examples with labels as classes, where they are; what is refused is named by its place in the whole table."""
     if rules is not None and rows.table is not None:
         check_gaps(rules, rows.table)
     return replace(rows, y=_classes_of(where, rows.y)) if targets.classes else rows
 
 
-def _check_clients(rows: Examples, column: str | None, fraction: float | None) -> None:
+def _check_clients(rows: GivenExamples, column: str | None, fraction: float | None) -> None:
     """Refuse a column that is not a column of clients."""
     if column is None:
         return
@@ -248,7 +248,7 @@ def _check_clients(rows: Examples, column: str | None, fraction: float | None) -
         )
 
 
-def _doubts(data: Dataset, rows: Examples) -> list[str]:
+def _doubts(data: Dataset, rows: GivenExamples) -> list[str]:
     """Sentences on what may not be meant, in data that a user gave as a table."""
     if not rows.columns or data.inputs.kind != "table":
         return []
@@ -364,7 +364,7 @@ def _rows(
     columns: tuple[Any, ...] = (),
     ignored: str | None = None,
     raw: bool = False,
-) -> Examples:
+) -> GivenExamples:
     """The examples in `data`.
 
     Args:
@@ -373,7 +373,7 @@ def _rows(
         ignored: A column that is no input.
         raw: Keep the columns of a table as they are.
     """
-    if isinstance(data, Examples):
+    if isinstance(data, GivenExamples):
         return data
     if isinstance(data, Mapping) and data and all(hasattr(part, "column_names") for part in data.values()):
         return _of_parts(data, target, client, raw)
@@ -389,7 +389,7 @@ def _rows(
             "clients give {client: (x, y)}"
         )
     if isinstance(data, Dataset):
-        return Examples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
+        return GivenExamples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
     if isinstance(data, Mapping):
         return _of_clients(data)
     if isinstance(data, DataLoader | IterableDataset):
@@ -399,7 +399,7 @@ def _rows(
     if isinstance(data, TorchDataset):
         return _of_torch(data)
     if isinstance(data, tuple | list) and len(data) == 2:
-        return Examples("arrays", *_pair(data, "data"))
+        return GivenExamples("arrays", *_pair(data, "data"))
     raise DataError(f"data must be {FORMS}; got {_kind(data)}")
 
 
@@ -481,7 +481,7 @@ def _classes_of(name: str, labels: _Array) -> _Array:
     return np.array([str(label) for label in plain]) if any(words) else np.array([int(v) for v in plain], np.int64)
 
 
-def _check_target(rows: Examples, column: str, targets: Targets) -> None:
+def _check_target(rows: GivenExamples, column: str, targets: Targets) -> None:
     """Refuse a column of a table that cannot be the target.
 
     Raises:
@@ -519,7 +519,7 @@ def _check_target(rows: Examples, column: str, targets: Targets) -> None:
 
 
 def _code_names(
-    labels: Sequence[_Array], rows: Examples, classes: tuple[str, ...] | None, one_client: bool
+    labels: Sequence[_Array], rows: GivenExamples, classes: tuple[str, ...] | None, one_client: bool
 ) -> tuple[str, ...] | None:
     """Names of a table's classes that are numbers other than 0, 1, ...; None where numbers are the classes' order.
 
@@ -539,7 +539,7 @@ MOST_ALONE = 20
 """Different values of a target up to which they may be classes however few rows each has."""
 
 
-def _of_clients(data: Mapping[Any, Any]) -> Examples:
+def _of_clients(data: Mapping[Any, Any]) -> GivenExamples:
     """Examples from {client: (x, y)}, clients in the order given."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
@@ -559,7 +559,7 @@ def _of_clients(data: Mapping[Any, Any]) -> Examples:
         _check_alike(first, pairs[first], name, pairs[name])
     clients = [name for name, (_, y) in pairs.items() for _ in range(len(y))]
     x, y = (np.concatenate(part) for part in zip(*pairs.values(), strict=True))
-    return Examples("arrays", x, y, clients, tuple(pairs))
+    return GivenExamples("arrays", x, y, clients, tuple(pairs))
 
 
 def client_arrays(data: Mapping[Any, Any]) -> dict[str, _Array] | None:
@@ -630,7 +630,7 @@ def _of_table(
     columns: tuple[Any, ...] = (),
     ignored: str | None = None,
     raw: bool = False,
-) -> Examples:
+) -> GivenExamples:
     """Examples from a DataFrame: every column except the labels and the clients is a measurement."""
     several = list(target) if isinstance(target, tuple | list) else [target]
     for name in several:
@@ -649,8 +649,8 @@ def _of_table(
         for column, values in table.items():
             check_words(values, f"column {column!r}")
             check_size(values, column)
-        return Examples("dataframe", np.arange(len(labels)), labels, clients, names, columns=columns, table=table)
-    return Examples("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
+        return GivenExamples("dataframe", np.arange(len(labels)), labels, clients, names, columns=columns, table=table)
+    return GivenExamples("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
 
 
 def column_of(data: Any, name: str, setting: str) -> list[Any]:
@@ -742,7 +742,7 @@ def _measurement(values: Any, column: object) -> _Array:
 
 
 # ---------------------------------------------------------------- data sets of other libraries
-def _of_torch(data: Any) -> Examples:
+def _of_torch(data: Any) -> GivenExamples:
     """Examples from a torch Dataset of (input, label) pairs; each item is read, and any transform drawn, once."""
     inputs, labels = [], []
     for i in range(len(data)):
@@ -761,10 +761,10 @@ def _of_torch(data: Any) -> Examples:
     check_words(labels, type(data).__name__)
     names = getattr(data, "classes", getattr(getattr(data, "dataset", None), "classes", None))
     classes = tuple(map(str, names)) if isinstance(names, list | tuple) and names else None
-    return Examples(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
+    return GivenExamples(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
 
 
-def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None, raw: bool = False) -> Examples:
+def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None, raw: bool = False) -> GivenExamples:
     """Examples from the parts "train" and "test" of a DatasetDict."""
     if "train" not in parts:
         raise DataError(
@@ -779,7 +779,7 @@ def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None, 
 
 def _of_hugging_face(
     part: Any, target: str | None, client: str | None, ignored: Sequence[str | None] = (), raw: bool = False
-) -> Examples:
+) -> GivenExamples:
     """Examples from a Hugging Face dataset: its image column, or else all its columns of numbers."""
     names = list(part.column_names)
     check_column(names, target, "target", "labels")
@@ -805,7 +805,7 @@ def _of_hugging_face(
     own = getattr((getattr(part, "features", None) or {}).get(target), "names", None)
     labels = np.array(_values(part, target), dtype=object)
     classes = None if own is None else tuple(map(str, own))
-    return Examples("dataset", x, labels, clients, known, classes, () if images else tuple(left), table=table)
+    return GivenExamples("dataset", x, labels, clients, known, classes, () if images else tuple(left), table=table)
 
 
 def _values(part: Any, name: str | None) -> list[Any]:
