@@ -142,7 +142,7 @@ def test_a_number_that_is_too_long_is_refused_by_its_line(digits: int, why: str,
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_file_of_a_run_that_is_a_link_or_a_pipe_is_refused(name: str, kind: str, tmp_path: Path) -> None:
     """The report of a run from elsewhere would show the secret, and a pipe would keep it waiting."""
-    folder = make_run(tmp_path)
+    folder = make_run(tmp_path / "run")
     path, secret = folder / name, tmp_path / "secret"
     path.rename(secret)
     if kind == "pipe":
@@ -155,13 +155,13 @@ def test_a_file_of_a_run_that_is_a_link_or_a_pipe_is_refused(name: str, kind: st
 
 
 def test_a_run_that_is_reached_by_a_link_is_read(tmp_path: Path) -> None:
-    folder = make_run(tmp_path)
+    folder = make_run(tmp_path / "run")
     (tmp_path / "latest").symlink_to(folder)
     assert read(tmp_path / "latest").series == read(folder).series
 
 
 def test_documents_and_rows_have_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_run(tmp_path)
+    folder = make_run(tmp_path / "run")
     monkeypatch.setattr(logs, "LONGEST", 100_000)
     with (folder / "info.jsonl").open("a") as f:
         f.write(" " * 100_001)

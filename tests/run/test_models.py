@@ -485,7 +485,7 @@ def test_every_network_can_be_measured_without_memory(name: str) -> None:
 
 
 # ---------------------------------------------------------------- files from elsewhere
-@pytest.mark.parametrize("name", ["task.json", "fedper-seed0.json", "fedper-seed0.safetensors", ""])
+@pytest.mark.parametrize("name", ["task.json", "fedper-seed0.json", "fedper-seed0.clients.safetensors", ""])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: str, run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
@@ -497,4 +497,4 @@ def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: 
     else:
         os.mkfifo(path)
     with pytest.raises(RunError, match=r"read.* (symbolic links are not followed|not a file)|symbolic links"):
-        load_model(copy, "fedper")
+        load_model(copy, "fedper", client=0)

@@ -53,7 +53,9 @@ def test_a_guarantee_leaves_out_what_clients_agreed_on_before_training(
         }
     )
     record = read(loop.start(experiment, tmp_path / "run").folder)
-    section = privacy.draw(record, record.methods, dict(zip(record.methods, looks([False] * 3), strict=True)))
+    section = privacy.draw(
+        record, record.methods, dict(zip(record.methods, looks([False] * len(record.methods)), strict=True))
+    )
     assert section is not None
     for row in section.tables[0].entries:
         *_, guarantee, server, clients = row.cells
