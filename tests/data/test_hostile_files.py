@@ -12,7 +12,8 @@ import pytest
 
 from unskew import machine
 from unskew.data import own
-from unskew.data.sources import load
+from unskew.data.describe import describe
+from unskew.data.sources import brings_clients, load
 from unskew.errors import DataError
 
 ROOM = 10**6
@@ -150,3 +151,85 @@ def test_folders_whose_names_cannot_be_written_are_refused(name: str, tmp_path: 
     (tmp_path / old).rename(tmp_path / new)
     with pytest.raises(DataError, match=r"name 'Z\\udcfcrich' cannot be written in UTF-8"):
         load(source)
+
+
+def table(**other: object) -> dict[str, np.ndarray]:
+    arrays = {"x_train": np.arange(40, dtype=np.float32).reshape(20, 2), "y_train": np.arange(20) % 2}
+    return {key: np.asarray(value) for key, value in {**arrays, **other}.items()}
+
+
+def encrypted(archive: bytes) -> bytes:
+    """The archive as its headers would be with a password."""
+    content = bytearray(archive)
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = content.find(mark)
+        while at >= 0:
+            content[at + flags] |= 1
+            at = content.find(mark, at + 4)
+    return bytes(content)
+
+
+def test_an_archive_with_a_password_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, **table())
+    path.write_bytes(encrypted(path.read_bytes()))
+    for read in (load, describe):
+        with pytest.raises(DataError, match=r"it is protected by a password \(.*\); save it without one"):
+            read(f"npz:{path}")
+
+
+def test_an_archive_without_its_directory_is_refused_before_a_run_is_planned(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"x" * 300 + b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 5, 5, 46 * 5, 0, 0))
+    with pytest.raises(DataError, match=r"a\.npz is not a readable data file: Bad magic number"):
+        brings_clients(f"npz:{path}", {})
+
+
+@pytest.mark.parametrize("kind", ["npz", "folder", "csv", "parquet", "images"])
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("a\0b", "has a NUL character in it, which no path has; remove it"),
+        ("~nosuchuser/x", "there is no home folder of that user here; write the whole path"),
+        ("x" * 300, "cannot be looked at: .*; give another path"),
+    ],
+)
+def test_what_can_be_no_path_is_refused(kind: str, path: str, says: str) -> None:
+    options = {"target": "y"} if kind in ("csv", "parquet") else {}
+    for read in (
+        lambda: load(f"{kind}:{path}", options=options),
+        lambda: brings_clients(f"{kind}:{path}", {}),
+        lambda: describe(f"{kind}:{path}", **options),
+    ):
+        with pytest.raises(DataError, match=says):
+            read()
+
+
+@pytest.mark.parametrize("key", ["y_train", "classes", "clients", "domains", "features"])
+def test_text_that_is_none_is_refused(key: str, tmp_path: Path) -> None:
+    """NumPy reads any four bytes as a character; before, Python failed where it was printed."""
+    no_text = np.full(20 if key == "y_train" else 2, 0xFFFFFFFF, np.uint32).view("<U1")
+    owners = {"clients": "client_train", "domains": "domain_train"}
+    arrays = table(**{key: no_text}, **({owners[key]: np.arange(20) // 10} if key in owners else {}))
+    np.savez(tmp_path / "a.npz", **arrays)
+    for read in (load, describe):
+        with pytest.raises(DataError, match=f"the text in {key} holds codes of no character"):
+            read(f"npz:{tmp_path / 'a.npz'}")
+
+
+def test_labels_in_a_folder_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    for key, values in table(y_train=np.full(20, 0xFFFFFFFF, np.uint32).view("<U1")).items():
+        np.save(tmp_path / f"{key}.npy", values)
+    with pytest.raises(DataError, match=r"y_train\.npy .* the text in y_train holds codes of no character"):
+        load(f"folder:{tmp_path}")
+
+
+@pytest.mark.parametrize("dtype", ["U2", "S3", "M8[s]", "m8[s]", "V4", "c16"])
+@pytest.mark.parametrize("shape", [(20, 4), (20, 8, 8)])
+def test_inputs_that_are_no_numbers_are_refused(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **table(x_train=np.zeros(shape, dtype)))
+    for read in (load, describe):
+        with pytest.raises(
+            DataError, match=r"x_train must (hold numbers|be images of whole numbers).*, got .* of shape"
+        ):
+            read(f"npz:{tmp_path / 'a.npz'}")

@@ -11,7 +11,7 @@ from unskew.data import own, sources, tables
 from unskew.data.dataset import Dataset
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
-from unskew.data.places import Place, rows_at
+from unskew.data.places import Place, path_of, rows_at
 from unskew.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ def describe(
         ConfigError, DataError: If the data cannot be read, or a column is missing.
     """
     if isinstance(data, str | Path) and (kind := tables.kind_at(str(data))) is not None:
-        path = Path(str(data).removeprefix(f"{kind}:")).expanduser()
+        path = path_of(str(data).removeprefix(f"{kind}:"))
         options = tables.TableOptions(
             target or "",
             client,
@@ -57,7 +57,7 @@ def describe(
         frame, client = tables.frame_of(kind, path, options)
         later = isinstance(test, str) and test not in frame.columns
         lines = tables.lines_of(kind, path, options)
-        tested = Path(str(test)).expanduser()
+        tested = path_of(str(test)) if later else path
         if later:
             test = tables.frame_of(kind, tested, options)[0]
             lines = _one_after_the_other(lines, len(frame), tables.lines_of(kind, tested, options), tested.name)

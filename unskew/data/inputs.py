@@ -291,8 +291,10 @@ def check_values(name: str, what: str, x: npt.NDArray[Any]) -> None:
     """Refuse the first example with a value that is not a finite float32, or with a negative token id.
 
     Raises:
-        DataError: Naming its row.
+        DataError: Naming its row; or if they are no numbers.
     """
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"{name}: {what} must hold numbers, got {x.dtype} of shape {x.shape}")
     for start in range(0, len(x), ROWS):
         rows = x[start : start + ROWS].reshape(len(x[start : start + ROWS]), -1)
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite

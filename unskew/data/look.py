@@ -34,6 +34,7 @@ from unskew.data.inputs import (
 )
 from unskew.data.places import place
 from unskew.data.preprocess import LARGE, LARGEST, no_numbers, spelt
+from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.words import counted, some, spelling_variants
 
@@ -171,8 +172,16 @@ def of_frame(
 
 
 def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
-    """The rows of arrays in the plain layout."""
+    """The rows of arrays in the plain layout.
+
+    Raises:
+        DataError: If examples are no numbers.
+    """
     parts = [part for part in ("train", "test") if f"x_{part}" in arrays]
+    for part in parts:
+        x = arrays[f"x_{part}"]
+        if x.dtype.kind not in "fiub":
+            raise DataError(f"{name}: x_{part} must hold numbers, got {x.dtype} of shape {x.shape}")
     x = np.concatenate([arrays[f"x_{part}"] for part in parts])
     y = np.concatenate([arrays[f"y_{part}"] for part in parts])
     classes = arrays.get("classes")

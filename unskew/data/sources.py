@@ -33,6 +33,7 @@ import lzma
 import os
 import re
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,6 +59,7 @@ from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs
 from unskew.data.lengths import names_array
 from unskew.data.natural import NATURAL, NaturalOptions, files_of
+from unskew.data.places import path_of
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean
@@ -73,7 +75,7 @@ _T = TypeVar("_T")
 _UNREADABLE = (
     OSError,
     EOFError,
-    RecursionError,
+    RuntimeError,
     ValueError,
     KeyError,
     NotImplementedError,
@@ -169,13 +171,23 @@ _NAMED = {s.name: s for s in SOURCES if ":" not in s.name}
 
 
 def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
-    """True if it can be told without reading them that the data come with their clients."""
+    """True if it can be told without reading them that the data come with their clients.
+
+    Raises:
+        DataError: If the path is none, or an archive is broken.
+    """
     kind, _, rest = source.partition(":")
-    path = Path(rest).expanduser()
+    path = path_of(rest)
     if kind in tables.ENDINGS:
         return "client" in options or path.is_dir()
     if kind == "npz":
-        return zipfile.is_zipfile(path) and "client_train.npy" in zipfile.ZipFile(path).namelist()
+        try:
+            if not zipfile.is_zipfile(path):
+                return False
+            with zipfile.ZipFile(path) as archive:
+                return "client_train.npy" in archive.namelist()
+        except _UNREADABLE as error:
+            raise _corrupt(path, error) from error
     return kind == "images" or source in NATURAL or (kind == "folder" and (path / "client_train.npy").is_file())
 
 
@@ -220,7 +232,7 @@ def load(
         raise DataError(f"{source} names no path; write {kind}:PATH")
     if colon and kind in tables.ENDINGS:
         columns = schema.build(tables.TableOptions, options or {}, "task.data_options", owner=source)
-        path = Path(rest).expanduser()
+        path = path_of(rest)
         return _placed(source, lambda: tables.read_table(kind, path, columns, preprocess, targets))
     if not colon and (table := tables.kind_at(source)) is not None and source not in DATA.names():
         raise DataError(f"{source} is the name of no data set; did you mean the table, '{table}:{source}'?")
@@ -230,7 +242,7 @@ def load(
     if source not in _NAMED and kind not in SCHEMES:
         return _made(source, options or {})
     if colon and kind == "images":
-        images, of_images = Path(rest).expanduser(), dict(options or {})
+        images, of_images = path_of(rest), dict(options or {})
         if of_images.keys() & set(labelled_images.SETTINGS):
             named = schema.build(labelled_images.LabelledImages, of_images, "task.data_options", owner=source)
             return labelled_images.read_labelled(images, named, targets)
@@ -245,7 +257,7 @@ def load(
     if colon and kind == "run":
         return _saved(Path(data_dir or ".") / rest, targets)
     if colon and kind in ("npz", "folder"):
-        path = Path(rest).expanduser()
+        path = path_of(rest)
         if kind == "npz":
             if not path.is_file():
                 raise DataError(f"{source}: there is no file {path.absolute()}")
@@ -263,7 +275,7 @@ def load(
             f"{source} is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to a folder that "
             f"holds {_wanted(_files(source))}, each with x_train, y_train, x_test, y_test{_or_hub(source)}"
         )
-    root = Path(folder).expanduser()
+    root = path_of(folder)
     if source in NATURAL:
         return _natural(source, root, preprocess, targets, chosen.test)
     return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)
@@ -324,7 +336,7 @@ def arrays_of(source: str, data_dir: Path | str | None = None) -> tuple[str, Map
         DataError: If a file is missing or cannot be read.
     """
     kind, _, rest = source.partition(":")
-    path = Path(rest).expanduser()
+    path = path_of(rest)
     if kind in ("npz", "folder"):
         if not path.exists():
             raise DataError(f"{source}: there is no {path.absolute()}")
@@ -340,7 +352,7 @@ def _whole_file(path: Path) -> _Arrays:
     if not path.is_file():
         raise DataError(f"there is no file {path.absolute()}")
     with _archive(path) as archive:
-        return {key: archive[key] for key in archive.files}
+        return {key: _array(archive, key) for key in archive.files}
 
 
 def _digits() -> _Arrays:
@@ -465,7 +477,10 @@ def _corrupt(path: Path, why: object) -> DataError:
     reason = " ".join(str(why).split()) or type(why).__name__
     if "allow_pickle" in reason:  # NumPy's text advises to load it unsafely
         reason = "it is no NumPy file, or it holds pickled objects, which are never loaded"
-    return DataError(f"{path} is not a readable data file: {reason} ({mark}); replace it with a whole copy")
+    way = "replace it with a whole copy"
+    if "password required" in reason:
+        reason, way = "it is protected by a password", "save it without one"
+    return DataError(f"{path} is not a readable data file: {reason} ({mark}); {way}")
 
 
 @contextmanager
@@ -486,12 +501,30 @@ def _archive(path: Path) -> Iterator[NpzFile]:
         raise _corrupt(path, error) from error
 
 
+def _array(archive: NpzFile, key: str) -> _Array:
+    array: _Array = archive[key]
+    _check_text(key, array)
+    return array
+
+
+def _check_text(key: str, array: _Array) -> None:
+    """Refuse text with numbers that are no characters: NumPy reads it, and Python fails where it is used.
+
+    Raises:
+        ValueError: Naming the array.
+    """
+    if array.dtype.kind == "U" and array.nbytes:
+        codes = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+        if codes.max() > sys.maxunicode:
+            raise ValueError(f"the text in {key} holds codes of no character")
+
+
 def _npz(path: Path) -> _Arrays:
     """The arrays of the plain layout in one npz; coded colour images are decoded, other keys stay as they are."""
     wanted = (*LAYOUT, *NAMES)
     with _archive(path) as archive:
         present = archive.files
-        arrays = {k: archive[k] for k in wanted if k in archive.files}
+        arrays = {k: _array(archive, k) for k in wanted if k in archive.files}
         for part in ("train", "test"):
             if f"x_{part}" not in arrays and f"d_{part}" in archive.files:
                 arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
@@ -539,7 +572,7 @@ def _part(path: Path) -> tuple[_Array, _Array]:
     if not path.is_file():
         raise DataError(f"{path.absolute()} is missing beside the training batches")
     with _archive(path) as archive:
-        return _decoded(archive["d"]), archive["y"]
+        return _decoded(archive["d"]), _array(archive, "y")
 
 
 def _folder(folder: Path) -> _Arrays:
@@ -558,6 +591,7 @@ def _folder(folder: Path) -> _Arrays:
                 array = np.load(file, allow_pickle=False)
             if not isinstance(array, np.ndarray):
                 raise ValueError("an archive, not one array")
+            _check_text(key, array)
         except _UNREADABLE as error:
             raise _corrupt(path, error) from error
         arrays[key] = array
@@ -716,7 +750,7 @@ def saved_sha256(path: Path) -> str:
     with _archive(path) as archive:
         if "sha256" not in archive.files:
             raise ValueError("it has no sha256")
-        return str(archive["sha256"])
+        return str(_array(archive, "sha256"))
 
 
 def _saved(path: Path, targets: Targets) -> Dataset:
@@ -724,7 +758,7 @@ def _saved(path: Path, targets: Targets) -> Dataset:
     if not path.is_file():
         raise DataError(f"the run's data are gone: there is no file {path.absolute()}")
     with _archive(path) as archive:
-        arrays = {key: archive[key] for key in archive.files}
+        arrays = {key: _array(archive, key) for key in archive.files}
         lacking = [
             key for key in ("name", "sha256", "inputs", "x_train", "y_train", "x_test", "y_test") if key not in arrays
         ]

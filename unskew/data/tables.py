@@ -25,7 +25,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.inputs import GAPS, gap_numbers, raw_column
 from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import ANY, BETWEEN, Decimal, Notation, Thousands, declared, refused, value_of
-from unskew.data.places import Place, by_number, rows_at
+from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.tasks.targets import CLASS, Targets
@@ -84,7 +84,7 @@ def kind_at(source: str) -> str | None:
     kind, colon, _ = source.partition(":")
     if colon:
         return kind if kind in ENDINGS else None
-    path = Path(source).expanduser()
+    path = path_of(source)
     if not path.is_dir():
         return kind_of(source)
     endings = {file.suffix.lower() for file in path.iterdir()}
@@ -105,7 +105,7 @@ def read_table(
     test: object = options.test
     test_rows_at: Place = by_number
     if isinstance(test, str) and test not in frame.columns:
-        place = Path(test).expanduser()
+        place = path_of(test)
         if not place.exists():
             columns = ", ".join(frame.columns[:8]) + (", ..." if len(frame.columns) > 8 else "")
             raise DataError(
@@ -113,7 +113,7 @@ def read_table(
                 f"{place.absolute()})"
             )
         test, test_rows_at = frame_of(kind, place, options)[0], lines_of(kind, place, options)
-    given = [path] if test is options.test else [path, Path(str(options.test)).expanduser()]
+    given = [path] if test is options.test else [path, path_of(str(options.test))]
     doubts = tuple(unused_gaps(kind, given, options))
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
