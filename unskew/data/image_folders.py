@@ -7,6 +7,7 @@ deep they lie: a folder for each patient is usual.
 
 import importlib
 import os
+import struct
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,9 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 READ = f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}"
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 """What Pillow may take a file for, whatever its ending: of other formats one would start Ghostscript."""
+
+_BROKEN = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, struct.error)
+"""What Pillow raises on a broken file, whatever the format's reader meets first."""
 
 ORIENTATION = 0x0112
 TURNS = {
@@ -371,7 +375,7 @@ def _opened(file: Path) -> Iterator[Any]:
         raise DataError(
             f"{file} has more than {pillow.MAX_IMAGE_PIXELS:,} pixels, the most that are read; make it smaller"
         ) from None
-    except (OSError, ValueError, SyntaxError) as error:
+    except _BROKEN as error:
         raise DataError(f"{file} is not a readable image: {error}") from None
 
 
