@@ -352,7 +352,9 @@ def _check_words(frame: Any, kind: str, path: Path, options: TableOptions, any_l
         if of in (polars.String, polars.Categorical, polars.Enum):
             lengths[name] = polars.col(name).cast(polars.String).str.len_chars()
     found = {
-        name: frame.select(most=length.max(), row=(length > LONGEST).arg_true().first(), total=length.cast(polars.Int64).sum())
+        name: frame.select(
+            most=length.max(), row=(length > LONGEST).arg_true().first(), total=length.cast(polars.Int64).sum()
+        )
         .collect()
         .row(0, named=True)
         for name, length in lengths.items()
