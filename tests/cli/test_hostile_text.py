@@ -36,6 +36,19 @@ def test_a_terminal_obeys_nothing_that_stands_in_a_folder_or_in_an_error(unskew:
     assert all("\\x1b]0;title" in s.out + s.err for s in said)
 
 
+def test_nor_in_a_finished_run_that_is_resumed(unskew: Unskew, run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
+    summary |= {"stopped": {f"{ORDER}fedavg/0": f"done {ORDER}"}, "fingerprint": f"[/]{ORDER}", "run": f"[/]{ORDER}"}
+    (run / "summary.json").write_text(json.dumps(summary), "utf-8")
+    for path in run.glob("*.json*"):  # and, in place of a method's name, in all that is said of it
+        path.write_text(path.read_text("utf-8").replace('"fedprox"', f'"fed[/]{json.dumps(ORDER)[1:-1]}"'), "utf-8")
+    said = unskew("resume", "run")
+    assert said.code == 0, said.err
+    assert "\x1b" not in said.out + said.err
+    assert "\\x1b]0;title\\x07\\x1b[31mfedavg/0 ended early: done \\x1b]0;title" in said.out
+    assert "fingerprint [/]\\x1b]0;title" in said.out
+
+
 def test_a_folder_whose_files_disagree_ends_in_no_traceback(unskew: Unskew, run: Path) -> None:
     edited(run / "config.toml", 'label = "fedprox"', 'label = "another"')
     rows = json.loads((run / "summary.json").read_text("utf-8"))

@@ -12,6 +12,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from unskew import errors
 from unskew.cli.options import AsJson
 from unskew.cli.tables import in_lines, run_names
 from unskew.cli.text import escape
@@ -101,7 +102,7 @@ def price(
         if any(row["metric"] == metric for row in rows for _, metric in columns):
             console.print(_table(rows, title, columns, scale))
     for remark in remarks:
-        print(remark, file=sys.stderr)
+        print(errors.shown(remark), file=sys.stderr)
 
 
 def _preset(channel: str | None, ledger: str, run: "RecordedRun") -> "tuple[str, PricingPreset]":

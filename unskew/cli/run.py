@@ -25,7 +25,7 @@ from unskew.cli.options import (
 )
 from unskew.cli.plan import Planning
 from unskew.cli.tables import asked, print_fitting, results, results_json
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from unskew.run.loop import RunResult
@@ -134,24 +134,28 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
             joining = should_join(record)
         console = Console()
         for damage in discrepancies(record):
-            print(damage, file=sys.stderr)
+            print(shown(damage), file=sys.stderr)
         print_fitting(console, partial(results, outcome.summary))
         for further in asked(record, console.width):
             console.print(further)
         # The methods that differ from the baseline, and the gains from groups.
         answers = (summary_text.set_apart([record]), worth.words(record), summary_text.found(record), *joining)
-        for part in filter(None, answers):
-            console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
+        for part in filter(None, answers):  # names in them may be those of a folder from elsewhere
+            console.print(
+                shown(part) if isinstance(part, str) else part,
+                highlight=False,
+                markup=False,
+                soft_wrap=isinstance(part, str),
+            )
         # Over a network the clients know the seeds, so none can be added.
         if summary_text.undecided(record) and not (outcome.folder / "network.jsonl").exists():
             code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.environment) else []
             command = shlex.join(["unskew", "resume", str(outcome.folder), "--until", "0.5", "--out", "FOLDER", *code])
-            console.print(f"Seeds until it is decided: {command}", highlight=False, markup=False, soft_wrap=True)
+            console.print(shown(f"Seeds until it is decided: {command}"), highlight=False, markup=False, soft_wrap=True)
         for key, reason in (outcome.summary.get("stopped") or {}).items():
-            console.print(f"{key} ended early: {reason}", highlight=False, markup=False, soft_wrap=True)
-        console.print(
-            f"fingerprint {outcome.summary['fingerprint'][:16]}, {outcome.summary['seconds']:.0f} s", highlight=False
-        )
+            console.print(shown(f"{key} ended early: {reason}"), highlight=False, markup=False, soft_wrap=True)
+        fingerprint = shown(str(outcome.summary["fingerprint"])[:16])
+        console.print(f"fingerprint {fingerprint}, {outcome.summary['seconds']:.0f} s", highlight=False, markup=False)
     if report:
         from unskew.report import write_report
 
