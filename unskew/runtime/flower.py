@@ -41,8 +41,8 @@ Both sides compare library version, resolved experiment, classes and model layou
 client that differs is rejected, is told why, and the reason is in failures.jsonl, here and in the run.
 
 An envelope is one Flower message: an ArrayRecord with one array, the payloads' bytes one after another, and a
-ConfigRecord with the action, the head as JSON and the payloads' lengths.  Flower's own deadline (TTL) is a little
-longer than ours; a reply after ours is dropped.
+ConfigRecord with the action, the head as JSON and the payloads' lengths.  Flower's own deadline (TTL) is longer than
+ours; a reply that is not there when we look after ours is dropped.
 
 Flower imports this module anew for each message, so at its top it imports nothing that loads PyTorch.
 """
@@ -73,8 +73,12 @@ SERVER = "unskew.deploy.server:serve"
 CLIENT = "unskew.deploy.client:open_client"
 
 POLL_S = 0.15
-MARGIN_S = 30.0
-"""Time beyond our deadline for which Flower keeps a message, so that a reply on its way is not dropped, seconds."""
+MARGIN_S = 240.0
+"""Time beyond our deadline for which Flower keeps a request and its reply, seconds.
+
+One look for replies may take 180 s and a little more, after which Flower gives up an upload that broke off."""
+HELLO_MARGIN_S = 30.0
+"""The same for greetings: their answers are small, and old greetings must not pile up at a client that is away."""
 HEAD, BODY, PAYLOAD = "head", "body", "payload"
 # Raw bytes: an array in NumPy's format would carry a header that says how much memory to allocate.
 STYPE = "bytes"
@@ -166,7 +170,7 @@ class FlowerTransport:
         end = time.monotonic() + deadline_s
         contents = {n: pack(envelope) for n, envelope in envelopes.items()}
         messages = [
-            Message(content, dst_node_id=n, message_type=_type_of(envelopes[n]), ttl=deadline_s + MARGIN_S)
+            Message(content, dst_node_id=n, message_type=_type_of(envelopes[n]), ttl=deadline_s + _margin(envelopes[n]))
             for n, content in contents.items()
         ]
         down = {n: framing(content, envelopes[n]) for n, content in contents.items()}
@@ -182,11 +186,14 @@ class FlowerTransport:
         waiting = {i: n for i, n in zip(ids, envelopes, strict=True) if i}
         broken: dict[str, str] = {}
         while waiting:
+            # Taken before the look: one may be held up for minutes by a client that died in mid-upload, and the others'
+            # replies that came meanwhile are there at the next.
+            last = time.monotonic() >= end
             came = self._pull(set(waiting), broken)
             for message_id, reply in came.items():
                 node = waiting.pop(message_id)
                 yield node, _outcome(reply, down[node])
-            if time.monotonic() >= end:
+            if last and not came:
                 break
             if not came:
                 time.sleep(max(min(self.poll_s, end - time.monotonic()), 0.0))
@@ -211,6 +218,10 @@ class FlowerTransport:
 
 def _type_of(envelope: "Envelope") -> str:
     return "query.hello" if envelope.action == "hello" else "query.step"
+
+
+def _margin(envelope: "Envelope") -> float:
+    return HELLO_MARGIN_S if envelope.action == "hello" else MARGIN_S
 
 
 def _outcome(reply: Message, down: int) -> "Delivery":
