@@ -631,6 +631,37 @@ def test_a_client_with_other_input_columns_takes_no_part(
     assert f"(its columns, in order: {', '.join(theirs)})" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"images": ("bytes", "3 x 8 x 8")}, "the images of its data must be bytes of 1 x 8 x 8, as the server's are"),
+        ({"columns": columns_hash([Column("age"), Column("bp")])}, "the input columns of its data are others"),
+    ],
+)
+def test_data_of_another_shape_are_described_and_not_the_model_that_follows_from_them(
+    changes: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    there = deployed("fedavg", tmp_path)
+    ours = {"images": ("bytes", "1 x 8 x 8"), "columns": columns_hash([Column("age")])}
+    expected = dataclasses.replace(there.membership.expected, **ours)
+    info = dataclasses.replace(there.client_runtime(0).info, **{**ours, **changes}, layout="another")
+    wrong = expected.differs(info)
+    assert wrong is not None
+    assert wrong.startswith(text)
+
+
+@pytest.mark.parametrize(("error", "again_s"), [(Error(2, "no module"), 60.0), (Error(3, "no reply"), 600.0)])
+def test_a_client_that_fails_at_once_is_greeted_again_sooner_than_one_that_is_silent(
+    error: Error, again_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = deployed("fedavg", tmp_path)
+    monkeypatch.setattr(memberships, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    there.grid.handlers[there.node(2)] = lambda message: Message(error, reply_to=message)
+    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected)
+    membership.call(60.0)
+    assert membership._again[there.node(2)] == again_s
+
+
 @pytest.mark.parametrize("sent", [("a" * 10**6,), ("0" * 64,), ("0" * 64, "G" * 64), ("0" * 64,) * 3])
 def test_columns_that_are_no_hashes_are_not_kept(sent: tuple[str, ...], tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)

@@ -33,12 +33,12 @@ from unskew.runtime.message import (
 )
 from unskew.tree import Params
 
-# A node that did not answer is greeted again after ten times the time it was given.
+# A node that was too late to answer is greeted again after ten times the time it was given.
 PATIENCE = 10.0
 HELLO_S = 60.0
 """Longest time that a round waits for new nodes to introduce themselves, seconds."""
 AGAIN_S = 60.0
-"""Time after which a client that was refused, and told why, may introduce itself again, seconds."""
+"""Time after which a client that was refused and told why, or failed, may introduce itself again, seconds."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Expected:
         """Describe the first difference from what is expected; None if there is none."""
         if not 0 <= received.client < self.num_clients:
             return f"it says it is client {received.client}, there are clients 0 to {self.num_clients - 1}"
-        for name in (f.name for f in fields(self)):
+        # The model last: it follows from the data, of which the others say in words what differs.
+        for name in sorted((f.name for f in fields(self)), key=lambda name: name == "layout"):
             ours, theirs = getattr(self, name), getattr(received, name)
             if name == "columns":
                 if wrong := _other_columns(theirs, ours, "the server's data"):
@@ -363,8 +364,9 @@ class Membership:
     def _admit(self, node: Node, delivery: Delivery, nonce: str, waited_s: float) -> None:
         owner = -1 if self.registered is None else self.registered.get(node, -1)
         if delivery.reply is None:
-            # The node is still busy with an old message, or it died and is still listed.
-            self._again[node] = time.monotonic() + PATIENCE * waited_s
+            # A late node is busy with an old message, or died and is still listed; one that fails may be mended soon.
+            late = delivery.lost.startswith("late")
+            self._again[node] = time.monotonic() + (PATIENCE * waited_s if late else min(AGAIN_S, PATIENCE * waited_s))
             self._reject(node, owner, f"it did not introduce itself ({delivery.lost})", for_now=True)
             return
         try:
