@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import re
 import stat
+import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import IO, Any
 Content = bytes | str | Iterable[bytes | memoryview]
 """A file's content, whole or in pieces; text becomes UTF-8."""
 LINK = "symbolic links are not followed here"
+DEEPEST = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){100}""")
+"""A key in TOML of more than a hundred parts, which no file that is meant has."""
 PRIVATE = 0o600
 """Permissions of a file that only its owner may read."""
 
@@ -81,10 +85,10 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         OSError: As of `readable`, or if there is more in it.
     """
     with readable(path) as f:
-        content = f.read() if most is None else f.read(most + 1)
-    if most is not None and len(content) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
-    return content
+        # Its size is asked for, since reading a number of bytes makes room for as many.
+        if most is not None and os.fstat(f.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+        return f.read()
 
 
 def own_folder(path: Path) -> Path:
@@ -109,6 +113,18 @@ def _open_regular(name: str, flags: int) -> int:
         os.close(fd)
         raise OSError(errno.EINVAL, "it is a folder or a device, not a file", name)
     return fd
+
+
+def from_toml(text: str) -> dict[str, Any]:
+    """The table that a text in TOML describes.
+
+    Raises:
+        ValueError: If it is not TOML, or has an integer of thousands of digits.
+        RecursionError: If it is nested more deeply than any file that is meant.
+    """
+    if DEEPEST.search(text):  # tomllib takes time by the square of a key's parts: minutes for 40 kB
+        raise RecursionError("it is nested too deeply")
+    return tomllib.loads(text)
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:

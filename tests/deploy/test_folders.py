@@ -232,6 +232,7 @@ def test_a_server_without_keys_is_refused(federation: Path) -> None:
         ('host = "a"\n', "port is required"),
         ('host = "a"\nport = 1\nprot = 2\n', "unknown key prot; did you mean port"),
         ("host = ", "is not TOML"),
+        pytest.param(".".join("a" * 20_000) + " = 1", "is not TOML: it is nested too deeply", id="nested"),
     ],
 )
 def test_a_network_file_that_cannot_be_is_refused_by_its_key(tmp_path: Path, text: str, says: str) -> None:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +13,8 @@ import pytest
 from unskew.errors import RunError
 from unskew.record import logs
 from unskew.record.logs import METRICS, RunCard, document
-from unskew.record.reader import read
+from unskew.record.reader import configured, read
+from unskew.report import write_report
 
 
 def _neighbour(path: str) -> ModuleType:
@@ -170,3 +172,27 @@ def test_documents_and_rows_have_a_largest_size(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(logs, "LARGE", 10)
     with pytest.raises(RunError, match=r"run\.json cannot be read: it has more than 10 bytes; restore it"):
         read(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("methods = 3", "methods must be"),
+        ('methods = ["a"]', r"methods\.0 must be"),
+        ("task = 3", "task must be"),
+        ("task = { data_options = 3 }", r"task\.data_options must be"),
+        ("world = 3", "world must be"),
+        ("world = { channel = 3 }", r"world\.channel must be"),
+        ("unseen = 3", "unseen must be"),
+        ("a = " + "9" * 5000, "is not TOML"),
+        (".".join("a" * 20_000) + " = 1", "is not TOML: it is nested too deeply"),
+    ],
+)
+def test_a_configuration_of_another_form_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / "config.toml").write_text(text)
+    record = read(folder)
+    with pytest.raises(RunError, match=rf"config\.toml:? {said}.*restore it or run again"):
+        configured(record)
+    with suppress(RunError):  # and nothing else
+        write_report(folder)

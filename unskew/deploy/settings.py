@@ -1,7 +1,6 @@
 """The settings files of a deployment's folders: server.toml, client.toml and network.toml."""
 
 import os
-import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from annotated_types import Ge, Gt, Interval
 from unskew import schema
 from unskew.data.numerals import Decimal, Thousands
 from unskew.errors import ConfigError, DeployError
+from unskew.files import from_toml
 from unskew.runtime.policy import Rules, SitePolicy
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def read_settings(path: Path, kind: type[T]) -> T:
         ConfigError: If the file is not TOML, or a setting in it is unknown or not allowed.
     """
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text("utf-8-sig"))
+        table: dict[str, Any] = from_toml(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise DeployError(
             f"{path.parent} has no {path.name}; it is not a folder that unskew deploy pack made"

@@ -22,7 +22,6 @@ import dataclasses
 import hashlib
 import itertools
 import math
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ from unskew.data.sources import DATA, brings_clients
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
 from unskew.data.split import TABLE as OUR_SPLITS
 from unskew.errors import ConfigError
+from unskew.files import from_toml
 from unskew.local.executor import AUTO, EXECUTORS
 from unskew.protocol import SgdConfig, hook
 from unskew.references import makes
@@ -494,10 +494,6 @@ def load(path: Path, overrides: Sequence[str] = (), *, allow_code: bool = False)
     return experiment
 
 
-DEEPEST = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){100}""")
-"""A key of more than a hundred parts, which no experiment has."""
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a TOML file.
 
@@ -506,9 +502,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_text("utf-8-sig")  # Windows' editors begin a file with a byte-order mark
-        if DEEPEST.search(text):  # tomllib takes time by the square of a key's parts: minutes for 40 kB
-            raise RecursionError
-        return tomllib.loads(text)
+        return from_toml(text)
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}; write one as in the README, "

@@ -1,12 +1,12 @@
 """Pricing presets: a cell, its carrier and its devices, by name or from a file."""
 
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from unskew import schema
 from unskew.errors import ConfigError
+from unskew.files import from_toml
 from unskew.world import spectrum as spectra
 from unskew.world import wireless
 from unskew.world.energy import Energy
@@ -45,7 +45,7 @@ def preset(name: str) -> PricingPreset:
     if path.suffix != ".toml":
         raise ConfigError(f"no channel is called {name!r}; choose {', '.join(PRESETS)}, or a file that ends in .toml")
     try:
-        table = tomllib.loads(path.read_text("utf-8-sig"))
+        table = from_toml(path.read_text("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; choose {', '.join(PRESETS)}, or write it") from None
     except (ValueError, RecursionError) as error:

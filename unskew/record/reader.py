@@ -6,7 +6,6 @@ Two things are not errors, because a killed run leaves them behind: files that d
 """
 
 import functools
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from unskew.errors import RunError
+from unskew.files import from_toml
 from unskew.info import TYPES, Count, Info, adapter, ignored_of, info_type, warnings_of
 from unskew.ledger import Direction, Kind, direction_of
 from unskew.record import columns, logs
@@ -233,15 +233,39 @@ class Record:
 
 
 def configured(record: Record) -> dict[str, Any]:
-    """The content of config.toml; empty if the run has none.
+    """The content of config.toml; empty if the run has none.  Its tables are tables, as in every experiment.
 
     Raises:
-        RunError: If the file is not TOML.
+        RunError: If the file is not TOML, or has something else in the place of a table.
     """
+    path = record.folder / "config.toml"
     try:
-        return tomllib.loads(record.config)
-    except (tomllib.TOMLDecodeError, RecursionError) as e:
-        raise RunError(f"{record.folder / 'config.toml'} is not TOML: {e}; restore it or run again") from None
+        config = from_toml(record.config)
+    except (ValueError, RecursionError) as e:
+        raise RunError(f"{path} is not TOML: {e}; restore it or run again") from None
+    try:
+        adapter(_Tables).validate_python(config, strict=True)
+    except pydantic.ValidationError as error:
+        what = logs.sentence(error).replace("a JSON object", "a table")
+        raise RunError(f"{path}: {what}; the file is corrupt, restore it or run again") from None
+    return config
+
+
+class _World(TypedDict):
+    channel: NotRequired[dict[str, Any]]
+
+
+class _Task(TypedDict):
+    data_options: NotRequired[dict[str, Any]]
+
+
+class _Tables(TypedDict):
+    """The tables of config.toml that reports read."""
+
+    task: NotRequired[_Task]
+    methods: NotRequired[list[dict[str, Any]]]
+    world: NotRequired[_World]
+    unseen: NotRequired[dict[str, Any]]
 
 
 def method_tables(record: Record) -> dict[str, dict[str, Any]]:
