@@ -213,3 +213,59 @@ def test_a_column_of_which_a_small_file_would_make_gigabytes_is_refused_before_i
         patch.setattr(columns, "MOST_PACKED", 10)
         with pytest.raises(RunError, match=r"sizes would unpack to 2,000,\d+ bytes"):
             columns.read(tmp_path / "bomb.npz", {"sizes": "i"})
+
+
+def member(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def with_header(text: str, values: bytes = b"") -> bytes:
+    header = text.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values
+
+
+def archived(content: bytes, compression: int = zipfile.ZIP_DEFLATED) -> bytearray:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("a.npy", content)
+    return bytearray(file.getvalue())
+
+
+def marked(flags: int = 0, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    archive = archived(member(np.arange(3)))
+    for head, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        place = archive.find(head) + at
+        archive[place], archive[place + 2] = flags, compression
+    return bytes(archive)
+
+
+def broken_lzma() -> bytes:
+    archive = archived(member(np.arange(300)), zipfile.ZIP_LZMA)
+    archive[45:60] = b"\xff" * 15
+    return bytes(archive)
+
+
+def nested(depth: int) -> bytes:
+    return bytes(archived(with_header(f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({'-' * depth}1,)}}")))
+
+
+NO_CHARACTER = with_header("{'descr': '<U1', 'fortran_order': False, 'shape': ()}", b"\xff" * 4)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        marked(flags=1),
+        marked(compression=99),
+        broken_lzma(),
+        *map(nested, (900, 5000, 9000)),
+        bytes(archived(NO_CHARACTER)),
+    ],
+    ids=["encrypted", "unknown compression", "lzma", "nested", "nested deeper", "nested deepest", "no character"],
+)
+def test_an_archive_that_libraries_fail_at_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(RunError, match=r"a\.npz: it is not an archive of columns: .+; the file is corrupt"):
+        str(columns.read(tmp_path / "a.npz", {"a": "iU"})["a"])

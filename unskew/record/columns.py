@@ -9,7 +9,9 @@ A run writes them where there are more clients than its `client_rows`.
 import hashlib
 import io
 import itertools
+import lzma
 import math
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -76,6 +78,12 @@ ROOM, MOST_PACKED = 2**26, 100
 """Bytes that a column may unpack to, and how many more for each byte in the archive."""
 
 
+# RuntimeError is also that of an encrypted member, of an unknown compression, and of a header nested too deeply.
+_BROKEN = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+LONGEST_HEADER = 1000
+"""Characters of a column's header, which says its type and shape in about a hundred."""
+
+
 def read(path: Path, kinds: Mapping[str, str], optional: bool = False) -> dict[str, Array]:
     """Columns by name, checked for their kinds: NumPy's letters, such as "i" for integers, "f", "U" for text.
 
@@ -98,8 +106,9 @@ def read(path: Path, kinds: Mapping[str, str], optional: bool = False) -> dict[s
     except KeyError as error:
         missing = next((name for name in kinds if f"{name}.npy" in str(error)), error)
         raise refusal(path, None, f"it has no column {missing}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise refusal(path, None, f"it is not an archive of columns: {error}") from None
+    except _BROKEN as error:
+        why = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        raise refusal(path, None, f"it is not an archive of columns: {why}") from None
     for name, column in columns.items():
         if column.dtype.kind not in kinds[name]:
             raise refusal(path, None, f"column {name} is of the kind {column.dtype}")
@@ -113,11 +122,19 @@ def _member(archive: zipfile.ZipFile, name: str) -> Array:
     with archive.open(f"{name}.npy") as member:
         if np.lib.format.read_magic(member) != (1, 0):
             raise ValueError(f"column {name} is of another version")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        try:
+            shape, _, dtype = np.lib.format.read_array_header_1_0(member, LONGEST_HEADER)
+        except MemoryError:  # of Python's parser, whose stack is full
+            raise ValueError(f"the header of column {name} is nested too deeply") from None
         values = member.read()
     if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(values):  # NumPy would make room for it first
         raise ValueError(f"column {name} has not the {shape} values of {dtype} that it says")
-    return np.frombuffer(values, dtype).reshape(shape)
+    column = np.frombuffer(values, dtype).reshape(shape)
+    if dtype.kind == "U" and column.size:
+        points = np.frombuffer(values, np.dtype(np.uint32).newbyteorder(dtype.byteorder))
+        if (points > sys.maxunicode).any():  # NumPy fails in making text of it
+            raise ValueError(f"column {name} has a character that is none")
+    return column
 
 
 def write_clients(
