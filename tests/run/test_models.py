@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+import safetensors
 import safetensors.torch
 import torch
 from sklearn.datasets import load_digits
@@ -485,7 +487,7 @@ def test_every_network_can_be_measured_without_memory(name: str) -> None:
 
 
 # ---------------------------------------------------------------- files from elsewhere
-@pytest.mark.parametrize("name", ["task.json", "fedper-seed0.json", "fedper-seed0.clients.safetensors", ""])
+@pytest.mark.parametrize("name", ["task.json", "fedavg-seed0.json", "fedavg-seed0.safetensors", ""])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: str, run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
@@ -497,4 +499,68 @@ def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: 
     else:
         os.mkfifo(path)
     with pytest.raises(RunError, match=r"read.* (symbolic links are not followed|not a file)|symbolic links"):
-        load_model(copy, "fedper", client=0)
+        load_model(copy, "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_clients": 6 * 10**7, "global_model": False}, "there is no global model of fedavg"),
+        ({"client_names": ["a"]}, "it has 1 name for 4 clients"),
+        ({"models": [{"clients": [4], "own": {}}]}, "client 4 is none of its 4 clients"),
+        ({"models": [{"clients": [-1], "own": {}}]}, "client -1 is none of its 4 clients"),
+    ],
+    ids=["many", "names", "beyond", "negative"],
+)
+def test_clients_that_no_run_has_are_refused(changes: dict[str, Any], said: str, run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    path = copy / "models" / "fedavg-seed0.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RunError, match=said):
+            models.find(copy, "fedavg", None if "num_clients" in changes else 3)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+AGE = {"name": "age", "mean": [1.0], "sd": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (
+            {"kind": "images", "mean": [0.5], "std": []},
+            "images have 1 means and 0 deviations, not one for each channel",
+        ),
+        ({"kind": "images", "mean": [0.5] * 3, "std": [0.2] * 3}, "images have 3 means and 3 deviations"),
+        ({"kind": "table", "columns": []}, "a table has no columns"),
+        ({"kind": "table", "columns": [AGE | {"sd": []}]}, "column 'age' has 1 means and 0 deviations"),
+        (
+            {"kind": "table", "columns": [AGE | {"fill": [1.0, 2.0]}], "clients": ["a"]},
+            "column 'age' has 2 numbers of fill for 1 clients",
+        ),
+        ({"kind": "texts", "vocabulary": ["good"]}, r"makes \d words, and its network takes none"),
+    ],
+)
+def test_inputs_that_contradict_each_other_are_refused(
+    inputs: dict[str, Any], said: str, run: Path, tmp_path: Path
+) -> None:
+    """In a run's folder and in a file: predicting would fail in the middle."""
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    path = copy / "models" / "task.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"inputs": inputs}))
+    with pytest.raises((RunError, ConfigError), match=said):
+        load_model(copy, "fedavg")
+    save_model(load_model(run, "fedavg"), tmp_path / "model")
+    tensors = safetensors.torch.load_file(tmp_path / "model")
+    with safetensors.safe_open(tmp_path / "model", "pt") as file:
+        card = json.loads(file.metadata()["unskew"])
+    card["task"]["inputs"] = inputs
+    safetensors.torch.save_file(tensors, tmp_path / "model", {"unskew": json.dumps(card)})
+    with pytest.raises((RunError, ConfigError), match=said):
+        load_model(tmp_path / "model")

@@ -81,6 +81,15 @@ class Column:
         """True if each client's values are scaled or filled with numbers of its own."""
         return max(len(self.fill), len(self.mean)) > 1
 
+    def contradiction(self, clients: int) -> str:
+        """What in a file from elsewhere cannot be, where so many clients have numbers; empty if all fits."""
+        if len(self.mean) != len(self.sd):
+            return f"column {self.name!r} has {len(self.mean)} means and {len(self.sd)} deviations"
+        for what, numbers in (("fill", self.fill), ("mean", self.mean)):
+            if len(numbers) > 1 and len(numbers) != clients:
+                return f"column {self.name!r} has {len(numbers)} numbers of {what} for {clients} clients"
+        return ""
+
     def prepared(self, values: Array, client: npt.NDArray[np.int64] | int) -> npt.NDArray[np.float64]:
         """The network's inputs (N, features) from raw values (N,).
 
@@ -146,6 +155,21 @@ class Inputs:
     axes: tuple[str, ...] = ()
     dtype: str = ""
     largest: float | None = None
+
+    def contradiction(self, shape: tuple[int, ...]) -> str:
+        """What in a file from elsewhere cannot be, since a part does not fit another; empty if all fit.
+
+        Args:
+            shape: Of one example, as the network takes it.
+        """
+        if self.kind == "images":
+            if not len(self.mean) == len(self.std) == (self.shape or shape or (0,))[0]:
+                return f"images have {len(self.mean)} means and {len(self.std)} deviations, not one for each channel"
+        elif self.kind == "table":
+            if not self.columns:
+                return "a table has no columns"
+            return next(filter(None, (column.contradiction(len(self.clients)) for column in self.columns)), "")
+        return ""
 
     def of(self, client: str | int | None) -> "Inputs":
         """The same with one client's own numbers alone, so that the others' stay where they are.

@@ -11,6 +11,7 @@ a run's folder, from a deployed client's, or from a single file that `save_model
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -33,6 +34,7 @@ from unskew.data import image_folders
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
 from unskew.data.numerals import is_number
+from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
 from unskew.files import own_folder, read_bytes, readable, write_atomically
@@ -507,7 +509,8 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
     if client is None:
         if cell.global_model:
             return None
-        users = [c for m in cell.models for c in (range(cell.num_clients) if m.clients == "all" else m.clients)]
+        several = (range(cell.num_clients) if m.clients == "all" else m.clients for m in cell.models)
+        users = list(itertools.islice(itertools.chain.from_iterable(several), 2))
         if len(users) == 1:  # a deployed client's folder
             return users[0]
         raise RunError(f"there is no global model {where}: say whose, as in client=0")
@@ -536,11 +539,30 @@ def _own_of(cell: CellCard, client: ClientId) -> dict[str, str]:
 
 def _read_card(path: Path, of: type) -> Any:
     try:
-        return pydantic.TypeAdapter(of).validate_json(read_bytes(path, LARGEST_CARD))
+        card: Any = pydantic.TypeAdapter(of).validate_json(read_bytes(path, LARGEST_CARD))
     except OSError as error:
         raise unreadable(path, error) from None
     except pydantic.ValidationError as error:
         raise RunError(f"{path} does not describe models: {error.errors()[0]['msg']}") from None
+    wrong = _wrong_clients(card) if isinstance(card, CellCard) else _wrong_inputs(card)
+    if wrong:
+        raise RunError(f"{path} does not describe models: {wrong}; restore it or run again")
+    return card
+
+
+def _wrong_clients(cell: CellCard) -> str:
+    """What is impossible in the clients of a card; empty if nothing is."""
+    if cell.client_names is not None and len(cell.client_names) != cell.num_clients:
+        return f"it has {counted(len(cell.client_names), 'name')} for {counted(cell.num_clients, 'client')}"
+    for client in itertools.chain.from_iterable(m.clients for m in cell.models if m.clients != "all"):
+        if not 0 <= client < cell.num_clients:
+            return f"client {client} is none of its {counted(cell.num_clients, 'client')}"
+    return ""
+
+
+def _wrong_inputs(task: TaskCard) -> str:
+    """What is impossible in the inputs of a card; empty if nothing is."""
+    return task.inputs.contradiction(task.input_shape)
 
 
 def _read_tensors(path: Path, names: Mapping[str, str]) -> Params:
@@ -568,6 +590,8 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
         raise RunError(
             f"{path} does not say what it is; give the run's folder, or a file that unskew export wrote"
         ) from None
+    if wrong := _wrong_inputs(card.task):
+        raise RunError(f"{path} does not describe a model: {wrong}; export it again")
     return card, tensors
 
 
@@ -600,7 +624,8 @@ def _check_size(task: TaskCard, width: int, path: Path, tensors: Params) -> None
     """Refuse a network that is larger than its file, before memory is taken for it.
 
     Raises:
-        ConfigError: If an option is out of range, or a tensor is missing in the file or has another shape there.
+        ConfigError: If an option is out of range, the network takes other inputs than the file prepares, or a tensor
+            is missing in the file or has another shape there.
     """
     most = max(len(tensors), MOST_DIMENSIONS)
     counts = {"sizes of an example": len(task.input_shape)}
@@ -617,6 +642,13 @@ def _check_size(task: TaskCard, width: int, path: Path, tensors: Params) -> None
             network = models.build(task.model, task.input_shape, width, **task.model_options)
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # sizes that PyTorch cannot count
         raise ConfigError(f"{path} describes a network that cannot be built: {_first_line(error)}") from None
+    words = [m.num_embeddings for m in network.modules() if isinstance(m, nn.Embedding)]
+    inputs = task.inputs
+    if inputs.kind == "texts" and FIRST_WORD + len(inputs.vocabulary) > min(words, default=0):
+        takes = f"{min(words):,} of them" if words else "none"
+        raise ConfigError(f"{path} makes {FIRST_WORD + len(inputs.vocabulary):,} words, and its network takes {takes}")
+    if words and inputs.kind in ("images", "table"):
+        raise ConfigError(f"{path} prepares inputs of kind {inputs.kind}, and its network takes words")
     _check_tensors(network, task, tensors)
     # Counters of batches never travel, and the file has none.
     extra = [name for name, t in _tensors(network).items() if name not in task.layers and t.numel() > 1]
