@@ -1,8 +1,11 @@
 """What a deployment does when clients die, rejoin, keep silent or lie, over Flower's own types."""
 
 import dataclasses
+import errno
+import io
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,6 +127,32 @@ def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path,
     _, lost = one_round(there)
     assert lost == {3: "client error: RuntimeError; the client's own log has more"}
     assert "patient 4711" in capsys.readouterr().err
+
+
+def test_a_client_whose_disk_is_full_answers_with_the_files_name_though_its_log_is_full_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = deployed("fedavg", tmp_path)
+
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "file"))
+
+    def printed(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = io.StringIO()
+    monkeypatch.setattr(log, "write", printed)
+    monkeypatch.setattr(sys, "stderr", log)
+    request = write("hello", messages.Hello("smallworld", "c", "0" * 32, "its classes differ"))
+    client = there.client_runtime(0)
+    assert client.answer(request).action == "hello"
+    monkeypatch.setattr(client_side, "record", full)
+    audited = dataclasses.replace(client, audit=tmp_path / "audit.jsonl")
+    assert "cannot write the audit log audit.jsonl: No space left" in reason(audited.answer(request))
+    monkeypatch.setattr(client_side, "read", full)
+    assert client.answer(request).action == "refused"
+    monkeypatch.setattr(client_side, "read", lambda *_: 1 / 0)
+    assert client.answer(request).action == "refused"
 
 
 def test_a_client_that_never_answers_is_late_after_our_own_deadline(tmp_path: Path) -> None:

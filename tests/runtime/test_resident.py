@@ -1,8 +1,11 @@
 """The wire between a client's short-lived processes and the one that stays."""
 
+import errno
+import io
 import json
 import socket
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -92,6 +95,21 @@ def test_one_that_hangs_up_does_not_end_the_resident(echo: Path, capfd: pytest.C
         s.sendall(b"half a")
     assert resident.ask(echo, Frame("ab", "", "[]", b"")).action == "ba"
     assert "closed" in capfd.readouterr().err
+
+
+class Full(io.StringIO):
+    """A log on a disk without room."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_log_that_cannot_be_written_does_not_end_the_resident(echo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Full())
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(echo))
+        s.sendall(b"half a")
+    assert resident.ask(echo, Frame("ab", "", "[]", b""), 5.0).action == "ba"
 
 
 def test_an_answer_that_cannot_be_written_does_not_end_the_resident(

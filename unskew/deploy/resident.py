@@ -39,8 +39,7 @@ def opened(folder: Path, allow_code: bool = False) -> "ClientRuntime":
         runtime = open_client(folder, allow_code)
     for one in caught:
         if issubclass(one.category, DataWarning):
-            line = f"client {runtime.client}: warning: {' '.join(shown(str(one.message)).splitlines())}"
-            print(line, file=sys.stderr, flush=True)
+            resident.log(f"client {runtime.client}: warning: {' '.join(shown(str(one.message)).splitlines())}")
     return runtime
 
 

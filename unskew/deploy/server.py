@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from unskew.run.setup import Setup
 from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash, images_told, layout_hash
 from unskew.runtime.message import Node, Transport
 from unskew.runtime.network import Limits, NetworkRuntime
+from unskew.runtime.resident import log
 from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
 
@@ -371,4 +371,4 @@ class LogCallback:
         _append(self.notes, text)
 
     def _print(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        log(text)

@@ -18,7 +18,6 @@ import hashlib
 import math
 import os
 import secrets
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -59,6 +58,7 @@ from unskew.runtime.message import (
     write,
 )
 from unskew.runtime.policy import Rules, record
+from unskew.runtime.resident import log
 from unskew.runtime.validation import Validator, limit_bytes, sizes_of
 from unskew.tree import Params
 
@@ -136,7 +136,7 @@ class ClientRuntime:
                 record(self.audit, envelope, reply)
             except OSError as error:
                 text = f"cannot write the audit log {self.audit.name}: {error.strerror}; make room, or mend its rights"
-                print(f"client {self.client} {text}", file=sys.stderr, flush=True)
+                log(f"client {self.client} {text}")
                 return write("refused", Refusal(text, read(reply, REPLIES).nonce))
         return reply
 
@@ -155,7 +155,7 @@ class ClientRuntime:
                 text = f"the server refuses it: {printable(head.refused)}; mend that, and start it again"
                 if COLUMNS in head.refused:
                     text += f" (its columns, in order: {printable(', '.join(self.columns))})"
-                print(f"client {self.client}: {text}", file=sys.stderr, flush=True)
+                log(f"client {self.client}: {text}")
             return write("hello", replace(self.info, nonce=nonce))
         except UnskewError as error:
             return write("refused", Refusal(str(error), nonce))
@@ -163,11 +163,11 @@ class ClientRuntime:
             text = f"cannot use {self.where(error)}: {error.strerror or type(error).__name__}"
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 text += "; make room on this client's disk, and it takes part again"
-            print(f"client {self.client} {text}", file=sys.stderr, flush=True)
+            log(f"client {self.client} {text}")
             return write("refused", Refusal(text, nonce))
         except Exception as error:
             # The error's text may quote the client's data: only its type is sent, the client's own log has the rest.
-            traceback.print_exc(file=sys.stderr)
+            log(traceback.format_exc())
             return write("refused", Refusal(f"{type(error).__name__}; the client's own log has more", nonce))
 
 

@@ -38,6 +38,12 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+def log(text: str) -> None:
+    """Write to stderr, a file on a disk that may be full: no process ends because nobody can read why."""
+    with suppress(OSError):
+        print(text.rstrip("\n"), file=sys.stderr, flush=True)
+
+
 def where(folder: Path) -> Path | None:
     """Find the socket of a client's resident process; None if it has none."""
     try:
@@ -91,7 +97,7 @@ def answer_all(listener: socket.socket, answer: Callable[[Frame], Frame]) -> Non
             try:
                 _send(s, answer(_receive(s)))
             except (OSError, ValueError):  # the sender is gone, or sent something that is not text
-                traceback.print_exc(limit=0, file=sys.stderr)
+                log(traceback.format_exc(limit=0))
 
 
 def _send(s: socket.socket, frame: Frame) -> None:
