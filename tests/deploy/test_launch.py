@@ -247,6 +247,8 @@ def test_no_signal_leaves_a_child_behind(bin: Path, tmp_path: Path) -> None:
         ("httpx.ConnectError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "copy ca.crt from its pack"),
         ("OSError: [Errno 28] No space left on device", "the disk is full"),
         ("first\n\033[91mERROR\033[0m: something else", "with code 3: ERROR: something else"),
+        (f"DataError: {'column ' * 60}; do this", "column ; do this (log: "),
+        (f"DataError: {'column ' * 200}", "column column... (log: "),
     ],
 )
 def test_a_program_that_ended_is_explained_in_a_sentence(bin: Path, tmp_path: Path, printed: str, says: str) -> None:

@@ -57,8 +57,13 @@ def explain(child: ChildProcess) -> str:
         if re.search(pattern, output):
             return f"{child.name} ended: {sentence} (log: {child.log})"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    last = f": {lines[-1][:200]}" if lines else ""
+    last = f": {_shortened(lines[-1])}" if lines else ""
     return f"{child.name} ended with code {child.process.poll()}{last} (log: {child.log})"
+
+
+def _shortened(text: str, longest: int = 600) -> str:
+    """Cut a long text at a word; a start error names several things, and ends with what to do."""
+    return text if len(text) <= longest else f"{text[: longest - 3].rsplit(' ', 1)[0]}..."
 
 
 REFUSED = (
@@ -332,7 +337,7 @@ class ClientProcesses:
         errors = re.findall(r"^ERROR\s*:\s*(?!\s|Exit Code)(.+)$", output, re.M)
         if not errors:
             return None
-        return f"{node.name} gave up its connection: {errors[-1].strip()[:200]} (log: {node.log})"
+        return f"{node.name} gave up its connection: {_shortened(errors[-1].strip())} (log: {node.log})"
 
     def _retry_after_refusal(self, now: float, why: str) -> None:
         if self.refused_since is None:
