@@ -233,6 +233,10 @@ def test_a_server_without_keys_is_refused(federation: Path) -> None:
         ('host = "a"\nport = 1\nprot = 2\n', "unknown key prot; did you mean port"),
         ("host = ", "is not TOML"),
         pytest.param(".".join("a" * 20_000) + " = 1", "is not TOML: it is nested too deeply", id="nested"),
+        *(
+            (f"host = {json.dumps(host)}\nport = 1\n", "host must be a host name or an IP address, got ")
+            for host in ("a b", "a\0b", "x\ny", "*", "a" * 70, "\u00fc" * 70, "[::1]", "", "a..b", "fe80::1%a b")
+        ),
     ],
 )
 def test_a_network_file_that_cannot_be_is_refused_by_its_key(tmp_path: Path, text: str, says: str) -> None:

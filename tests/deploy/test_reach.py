@@ -4,7 +4,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -44,15 +44,22 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 # ---------------------------------------------------------------- looking at a server
 @contextmanager
-def superlink(folder: Path | None, date: datetime | None = None, code: int = 200) -> Iterator[Address]:
+def superlink(
+    folder: Path | None, date: datetime | str | None = None, code: int = 200, endless: bool = False
+) -> Iterator[Address]:
     """A server that answers as a SuperLink does, over TLS if there is a folder with certificates."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response_only(code if self.path == "/health" else 404)
-            self.send_header("Date", format_datetime(date or datetime.now(UTC), usegmt=True))
-            self.send_header("Content-Length", "0")
+            says = date if isinstance(date, str) else format_datetime(date or datetime.now(UTC), usegmt=True)
+            self.send_header("Date", says)
+            if not endless:
+                self.send_header("Content-Length", "0")
             self.end_headers()
+            with suppress(OSError):  # the client has hung up
+                while endless:
+                    self.wfile.write(bytes(1 << 16))
 
         def log_message(self, *args: object) -> None:
             pass
@@ -111,6 +118,20 @@ def test_what_speaks_no_tls_or_is_no_superlink_is_not_taken_for_one(pack: Path) 
         reach.probe(address, pack / "ca.crt")
     with superlink(pack, code=502) as address, pytest.raises(reach.Unreachable, match="answers 502"):
         reach.probe(address, pack / "ca.crt")
+
+
+@pytest.mark.parametrize(
+    "date",
+    ["yesterday", "Thu, 01 Jan 1970 00:00:00", "Thu, 99 Foo 99999999 00:00:00 GMT", "Thu, 01 Jan 2026 25:00:00 GMT"],
+)
+def test_a_server_without_a_time_is_no_superlink(pack: Path, date: str) -> None:
+    with superlink(pack, date) as address, pytest.raises(reach.Unreachable, match="does not answer as a SuperLink"):
+        reach.probe(address, pack / "ca.crt")
+
+
+def test_an_answer_without_an_end_is_not_read_whole(pack: Path) -> None:
+    with superlink(pack, endless=True) as address:
+        assert abs(reach.probe(address, pack / "ca.crt")) < 3
 
 
 def test_nobody_and_nowhere_are_told_apart_from_a_refusal(pack: Path) -> None:

@@ -37,6 +37,33 @@ def test_a_folder_as_it_was_packed_is_accepted_with_its_coordinator_s_fingerprin
     assert (packed / "authority" / "coordinator.key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        [[1, "x"]],
+        [["a", "x"]],
+        {"a": 1},
+        {"": "x"},
+        {"a\0": "x"},
+        {"\ud800": "x"},
+        {"x" * 5000: "x"},
+        {"x/" * 5000 + "x": "x"},
+        {"../server/server.toml": "x"},
+        {"/etc/passwd": "x"},
+    ],
+    ids=lambda files: repr(files)[:20],
+)
+def test_a_signed_manifest_that_names_no_files_of_the_folder_is_refused(
+    client: Path, tmp_path: Path, files: object
+) -> None:
+    key = signing.new_key()
+    signing.sign(key, client, 0)
+    (client / "manifest.json").write_text(json.dumps({"client": 0, "files": files}))
+    (client / "manifest.sig").write_bytes(key.sign((client / "manifest.json").read_bytes()))
+    with pytest.raises(DeployError, match=r"manifest\.json is not a list of files; ask the coordinator"):
+        signing.check(client, tmp_path / "accepted")
+
+
 @pytest.mark.parametrize("name", ["experiment.toml", "ca.crt", "README.md", "coordinator.pub", "manifest.sig"])
 def test_a_changed_file_is_refused_by_its_name(client: Path, packed: Path, tmp_path: Path, name: str) -> None:
     other = tmp_path / "other"

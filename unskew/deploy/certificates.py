@@ -140,10 +140,18 @@ def names_of(path: Path) -> tuple[str, ...]:
     )
 
 
+def is_host(text: str) -> bool:
+    """True of a host name and of an IP address."""
+    with suppress(ValueError):
+        ipaddress.ip_address(text)
+        return re.fullmatch(r"[\w.:%-]+", text, re.ASCII) is not None  # the name of an interface may follow
+    return len(text) <= 253 and _HOST.fullmatch(text) is not None
+
+
 def _general_name(host: str) -> x509.GeneralName:
     with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    if not _HOST.fullmatch(host) or len(host) > 253:
+    if not is_host(host):
         raise DeployError(f"a server is reached under a host name or an IP address, got {host!r}")
     return x509.DNSName(host)
 

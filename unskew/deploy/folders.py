@@ -238,7 +238,11 @@ def address(folder: Path) -> Address:
         DeployError: If the folder is none that was packed.
         ConfigError: If a setting in it cannot be.
     """
-    return read_settings(folder / "network.toml", Address)
+    path = folder / "network.toml"
+    where = read_settings(path, Address)
+    if not certificates.is_host(where.host):
+        raise ConfigError(f"host must be a host name or an IP address, got {where.host[:80]!r} ({path})")
+    return where
 
 
 def write_address(folder: Path, where: Address) -> None:

@@ -13,6 +13,8 @@ from unskew.errors import DeployError
 
 AHEAD_S, BEHIND_S = 6.0, 300.0
 """Allowed difference between a client's clock and the server's: Flower allows 5 s and 305 s, in whole seconds."""
+LONGEST_ANSWER = 1 << 16
+"""Bytes read of an answer; a SuperLink's is shorter, and another server's may have no end."""
 
 
 # ---------------------------------------------------------------- here
@@ -86,21 +88,24 @@ def probe(reached: Address, root: Path, timeout_s: float = 10.0) -> float:
         answer = connection.getresponse()
         now = datetime.now(UTC)
         date = answer.getheader("Date")
-        answer.read()
+        answer.read(LONGEST_ANSWER)
     except ssl.SSLCertVerificationError as error:
         raise DeployError(_distrust(error, reached)) from None
     except ssl.SSLError as error:
         raise DeployError(
             f"{reached} does not speak TLS as a SuperLink does ({error.reason}); is it the right port?"
         ) from None
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise Unreachable(f"nobody answers at {reached}: {why}") from None
     finally:
         connection.close()
     if answer.status != 200:
         raise Unreachable(f"{reached} answers {answer.status}, not as a SuperLink does")
-    ahead = (now - parsedate_to_datetime(date)).total_seconds() if date else 0.0
+    try:
+        ahead = (now - parsedate_to_datetime(date)).total_seconds() if date else 0.0
+    except (ValueError, TypeError, OverflowError):  # no date, or one without a time zone
+        raise Unreachable(f"{reached} gives no time that can be read: it does not answer as a SuperLink") from None
     if ahead > AHEAD_S or ahead < -BEHIND_S:
         raise DeployError(
             f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's; Flower "

@@ -92,13 +92,7 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         raise DeployError(
             f"{folder / MANIFEST} was not signed by the key of {KEY}; ask the coordinator for the folder again"
         ) from None
-    try:
-        files = dict(json.loads(manifest)["files"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise DeployError(
-            f"{folder / MANIFEST} is not a list of files; ask the coordinator for the folder again"
-        ) from None
-    changed = []
+    files, changed = _signed_files(folder, manifest), []
     for name, digest in files.items():
         path = folder / name
         if not path.is_file():
@@ -127,6 +121,25 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         accepted.mkdir(parents=True, exist_ok=True)
         mark.touch()
     return Signed(fingerprint(key), tuple(changed))
+
+
+def _signed_files(folder: Path, manifest: bytes) -> dict[str, str]:
+    """Read the SHA-256 of each signed file; whoever signed it may have written anything."""
+    try:
+        files = json.loads(manifest)["files"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        files = None
+    if not isinstance(files, dict) or not all(isinstance(v, str) and _is_inside(k) for k, v in files.items()):
+        raise DeployError(f"{folder / MANIFEST} is not a list of files; ask the coordinator for the folder again")
+    return dict(files)
+
+
+def _is_inside(name: str) -> bool:
+    """True if this can be the name of a file in a packed folder."""
+    parts = name.split("/")
+    return (
+        name.isprintable() and all(0 < len(p.encode()) < 256 for p in parts) and ".." not in parts and len(name) < 1024
+    )
 
 
 def fingerprint_of(folder: Path) -> str:
