@@ -82,7 +82,7 @@ class Column:
         return max(len(self.fill), len(self.mean)) > 1
 
     def contradiction(self, clients: int) -> str:
-        """What in a file from elsewhere cannot be, where so many clients have numbers; empty if all fits."""
+        """Say what cannot be in a file from elsewhere, where so many clients have numbers; empty if all fits."""
         if len(self.mean) != len(self.sd):
             return f"column {self.name!r} has {len(self.mean)} means and {len(self.sd)} deviations"
         for what, numbers in (("fill", self.fill), ("mean", self.mean)):
@@ -157,7 +157,7 @@ class Inputs:
     largest: float | None = None
 
     def contradiction(self, shape: tuple[int, ...]) -> str:
-        """What in a file from elsewhere cannot be, since a part does not fit another; empty if all fit.
+        """Say what cannot be in a file from elsewhere, since a part does not fit another; empty if all fit.
 
         Args:
             shape: Of one example, as the network takes it.

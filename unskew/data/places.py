@@ -1,4 +1,4 @@
-"""Where data are: the path that a user has written, and the place of a row as its owner finds it.
+"""Places of data: the path that a user has written, and the place of a row as its owner finds it.
 
 A row's place is a line of a file, or its number in a table without lines.
 """

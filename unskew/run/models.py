@@ -551,7 +551,7 @@ def _read_card(path: Path, of: type) -> Any:
 
 
 def _wrong_clients(cell: CellCard) -> str:
-    """What is impossible in the clients of a card; empty if nothing is."""
+    """Name what is impossible in the clients of a card; empty if nothing is."""
     if cell.client_names is not None and len(cell.client_names) != cell.num_clients:
         return f"it has {counted(len(cell.client_names), 'name')} for {counted(cell.num_clients, 'client')}"
     for client in itertools.chain.from_iterable(m.clients for m in cell.models if m.clients != "all"):
@@ -561,7 +561,7 @@ def _wrong_clients(cell: CellCard) -> str:
 
 
 def _wrong_inputs(task: TaskCard) -> str:
-    """What is impossible in the inputs of a card; empty if nothing is."""
+    """Name what is impossible in the inputs of a card; empty if nothing is."""
     return task.inputs.contradiction(task.input_shape)
 
 
