@@ -5,6 +5,7 @@ import json
 import os
 import re
 import stat
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -91,8 +92,8 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         return f.read()
 
 
-def own_folder(path: Path) -> Path:
-    """A folder in a folder that may be somebody else's, whose files are about to be read.
+def unlinked(path: Path) -> Path:
+    """Return a folder that lies in one that may be somebody else's, and whose files are about to be read.
 
     Raises:
         OSError: If it is a link.
@@ -113,6 +114,18 @@ def _open_regular(name: str, flags: int) -> int:
         os.close(fd)
         raise OSError(errno.EINVAL, "it is a folder or a device, not a file", name)
     return fd
+
+
+def check_text(name: str, array: Any) -> None:
+    """Refuse a NumPy array of text with numbers that are no characters: NumPy reads it, and Python fails later.
+
+    Raises:
+        ValueError: Naming the array.
+    """
+    if array.dtype.kind == "U" and array.nbytes:
+        codes = array.reshape(-1).view(f"{array.dtype.byteorder}u4")
+        if codes.max() > sys.maxunicode:
+            raise ValueError(f"the text in {name} holds codes of no character")
 
 
 def from_toml(text: str) -> dict[str, Any]:

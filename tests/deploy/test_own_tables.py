@@ -321,6 +321,28 @@ def test_a_client_that_lacks_a_class_is_told_what_the_coordinator_can_do(tmp_pat
     assert open_client(folder).info.classes == ("no", "yes")
 
 
+def test_sums_of_a_single_row_are_refused_and_of_few_rows_warned_of(tmp_path: Path) -> None:
+    """Of one row the mean is that row."""
+    rows = ["age,sick,part", *(f"{60 + i},{i % 2},train" for i in range(5)), "50,1,test"]
+    options = ("--target", "sick", "--test", "part", "--sums", str(tmp_path / "x.json"))
+    for n, says in ((1, None), (4, "has 4 training rows, fewer than 5: sums of so few tell much about each")):
+        path = tmp_path / f"{n}.csv"
+        path.write_text("\n".join([rows[0], *rows[1 : n + 1], rows[-1]]))
+        if says is None:
+            with pytest.raises(DataError, match="has one training row, and its mean is that row itself"):
+                unskew(str(path), *options)
+            assert not (tmp_path / "x.json").exists()
+        else:
+            with pytest.warns(DataWarning, match=says):
+                unskew(str(path), *options)
+
+
+def test_a_site_of_few_rows_is_told_that_it_has_few(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("age,sick,part\n60,0,train\n50,1,train\n40,0,train\n30,1,test\n")
+    with pytest.warns(DataWarning, match="there are fewer than 5 training rows here: too few to train on alone"):
+        load(f"csv:{tmp_path / 'own.csv'}", None, {"target": "sick", "test": "part", "alone": True})
+
+
 def sums_file(folder: Path, site: str, column: str, **of: object) -> str:
     path = folder / f"{site}.json"
     path.write_text(json.dumps({column: {"n": 0, "mean": 0.0, "m2": 0.0, "gaps": False, **of}}))

@@ -240,7 +240,9 @@ def test_a_reply_that_cannot_be_unpacked_takes_no_other_with_it(tmp_path: Path) 
     assert one_round(there)[1] == {4: "refused: its reply cannot be read (ValueError)"}
 
 
-def test_an_upload_that_breaks_off_takes_no_reply_with_it_that_was_in_time(tmp_path: Path) -> None:
+def test_an_upload_that_breaks_off_takes_no_reply_with_it_that_was_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Flower's pull waits for the rest of an upload, longer than the round lasts; the others answer meanwhile."""
     there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=1.0))
     there.membership.call()
@@ -253,7 +255,7 @@ def test_an_upload_that_breaks_off_takes_no_reply_with_it_that_was_in_time(tmp_p
             return []
         return pull(set(ids) - broken_off)
 
-    there.grid.pull_messages = held_up  # type: ignore[method-assign]
+    monkeypatch.setattr(there.grid, "pull_messages", held_up)
     assert one_round(there)[1] == {4: "late: no reply within 1 s"}
     assert {m.metadata.ttl for m in there.grid.pushed[6:]} == {1.0 + MARGIN_S}
     assert MARGIN_S > 200.0, "Flower must not have dropped those replies before"

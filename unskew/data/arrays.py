@@ -397,7 +397,7 @@ def divided(
         return content
     y = content["y_train"]
     strata = content.get("client_train", y if targets.classes else targets.counted(y))
-    train, test = _stratified(strata, fraction, test_key)
+    train, test = stratified(strata, fraction, test_key)
     if len(test) == 0:
         raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
     whose = {"client_test": content["client_train"][test]} if own_test and "client_train" in content else {}
@@ -432,10 +432,13 @@ def names_of(name: str, key: str, arrays: Arrays) -> tuple[str, ...] | None:
     return tuple(str(v) for v in values)
 
 
-def _stratified(
+def stratified(
     labels: npt.NDArray[np.int64], fraction: float, key: Key
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Sorted (kept, set aside) indices: round(fraction * n) of each label, half up, are set aside and 1 is kept."""
+    """Divide what has labels into sorted (kept, set aside) indices.
+
+    Of each label round(fraction * n), half up, are set aside, and at least 1 is kept.
+    """
     rng = key.numpy()
     aside = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):

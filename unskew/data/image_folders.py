@@ -155,13 +155,13 @@ def _contents(root: Path, options: ImageOptions) -> _Contents:
         if not contents.images:
             raise DataError(f"{root} has no file; expected is {OWN_LAYOUT}")
         return contents
-    sites, beside = entries(root, contents.home)
+    sites, loose = entries(root, contents.home)
     if sites and len(_named_parts(sites)) == len(sites):
         raise DataError(
             f"{root} has the folders {_names(sites)}, where those of the sites are expected: {LAYOUT}; put such "
             f"folders into each site's, or, if the images come without sites, {ARRAYS}"
         )
-    contents.left += [(_why(file), "") for file in beside]
+    contents.left += [(_why(file), "") for file in loose]
     parts = {site.name: _read_site(site, contents, options) for site in sites}
     sites = [site for site in sites if site not in contents.empty]
     if len(sites) < 2:
@@ -185,8 +185,8 @@ def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
     empty: list[Path] = []
     left = [_why(file) for file in loose]
     for part in folders if divided else [site]:
-        labels, beside = entries(part, contents.home)
-        left += [_why(file) for file in beside] if divided else []
+        labels, in_part = entries(part, contents.home)
+        left += [_why(file) for file in in_part] if divided else []
         for label in labels:
             if options.classes is not None and label.name not in options.classes:
                 raise DataError(

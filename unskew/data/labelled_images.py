@@ -6,7 +6,7 @@ PATH, or by the file's name, with or without its ending, where only one file has
 
 import re
 import warnings
-from collections import ChainMap, defaultdict
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from annotated_types import Ge
 
 from unskew.data import image_folders, own, tables
+from unskew.data.arrays import TEST_FRACTION, stratified
 from unskew.data.dataset import Dataset
 from unskew.data.lengths import check_words
 from unskew.data.numerals import value_of
@@ -25,9 +26,6 @@ from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, sho
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import counted, some
-
-TEST_FRACTION = 0.2
-"""Share of each client's patients that are set aside for testing."""
 
 Words = list[str | None]
 """A column as it is written, None where there is no value."""
@@ -171,31 +169,26 @@ def _patients_apart(
 ) -> tuple[npt.NDArray[np.bool_], list[str]]:
     """True for the images of a fifth of each client's patients, and a sentence on clients that have too few for it.
 
-    At least one patient of each client trains.
-
     Raises:
         DataError: If a patient is not named, or no client has 3.
     """
-    of_client: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for i, patient in enumerate(patients):
-        if patient is None:
-            raise DataError(f"column {column!r} names no patient in {place(i)}; fill it, or leave the row out")
-        of_client["" if clients is None else clients[i]][patient].append(i)
-    apart = np.zeros(len(patients), bool)
-    untested = []
-    rng = (Key(0) / "npz" / "test").numpy()
-    for client, images in of_client.items():
-        drawn = rng.permutation(list(images))[: int(TEST_FRACTION * len(images) + 0.5)]
-        for patient in drawn:
-            apart[images[str(patient)]] = True
-        untested += [] if len(drawn) else [client]
-    if not apart.any():
+    if None in patients:
         raise DataError(
-            f"column {column!r} names at most {max(map(len, of_client.values()))} patients of one client, of whom a "
-            "fifth is nobody; name a column that says which images are for testing, as test"
+            f"column {column!r} names no patient in {place(patients.index(None))}; fill it, or leave the row out"
         )
+    of_image = list(zip(clients or [""] * len(patients), patients, strict=True))
+    people = list(dict.fromkeys(of_image))
+    holders, holder = np.unique([client for client, _ in people], return_inverse=True)
+    _, aside = stratified(holder, TEST_FRACTION, Key(0) / "npz" / "test")
+    if len(aside) == 0:
+        raise DataError(
+            f"column {column!r} names at most {np.bincount(holder).max()} patients of one client, of whom a fifth is "
+            "nobody; name a column that says which images are for testing, as test"
+        )
+    testing = {people[i] for i in aside}
+    untested = sorted({*holders.tolist()} - {client for client, _ in testing})
     few = f"{some(untested)} {'has' if len(untested) == 1 else 'have'} fewer than 3 patients, so nobody is tested there"
-    return apart, [few] if untested else []
+    return np.array([one in testing for one in of_image]), [few] if untested else []
 
 
 # ---------------------------------------------------------------- files

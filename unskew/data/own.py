@@ -217,7 +217,7 @@ def dataset(
         targets=targets,
         files={key: part.files for key, part in parts.items()} if rows.files else None,
     )
-    doubts = tuple(_doubts(given, rows))
+    doubts = tuple(_doubts(given, rows, one_client))
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     return replace(given, doubts=(*given.doubts, *doubts))
@@ -248,7 +248,7 @@ def _check_clients(rows: GivenExamples, column: str | None, fraction: float | No
         )
 
 
-def _doubts(data: Dataset, rows: GivenExamples) -> list[str]:
+def _doubts(data: Dataset, rows: GivenExamples, one_client: bool) -> list[str]:
     """Sentences on what may not be meant, in data that a user gave as a table."""
     if not rows.columns or data.inputs.kind != "table":
         return []
@@ -257,6 +257,8 @@ def _doubts(data: Dataset, rows: GivenExamples) -> list[str]:
     train = np.ones(len(x), bool) if data.own_test is None else ~data.own_test.numpy()
     if rows.table is None and (warning := unscaled(x[train], [str(c) for c in rows.columns])):
         sentences.append(warning)
+    if one_client and train.sum() < FEW_ROWS:
+        sentences.append(f"there are fewer than {FEW_ROWS} training rows here: too few to train on alone")
     if data.owners is not None:
         owners, labels = data.owners.numpy()[train], data.labels.numpy()[train]
         sizes = np.bincount(owners, minlength=len(data.client_names))

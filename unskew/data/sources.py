@@ -33,7 +33,6 @@ import lzma
 import os
 import re
 import struct
-import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,6 +62,7 @@ from unskew.data.places import path_of
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.files import check_text
 from unskew.keys import Key
 from unskew.references import makes
 from unskew.registry import Registry
@@ -503,20 +503,8 @@ def _archive(path: Path) -> Iterator[NpzFile]:
 
 def _array(archive: NpzFile, key: str) -> _Array:
     array: _Array = archive[key]
-    _check_text(key, array)
+    check_text(key, array)
     return array
-
-
-def _check_text(key: str, array: _Array) -> None:
-    """Refuse text with numbers that are no characters: NumPy reads it, and Python fails where it is used.
-
-    Raises:
-        ValueError: Naming the array.
-    """
-    if array.dtype.kind == "U" and array.nbytes:
-        codes = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
-        if codes.max() > sys.maxunicode:
-            raise ValueError(f"the text in {key} holds codes of no character")
 
 
 def _npz(path: Path) -> _Arrays:
@@ -591,7 +579,7 @@ def _folder(folder: Path) -> _Arrays:
                 array = np.load(file, allow_pickle=False)
             if not isinstance(array, np.ndarray):
                 raise ValueError("an archive, not one array")
-            _check_text(key, array)
+            check_text(key, array)
         except _UNREADABLE as error:
             raise _corrupt(path, error) from error
         arrays[key] = array
@@ -741,12 +729,23 @@ def _raw(x: Tensor | ByteImages) -> Tensor:
     return x.levels if isinstance(x, ByteImages) else x
 
 
+def _check_saved(path: Path) -> None:
+    """Refuse a file that a run's folder names and does not hold: the folder may be somebody else's.
+
+    Raises:
+        DataError: If it is missing, a link or a device.
+    """
+    if path.is_symlink() or not path.is_file():
+        raise DataError(f"the run's data are gone: there is no file {path.absolute()}, or it is a link")
+
+
 def saved_sha256(path: Path) -> str:
     """Hash of the data set that `save` wrote, without reading its examples.
 
     Raises:
         DataError: If the file cannot be read, or is not of `save`.
     """
+    _check_saved(path)
     with _archive(path) as archive:
         if "sha256" not in archive.files:
             raise ValueError("it has no sha256")
@@ -755,8 +754,7 @@ def saved_sha256(path: Path) -> str:
 
 def _saved(path: Path, targets: Targets) -> Dataset:
     """The data set that `save` wrote, bit for bit."""
-    if not path.is_file():
-        raise DataError(f"the run's data are gone: there is no file {path.absolute()}")
+    _check_saved(path)
     with _archive(path) as archive:
         arrays = {key: _array(archive, key) for key in archive.files}
         lacking = [

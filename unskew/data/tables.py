@@ -160,7 +160,8 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
 
     Raises:
         ConfigError: If it is not said which rows are for testing.
-        DataError: If the file cannot be read, or as in `unskew.data.preprocess.sums`.
+        DataError: If the file cannot be read, there is one training row, which sums would tell, or as in
+            `unskew.data.preprocess.sums`.
     """
     frame, _ = frame_of(kind, path, replace(options, alone=True))
     apart = options.test if isinstance(options.test, str) and options.test in frame.columns else None
@@ -174,8 +175,14 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
         own.check_column(frame.columns, target, "target")
     names = [column for column in frame.columns if column not in (*targets, apart)]
     with rows_at(lines_of(kind, path, options)):
-        train: Any = slice(None) if apart is None else ~own.truths(own.column_of(frame, apart, "test"), apart)
-        return sums(rules, {name: raw_column(frame[name], name)[train] for name in names})
+        tested = own.truths(own.column_of(frame, apart, "test"), apart) if apart else np.zeros(frame.height, bool)
+        count = int((~tested).sum())
+        if count == 1:
+            raise DataError(f"{path} has one training row, and its mean is that row itself: add rows, or take no part")
+        if count < own.FEW_ROWS:
+            few = f"{path} has {count} training rows, fewer than {own.FEW_ROWS}: sums of so few tell much about each"
+            warnings.warn(few, DataWarning, stacklevel=2)
+        return sums(rules, {name: raw_column(frame[name], name)[~tested] for name in names})
 
 
 def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | None]:
@@ -211,7 +218,7 @@ def words_of(kind: str, path: Path, options: TableOptions) -> dict[str, list[str
         DataError: If Polars is not installed, or the file cannot be read.
     """
     polars = _polars()
-    frame = _read(kind, path, options, as_words=True, unnamed=True)
+    frame = _read(kind, path, options, as_words=True, some_columns=True)
     return {column.name: column.cast(polars.String).to_list() for column in frame}
 
 
@@ -285,8 +292,11 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
         raise DataError(f"the columns of {', '.join(frames)} are not of the same kinds") from None
 
 
-def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, unnamed: bool = False) -> Any:
-    """One file; `as_words` leaves numbers as they are written, `unnamed` a column without a name where it is."""
+def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, some_columns: bool = False) -> Any:
+    """One file; `as_words` leaves numbers as they are written.
+
+    Where only `some_columns` are used, others may be without a name, and hold long texts.
+    """
     polars = _polars()
     head = _head(path, options.separator) if kind == "csv" else None
     try:
@@ -294,7 +304,7 @@ def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, 
             # A kilobyte can hold a column of a billion equal values; the footer has their number.
             rows = int(polars.scan_parquet(path, glob=False).select(polars.len()).collect().item())
             machine.require_room(8 * rows * len(polars.read_parquet_schema(path)), path)
-            _check_words(polars.scan_parquet(path, glob=False), kind, path, options, any_length=unnamed)
+            _check_words(polars.scan_parquet(path, glob=False), kind, path, options, any_length=some_columns)
             frame = polars.read_parquet(path, glob=False)
         else:
             frame = polars.read_csv(
@@ -319,12 +329,12 @@ def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, 
     if lacking:
         raise ConfigError(f"leave_out: {path} has no column {lacking[0]!r} (columns: {', '.join(frame.columns)})")
     frame = frame.drop(list(options.leave_out))
-    if "" in frame.columns and not unnamed:
+    if "" in frame.columns and not some_columns:
         raise DataError(
             f"{path} has a column without a name, such as the row numbers that pandas writes; name it, or leave it out "
             "with leave_out = ['']"
         )
-    if head is not None and not unnamed:
+    if head is not None and not some_columns:
         _check_words(frame.lazy(), kind, path, options)
     if head is not None and not as_words:
         frame = _dated(frame, path)

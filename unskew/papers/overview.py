@@ -3,7 +3,8 @@
 It is made from what `unskew reproduce NAME --keep` wrote, `NAME/SCALE/result.json` below a folder, and from two files
 beside them.  `reasons.toml` has reasons for claims that do not hold, by reproduction and by the claim's text, in which
 `*` stands for anything.  The first pattern that fits a claim counts.  A reason that begins with "Proven" names the run
-that shows it.  `headlines.toml` has what each paper is known for, in its order, and the claims that stand for it.
+that shows it; "Proven in part" does not count as that.  `headlines.toml` has what each paper is known for, in its
+order, and the claims that stand for it.
 
     python -m unskew.papers.overview [FOLDER]
 """
@@ -295,7 +296,9 @@ def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
         total.update(claim.verdict for claim in result.claims)
     failed = [claim for result in results for claim in result.claims if claim.verdict == "does not hold"]
     explained = sum(claim.reason != UNKNOWN for claim in failed)
-    proven = sum(claim.reason.startswith("Proven") and "in part" not in claim.reason[:20] for claim in failed)
+    proven = sum(
+        claim.reason.startswith("Proven") and not claim.reason.startswith("Proven in part") for claim in failed
+    )
     level = sum(claim.level for claim in failed)
     yield "## All claims by reproduction\n"
     yield (

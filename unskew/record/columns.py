@@ -11,7 +11,6 @@ import io
 import itertools
 import lzma
 import math
-import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.errors import RunError
-from unskew.files import own_folder, readable, write_atomically
+from unskew.files import check_text, readable, unlinked, write_atomically
 from unskew.record.logs import refusal, unreadable
 
 Array = npt.NDArray[Any]
@@ -130,10 +129,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> Array:
     if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(values):  # NumPy would make room for it first
         raise ValueError(f"column {name} has not the {shape} values of {dtype} that it says")
     column = np.frombuffer(values, dtype).reshape(shape)
-    if dtype.kind == "U" and column.size:
-        points = np.frombuffer(values, np.dtype(np.uint32).newbyteorder(dtype.byteorder))
-        if (points > sys.maxunicode).any():  # NumPy fails in making text of it
-            raise ValueError(f"column {name} has a character that is none")
+    check_text(f"column {name}", column)
     return column
 
 
@@ -156,7 +152,7 @@ def client_columns(folder: Path) -> Iterator[ClientColumns]:
         RunError: If a file is not as a run writes it.
     """
     try:
-        files = sorted(own_folder(folder / FOLDER).glob("*.npz"))
+        files = sorted(unlinked(folder / FOLDER).glob("*.npz"))
     except OSError as error:
         raise unreadable(folder / FOLDER, error) from None
     for path in files:

@@ -97,7 +97,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> N
         remove(temporary)
 
 
-def require_own_folders(folder: Path) -> None:
+def refuse_links(folder: Path) -> None:
     """Refuse a run's folder from elsewhere that has links to other folders in it, before anything is written to them.
 
     Nor may its configuration be a link, as that of a user may: it is read like one.

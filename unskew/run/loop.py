@@ -47,7 +47,7 @@ from unskew.run.evaluation import (
     needs_own_models,
     own_models,
 )
-from unskew.run.folder import RunLogs, create, document_hashes, explained, locked, read_json, require_own_folders
+from unskew.run.folder import RunLogs, create, document_hashes, explained, locked, read_json, refuse_links
 from unskew.run.metrics import Metric, last_value, mean_of_last, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator
@@ -163,7 +163,7 @@ def resume(
             environment has changed.
     """
     read_json(folder / "run.json")  # a folder without one is no run
-    require_own_folders(folder)
+    refuse_links(folder)
     with locked(folder):
         if (folder / "summary.json").exists():
             require_same_settings(folder, written_fingerprint(folder / "config.toml"))  # imports nothing it names

@@ -37,7 +37,7 @@ from unskew.data.numerals import is_number
 from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
-from unskew.files import own_folder, read_bytes, readable, write_atomically
+from unskew.files import read_bytes, readable, unlinked, write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId, Layout
 from unskew.record.logs import unreadable
@@ -434,7 +434,7 @@ def cells(folder: Path) -> list[tuple[str, int]]:
         RunError: If it has none.
     """
     try:
-        files = list(own_folder(folder / "models").glob("*-seed*.json"))
+        files = list(unlinked(folder / "models").glob("*-seed*.json"))
     except OSError as error:
         raise unreadable(folder / "models", error) from None
     parts = (p.name.removesuffix(".json").rpartition("-seed") for p in files)

@@ -79,6 +79,8 @@ MARGIN_S = 240.0
 One look for replies may take 180 s and a little more, after which Flower gives up an upload that broke off."""
 HELLO_MARGIN_S = 30.0
 """The same for greetings: their answers are small, and old greetings must not pile up at a client that is away."""
+NO_REPLY = 3
+"""Flower's code for a request whose time was over before there was a reply."""
 HEAD, BODY, PAYLOAD = "head", "body", "payload"
 # Raw bytes: an array in NumPy's format would carry a header that says how much memory to allocate.
 STYPE = "bytes"
@@ -199,7 +201,8 @@ class FlowerTransport:
                 time.sleep(max(min(self.poll_s, end - time.monotonic()), 0.0))
         for message_id, node in waiting.items():
             unread = f"refused: its reply cannot be read ({broken[message_id]})" if message_id in broken else None
-            yield node, Delivery(None, unread or f"late: no reply within {deadline_s:g} s", down=down[node])
+            lost = unread or f"late: no reply within {deadline_s:g} s"
+            yield node, Delivery(None, lost, down=down[node], late=not unread)
 
     def _pull(self, ids: set[str], broken: dict[str, str]) -> dict[str, Message]:
         """Pull the replies that have come, by the message they answer; one that fails now may come at the next poll."""
@@ -228,7 +231,8 @@ def _outcome(reply: Message, down: int) -> "Delivery":
     from unskew.runtime.message import Delivery
 
     if reply.has_error():
-        return Delivery(None, _lost(reply.error.code, reply.error.reason or ""), down=down)
+        code = reply.error.code
+        return Delivery(None, _lost(code, reply.error.reason or ""), down=down, late=code == NO_REPLY)
     try:
         envelope = unpack(reply.content)
     except WireError as error:
@@ -240,7 +244,7 @@ def _lost(code: int, reason: str) -> str:
     """Describe one of Flower's error codes."""
     from unskew.runtime.membership import printable
 
-    kind = {3: "late", 5: "client lost", 8: "client lost"}.get(code, "client error")
+    kind = {NO_REPLY: "late", 5: "client lost", 8: "client lost"}.get(code, "client error")
     return f"{kind}: {printable(reason) or 'no reason was given'} (Flower's code {code})"
 
 

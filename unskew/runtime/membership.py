@@ -365,8 +365,8 @@ class Membership:
         owner = -1 if self.registered is None else self.registered.get(node, -1)
         if delivery.reply is None:
             # A late node is busy with an old message, or died and is still listed; one that fails may be mended soon.
-            late = delivery.lost.startswith("late")
-            self._again[node] = time.monotonic() + (PATIENCE * waited_s if late else min(AGAIN_S, PATIENCE * waited_s))
+            wait_s = PATIENCE * waited_s if delivery.late else min(AGAIN_S, PATIENCE * waited_s)
+            self._again[node] = time.monotonic() + wait_s
             self._reject(node, owner, f"it did not introduce itself ({delivery.lost})", for_now=True)
             return
         try:

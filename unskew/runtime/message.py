@@ -287,6 +287,7 @@ class Delivery:
         reply: The reply; None if none came back.
         lost: Reason why none came back.
         sent: False if the envelope was never sent.
+        late: True if the node gave no answer in time, not even an error.
         down, up: Bytes that the network added to request and reply.
     """
 
@@ -295,6 +296,7 @@ class Delivery:
     sent: bool = True
     down: int = 0
     up: int = 0
+    late: bool = False
 
 
 class Transport(Protocol):
