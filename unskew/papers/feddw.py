@@ -267,10 +267,11 @@ def mu(request: ReproductionRequest) -> Result:
     labels = {m: f"feddw mu={m:g}" for m in strengths}
     term = {"methods": {label: {"name": "feddw", "mu": m} for m, label in labels.items()}}
     lines: dict[str, Mapping[float, Sequence[float]]] = {}
-    for name, setting in itertools.product(draft["compare_on"], ("practical", "pathological")):
+    for name, setting in itertools.product(draft["compare_on"], draft["compare_in"]):
         ground = draft.ground(name)
         sizes.append(f"{name}: {draft.size(name)} images, {ground['rounds']} rounds")
-        chosen = labels[ground["methods"]["feddw"]["mu"]]
+        published_for = labels.get(ground["methods"]["feddw"]["mu"])
+        chosen = published_for or labels[max(strengths)]
         layers = (ground, draft["settings"][setting], term)
         compared = experiment(f"feddw-mu-{name}-{setting}", *layers, methods=["fedavg", *labels.values()])
         runs, where = draft.run_survivors(compared, f"{name}-{setting}"), f"{name}, {setting}"
@@ -285,7 +286,7 @@ def mu(request: ReproductionRequest) -> Result:
                 f"{label} ends above fedavg ({where})",
                 last[label],
                 last["fedavg"],
-                published=share(TABLE1["feddw"][where] - TABLE1["fedavg"][where]) if label == chosen else None,
+                published=share(TABLE1["feddw"][where] - TABLE1["fedavg"][where]) if label == published_for else None,
             )
             for label in labels.values()
         ]
