@@ -162,6 +162,25 @@ def test_honest_clients_give_no_occasion_for_a_warning(tmp_path: Path) -> None:
     assert (trace.failures, there.runtime.drain_warnings()) == ([], ())
 
 
+def test_a_client_cannot_fill_the_round_s_loss_with_its_own(tmp_path: Path) -> None:
+    there = deployed(tmp_path)
+    honest = there.fresh(4)
+
+    def liar(message: Message) -> Message:
+        reply = unpack((answer := honest(message)).content)
+        if reply.action != "ask":
+            return answer
+        lie = write("ask", dataclasses.replace(read(reply, REPLIES), losses=(0.5,) * 101), *reply.parts)
+        return Message(pack(lie), reply_to=message)
+
+    there.grid.handlers[there.node(4)] = liar
+    _, trace = there.runtime.round(there.runtime.start(), 1)
+    assert [(f.client, f.reason) for f in trace.failures] == [
+        (4, "refused: it reports 101 training losses of a step, expected at most 100")
+    ]
+    assert len(trace.losses) == len(SIZES) - 1
+
+
 def test_counts_by_class_add_up_to_the_number_that_was_declared(tmp_path: Path) -> None:
     there = loopback.Deployed("fedproto", "perceptron", tmp_path, clients_per_round=6, limits=Limits(5.0))
     honest = there.fresh(4)

@@ -88,6 +88,8 @@ SPOOL = 1 << 28
 """Bytes of replies that wait in memory until all have come; what is more waits in a file."""
 GROWTH = 10.0
 """Growth of the global model in one round from which on it counts as diverged."""
+MOST_LOSSES = 100
+"""Most training losses in a reply: a step has one for each time it trains, and all weigh in the loss of the round."""
 
 
 @dataclass(frozen=True)
@@ -398,6 +400,10 @@ class _RemoteRound:
             if clients.validate_reply is not None:
                 clients.validate_reply(exchange.step, reply, clients.model.initial, clients.model.layout)
             clients.check_examples(client, [*counts_in(reply), *([head.n] if head.n else [])])
+            if len(head.losses) > MOST_LOSSES:
+                raise WireError(
+                    f"it reports {len(head.losses)} training losses of a step, expected at most {MOST_LOSSES}"
+                )
         except WireError as error:
             raise WireError(f"refused: {error}") from None
         remembered = self.t if head.remembers else clients.memory.get(client)
