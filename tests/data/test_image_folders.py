@@ -43,6 +43,14 @@ def test_folders_of_images_are_clients_and_classes(tmp_path: Path) -> None:
     assert (parted.input_shape, int(parted.own_test.sum())) == ((1, 3, 3), 20)
 
 
+def test_numbers_that_were_agreed_on_standardise_them(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    data = load(f"images:{tmp_path}", None, {"mean": [0.5], "std": [0.25], "size": 6})
+    assert (data.inputs.mean, data.inputs.std) == ((0.5,), (0.25,))
+    assert data.levels is not None
+    assert data.levels[0][0] == -2.0
+
+
 def test_an_image_that_is_none_and_sizes_that_differ_are_named(tmp_path: Path) -> None:
     pictures(tmp_path / "a")
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / "a" / "Bern" / "benign" / "z.png")

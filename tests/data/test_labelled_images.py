@@ -56,6 +56,13 @@ def levels(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return level[0][~own], level[1]
 
 
+def test_numbers_that_were_agreed_on_standardise_them(tmp_path: Path) -> None:
+    """Image i is of level i: its first training image, of level 1 or more, is (i / 255 - .5) / .25."""
+    data = read(scans(tmp_path), mean=[0.5], std=[0.25])
+    assert (data.inputs.mean, data.inputs.std) == ((0.5,), (0.25,))
+    assert sorted(np.concatenate(levels(data))) == list(range(30))
+
+
 def test_each_image_has_the_label_and_the_site_of_its_row(tmp_path: Path) -> None:
     """Names without folder and ending; a fifth of each site's ten are its own test images."""
     data = read(scans(tmp_path))

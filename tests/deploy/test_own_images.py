@@ -1,5 +1,6 @@
 """Sites with folders of images of their own: PATH/CLASS/file, for a client is one site."""
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,21 @@ def test_settings_of_csv_files_are_refused_for_images(tmp_path: Path) -> None:
         ConfigError, match=r"separator of client\.toml say how a CSV file is written, and data is images"
     ):
         open_client(client(tmp_path, 0, pictures(tmp_path / "own", *CLASSES), {}, separator=";"))
+
+
+def test_noise_on_examples_needs_constants_that_no_image_moves(tmp_path: Path) -> None:
+    """DPSGD clips single examples: with its own mean, one image moves the others of its client."""
+    here = client(tmp_path, 0, pictures(tmp_path / "own", *CLASSES), {})
+    experiment = tomllib.loads((here / "experiment.toml").read_text())
+    del experiment["method"]
+    noised = {"name": "fedavg", "with": [{"name": "dp_sgd", "noise_multiplier": 1.0, "share": 0.5, "delta": 0.01}]}
+    experiment |= {"methods": [noised], "evaluate": ["global"]}
+    (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
+    with pytest.raises(ConfigError, match=r"standardised by their own mean .* unless task\.data_options names both"):
+        open_client(here)
+    experiment["task"]["data_options"] = {"mean": [0.5], "std": [0.25]}
+    (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
+    assert open_client(here).info.examples == ()  # which it keeps to itself
 
 
 def test_a_client_may_divide_its_images_itself(tmp_path: Path) -> None:

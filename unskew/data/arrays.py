@@ -68,6 +68,7 @@ def from_arrays(
     targets: Targets = CLASS,
     newcomers: bool = False,
     files: Mapping[str, Sequence[str]] | None = None,
+    constants: Sequence[tuple[float, float]] | None = None,
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
 
@@ -88,6 +89,8 @@ def from_arrays(
         newcomers: Clients of test rows are others than those of training rows, and come after training: all their rows
             are theirs to divide.
         files: Where each row comes from, by part, train and test; for sentences.
+        constants: Mean and deviation of each channel by which byte images, in [0, 1], are standardised; by default
+            those of the training images.
 
     Raises:
         ConfigError: If there are rules and the examples are no table, or as in `unskew.data.preprocess.fit`.
@@ -122,7 +125,7 @@ def from_arrays(
     doubts = _doubts(content, client_names) if own and inputs is None else []
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
-    tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None)
+    tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None, constants)
     features = names_of(name, "features", arrays)
     if inputs is None and features is not None and tensors[0].dim() == 2:
         inputs = Inputs("table", columns=tuple(Column(feature) for feature in features))
@@ -448,13 +451,23 @@ def stratified(
 
 
 def inputs_of(
-    name: str, train: Array, test: Array, bytes_from: int | None = None
+    name: str,
+    train: Array,
+    test: Array,
+    bytes_from: int | None = None,
+    constants: Sequence[tuple[float, float]] | None = None,
 ) -> tuple[Tensor | ByteImages, Tensor | ByteImages, tuple[tuple[float, float], ...] | None, Inputs]:
     """Convert both parts of the inputs, and return what black and white became in each channel of byte images.
 
-    Images that would take `bytes_from` bytes as floats stay bytes.
+    Images that would take `bytes_from` bytes as floats stay bytes.  They are standardised by `constants`, the mean and
+    deviation of each channel, by default those of the training part.
     """
     train, test = _shaped(train), _shaped(test)
+    if constants is not None and not (train.ndim in (3, 4) and train.dtype.kind in "iu"):
+        raise ConfigError(
+            f"task.data_options: mean and std are for images of whole numbers 0..255, and {name} has {train.dtype} of "
+            f"shape {train.shape}, which stay as they are; leave them out"
+        )
     if train.dtype == test.dtype == np.int64:
         return torch.from_numpy(train), torch.from_numpy(test), None, Inputs()
     if train.dtype.kind == "f" and test.dtype.kind == "f":
@@ -482,7 +495,13 @@ def inputs_of(
     train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
     if train.shape[1:] != test.shape[1:]:
         raise DataError(f"{name}: training images are {train.shape[1:]}, test images {test.shape[1:]} (H, W, C)")
-    moments = [_moments(train[..., c]) for c in range(train.shape[3])]
+    channels = range(train.shape[3])
+    if constants is not None and len(constants) != len(channels):
+        raise ConfigError(
+            f"task.data_options: mean and std must have a number for each of {len(channels)} channels of {name}, got "
+            f"{len(constants)}"
+        )
+    moments = constants or [_moments(train[..., c]) for c in channels]
     tables = np.stack([standardised(mean, std) for mean, std in moments])
     brightest = int(train.max())  # scikit-learn's digits end at 16
     levels = [(float(table[0]), float(table[brightest])) for table in tables]

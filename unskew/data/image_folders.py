@@ -24,7 +24,7 @@ from unskew import machine
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.hub import GREY, check_depth, image_of
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import Inputs, constants_of
 from unskew.errors import DataError, DataWarning, did_you_mean, shown
 from unskew.keys import Key
 from unskew.words import counted, some
@@ -68,11 +68,14 @@ class ImageOptions:
         size: Height and width to which they are resized, pixels; by default all must have one size.
         classes: Names of all classes, in order, where sites may lack some; by default those of the folders.
         alone: The folder is one client's own, and no folders of sites are in it.
+        mean, std: Of each channel, by which pixels in [0, 1] are standardised; by default those of the training images.
     """
 
     size: Annotated[int, Ge(1)] | None = None
     classes: tuple[str, ...] | None = None
     alone: bool = False
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     @property
     def layout(self) -> str:
@@ -92,6 +95,7 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
+    constants = constants_of(options.mean, options.std)
     contents = _contents(root, options)
     grey, of_images = look_at(root, [image.file for image in contents.images], options.size)
     doubts = [shown(doubt) for doubt in (_left_out(root, contents), _empty(root, contents)) if doubt] + of_images
@@ -109,7 +113,14 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         if not options.alone:
             arrays[f"client_{key}"] = np.array([sites.index(image.site) for image in images], np.int64)
     data = from_arrays(
-        root.name, arrays, Key(0) / "npz" / "test", options.classes, own=True, own_test=True, files=files
+        root.name,
+        arrays,
+        Key(0) / "npz" / "test",
+        options.classes,
+        own=True,
+        own_test=True,
+        files=files,
+        constants=constants,
     )
     return replace(data, doubts=(*doubts, *data.doubts))
 

@@ -1,5 +1,6 @@
 """Preprocessing of raw inputs; stored with a trained model, so that it can be used on new data."""
 
+import math
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from torch import Tensor
 from unskew.data.numerals import value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
-from unskew.errors import DataError, DataWarning, did_you_mean
+from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.words import counted, separate_classes, some, spelling_variants
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
@@ -132,7 +133,7 @@ class Inputs:
     Attributes:
         kind: "images" are uint8 and standardised by channel, "texts" become token ids, a "table" is prepared column by
             column, anything else stays as given.
-        mean, std: Of each channel of the training images, in units of 255; a deviation of 0 makes the channel 0.
+        mean, std: By which each channel of images, in [0, 1], is standardised; a deviation of 0 makes the channel 0.
         vocabulary: Words of the training texts, in the order of their token ids.
         columns: Columns of a table, in order.
         clients: Names of the clients whose numbers some columns have.
@@ -302,6 +303,28 @@ def _channels_first(x: Array, shape: tuple[int, ...]) -> Array:
     if x.ndim == 4 and x.shape[1:] != shape and np.moveaxis(x, 3, 1).shape[1:] == shape:
         return np.moveaxis(x, 3, 1)
     return x
+
+
+def constants_of(mean: Sequence[float] | None, std: Sequence[float] | None) -> tuple[tuple[float, float], ...] | None:
+    """Return the mean and deviation of each channel that settings name; None if they name none.
+
+    Raises:
+        ConfigError: If they are not a finite mean and a deviation above 0 for each channel.
+    """
+    if mean is None and std is None:
+        return None
+    if (
+        not mean
+        or not std
+        or len(mean) != len(std)
+        or not all(map(math.isfinite, mean))
+        or not all(0 < s < math.inf for s in std)
+    ):
+        raise ConfigError(
+            "task.data_options: mean and std must have a finite number and one above 0 for each channel, of pixels in "
+            f"[0, 1], as in mean = [0.5], std = [0.25], got {mean} and {std}"
+        )
+    return tuple(zip(mean, std, strict=True))
 
 
 def standardised(mean: float, std: float) -> npt.NDArray[np.float32]:

@@ -19,6 +19,7 @@ from annotated_types import Ge
 from unskew.data import image_folders, own, tables
 from unskew.data.arrays import TEST_FRACTION, stratified
 from unskew.data.dataset import Dataset
+from unskew.data.inputs import constants_of
 from unskew.data.lengths import check_words
 from unskew.data.numerals import value_of
 from unskew.data.places import place, rows_at
@@ -47,6 +48,7 @@ class LabelledImages:
         size: Height and width to which they are resized, pixels; by default all must have one size.
         classes: Names of all classes, in order, where a client may lack some.
         alone: The folder is one client's own: a column `client` is not read.
+        mean, std: Of each channel, by which pixels in [0, 1] are standardised; by default those of the training images.
     """
 
     labels: str
@@ -58,6 +60,8 @@ class LabelledImages:
     size: Annotated[int, Ge(1)] | None = None
     classes: tuple[str, ...] | None = None
     alone: bool = False
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
 
 SETTINGS = ("labels", "image", "target", "client", "patient", "test")
@@ -78,6 +82,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         raise DataError(f"there is no folder {root.absolute()}")
     if options.patient is not None and options.test is not None:
         raise ConfigError("task.data_options: test says who is for testing, and patient would, too; leave one out")
+    constants = constants_of(options.mean, options.std)
     table, kind = _table(root, options.labels)
     columns = tables.TableOptions(options.target)
     words = tables.words_of(kind, table, columns)
@@ -116,6 +121,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             classes=options.classes,
             targets=targets,
             one_client=options.alone,
+            constants=constants,
         )
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)

@@ -110,6 +110,7 @@ def dataset(
     targets: Targets = CLASS,
     test_rows_at: Place = by_number,
     one_client: bool = False,
+    constants: Sequence[tuple[float, float]] | None = None,
 ) -> Dataset:
     """The data set that `data` holds.
 
@@ -133,6 +134,7 @@ def dataset(
         targets: The form of the labels; by default they are classes.
         test_rows_at: The places of the rows of `test`, where that is a table.
         one_client: The data are those of one client of several, which may lack a class.
+        constants: Mean and deviation of each channel by which byte images are standardised, as for `from_arrays`.
 
     Raises:
         ConfigError: If the preprocessing does not fit the columns.
@@ -216,6 +218,7 @@ def dataset(
         inputs=Inputs("table", columns=tuple(map(Column, rows.columns))) if named and not raw else None,
         targets=targets,
         files={key: part.files for key, part in parts.items()} if rows.files else None,
+        constants=constants,
     )
     doubts = tuple(_doubts(given, rows, one_client))
     for doubt in doubts:

@@ -55,7 +55,7 @@ from unskew.data.arrays import LAYOUT, NAMES, content_of, divided, from_arrays, 
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.images import ByteImages
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import Inputs, constants_of
 from unskew.data.lengths import names_array
 from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.places import path_of
@@ -85,6 +85,18 @@ _UNREADABLE = (
     zlib.error,
     lzma.LZMAError,
 )
+
+
+@dataclass(frozen=True)
+class ArrayOptions:
+    """Numbers by which byte images in arrays of your own are standardised.
+
+    Attributes:
+        mean, std: Of each channel, for pixels in [0, 1]; by default those of the training images.
+    """
+
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -215,8 +227,9 @@ def load(
     folder.
 
     Any other name is that of a registered function, or module:function of your own; `options` are its settings, or
-    those of `unskew.data.tables` for tables, and of `unskew.data.image_folders` or `unskew.data.labelled_images` for
-    images.  `preprocess` says what becomes of the columns of a table.
+    those of `unskew.data.tables` for tables, of `unskew.data.image_folders` or `unskew.data.labelled_images` for
+    images, and `ArrayOptions` for npz files and folders of arrays.  `preprocess` says what becomes of the columns of a
+    table.
 
     `targets` is the form of y_train and y_test: classes, or what a kind of task learns (`unskew.tasks.kind_of`).
 
@@ -250,6 +263,9 @@ def load(
         return image_folders.read_images(images, by_folder)
     if source in NATURAL:
         chosen = schema.build(NaturalOptions, options or {}, "task.data_options", owner=source)
+    elif colon and kind in ("npz", "folder"):
+        of_arrays = schema.build(ArrayOptions, options or {}, "task.data_options", owner=source)
+        assemble = partial(assemble, constants=constants_of(of_arrays.mean, of_arrays.std))
     elif options:
         raise ConfigError(f"task.data_options must be left out: {source} has no options, got {', '.join(options)}")
     if colon and kind == "hub":
@@ -802,12 +818,23 @@ def _assemble(
     own: bool = False,
     rules: Preprocess | None = None,
     targets: Targets = CLASS,
+    constants: Sequence[tuple[float, float]] | None = None,
 ) -> Dataset:
     aside = rules is not None  # before any number is taken from the data
     names = classes if targets.classes else None
 
     def build() -> Dataset:
-        return from_arrays(name, arrays, test_key, names, own=own, rules=rules, own_test=aside, targets=targets)
+        return from_arrays(
+            name,
+            arrays,
+            test_key,
+            names,
+            own=own,
+            rules=rules,
+            own_test=aside,
+            targets=targets,
+            constants=constants,
+        )
 
     return _placed(where, build)
 

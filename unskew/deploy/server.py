@@ -36,7 +36,8 @@ EXECUTOR = "flower"
 
 OWN_CONSTANTS = (
     "each client standardises its images with its own mean and deviation, and the server, in its tests and model "
-    "files, with its data's: on a site's images use the model in that client's folder, which has that site's constants"
+    "files, with its data's: on a site's images use the model in that client's folder, which has that site's "
+    "constants, or name the same for all in task.data_options, as in { mean = [0.5], std = [0.25] }"
 )
 """Said of images given as bytes by clients with data of their own."""
 
@@ -112,7 +113,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
         max_examples=config.max_examples,
         warn_share=config.warn_share,
     )
-    if own and setup.dataset.inputs.kind == "images":
+    if own and setup.dataset.inputs.kind == "images" and "mean" not in experiment.task.data_options:
         callback.note(OWN_CONSTANTS)
         doubts = (*setup.dataset.doubts, OWN_CONSTANTS)
         setup = replace(setup, dataset=replace(setup.dataset, doubts=doubts))  # which the run's card and report have

@@ -112,7 +112,9 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
             f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
         )
     for method in experiment.methods:
-        if hook(method.algorithm, "covers_examples") and (scaled := _scaled_by_own(dataset, one_client)):
+        if hook(method.algorithm, "covers_examples") and (
+            scaled := _scaled_by_own(dataset, experiment.task, one_client)
+        ):
             raise ConfigError(
                 f"the noise of {method.label} covers single examples, and {scaled}, so that one example changes all "
                 "others of the client; give numbers that were agreed on, or do not follow from its data"
@@ -129,10 +131,13 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     return Setup(dataset, task, device, executor, count, kind, inputs)
 
 
-def _scaled_by_own(dataset: Dataset, one_client: bool) -> str:
+def _scaled_by_own(dataset: Dataset, task: TaskConfig, one_client: bool) -> str:
     """Say which of a client's inputs are scaled or filled by numbers of its own examples; empty if none are."""
-    if one_client and dataset.inputs.kind == "images":
-        return "a client's byte images are standardised by their own mean and deviation (floats stay as they are)"
+    if one_client and dataset.inputs.kind == "images" and "mean" not in task.data_options:
+        return (
+            "a client's byte images are standardised by their own mean and deviation unless task.data_options names "
+            "both, as in { mean = [0.5], std = [0.25] } for grey pixels in [0, 1]"
+        )
     if dataset.raw is None:
         return ""
     for name, values in dataset.raw.train.items():

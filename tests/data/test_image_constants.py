@@ -1,0 +1,89 @@
+"""Mean and deviation of images that were agreed on, in place of those of the training images."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unskew as us
+from unskew.data import inputs
+from unskew.data.images import as_tensor
+from unskew.data.sources import load
+from unskew.errors import ConfigError
+
+RNG = np.random.default_rng(3)
+GREY = {"mean": [0.5], "std": [0.25]}
+
+
+def saved(folder: Path, x: np.ndarray, name: str = "mine") -> str:
+    y = np.arange(len(x)) % 2
+    np.savez(folder / f"{name}.npz", x_train=x[:-4], y_train=y[:-4], x_test=x[-4:], y_test=y[-4:])
+    return f"npz:{folder / name}.npz"
+
+
+def test_pixels_are_standardised_by_the_numbers_given(tmp_path: Path) -> None:
+    """Levels 0, 51 and 255 are 0, .2 and 1, so (0 - .5) / .25 = -2, -1.2 and 2, whatever else is in the images."""
+    x = RNG.integers(0, 255, (12, 5, 5), np.uint8)
+    x[[0, -1], 0, :3] = 0, 51, 255
+    for source in (saved(tmp_path, x), saved(tmp_path, np.concatenate([x[:6], x // 2 + 1, x[6:]]), "darker")):
+        data = load(source, None, GREY)
+        assert as_tensor(data.x_train)[0, 0, 0, :3].tolist() == pytest.approx([-2.0, -1.2, 2.0])
+        assert as_tensor(data.x_test)[-1, 0, 0, :3].tolist() == pytest.approx([-2.0, -1.2, 2.0])
+        assert (data.inputs.mean, data.inputs.std, data.levels) == ((0.5,), (0.25,), ((-2.0, 2.0),))
+    assert not torch.equal(
+        as_tensor(load(saved(tmp_path, x)).x_train), as_tensor(load(saved(tmp_path, x), None, GREY).x_train)
+    )
+
+
+def test_a_folder_of_arrays_takes_them_too(tmp_path: Path) -> None:
+    x = np.full((10, 4, 4, 3), 255, np.uint8)
+    for key, array in {"x_train": x, "y_train": np.arange(10) % 2, "x_test": x[:2], "y_test": np.arange(2)}.items():
+        np.save(tmp_path / f"{key}.npy", array)
+    data = load(f"folder:{tmp_path}", None, {"mean": [0.0, 0.5, 1.0], "std": [1.0, 0.5, 0.25]})
+    assert as_tensor(data.x_train)[0, :, 0, 0].tolist() == [1.0, 1.0, 0.0]
+
+
+def test_images_that_stay_bytes_read_as_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = saved(tmp_path, RNG.integers(0, 255, (12, 5, 5), np.uint8))
+    floats = load(source, None, GREY)
+    monkeypatch.setattr("unskew.data.arrays.BYTES_FROM", 1)
+    kept = load(source, None, GREY)
+    assert not isinstance(kept.x_train, torch.Tensor)
+    torch.testing.assert_close(as_tensor(kept.x_train), as_tensor(floats.x_train), rtol=0, atol=0)
+
+
+def test_a_model_predicts_with_the_numbers_given(tmp_path: Path) -> None:
+    x = RNG.integers(0, 255, (80, 8, 8), np.uint8)
+    task = us.TaskConfig(data=saved(tmp_path, x), data_options=GREY, model="mlp")
+    run = us.simulate("fedavg", task=task, rounds=1, progress=False)
+    assert (run.model().inputs.mean, run.model().inputs.std) == ((0.5,), (0.25,))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mean": [0.5]}, r"mean and std must have a finite number and one above 0 .* got \(0\.5,\) and None"),
+        ({"std": [0.5]}, "got None and"),
+        ({"mean": [0.5], "std": [0.0]}, "one above 0 for each channel"),
+        ({"mean": [], "std": []}, "one above 0 for each channel"),
+        ({"mean": [0.5, 0.5], "std": [0.5]}, "one above 0 for each channel"),
+        ({"mean": [0.5] * 3, "std": [0.5] * 3}, "a number for each of 1 channels of mine, got 3"),
+        ({"size": 8}, "size"),
+    ],
+)
+def test_numbers_that_fit_no_image_are_refused(options: dict[str, object], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(saved(tmp_path, RNG.integers(0, 255, (12, 5, 5), np.uint8)), None, options)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_are_finite(number: float) -> None:
+    for mean, std in (([number], [1.0]), ([0.5], [number])):
+        with pytest.raises(ConfigError, match="a finite number and one above 0"):
+            inputs.constants_of(mean, std)
+
+
+def test_floats_stay_as_they_are_and_say_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mean and std are for images of whole numbers 0\.\.255, and mine has float"):
+        load(saved(tmp_path, RNG.random((12, 5, 5))), None, GREY)
