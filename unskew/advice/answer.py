@@ -12,6 +12,7 @@ from unskew.advice.follow_up import under_fresh_seeds
 from unskew.advice.measure import Groups, SiteDisagreement, inside_and_across
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Race, at_edge
 from unskew.advice.training import Constraints, Sites
+from unskew.data.patients import number_of
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
@@ -170,7 +171,7 @@ class Advice:
         """The number of test rows of the sites with a result, or of patients in them."""
         fed = self.sites.fed
         rows, patients = [fed.clients.test[c] for c in self.by_site], fed.dataset.patients
-        return sum(len(of if patients is None else patients[of].unique()) for of in rows)
+        return sum(len(of) if patients is None else number_of(patients[of]) for of in rows)
 
     def _over(self, gain: Gain) -> str:
         """Name what most of the interval of a mean gain is over."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
+from unskew.data.patients import number_of
 from unskew.data.ragged import Ragged
 from unskew.errors import ConfigError, DataError, DivergedError
 from unskew.experiment.config import Experiment, Method
@@ -131,7 +132,7 @@ def _units(fed: FederatedData, rows: torch.Tensor) -> npt.NDArray[np.int64]:
 
 def _fewest_patients(patients: torch.Tensor, labels: torch.Tensor) -> int:
     """The smallest number of patients that have a row of one class."""
-    return min(len(patients[labels == label].unique()) for label in labels.unique())
+    return min(number_of(patients[labels == label]) for label in set(labels.tolist()))
 
 
 def _none(part: Ragged) -> Ragged:

@@ -18,7 +18,7 @@ from unskew.data.assign import assign, check_manifest_fits
 from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
-from unskew.data.patients import drawn, most_frequent
+from unskew.data.patients import drawn, most_frequent, number_of
 from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, OwnSplit, Split, record
 from unskew.errors import ConfigError, DataError, did_you_mean
@@ -113,6 +113,12 @@ class FederatedData:
         """Test examples of each class at each client, (clients, classes)."""
         test, data = self.clients.test, self.dataset
         return skew.counts_of(test.values.numpy(), test.sizes, data.labels.numpy(), data.num_classes)
+
+    @property
+    def test_patients(self) -> list[int] | None:
+        """Patients among the test examples of each client; None where patients are not known."""
+        patients = self.dataset.patients
+        return None if patients is None else [number_of(patients[rows]) for rows in self.clients.test]
 
     def _counts(self, values: npt.NDArray[np.int64], kinds: int) -> npt.NDArray[np.int64]:
         train = self.clients.train
@@ -416,6 +422,8 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
     counts = fed.label_counts
     measured = skew.summary(counts)
     reached: dict[str, Any] = {} if fed.domains is None or columns else {"domains": fed.domains}
+    if (people := fed.test_patients) is not None:
+        reached["test_patients"] = people
     if fed.split["name"] == "entangled" and (bases := fed.split.get("bases")) in BASES:
         both = fed.entanglement(bases)
         reached |= {"entanglement": both.average, "largest_entanglement": both.maximum}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from unskew.data.inputs import is_gap
 from unskew.data.lengths import check_words
@@ -54,6 +55,11 @@ def coded(*parts: tuple[Sequence[str], Sequence[str] | None]) -> list[Ints]:
         )
         for names, clients in parts
     ]
+
+
+def number_of(patients: Tensor) -> int:
+    """The number of patients in these rows."""
+    return len(np.unique(patients.numpy()))
 
 
 def most_frequent(patients: Ints, values: Ints) -> Ints:
