@@ -375,6 +375,25 @@ def test_few_rows_of_a_class_leave_a_site_s_auroc_open_however_seeds_agree() -> 
     assert (of_sites[0].mean, of_sites[0].low, of_sites[0].verdict) == (0.5, None, "open")
 
 
+@pytest.mark.parametrize(("each", "known"), [(1, True), (20, False)])
+def test_few_patients_of_a_class_leave_a_site_s_auroc_open_however_many_rows(each: int, known: bool) -> None:
+    """80 rows of a site; as many patients, or four of twenty rows."""
+    rng = np.random.default_rng(0)
+    data = {s: (rng.normal(size=(200, 2)), (np.arange(200) % 2).astype(np.int64)) for s in ("a", "b")}
+    experiment, inputs = api.described(
+        us.FedAvg(local=LOCAL), {"rounds": 1, "test_fraction": 0.4}, data=data, model="logistic", task="binary"
+    )
+    assert inputs.dataset is not None
+    assert inputs.dataset.owners is not None
+    people = torch.arange(len(inputs.dataset.y_train)) // each + 1000 * inputs.dataset.owners
+    sites = sites_of(
+        experiment, dataclasses.replace(inputs, dataset=dataclasses.replace(inputs.dataset, patients=people))
+    )
+    training = Training(config.method("fedavg", {}), sites, 1, 0, sites.fed)
+    training.go_on(1)
+    assert bool(training.scores(sites.fed.clients.test).by_row) == known
+
+
 def test_of_a_measure_without_rows_seeds_alone_name_no_site() -> None:
     ours, theirs = Scores({0: 0.8, 1: 0.8}, {}), Scores({0: 0.5, 1: 0.4}, {})
     _, of_sites = gain([ours] * 3, [theirs] * 3, Measure("concordance", "concordance index", percent=False))
