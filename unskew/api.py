@@ -51,6 +51,7 @@ def simulate(
     model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
     target: str | Sequence[str] | None = None,
     client: str | None = None,
+    patient: str | None = None,
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
@@ -100,6 +101,8 @@ def simulate(
             of task.  The run of a module, or of a function that no other program can import, cannot be resumed.
         target, client: Columns of a table: the labels, and the client that holds the row.  A target of several columns
             names them all, as in target=["days", "died"].
+        patient: Column of a table that says who is in the row, where somebody has several.  All rows of one are in
+            training, in validation or in a test part, and at one client; shares are then shares of patients.
         test: The global test set, in any form of `data`.  Of a table, also the column that says which rows are test
             rows, or the share of each client's rows: these are the clients' own test rows and together the global set.
         preprocess: How a table's columns are prepared: gaps filled, numbers scaled, words as 0/1 columns, all with
@@ -159,8 +162,8 @@ def simulate(
         raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
     with torch_left_alone(), watching(not progress) as watcher:
         experiment, inputs = described(
-            methods, settings, data=data, model=model, target=target, client=client, test=test, preprocess=preprocess,
-            split=split, task=task, loss=loss, bounds=bounds,
+            methods, settings, data=data, model=model, target=target, client=client, patient=patient, test=test,
+            preprocess=preprocess, split=split, task=task, loss=loss, bounds=bounds,
         )  # fmt: skip
         dataset = inputs.dataset
         assert dataset is not None
@@ -207,6 +210,7 @@ def described(
     model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
     target: str | Sequence[str] | None = None,
     client: str | None = None,
+    patient: str | None = None,
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
@@ -228,7 +232,7 @@ def described(
     if isinstance(data, str) and ":" not in data and (kind := kind_at(data)) is not None and data not in DATA.names():
         data = f"{kind}:{data}"
     test_fraction = settings.get("test_fraction", Experiment.test_fraction)
-    table = {"target": target, "client": client, "test": test, "test_fraction": test_fraction}
+    table = {"target": target, "client": client, "patient": patient, "test": test, "test_fraction": test_fraction}
     evaluate: Any = settings.get("evaluate", ("global", "personal"))
     metrics = {} if isinstance(evaluate, str) else _metrics(evaluate)
     seeds = settings.get("seeds")
@@ -353,10 +357,10 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
     if data is not ... and not isinstance(data, str):
         return own.dataset(data, **table, preprocess=task.preprocess, targets=tasks.kind_of(task.kind).targets)
     named = task.data.partition(":")[0] in ENDINGS
-    if not named and any(table[key] is not None for key in ("test", "target", "client")):
+    if not named and any(table[key] is not None for key in ("test", "target", "client", "patient")):
         raise ConfigError(
-            "test, target and client go with a table, which is a .csv or .parquet file or a folder of them, and not "
-            f"with a name; got {task.data!r}"
+            "test, target, client and patient go with a table, which is a .csv or .parquet file or a folder of them, "
+            f"and not with a name; got {task.data!r}"
         )
     return named_dataset(task)
 

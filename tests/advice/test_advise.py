@@ -20,7 +20,17 @@ from unskew.advice.check import Check, gain
 from unskew.advice.measure import proposals
 from unskew.advice.page import write_advice
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, _best_rate, _Race, candidates, choose, groups_of
-from unskew.advice.training import Clock, Constraints, Floats, Scores, Training, difference, sites_of, together
+from unskew.advice.training import (
+    Clock,
+    Constraints,
+    Floats,
+    Scores,
+    Training,
+    by_patient,
+    difference,
+    sites_of,
+    together,
+)
 from unskew.data.sources import save
 from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment import config
@@ -114,6 +124,51 @@ def test_every_training_row_decides_in_one_fold_and_is_trained_on_in_the_others(
             assert len(fold.clients.test[c]) == 0
 
 
+def test_a_patient_decides_in_one_fold_with_all_rows() -> None:
+    experiment, inputs = described(made())
+    data = inputs.dataset
+    assert data is not None
+    assert data.owners is not None
+    n = len(data.y_train)
+    people = data.owners * n + torch.arange(n) % 7
+    known = dataclasses.replace(inputs, dataset=dataclasses.replace(data, patients=people))
+    sites = sites_of(experiment, known)
+    for c in range(4):
+        train, test = (set(people[part[c]].tolist()) for part in (sites.fed.clients.train, sites.fed.clients.test))
+        decides = [set(people[fold.clients.val[c]].tolist()) for fold in sites.folds]
+        assert sorted(itertools.chain(*decides)) == sorted(train)
+        assert not train & test
+        for fold, val in zip(sites.folds, decides, strict=True):
+            assert set(people[fold.clients.train[c]].tolist()) == train - val
+    trained = Training(config.method("fedavg", {}), sites, 1, 0, sites.fed)
+    trained.go_on(1)
+    scores = trained.scores(sites.fed.clients.test)
+    assert all(len(scores.patients[c]) == len(scores.each[c]) for c in scores.each)
+    assert len(scores.patients) == 4
+
+
+def test_sites_of_one_patient_each_are_refused() -> None:
+    experiment, inputs = described(made())
+    data = inputs.dataset
+    assert data is not None
+    assert data.owners is not None
+    own_test = torch.arange(len(data.y_train)) % 3 == 0
+    people = 2 * data.owners + own_test  # one trains, and one tests
+    known = dataclasses.replace(inputs, dataset=dataclasses.replace(data, patients=people, own_test=own_test))
+    with pytest.raises(DataError, match="no site has two patients to train on, one of whom could decide"):
+        sites_of(experiment, known)
+
+
+def test_patients_stand_for_future_ones_in_the_words(simple: Advice) -> None:
+    fed = simple.sites.fed
+    people = torch.arange(len(fed.dataset.y_train)) // 2
+    known = dataclasses.replace(fed, dataset=dataclasses.replace(fed.dataset, patients=people))
+    of = dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, fed=known))
+    count = sum(len(people[fed.clients.test[c]].unique()) for c in simple.by_site)
+    assert f" test rows of {count:,} patients that no choice has seen" in dict(of.sentences())["How certain is this?"]
+    assert "over seeds and test patients" in of.headline
+
+
 def test_a_site_of_one_row_trains_on_it_in_every_fold() -> None:
     x, y = made()["site A"]
     data = {**made(), "lone": (x[:1], y[:1])}
@@ -184,6 +239,45 @@ def test_four_rows_won_of_four_are_no_certain_gain() -> None:
     _, of_one = gain([_scores([1])], [_scores([0])], ACCURACY)
     assert of_one[0].low is not None
     assert of_one[0].low < 0.4
+
+
+def test_rows_of_a_patient_count_as_the_patient_does() -> None:
+    """Eight rows of four patients, two each and alike: the intervals are those of four rows, one of each patient.
+
+    As eight rows the site's variance would be (9/10 - .64) / 10 and not (5/6 - 4/9) / 6.
+    """
+    people = {0: np.repeat(np.arange(4), 2)}
+    for won in ([1, 1, 1, 1], [1, 0, 1, 1], [1, 0, -1, 1]):
+        rows, none = _scores(won), _scores([0] * 4)
+        twice = dataclasses.replace(_scores(np.repeat(won, 2)), patients=people)
+        others = dataclasses.replace(_scores([0] * 8), patients=people)
+        assert gain([twice], [others], ACCURACY) == gain([rows], [none], ACCURACY)
+        assert difference(twice, others, ACCURACY) == pytest.approx(difference(rows, none, ACCURACY))
+        assert (
+            difference(twice, others, ACCURACY)[1]
+            >= difference(_scores(np.repeat(won, 2)), _scores([0] * 8), ACCURACY)[1]
+        )
+
+
+def test_the_variance_of_a_mean_over_patients_of_several_sizes_is_the_linearised_one() -> None:
+    """Rows 1, 1, 1 | 0 | 0, 1: mean 2/3, sums of differences 1, -2/3, -1/3; sum of squares 14/9 over 6^2, 3/2 of it."""
+    rows, people = np.array([1.0, 1, 1, 0, 0, 1]), np.array([4, 4, 4, 9, 2, 2])
+    values = by_patient(rows, people)
+    assert values.mean() == pytest.approx(rows.mean())
+    assert values.var(ddof=1) / 3 == pytest.approx(1.5 * 14 / 9 / 36)
+    assert by_patient(rows, np.arange(6)) == pytest.approx(rows)
+
+
+def test_an_interval_over_patients_misses_about_one_gain_in_twenty() -> None:
+    """Ten rows of each of 40 patients, who differ as much as rows do; over rows about half of all would miss."""
+    draws, rng, people = 400, np.random.default_rng(3), {0: np.repeat(np.arange(40), 10)}
+    none = dataclasses.replace(_scores(np.zeros(400)), patients=people)
+    missed = 0
+    for _ in range(draws):
+        rows = np.repeat(rng.normal(size=40), 10) + rng.normal(size=400)
+        _, of_sites = gain([dataclasses.replace(_scores(rows), patients=people)], [none], SCORE)
+        missed += of_sites[0].verdict != "open"
+    assert 0.025 <= missed / draws <= 0.08
 
 
 def test_an_interval_says_where_most_of_its_chance_is_from() -> None:
@@ -279,6 +373,25 @@ def test_few_rows_of_a_class_leave_a_site_s_auroc_open_however_seeds_agree() -> 
     better, worse = _ranked([1.0] * 9 + [0.0] * 50, y), _ranked([0.0] * 59, y)
     _, of_sites = gain([better] * 5, [worse] * 5, AUROC)
     assert (of_sites[0].mean, of_sites[0].low, of_sites[0].verdict) == (0.5, None, "open")
+
+
+@pytest.mark.parametrize(("each", "known"), [(1, True), (20, False)])
+def test_few_patients_of_a_class_leave_a_site_s_auroc_open_however_many_rows(each: int, known: bool) -> None:
+    """80 rows of a site; as many patients, or four of twenty rows."""
+    rng = np.random.default_rng(0)
+    data = {s: (rng.normal(size=(200, 2)), (np.arange(200) % 2).astype(np.int64)) for s in ("a", "b")}
+    experiment, inputs = api.described(
+        us.FedAvg(local=LOCAL), {"rounds": 1, "test_fraction": 0.4}, data=data, model="logistic", task="binary"
+    )
+    assert inputs.dataset is not None
+    assert inputs.dataset.owners is not None
+    people = torch.arange(len(inputs.dataset.y_train)) // each + 1000 * inputs.dataset.owners
+    sites = sites_of(
+        experiment, dataclasses.replace(inputs, dataset=dataclasses.replace(inputs.dataset, patients=people))
+    )
+    training = Training(config.method("fedavg", {}), sites, 1, 0, sites.fed)
+    training.go_on(1)
+    assert bool(training.scores(sites.fed.clients.test).by_row) == known
 
 
 def test_of_a_measure_without_rows_seeds_alone_name_no_site() -> None:

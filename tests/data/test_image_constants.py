@@ -57,11 +57,9 @@ def test_a_model_predicts_with_the_numbers_given(tmp_path: Path) -> None:
     x = RNG.integers(0, 255, (80, 8, 8), np.uint8)
     task = us.TaskConfig(data=saved(tmp_path, x), data_options=GREY, model="mlp")
     run = us.simulate("fedavg", task=task, rounds=1, progress=False)
-    probabilities = us.predict(run.model("fedavg"), x[:6])
     with torch.no_grad():
-        pixels = torch.from_numpy(x[:6, None] / 255).float()
-        by_hand = run.model("fedavg")((pixels - 0.5) / 0.25).softmax(1)
-    np.testing.assert_allclose(probabilities, by_hand.numpy(), rtol=1e-4)
+        best = run.model("fedavg")((torch.from_numpy(x[:20, None] / 255).float() - 0.5) / 0.25).argmax(1)
+    assert us.predict(run.model("fedavg"), x[:20]).tolist() == [str(label) for label in best.tolist()]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,13 @@ from typer.testing import CliRunner
 from unskew import tasks
 from unskew.cli.app import app
 from unskew.data.dataset import Dataset
+from unskew.data.federated import federate
 from unskew.data.images import as_tensor
 from unskew.data.sources import load
+from unskew.data.split import Natural
 from unskew.deploy.client import open_client
 from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.keys import Key
 
 Image = pytest.importorskip("PIL.Image")
 tomli_w = pytest.importorskip("tomli_w")
@@ -96,6 +99,23 @@ def test_no_patient_trains_and_tests(tmp_path: Path) -> None:
     assert (without.owners, len({i // 6 for i in levels(without)[1]}), len(without.y_test)) == (None, 1, 6)
 
 
+def test_a_column_of_test_images_may_not_part_a_patient_and_validation_images_do_not(tmp_path: Path) -> None:
+    scans(tmp_path)
+    with pytest.raises(
+        DataError, match=r"column 'patient': patient 0 is for training in line 4 and for testing in line 7"
+    ):
+        read(tmp_path, patient="patient", test="part")
+    part = ["test" if i // 6 == 1 else "train" for i in range(30)]
+    table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},{i // 6},{part[i]}" for i in range(30)])
+    data = read(tmp_path, patient="patient", test="part")
+    assert sorted(levels(data)[1]) == list(range(6, 12))
+    assert data.patients is not None
+    for client in federate(data, Natural(), Key(0), val_fraction=0.25).clients:
+        of = [set(data.patients[rows].tolist()) for rows in (client.train, client.val, client.test)]
+        assert list(map(len, of)) == [3, 1, 1]
+        assert len(set.union(*of)) == 5
+
+
 def test_a_site_with_few_patients_is_named(tmp_path: Path) -> None:
     scans(tmp_path)
     people = ["1" if i % 3 == 0 else str(i // 6) for i in range(30)]
@@ -135,7 +155,7 @@ def test_images_that_no_row_names_are_told(tmp_path: Path) -> None:
         (["000,a,Bern"], {"labels": "label.csv"}, r"data_options\.labels: there is no file .*label\.csv"),
         (["000,a,Bern"], {"labels": "../labels.csv"}, r"labels: \.\./labels\.csv lies outside of .*; put the table"),
         (["000,a,Bern"], {"labels": "part_0/000.png"}, r"labels: part_0/000\.png is no table; it must end in \.csv or"),
-        (["000,a,Bern"], {"patient": "p", "test": "t"}, "test says who is for testing, and patient would, too"),
+        (["000,a,Bern"], {"patient": "p"}, r"data_options\.patient: there is no column 'p'"),
         (["000,a,Bern"], {"labels": None}, "labels"),
     ],
 )  # fmt: skip

@@ -348,7 +348,7 @@ def test_a_misspelt_key_is_refused_and_not_left_out(tmp_path: Path, key: str, me
 
 def test_keys_of_ones_own_are_left_out(tmp_path: Path):
     arrays = {"x_train": pictures(20), "y_train": np.arange(20) % 4}
-    own = {"patient_train": np.arange(20), "ids": np.arange(20), "x_val": pictures(4), "age": np.arange(20)}
+    own = {"recipient_train": np.arange(20), "ids": np.arange(20), "x_val": pictures(4), "age": np.arange(20)}
     own |= {"c_train": np.arange(20), "z_train": np.arange(20)}  # as CIFAR-100's coarse classes
     assert load(save_npz(tmp_path / "a.npz", arrays | own)).sha256 == load(save_npz(tmp_path / "b.npz", arrays)).sha256
 

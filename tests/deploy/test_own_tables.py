@@ -395,3 +395,28 @@ def test_words_of_sums_are_no_longer_than_those_of_tables(tmp_path: Path) -> Non
     basel = sums_file(tmp_path, "basel", "sex", words=["yes"])
     with pytest.raises(DataError, match=r"^bern: a word of column 'sex' is 'w{40}', of 1,001 characters; correct"):
         unskew(basel, sums_file(tmp_path, "bern", "sex", words=["w" * 1001]))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_site_of_its_own_keeps_patients_apart(named: bool, tmp_path: Path) -> None:
+    """Basel's ten patients have three rows each: two test, of the other eight a quarter validate, whole."""
+    frame = tables(tmp_path)["basel"].drop("chol", "smokes", "part")
+    who = [k // 3 for k in range(30)]
+    part = {"part": ["test" if w < 2 else "train" for w in who]} if named else {}
+    columns = {"who": who, "row": [k + 0.1 * (k % 2 + 1) for k in range(30)], **part}
+    frame.with_columns(**{name: polars.Series(values) for name, values in columns.items()}).write_csv(
+        tmp_path / "basel.csv"
+    )
+    folder = site(tmp_path, 0, None, patient="who")
+    text = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(
+        "val_fraction = 0.25\n" + (text if named else text.replace('test = "part"\n', ""))
+    )
+    opened = open_client(folder)
+    assert opened.columns == ("age", "row")
+    data = opened.open_setup(0).trainer.device_data
+    train, val, test = (
+        {int(x) // 3 for x in rows[:, 1]} for rows in (data.x[data.train[0]], data.x[data.val[0]], data.x_test)
+    )
+    assert [len(of) for of in (train, val, test)] == [6, 2, 2]
+    assert train | val | test == set(range(10))

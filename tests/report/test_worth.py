@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import unskew as us
 from unskew.cli import leave_out as command
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment
-from unskew.record.reader import Cell, DataSplit, Record, Warned
+from unskew.record.reader import Cell, DataSplit, Record, Warned, read
 from unskew.report import html, worth
 from unskew.report.contributions import contributions
 from unskew.report.html import write_report
@@ -73,6 +75,31 @@ def test_with_one_seed_the_interval_is_over_test_examples() -> None:
     assert (basel.mean, basel.high) == pytest.approx((0.1, 0.0980 + 0.1188), abs=1e-4)
     assert (basel.over, basel.verdict) == ("test examples", "open")
     assert "because there is one seed" in worth.words(r)
+
+
+def test_an_interval_over_test_examples_counts_a_patient_once() -> None:
+    """100 examples of 10 patients at Basel: the interval is that of .8 against .7 of 10, and the words say so."""
+    results = {"alone": {0: (0.7, 0.7, 0.5)}, "m": {0: (0.8, 0.7, 0.5)}}
+    r, ten = record(results), record(results, n=(10, 100, 16))
+    r = replace(r, partitions={0: replace(r.partitions[0], test_patients=(10, 100, 4))})
+    basel, of_ten = (worth.worths(of)[0].clients[0] for of in (r, ten))
+    assert (basel.gain, basel.examples) == (of_ten.gain, 100)
+    assert "over test examples, each patient counted once, because there is one seed" in worth.words(r)
+    assert "On few test examples (Genf has 16 of 4 patients)" in worth.words(r)
+
+
+def test_a_run_s_folder_says_how_many_patients_are_tested(tmp_path: Path) -> None:
+    """24 patients of four rows at two clients; a report of one seed counts them."""
+    rng = np.random.default_rng(0)
+    x, who = rng.normal(size=(96, 2)), np.arange(96) // 4
+    data = {"x_train": x, "y_train": (x[:, 0] > 0).astype(np.int64), "patient_train": who, "client_train": who % 2}
+    np.savez(tmp_path / "d.npz", **data)
+    us.simulate(["fedavg", "independent"], data=f"npz:{tmp_path / 'd.npz'}", model="logistic", rounds=1,
+                out=tmp_path / "run", progress=False)  # fmt: skip
+    r = read(tmp_path / "run")
+    assert r.partitions[0].test_patients == (2, 2)
+    assert [sum(counts) for counts in r.partitions[0].test_counts] == [8, 8]
+    assert "each patient counted once" in worth.words(r)
 
 
 def test_the_interval_of_the_mean_adds_up_the_clients_variances() -> None:

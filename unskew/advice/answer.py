@@ -12,6 +12,7 @@ from unskew.advice.follow_up import under_fresh_seeds
 from unskew.advice.measure import Groups, SiteDisagreement, inside_and_across
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Race, at_edge
 from unskew.advice.training import Constraints, Sites
+from unskew.data.patients import number_of
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
@@ -158,7 +159,19 @@ class Advice:
     @property
     def _beside_seeds(self) -> str:
         """The name of what the interval of a mean gain is over beside seeds."""
-        return "test rows" if self.sites.measure.of_rows else "sites"
+        return self._drawn if self.sites.measure.of_rows else "sites"
+
+    @property
+    def _drawn(self) -> str:
+        """The name of what stands for future ones: test rows, or the patients whose rows they are."""
+        return "test rows" if self.sites.fed.dataset.patients is None else "test patients"
+
+    @property
+    def _tested(self) -> int:
+        """The number of test rows of the sites with a result, or of patients in them."""
+        fed = self.sites.fed
+        rows, patients = [fed.clients.test[c] for c in self.by_site], fed.dataset.patients
+        return sum(len(of) if patients is None else number_of(patients[of]) for of in rows)
 
     def _over(self, gain: Gain) -> str:
         """Name what most of the interval of a mean gain is over."""
@@ -325,7 +338,8 @@ class Advice:
         n = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site)
         seeds = len(self.check.seeds)
         fresh = f"{seeds} fresh seed{'s' * (seeds != 1)}"
-        rows = f"{n:,} test rows that no choice has seen"
+        of = "" if self.sites.fed.dataset.patients is None else f" of {self._tested:,} patients"
+        rows = f"{n:,} test rows{of} that no choice has seen"
         named = sum(g.low is not None for g in self.by_site.values())
         if self.sites.measure.of_rows:
             text = f"95 % intervals over {fresh} and {rows}, both together."
@@ -356,7 +370,7 @@ class Advice:
         if self.verdict == "undecided" and half > 0:
             what = self._over(gain)
             numbers = {
-                "test rows": sum(len(self.sites.fed.clients.test[c]) for c in self.by_site),
+                self._drawn: self._tested,
                 "sites": len(self.by_site),
                 "seeds": len(self.check.seeds),
             }
@@ -372,7 +386,7 @@ class Advice:
             else:
                 more.append(f"many times more {what}, or none: what it brings may be too little to matter")
         elif gain.over == "test examples":
-            what = "test rows at each site" if self.sites.measure.of_rows else "sites"
+            what = f"{self._drawn} at each site" if self.sites.measure.of_rows else "sites"
             more.append(f"more {what}: they, not seeds, make the interval wide")
         else:
             more.append(f"more seeds: unskew run on the file below has {MORE_SEEDS} further ones")

@@ -10,6 +10,9 @@ degree of freedom, as with two seeds, that is too narrow (9 % of intervals miss 
 parts' half-widths are added instead.  Chance of a row under one seed is in both variances: if there is little else, the
 interval is wider than it has to be.
 
+Where patients are known, and some have several rows, what is drawn is patients and not rows: each patient counts as a
+row, with the sum of its rows' differences (`unskew.advice.training.by_patient`).
+
 For shares of rows the rows' variance is the adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals
 for comparing matched proportions", Statistics in Medicine 24, 2005: half an observation more in each of the four cells,
 so that few rows never look certain.  For a site's AUROC it is DeLong's of two correlated ones.  Of a measure that is
@@ -25,11 +28,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from unskew.advice.measure import Groups
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, Impossible, Race, groups_of
-from unskew.advice.training import Clock, Constraints, Floats, Scores, Sites, Training, pooled_variance
+from unskew.advice.training import Clock, Constraints, Floats, Scores, Sites, Training, by_patient, pooled_variance
 from unskew.data.federated import FederatedData
 from unskew.experiment import config
 from unskew.experiment.config import Method
@@ -210,8 +214,9 @@ def gain(
     means: dict[ClientId, list[float]] = {
         c: [sign * (a.values[c] - b.values[c]) for a, b in zip(these, those, strict=True)] for c in both
     }
-    rows = _differences([s.each for s in these], [s.each for s in those], sign)
-    by_row = rows or _differences([s.by_row for s in these], [s.by_row for s in those], sign)
+    patients = these[0].patients if these else {}
+    rows = _differences([s.each for s in these], [s.each for s in those], sign, patients)
+    by_row = rows or _differences([s.by_row for s in these], [s.by_row for s in those], sign, patients)
     of_sites = {
         c: _gain(means[c], None if c not in by_row else _over_rows(by_row[c], measure), measure.percent, confidence)
         for c in both
@@ -227,11 +232,16 @@ def gain(
 
 
 def _differences(
-    these: Sequence[Mapping[ClientId, Floats]], those: Sequence[Mapping[ClientId, Floats]], sign: float
+    these: Sequence[Mapping[ClientId, Floats]],
+    those: Sequence[Mapping[ClientId, Floats]],
+    sign: float,
+    patients: Mapping[ClientId, npt.NDArray[np.int64]],
 ) -> dict[ClientId, Floats]:
-    """Differences by row of the sites that have them under every seed, the mean over seeds."""
+    """Differences by row, or by patient, of the sites that have them under every seed, the mean over seeds."""
     return {
-        c: np.mean([sign * (a[c] - b[c]) for a, b in zip(these, those, strict=True)], axis=0)
+        c: by_patient(
+            np.mean([sign * (a[c] - b[c]) for a, b in zip(these, those, strict=True)], axis=0), patients.get(c)
+        )
         for c in set.intersection(*(set(s) for s in (*these, *those)))
     }
 

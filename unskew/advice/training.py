@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
+from unskew.data.patients import number_of
 from unskew.data.ragged import Ragged
 from unskew.errors import ConfigError, DataError, DivergedError
 from unskew.experiment.config import Experiment, Method
@@ -30,7 +31,7 @@ from unskew.run.evaluation import own_models
 from unskew.run.setup import InMemoryInputs, Setup
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.round import Effort
-from unskew.tasks.measure import Measure
+from unskew.tasks.measure import FEWEST, Measure
 
 Floats = npt.NDArray[np.float64]
 
@@ -105,18 +106,33 @@ class Sites:
     def folds(self) -> tuple[FederatedData, ...]:
         """The sites without test rows, and with a fold of their rows for validation: a division for each fold.
 
-        A site of one row has it for training in all of them.
+        A site of one row has it for training in all of them.  Where patients are known, all rows of one are in one
+        fold, and so it is with a site of one patient.
         """
         count = max(round(1 / self.experiment.val_fraction), 2)
         key = Key(self.experiment.seeds[0]) / "advice" / "folds"
         parts: list[list[ClientIndex]] = [[] for _ in range(count)]
         for client, rows in enumerate(self.fed.clients.train):
-            drawn = (key / client).numpy().permutation(len(rows))
+            units = _units(self.fed, rows)
+            people = int(units.max()) + 1 if len(units) else 0
+            drawn = (key / client).numpy().permutation(people)
             for fold, chosen in zip(parts, np.array_split(drawn, count), strict=True):
-                val = np.zeros(len(rows), bool)
-                val[chosen[: len(rows) - 1]] = True
+                val = np.isin(units, chosen[: people - 1])
                 fold.append(ClientIndex(rows[~torch.from_numpy(val)], rows[torch.from_numpy(val)], rows[:0]))
         return tuple(_with(self.fed, ClientIndices.of(fold)) for fold in parts)
+
+
+def _units(fed: FederatedData, rows: torch.Tensor) -> npt.NDArray[np.int64]:
+    """The patient of each of these rows, counted from 0; where patients are not known, each row by itself."""
+    patients = fed.dataset.patients
+    if patients is None:
+        return np.arange(len(rows))
+    return np.unique(patients[rows].numpy(), return_inverse=True)[1]
+
+
+def _fewest_patients(patients: torch.Tensor, labels: torch.Tensor) -> int:
+    """The smallest number of patients that have a row of one class."""
+    return min(number_of(patients[labels == label]) for label in set(labels.tolist()))
 
 
 def _none(part: Ragged) -> Ragged:
@@ -148,6 +164,8 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
         raise DataError("no site has test rows; raise test_fraction, or give the sites more rows")
     if fed.clients.train.sizes.max() < 2:
         raise DataError("no site has two rows to train on, one of which could decide; give the sites more rows")
+    if all(len(rows) == 0 or _units(fed, rows).max() == 0 for rows in fed.clients.train):
+        raise DataError("no site has two patients to train on, one of whom could decide; give the sites more patients")
     return Sites(replace(experiment, val_fraction=share), setup, fed)
 
 
@@ -160,11 +178,13 @@ class Scores:
         values: The headline of each site; sites without rows, or for which it is not defined, are left out.
         each: Its value for each row, where it is a mean over rows.
         by_row: `Measure.by_row` of each site, where it has that.
+        patients: Patient of each of these rows; empty where patients are not known.
     """
 
     values: Mapping[ClientId, float]
     each: Mapping[ClientId, Floats]
     by_row: Mapping[ClientId, Floats] = field(default_factory=dict)
+    patients: Mapping[ClientId, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -182,13 +202,37 @@ def together(folds: Sequence[Scores]) -> Scores:
         c: float(each[c].mean()) if c in each else statistics.fmean(s.values[c] for s in folds if c in s.values)
         for c in clients
     }
-    return Scores(values, each)
+    patients = {
+        c: np.concatenate([s.patients[c] for s in folds if c in s.patients])
+        for c in each
+        if (any(c in s.patients for s in folds))
+    }
+    return Scores(values, each, patients=patients)
+
+
+def by_patient(rows: Floats, patients: npt.NDArray[np.int64] | None) -> Floats:
+    """A value of each patient in place of one of each row: their mean is that of the rows.
+
+    Their variance over their number is that of the rows' mean where patients are drawn and not rows: with d_p the sum
+    of a patient's differences from the mean, and m rows of a patient on average, the values are mean + d_p / m
+    (linearised ratio estimator: W. G. Cochran, "Sampling Techniques", 3rd ed., 1977, section 9A.2).  Where each patient
+    has one row, or patients are not known, it is the rows.
+
+    >>> by_patient(np.array([1.0, 1.0, 0.0, 0.0]), np.array([5, 5, 8, 8]))
+    array([1., 0.])
+    """
+    if patients is None or len(rows) == 0:
+        return rows
+    codes, of_row = np.unique(patients, return_inverse=True)
+    mean = rows.mean()
+    sums: Floats = mean + np.bincount(of_row, rows - mean) * (len(codes) / len(rows))
+    return sums
 
 
 def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
     """Mean over sites of a minus b, above zero where a is better, and its standard error.
 
-    The error is over rows, pooled over sites, where the measure is a mean over rows; otherwise over sites.
+    The error is over rows, or patients, pooled over sites, where the measure is a mean over rows; otherwise over sites.
     """
     sign = 1.0 if measure.higher else -1.0
     both = [c for c in a.values if c in b.values]
@@ -196,7 +240,7 @@ def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
         return 0.0, math.inf
     gains = [sign * (a.values[c] - b.values[c]) for c in both]
     mean = statistics.fmean(gains)
-    rows = [a.each[c] - b.each[c] for c in both if c in a.each and c in b.each]
+    rows = [by_patient(a.each[c] - b.each[c], a.patients.get(c)) for c in both if c in a.each and c in b.each]
     if len(rows) == len(both):
         variance = pooled_variance(rows) * sum(1 / len(r) for r in rows) / len(rows) ** 2
     else:
@@ -301,9 +345,16 @@ class Training:
         each = {c: columns[0].double().cpu().numpy() for c, columns in measured.items()} if headline.of_rows else {}
         if any(math.isinf(v) or (math.isnan(v) and headline.each is not None) for v in values.values()):
             raise DivergedError(f"its {headline.label} is not finite after round {self.at}")
+        patients = self.fed.dataset.patients
         by_row = {c: headline.rows_of(*columns[-2:]) for c, columns in measured.items() if headline.by_row is not None}
+        if patients is not None:  # a class of one patient's many rows says as little as one row
+            labels = self.fed.dataset.labels
+            by_row = {
+                c: of for c, of in by_row.items() if _fewest_patients(patients[rows[c]], labels[rows[c]]) >= FEWEST
+            }
         return Scores(
             {c: v for c, v in values.items() if not math.isnan(v)},
             each,
             {c: rows for c, rows in by_row.items() if rows is not None},
+            {} if patients is None else {c: patients[rows[c]].numpy() for c in values},
         )

@@ -26,6 +26,7 @@ def data(
     sources: Annotated[list[str], typer.Argument(metavar="FILE|NAME")],
     target: Annotated[str | None, typer.Option(help="Column of what is to be predicted.")] = None,
     client: Annotated[str | None, typer.Option(help="Column of the sites.")] = None,
+    patient: Annotated[str | None, typer.Option(help="Column of who is in the row, which is not looked at.")] = None,
     test: Annotated[str | None, typer.Option(help="Column that says which are test rows, or a file of them.")] = None,
     separator: Annotated[
         str | None, typer.Option(help="Between columns of a CSV file; default as its first line.")
@@ -75,6 +76,7 @@ def data(
     options: dict[str, Any] = {
         "target": target,
         "client": client,
+        "patient": patient,
         "test": test,
         "separator": separator,
         "thousands": thousands,
@@ -114,7 +116,7 @@ def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     known = {
         key: value
         for key, value in task.data_options.items()
-        if key in ("target", "client", "test", "separator", "thousands", "decimal", "gaps", "leave_out")
+        if key in ("target", "client", "patient", "test", "separator", "thousands", "decimal", "gaps", "leave_out")
     }
     return task.data, {**known, **given}
 

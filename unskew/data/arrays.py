@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.copies import NAMED, contradictions, repeated
-from unskew.data.dataset import Dataset, check_plausible, check_range, checked
+from unskew.data.dataset import Dataset, check_one_client, check_plausible, check_range, checked
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
 from unskew.data.inputs import (
     FAR_BEYOND,
@@ -30,6 +30,7 @@ from unskew.data.inputs import (
     standardised,
 )
 from unskew.data.lengths import check_array
+from unskew.data.patients import check_together, set_aside
 from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
@@ -39,7 +40,10 @@ from unskew.words import spelling_variants
 TEST_FRACTION = 0.2
 """Share of each class that becomes the global test part where the source has none."""
 
-LAYOUT = ("x_train", "y_train", "x_test", "y_test", "domain_train", "domain_test", "client_train", "client_test")
+LAYOUT = (
+    "x_train", "y_train", "x_test", "y_test", "domain_train", "domain_test", "client_train", "client_test",
+    "patient_train", "patient_test",
+)  # fmt: skip
 NAMES = ("classes", "domains", "clients", "features")
 
 
@@ -72,7 +76,8 @@ def from_arrays(
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
 
-    Where `client_test` says whose the test rows are, they are also their clients' own test rows.
+    Where `client_test` says whose the test rows are, they are also their clients' own test rows.  Where `patient_train`
+    says who is in each row, nobody is in training and in testing.
 
     Args:
         name: Short name, for tables and manifests.
@@ -94,7 +99,8 @@ def from_arrays(
 
     Raises:
         ConfigError: If there are rules and the examples are no table, or as in `unskew.data.preprocess.fit`.
-        DataError: If shapes, types or lengths do not fit, a value is NaN or infinite, or a label is out of range.
+        DataError: If shapes, types or lengths do not fit, a value is NaN or infinite, a label is out of range, or a
+            patient is at two clients, or in training and in testing.
     """
     content = content_of(name, arrays, targets)
     for key, what in (("domain_train", "domains"), ("client_train", "clients")):
@@ -130,11 +136,14 @@ def from_arrays(
     if inputs is None and features is not None and tensors[0].dim() == 2:
         inputs = Inputs("table", columns=tuple(Column(feature) for feature in features))
     x, y = tensors[0], content["y_train"]
-    domain, client, theirs = (content.get(key) for key in ("domain_train", "client_train", "client_test"))
+    domain, client, theirs, patients, tested = (
+        content.get(key) for key in ("domain_train", "client_train", "client_test", "patient_train", "patient_test")
+    )
     if client is not None and theirs is not None:  # their rows come after all others
         if domain is not None:
             domain = np.concatenate([domain, _domains_of_test(name, content)])
         x, y, client = _joined(x, tensors[1]), np.concatenate([y, content["y_test"]]), np.concatenate([client, theirs])
+        patients = None if patients is None or tested is None else np.concatenate([patients, tested])
     later = np.unique(theirs) if newcomers and theirs is not None and client_names is not None else ()
     dataset = checked(
         name,
@@ -154,6 +163,8 @@ def from_arrays(
         never_train=tuple(client_names[i] for i in later) if client_names is not None else (),
         targets=targets,
         raw=raw if raw is None or theirs is None else _with_test_rows(raw),
+        patients=None if patients is None else torch.from_numpy(patients),
+        test_patients=None if tested is None else torch.from_numpy(tested),
     )
     return replace(dataset, doubts=tuple(doubts))
 
@@ -311,8 +322,8 @@ def content_of(name: str, arrays: Arrays, targets: Targets = CLASS) -> Arrays:
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{name}: x_test and y_test must be there together or not at all")
     content: Arrays = {k: arrays[k] for k in LAYOUT if k in arrays}
-    for key in ("y_train", "y_test", "domain_train", "domain_test", "client_train", "client_test"):
-        if key not in content:
+    for key in LAYOUT:
+        if key.startswith("x_") or key not in content:
             continue
         if key.startswith("y_") and not targets.classes:
             content[key] = targets.read(f"{name}: {key}", content[key])
@@ -326,11 +337,32 @@ def content_of(name: str, arrays: Arrays, targets: Targets = CLASS) -> Arrays:
     x, y = content["x_train"], content["y_train"]
     if x.ndim == 0 or len(x) != len(y):
         raise DataError(f"{name}: y_train has {len(y)} entries for {len(x) if x.ndim else 0} examples")
-    for key in ("domain_train", "domain_test", "client_train", "client_test"):
+    for key in LAYOUT[4:]:
         rows = len(content.get("y_test" if key.endswith("test") else "y_train", ()))
         if key in content and len(content[key]) != rows:
             raise DataError(f"{name}: {key} has {len(content[key])} entries for {rows} examples")
+    _check_patients(name, content)
     return content
+
+
+def _check_patients(name: str, content: Arrays) -> None:
+    """Refuse patients that are known of one part only, have no number, or are in both parts."""
+    known = [key for key in ("patient_train", "patient_test") if key in content]
+    if not known:
+        return
+    wanted = ("patient_train", "patient_test") if "x_test" in content else ("patient_train",)
+    if lacking := [key for key in wanted if key not in content]:
+        raise DataError(f"{name}: {known[0]} is given, and {lacking[0]} is missing; give both")
+    for key in known:
+        unknown = np.flatnonzero(content[key] < 0)
+        if len(unknown):
+            raise DataError(
+                f"{name}: {key}[{unknown[0]}] is {content[key][unknown[0]]}, and patients are numbers from 0; say who "
+                "it is, or leave the row out"
+            )
+    if "patient_test" in content:
+        remedy = "put all rows of one into one part, or leave x_test out, and a part is drawn by patient"
+        check_together(name, content["patient_train"], content["patient_test"], remedy)
 
 
 def _numbered(name: str, content: Arrays, classes: tuple[str, ...] | None) -> tuple[Arrays, tuple[str, ...] | None]:
@@ -394,16 +426,32 @@ def divided(
 ) -> Arrays:
     """The content with a test part, set aside of each client or else of each class or group where there is none.
 
-    With `own_test` the part of each client stays known as its own.
+    With `own_test` the part of each client stays known as its own.  Where patients are known, it is a share of them.
     """
     if "x_test" in content:
         return content
     y = content["y_train"]
-    strata = content.get("client_train", y if targets.classes else targets.counted(y))
-    train, test = stratified(strata, fraction, test_key)
+    labels = y if targets.classes else targets.counted(y)
+    patients, holders = content.get("patient_train"), content.get("client_train")
+    if patients is None:
+        train, test = stratified(labels if holders is None else holders, fraction, test_key)
+    else:
+        if holders is not None:
+            check_one_client(name, patients, holders, ())
+        aside = set_aside(patients, holders, labels, fraction, test_key)
+        train, test = np.flatnonzero(~aside), np.flatnonzero(aside)
+    if len(test) == 0 and patients is not None:
+        of_one = np.zeros(len(y), np.int64) if holders is None else holders
+        most = max(len(np.unique(patients[of_one == one])) for one in np.unique(of_one))
+        raise DataError(
+            f"{name}: there are at most {most} patients{'' if holders is None else ' of one client'}, of whom a share "
+            f"of {fraction:g} is nobody; say which rows are for testing"
+        )
     if len(test) == 0:
         raise DataError(f"{name}: {len(y)} examples are too few to set a test part aside; give x_test and y_test")
-    whose = {"client_test": content["client_train"][test]} if own_test and "client_train" in content else {}
+    whose = {"client_test": holders[test]} if own_test and holders is not None else {}
+    if patients is not None:
+        whose["patient_test"] = patients[test]
     if "file_train" in content:
         whose["file_test"] = content["file_train"][test]
     return {

@@ -39,6 +39,9 @@ class Dataset:
         owners: Client of each *training* example (N,), int64, where the data come with their clients; None elsewhere.
         client_names: One name per such client.
         never_train: Names of those of them that come after training: a division by client sets them aside.
+        patients: Patient of each *training* example, or whoever else has several, as a code (N,), int64; None where
+            that is not known.  The examples of one stay together, and no two clients share one.
+        test_patients: Patient of each test example.
         own_test: True for *training* examples that are their client's own test examples (N,), which nobody trains on;
             None where clients draw theirs.
         sha256: Of the raw content before normalisation; the same on every load and in every file layout.
@@ -72,6 +75,8 @@ class Dataset:
     groups: Tensor | None = None
     raw: RawRows | None = None
     doubts: tuple[str, ...] = ()
+    patients: Tensor | None = None
+    test_patients: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
@@ -114,6 +119,8 @@ def checked(
     never_train: Sequence[str] = (),
     targets: Targets = CLASS,
     raw: RawRows | None = None,
+    patients: Tensor | None = None,
+    test_patients: Tensor | None = None,
 ) -> Dataset:
     """A checked `Dataset`.
 
@@ -137,6 +144,7 @@ def checked(
         never_train: Names of clients that come after training.
         targets: The form of the targets.
         raw: The columns of `x_train` and `x_test` before their preprocessing, row by row.
+        patients, test_patients: Integer code of the patient of each training and each test example, (N,).
 
     Raises:
         DataError: If shapes or lengths disagree, there is no example or no class, a value is NaN or infinite, or a
@@ -165,6 +173,12 @@ def checked(
         raise DataError(f"{name}: {len(client_names)} client names, but no client for the training examples")
     if own_test is not None and (owners is None or own_test.dtype != torch.bool or own_test.shape != owners.shape):
         raise DataError(f"{name}: own_test must be true or false for each training example of a known client")
+    if patients is not None:
+        patients = _whole(name, "patients", patients, len(y_train))
+        if owners is not None:
+            check_one_client(name, patients.numpy(), owners.numpy(), client_names or ())
+    if test_patients is not None:
+        test_patients = _whole(name, "test_patients", test_patients, len(y_test))
     columns = [feature for column in inputs.columns for feature in column.features]
     for what, names in (
         ("data set", (name,)), ("class", outputs), ("domain", domain_names or ()), ("client", client_names or ()),
@@ -184,7 +198,7 @@ def checked(
         if client not in (client_names or ()):
             raise DataError(f"{name}: never_train names {client!r}, and there is no client of this name")
     if sha256 is None:
-        known = [extra for extra in (domains, owners) if extra is not None]
+        known = [extra for extra in (domains, owners, patients, test_patients) if extra is not None]
         sha256 = _sha256(*_plain(x_train), y_train, *_plain(x_test), y_test, *known)
     return Dataset(
         name,
@@ -206,7 +220,29 @@ def checked(
         outputs=outputs,
         groups=groups,
         raw=raw,
+        patients=patients,
+        test_patients=test_patients,
     )
+
+
+def check_one_client(
+    name: str, patients: npt.NDArray[np.int64], owners: npt.NDArray[np.int64], clients: Sequence[str]
+) -> None:
+    """Refuse a patient of two clients.
+
+    Raises:
+        DataError: Naming a row at each.
+    """
+    _, first, of_row = np.unique(patients, return_index=True, return_inverse=True)
+    other = np.flatnonzero(owners != owners[first[of_row]])
+    if len(other):
+        row = int(other[0])
+        before = int(first[of_row[row]])
+        where = [clients[owners[i]] if clients else owners[i] for i in (before, row)]
+        raise DataError(
+            f"{name}: patients[{before}] of client {where[0]} and patients[{row}] of client {where[1]} are both "
+            f"{patients[row]}; number patients through, so that each client's are others"
+        )
 
 
 def _described(inputs: Inputs, x: Tensor | ByteImages) -> Inputs:

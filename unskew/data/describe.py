@@ -20,6 +20,7 @@ def describe(
     *,
     target: str | None = None,
     client: str | None = None,
+    patient: str | None = None,
     test: object = None,
     separator: str | None = None,
     thousands: Thousands | None = None,
@@ -34,6 +35,7 @@ def describe(
     Args:
         data: A DataFrame, the path of a table, {client: (x, y)}, (x, y), what `unskew.load` returns, or a name.
         target, client: Columns of a table; both may be left out.
+        patient: Column of a table that says who is in the row, and is not looked at.
         test: Column that says which rows are test rows, or a table of them.
         separator, thousands, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
         leave_out: Columns that are not looked at.
@@ -62,37 +64,39 @@ def describe(
             test = tables.frame_of(kind, tested, options)[0]
             lines = _one_after_the_other(lines, len(frame), tables.lines_of(kind, tested, options), tested.name)
         with rows_at(lines):
-            seen = look(_of_frame(frame, path.stem, target, client, test))
+            seen = look(_of_frame(frame, path.stem, target, client, patient, test))
         return replace(
             seen, notes=(*seen.notes, *tables.unused_gaps(kind, [path, tested] if later else [path], options))
         )
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
-        return look(_of_frame(data, "dataframe", target, client, test))
+        return look(_of_frame(data, "dataframe", target, client, patient, test))
     if isinstance(data, str):
-        if target is not None or client is not None or isinstance(test, str):
+        if any(of is not None for of in (target, client, patient)) or isinstance(test, str):
             raise ConfigError(
-                f"target, client and test name columns of a table, and {data!r} names none; leave them out"
+                f"target, client, patient and test name columns of a table, and {data!r} names none; leave them out"
             )
         arrays = sources.arrays_of(data, data_dir)
         if arrays is not None:
             return look(of_arrays(*arrays))
         return look(of_dataset(sources.load(data, data_dir, data_options)))
-    if isinstance(data, Mapping) and target is None and client is None and test is None:
+    if isinstance(data, Mapping) and all(of is None for of in (target, client, patient, test)):
         by_client = own.client_arrays(data)
         if by_client is not None:
             return look(of_arrays("arrays", by_client))
-    dataset = data if isinstance(data, Dataset) else own.dataset(data, target=target, client=client, test=test)
-    return look(of_dataset(dataset))
+    columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
+    return look(of_dataset(data if isinstance(data, Dataset) else own.dataset(data, **columns)))
 
 
 def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Place:
     return lambda row: first(row) if row < rows else f"{then(row - rows)} of {name}"
 
 
-def _of_frame(frame: Any, name: str, target: str | None, client: str | None, test: object) -> Rows:
-    for setting, column in (("target", target), ("client", client)):
+def _of_frame(frame: Any, name: str, target: str | None, client: str | None, patient: str | None, test: object) -> Rows:
+    for setting, column in (("target", target), ("client", client), ("patient", patient)):
         if column is not None:
             own.check_column(frame.columns, column, setting)
+    if patient is not None:
+        frame = frame[[column for column in frame.columns if column != patient]]
     if isinstance(test, str):
         is_test = own.truths(own.column_of(frame, test, "test"), test)
         left = [c for c in frame.columns if c != test]

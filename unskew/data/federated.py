@@ -18,8 +18,9 @@ from unskew.data.assign import assign, check_manifest_fits
 from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
+from unskew.data.patients import drawn, most_frequent, number_of
 from unskew.data.ragged import Ragged
-from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, Split, record
+from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, OwnSplit, Split, record
 from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key, numpy_each
 
@@ -113,6 +114,12 @@ class FederatedData:
         test, data = self.clients.test, self.dataset
         return skew.counts_of(test.values.numpy(), test.sizes, data.labels.numpy(), data.num_classes)
 
+    @property
+    def test_patients(self) -> list[int] | None:
+        """Patients among the test examples of each client; None where patients are not known."""
+        patients = self.dataset.patients
+        return None if patients is None else [number_of(patients[rows]) for rows in self.clients.test]
+
     def _counts(self, values: npt.NDArray[np.int64], kinds: int) -> npt.NDArray[np.int64]:
         train = self.clients.train
         return skew.counts_of(train.values.numpy(), train.sizes, values, kinds)
@@ -180,6 +187,9 @@ def federate(
     round(val_fraction * (n - test)) its validation part, halves rounded up; at least one example stays for training.  A
     client too small for a share of one example has an empty part (n <= 2 at 0.2).  `split.min_samples` counts all three
     parts.  Where the data say which examples are a client's own test set (`Dataset.own_test`), it is those.
+    Where patients are known (`Dataset.patients`), shares are shares of a client's patients, and all examples of one are
+    in one part.  Patients that no client has yet are divided over clients as examples are, each by the class of most of
+    its examples.
     A manifest (`FromManifest`) brings its own parts, so the fractions do not apply to it.
 
     `unseen` are the clients that come after training: a share of the clients, drawn under the key, or their names (or
@@ -191,8 +201,9 @@ def federate(
 
     Raises:
         ConfigError: If a fraction is not in [0, 1), or a field of the split is out of range.
-        DataError: If the data cannot be divided as asked, or come with their clients and another division is asked for;
-            if there is no client of a name in `unseen`, or none would be left to train.
+        DataError: If the data cannot be divided as asked, come with their clients and another division is asked for, or
+            a division of one's own has a patient's examples in several parts or at several clients; if there is no
+            client of a name in `unseen`, or none would be left to train.
     """
     fed = _federate(dataset, split, key, test_fraction, val_fraction)
     if isinstance(split, Natural) and dataset.never_train:
@@ -259,6 +270,8 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
         fed = from_manifest(Path(split.path), dataset)
         parts = fed.clients
         check_manifest_fits(split, parts.train.sizes + parts.val.sizes + parts.test.sizes)
+        both = fed.clients if fed.unseen is None else [*fed.clients, *fed.unseen.clients]
+        _check_together(dataset, [getattr(client, part).numpy() for client in both for part in PARTS], split.path)
         return fed
     if dataset.owners is not None and not isinstance(split, Natural):
         raise DataError(
@@ -271,13 +284,62 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
             f"{dataset.targets.what}; use iid, quantity, half_normal, group or natural"
             + (", or count the targets in task.bins" if dataset.targets.name == "number" else "")
         )
-    domains, owners = (None if of is None else of.numpy() for of in (dataset.domains, dataset.owners))
-    shares = assign(split, dataset.labels.numpy(), dataset.num_classes, key / "split", domains, owners)
+    shares = _shares(dataset, split, key / "split")
     own_test = None if dataset.own_test is None else dataset.own_test.numpy()
     if own_test is not None:
         _check_trainable(shares, own_test, dataset.client_names)
-    clients = _cut(shares, key / "client", test_fraction, val_fraction, own_test)
+    if dataset.patients is not None:
+        patients = dataset.patients.numpy()
+        clients = _cut_by_patient(shares, key / "client", test_fraction, val_fraction, patients, own_test)
+    else:
+        clients = _cut(shares, key / "client", test_fraction, val_fraction, own_test)
     return FederatedData(dataset, clients, record(split), key.seed, clients.sha256)
+
+
+def _shares(dataset: Dataset, split: Split, key: Key) -> tuple[npt.NDArray[np.int64], ...]:
+    """The examples of each client, ascending; all examples of a patient at one."""
+    labels = dataset.labels.numpy()
+    domains, owners, patients = (
+        None if of is None else of.numpy() for of in (dataset.domains, dataset.owners, dataset.patients)
+    )
+    if patients is None or isinstance(split, Natural):  # no two clients of the data share a patient
+        return assign(split, labels, dataset.num_classes, key, domains, owners)
+    if isinstance(split, OwnSplit):
+        shares = assign(split, labels, dataset.num_classes, key, domains, owners)
+        _check_together(dataset, shares, f"split {record(split)['name']!r}")
+        return shares
+    codes, of_row = np.unique(patients, return_inverse=True)
+    label, domain = (None if of is None else most_frequent(patients, of) for of in (labels, domains))
+    assert label is not None
+    try:
+        of_patients = assign(split, label, dataset.num_classes, key, domain)
+    except DataError as error:
+        raise DataError(
+            f"{error} (each of {len(codes):,} patients counts as an example: the rows of one stay together)"
+        ) from error
+    client = np.full(len(codes), len(of_patients))
+    for i, chosen in enumerate(of_patients):
+        client[chosen] = i
+    order = np.argsort(client[of_row], kind="stable")
+    sizes = np.bincount(client[of_row], minlength=len(of_patients))[: len(of_patients)]
+    return tuple(np.split(order, sizes.cumsum())[: len(of_patients)])
+
+
+def _check_together(dataset: Dataset, parts: Sequence[npt.NDArray[np.int64]], where: str) -> None:
+    """Refuse a division that has examples of one patient in several parts."""
+    if dataset.patients is None:
+        return
+    rows = np.concatenate([np.empty(0, np.int64), *parts])
+    codes = dataset.patients.numpy()[rows]
+    part = np.repeat(np.arange(len(parts)), [len(held) for held in parts])
+    _, first, of_row = np.unique(codes, return_index=True, return_inverse=True)
+    other = np.flatnonzero(part != part[first[of_row]])
+    if len(other):
+        one = first[of_row[other[0]]]
+        raise DataError(
+            f"{where}: the examples {rows[one]} and {rows[other[0]]} of {dataset.name} are of one patient, and are in "
+            "two parts or at two clients; put all of a patient into one part of one client, or leave patient out"
+        )
 
 
 def _check_trainable(
@@ -319,6 +381,27 @@ def _cut(
     return ClientIndices(part(trained, sizes - test - val), part(~tested & ~trained, val), part(tested, test))
 
 
+def _cut_by_patient(
+    parts: Sequence[npt.NDArray[np.int64]],
+    key: Key,
+    test_fraction: float,
+    val_fraction: float,
+    patients: npt.NDArray[np.int64],
+    own_test: npt.NDArray[np.bool_] | None = None,
+) -> ClientIndices:
+    """Each client's examples in train, val and test, all of a patient in one; `own_test` is as in `_cut`."""
+    clients = []
+    for i, indices in enumerate(parts):
+        test = np.zeros(len(indices), bool) if own_test is None else own_test[indices]
+        left, rng = indices[~test], (key / i / "parts").numpy()
+        shares = (0.0 if own_test is not None else test_fraction, val_fraction)
+        drawn_test, val = drawn(patients[left], shares, rng)
+        tested = np.sort(np.concatenate([indices[test], left[drawn_test]]))
+        rows = left[~drawn_test & ~val], left[val], tested
+        clients.append(ClientIndex(*(torch.from_numpy(each) for each in rows)))
+    return ClientIndices.of(clients)
+
+
 def pooled(fed: FederatedData) -> FederatedData:
     """One client that holds every client's training and validation examples, for the centralised bound.
 
@@ -339,6 +422,8 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
     counts = fed.label_counts
     measured = skew.summary(counts)
     reached: dict[str, Any] = {} if fed.domains is None or columns else {"domains": fed.domains}
+    if (people := fed.test_patients) is not None:
+        reached["test_patients"] = people
     if fed.split["name"] == "entangled" and (bases := fed.split.get("bases")) in BASES:
         both = fed.entanglement(bases)
         reached |= {"entanglement": both.average, "largest_entanglement": both.maximum}

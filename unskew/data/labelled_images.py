@@ -17,14 +17,13 @@ import numpy.typing as npt
 from annotated_types import Ge
 
 from unskew.data import image_folders, own, tables
-from unskew.data.arrays import TEST_FRACTION, stratified
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import constants_of
 from unskew.data.lengths import check_words
 from unskew.data.numerals import value_of
+from unskew.data.patients import names_of_patients
 from unskew.data.places import place, rows_at
-from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, shown
-from unskew.keys import Key
+from unskew.errors import DataError, DataWarning, did_you_mean, shown
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import counted, some
 
@@ -43,8 +42,8 @@ class LabelledImages:
         client: Column of the clients; by default the data name none, and a split divides them.
         patient: Column of who is on an image, by default not known: nobody is in training and in testing then.  Two
             clients' patients are two people, even if they have one name.
-        test: Column that says which images are for testing; by default a fifth of each client's is set aside, or a
-            fifth of each client's patients.
+        test: Column that says which images are for testing; by default a fifth of each client's is set aside, or the
+            images of a fifth of each client's patients.
         size: Height and width to which they are resized, pixels; by default all must have one size.
         classes: Names of all classes, in order, where a client may lack some.
         alone: The folder is one client's own: a column `client` is not read.
@@ -74,14 +73,11 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
     Images that no row names are counted in a warning.
 
     Raises:
-        ConfigError: If patients are named beside test images.
         DataError: If there is no such folder, table or column, a row names no image or one that another has named, an
             image cannot be read, sizes differ, a link leads out of the folder, or as in `unskew.data.own.dataset`.
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
-    if options.patient is not None and options.test is not None:
-        raise ConfigError("task.data_options: test says who is for testing, and patient would, too; leave one out")
     constants = constants_of(options.mean, options.std)
     table, kind = _table(root, options.labels)
     columns = tables.TableOptions(options.target)
@@ -104,19 +100,20 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             _target(words[options.target]),
             clients,
             names,
+            None if options.patient is None else names_of_patients(words[options.patient], options.patient),
             columns=(options.image,),
             files=[shown(str(file.relative_to(root))) for file in files],
         )
         if options.test is not None:
-            rows = _parted(rows, own.truths(words[options.test], options.test))
-        elif options.patient is not None:
-            apart, untested = _patients_apart(words[options.patient], options.patient, clients)
-            rows, doubts = _parted(rows, apart), doubts + untested
+            apart = own.truths(words[options.test], options.test)
+            own.check_parts(rows, apart, options.patient)
+            rows = replace(rows.take(np.flatnonzero(~apart)), test=rows.take(np.flatnonzero(apart)))
         doubts += _unnamed(root, set(images) - set(files), len(images), table)
         data = own.dataset(
             rows,
             target=options.target,
             client=named,
+            patient=options.patient,
             own_test=True,
             classes=options.classes,
             targets=targets,
@@ -163,38 +160,6 @@ def _target(words: Words) -> npt.NDArray[Any]:
     if all(number is not None or word is None for number, word in zip(numbers, words, strict=True)):
         return np.array([np.nan if number is None else number for number in numbers], np.float64)
     return np.array(words, object)
-
-
-def _parted(rows: own.GivenExamples, apart: npt.NDArray[np.bool_]) -> own.GivenExamples:
-    """The examples that train, with those that are set aside as their test part."""
-    return replace(rows.take(np.flatnonzero(~apart)), test=rows.take(np.flatnonzero(apart)))
-
-
-def _patients_apart(
-    patients: Words, column: str, clients: Sequence[str] | None
-) -> tuple[npt.NDArray[np.bool_], list[str]]:
-    """True for the images of a fifth of each client's patients, and a sentence on clients that have too few for it.
-
-    Raises:
-        DataError: If a patient is not named, or no client has 3.
-    """
-    if None in patients:
-        raise DataError(
-            f"column {column!r} names no patient in {place(patients.index(None))}; fill it, or leave the row out"
-        )
-    of_image = list(zip(clients or [""] * len(patients), patients, strict=True))
-    people = list(dict.fromkeys(of_image))
-    holders, holder = np.unique([client for client, _ in people], return_inverse=True)
-    _, aside = stratified(holder, TEST_FRACTION, Key(0) / "npz" / "test")
-    if len(aside) == 0:
-        raise DataError(
-            f"column {column!r} names at most {np.bincount(holder).max()} patients of one client, of whom a fifth is "
-            "nobody; name a column that says which images are for testing, as test"
-        )
-    testing = {people[i] for i in aside}
-    untested = sorted({*holders.tolist()} - {client for client, _ in testing})
-    few = f"{some(untested)} {'has' if len(untested) == 1 else 'have'} fewer than 3 patients, so nobody is tested there"
-    return np.array([one in testing for one in of_image]), [few] if untested else []
 
 
 # ---------------------------------------------------------------- files

@@ -14,6 +14,7 @@ and are not scaled, unless a preprocessing (`unskew.data.preprocess`) says what 
 is imported here: tables are recognised by their methods.
 """
 
+import itertools
 import re
 import warnings
 from collections import Counter
@@ -45,6 +46,7 @@ from unskew.data.inputs import (
     shared_numbers,
 )
 from unskew.data.lengths import check_words, names_array
+from unskew.data.patients import coded, names_of_patients
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_size, unagreed, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
@@ -70,6 +72,7 @@ class GivenExamples:
         y: Labels (N,), numbers or words.
         clients: Name of each example's client, (N,); None if the data name no clients.
         client_names: Each client once, in order.
+        patients: Name of the patient of each example, (N,); None if the data name none.
         classes: Names of the labels 0, 1, ..., if the data have them.
         columns: The input columns of a table, in order.
         test: The test part, if the data have one.
@@ -83,6 +86,7 @@ class GivenExamples:
     y: _Array
     clients: Sequence[str] | None = None
     client_names: tuple[str, ...] = ()
+    patients: Sequence[str] | None = None
     classes: tuple[str, ...] | None = None
     columns: tuple[Any, ...] = ()
     test: "GivenExamples | None" = None
@@ -91,9 +95,9 @@ class GivenExamples:
 
     def take(self, rows: _Array) -> "GivenExamples":
         """The examples of these row numbers."""
-        clients = None if self.clients is None else [self.clients[i] for i in rows]
+        clients, patients = (None if of is None else [of[i] for i in rows] for of in (self.clients, self.patients))
         files = [self.files[i] for i in rows] if self.files else ()
-        return replace(self, x=self.x[rows], y=self.y[rows], clients=clients, files=files)
+        return replace(self, x=self.x[rows], y=self.y[rows], clients=clients, patients=patients, files=files)
 
 
 def dataset(
@@ -101,6 +105,7 @@ def dataset(
     *,
     target: str | Sequence[str] | None = None,
     client: str | None = None,
+    patient: str | None = None,
     test: object = None,
     test_fraction: float = 0.2,
     preprocess: Preprocess | None = None,
@@ -119,6 +124,9 @@ def dataset(
         target: Column of the labels; tables and Hugging Face's data sets need it.  Several columns of a table where an
             example's target has several, as time and event.
         client: Column of the clients; without it the data name no clients.
+        patient: Column of the patients, or whoever has several rows; without it they are not known.  Nobody's rows are
+            in training and in testing then, and shares are shares of each client's patients.  Two clients' patients are
+            two people, even if they have one name.
         test: The global test part, in any of the forms; its clients, if any, are ignored, unless there is a
             preprocessing.  Or the column of a table that says which rows are test rows (true and false, 1 and 0, or
             "test" and "train"), or the share of each client's rows: then every client's own test rows are those of
@@ -142,9 +150,9 @@ def dataset(
             number, or the data do not pass `unskew.data.checked`.
     """
     if isinstance(data, Dataset):
-        if test is not None or target is not None or client is not None or preprocess is not None:
+        if any(of is not None for of in (test, target, client, patient, preprocess)):
             raise DataError(
-                f"{data.name} is a data set with its own labels and test part; leave test, target, client and "
+                f"{data.name} is a data set with its own labels and test part; leave test, target, client, patient and "
                 "preprocess out"
             )
         return data
@@ -155,7 +163,7 @@ def dataset(
         raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")
     column = test if isinstance(test, str) else None
     raw = preprocess is not None
-    rows = _rows(data, target, client, ignored=column, raw=raw)
+    rows = _rows(data, target, client, ignored=column, raw=raw, patient=patient)
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
     where = f"column {target!r}" if rows.columns else rows.name
     if rows.columns and isinstance(target, str):
@@ -164,6 +172,7 @@ def dataset(
     own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
     if column is not None:
         is_test = truths(column_of(data, column, "test"), column)
+        check_parts(rows, is_test, patient)
         held_out: GivenExamples | None = rows.take(np.flatnonzero(is_test))
         rows = rows.take(np.flatnonzero(~is_test))
         tables = None if rows.table is None else {"train": rows.table, "test": rows.table}
@@ -171,7 +180,10 @@ def dataset(
         held_out = rows.test
         with rows_at(test_rows_at):
             if test is not None and share is None:
-                held_out = _rows(test, target, client if own_test else None, rows.columns, raw=raw)
+                known = getattr(test, "columns", getattr(test, "column_names", ()))
+                whose, who = (column if column in known else None for column in (client, patient))
+                whose = client if own_test else whose if who is not None else None
+                held_out = _rows(test, target, whose, rows.columns, raw=raw, patient=who)
             held_out = None if held_out is None else _checked(held_out, where, targets, preprocess)
         tables = None if rows.table is None else {"train": rows.table}
         if tables is not None and held_out is not None and held_out.table is not None:
@@ -183,14 +195,18 @@ def dataset(
             "above 0 and below 1"
         )
     if rows.clients is not None:
-        _check_clients(rows, client, fraction if held_out is None else None)
+        _check_clients(rows, client, fraction if held_out is None and rows.patients is None else None)
+    if rows.patients is not None and held_out is None:
+        _check_patients(rows, patient or "", fraction)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
-    coded = _code_names([part.y for part in parts.values()], rows, classes, one_client) if targets.classes else None
+    numbers = _code_names([part.y for part in parts.values()], rows, classes, one_client) if targets.classes else None
     arrays: dict[str, _Array] = {}
     for key, part in parts.items():
-        arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if coded else part.y}
-    if (names := coded or rows.classes) is not None:
+        arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if numbers else part.y}
+    if (names := numbers or rows.classes) is not None:
         arrays["classes"] = names_array(names, "classes")
+    if rows.patients is not None:
+        arrays |= _patients_of_parts(parts, patient or "", client, None if column is not None else test_rows_at)
     if rows.clients is not None:
         # A client with test rows only is known by name, so that it can be refused by it.
         later = held_out.client_names if held_out is not None and own_test else ()
@@ -220,7 +236,8 @@ def dataset(
         files={key: part.files for key, part in parts.items()} if rows.files else None,
         constants=constants,
     )
-    doubts = tuple(_doubts(given, rows, one_client))
+    few = [] if rows.patients is None or held_out is not None else _untested(rows, fraction, own_test)
+    doubts = (*few, *_doubts(given, rows, one_client, untested_told=bool(few)))
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     return replace(given, doubts=(*given.doubts, *doubts))
@@ -251,8 +268,106 @@ def _check_clients(rows: GivenExamples, column: str | None, fraction: float | No
         )
 
 
-def _doubts(data: Dataset, rows: GivenExamples, one_client: bool) -> list[str]:
-    """Sentences on what may not be meant, in data that a user gave as a table."""
+def check_parts(rows: GivenExamples, is_test: npt.NDArray[np.bool_], column: str | None) -> None:
+    """Refuse a patient who has rows for training and for testing; the places are those of these rows.
+
+    Raises:
+        DataError: Naming the first.
+    """
+    if rows.patients is None:
+        return
+    (codes,) = coded((rows.patients, rows.clients))
+    both = np.flatnonzero(~is_test & np.isin(codes, codes[is_test]))
+    if len(both):
+        other = int(np.flatnonzero(is_test & (codes == codes[both[0]]))[0])
+        raise _in_both(rows.patients[both[0]], column or "", place(both[0]), place(other), len(np.unique(codes[both])))
+
+
+def _in_both(name: str, column: str, train: str, test: str, count: int) -> DataError:
+    more = f" ({count:,} such patients in all)" if count > 1 else ""
+    return DataError(
+        f"column {column!r}: patient {name} is for training in {train} and for testing in {test}{more}, and a model "
+        "that has seen somebody knows more of him or her than of others; put all rows of a patient into one part, or "
+        "leave test out, and it is drawn by patient"
+    )
+
+
+def _patients_of_parts(
+    parts: Mapping[str, GivenExamples], column: str, client: str | None, test_rows_at: Place | None
+) -> dict[str, _Array]:
+    """The codes of the patients of each part.
+
+    Args:
+        parts: The parts, by name.
+        column: Column of the patients.
+        client: Column of the clients, if there is one.
+        test_rows_at: The places of the rows of the test part; None where it is known to share no patient.
+
+    Raises:
+        DataError: If patients of the test part are not known, or are in both parts.
+    """
+    for part in parts.values():
+        if part.patients is None or (part.clients is None and parts["train"].clients is not None):
+            missing = column if part.patients is None else client
+            raise DataError(
+                f"the test rows have no column {missing!r}, so it is not known who is in them; add it, or leave test "
+                "out, and it is drawn by patient"
+            )
+    codes = coded(*((part.patients or (), part.clients) for part in parts.values()))
+    if len(codes) == 2 and test_rows_at is not None:
+        both = np.flatnonzero(np.isin(codes[0], codes[1]))
+        if len(both):
+            row = int(np.flatnonzero(codes[1] == codes[0][both[0]])[0])
+            with rows_at(test_rows_at):
+                where = f"{place(row)} of the test rows"
+            name = (parts["test"].patients or ())[row]
+            raise _in_both(name, column, place(both[0]), where, len(np.unique(codes[0][both])))
+    return {f"patient_{key}": of for key, of in zip(parts, codes, strict=True)}
+
+
+def _patients_at(rows: GivenExamples) -> dict[str, int]:
+    """The number of patients of each client; of all under "", where there are no clients."""
+    pairs = set(zip(rows.clients or [""] * len(rows.y), rows.patients or (), strict=True))
+    return dict(Counter(client for client, _ in pairs))
+
+
+def _check_patients(rows: GivenExamples, column: str, fraction: float) -> None:
+    """Refuse a share of patients that is nobody."""
+    most = max(_patients_at(rows).values(), default=0)
+    if not _part_of(most, fraction):
+        of, share = "" if rows.clients is None else " of one client", f"{100 * fraction:g} %"
+        raise DataError(
+            f"column {column!r} names at most {most} patients{of}, of whom {'a fifth' if fraction == 0.2 else share} "
+            "is nobody; name a column that says which rows are for testing, as test"
+        )
+
+
+def _untested(rows: GivenExamples, fraction: float, own_test: bool) -> list[str]:
+    """A sentence on clients that have too few patients for a test part.
+
+    Where it is not the part that is set aside now, it is drawn later from the patients that are left.
+    """
+
+    def tested(n: int) -> int:
+        return _part_of(n if own_test else n - _part_of(n, fraction), fraction)
+
+    few = sorted(client for client, n in _patients_at(rows).items() if not tested(n))
+    if not few or rows.clients is None:
+        return []
+    enough = next(n for n in itertools.count(2) if tested(n))
+    have = "has" if len(few) == 1 else "have"
+    return [f"{some(few)} {have} fewer than {enough} patients, so nobody is tested there"]
+
+
+def _part_of(patients: int, fraction: float) -> int:
+    return min(int(fraction * patients + 0.5), patients - 1)
+
+
+def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told: bool) -> list[str]:
+    """Sentences on what may not be meant, in data that a user gave as a table.
+
+    Clients without test rows are not named again where `untested_told`.
+    """
     if not rows.columns or data.inputs.kind != "table":
         return []
     x, x_test = as_tensor(data.x_train).numpy(), as_tensor(data.x_test).numpy()
@@ -273,7 +388,8 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool) -> list[str]:
                 f"{some(few)} {'has' if len(few) == 1 else 'have'} fewer than {FEW_ROWS} training rows: too few to "
                 f"train on alone{little}"
             )
-        if untested := [name for name, n in zip(data.client_names, tested, strict=True) if n == 0]:
+        untested = [name for name, n in zip(data.client_names, tested, strict=True) if n == 0]
+        if untested and not untested_told:
             sentences.append(
                 f"{some(untested)} {'has' if len(untested) == 1 else 'have'} no test rows: a result there cannot be "
                 "measured, so nothing will tell whether to join"
@@ -369,11 +485,12 @@ def _rows(
     columns: tuple[Any, ...] = (),
     ignored: str | None = None,
     raw: bool = False,
+    patient: str | None = None,
 ) -> GivenExamples:
     """The examples in `data`.
 
     Args:
-        data, target, client: The same as for `dataset`.
+        data, target, client, patient: The same as for `dataset`.
         columns: The columns a table must have, if another table has set them.
         ignored: A column that is no input.
         raw: Keep the columns of a table as they are.
@@ -381,17 +498,17 @@ def _rows(
     if isinstance(data, GivenExamples):
         return data
     if isinstance(data, Mapping) and data and all(hasattr(part, "column_names") for part in data.values()):
-        return _of_parts(data, target, client, raw)
+        return _of_parts(data, target, client, raw, patient)
     if hasattr(data, "column_names") and hasattr(data, "features"):
-        return _of_hugging_face(data, target, client, (ignored,), raw)
+        return _of_hugging_face(data, target, client, (ignored,), raw, patient)
     if hasattr(data, "collect") and not hasattr(data, "to_numpy"):
         raise DataError("data is a lazy frame; collect() it first")
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
-        return _of_table(data, target, client, columns, ignored, raw)
-    if target is not None or client is not None or ignored is not None:
+        return _of_table(data, target, client, columns, ignored, raw, patient)
+    if any(of is not None for of in (target, client, ignored, patient)):
         raise DataError(
-            f"target, client and test name columns of a table, and {_kind(data)} has none; leave them out, and for "
-            "clients give {client: (x, y)}"
+            f"target, client, patient and test name columns of a table, and {_kind(data)} has none; leave them out, "
+            "and for clients give {client: (x, y)}"
         )
     if isinstance(data, Dataset):
         return GivenExamples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
@@ -635,14 +752,16 @@ def _of_table(
     columns: tuple[Any, ...] = (),
     ignored: str | None = None,
     raw: bool = False,
+    patient: str | None = None,
 ) -> GivenExamples:
-    """Examples from a DataFrame: every column except the labels and the clients is a measurement."""
+    """Examples from a DataFrame: every column except labels, clients and patients is a measurement."""
     several = list(target) if isinstance(target, tuple | list) else [target]
     for name in several:
         check_column(frame.columns, name, "target", "labels")
     if client is not None:
         check_column(frame.columns, client, "client", "clients")
-    columns = columns or tuple(c for c in frame.columns if c not in (*several, client, ignored))
+    patients = None if patient is None else _patients(frame, patient, (*several, client))
+    columns = columns or tuple(c for c in frame.columns if c not in (*several, client, patient, ignored))
     for column in columns:
         check_column(frame.columns, column, "test", "a measurement")
     if not columns:
@@ -654,18 +773,34 @@ def _of_table(
         for column, values in table.items():
             check_words(values, f"column {column!r}")
             check_size(values, column)
-        return GivenExamples("dataframe", np.arange(len(labels)), labels, clients, names, columns=columns, table=table)
-    return GivenExamples("dataframe", _measurements(frame, columns), labels, clients, names, columns=columns)
+        x = np.arange(len(labels))
+        return GivenExamples("dataframe", x, labels, clients, names, patients, columns=columns, table=table)
+    return GivenExamples("dataframe", _measurements(frame, columns), labels, clients, names, patients, columns=columns)
 
 
-def column_of(data: Any, name: str, setting: str) -> list[Any]:
+def _patients(table: Any, column: str, others: Sequence[Any]) -> list[str]:
+    """The patient of each row of a table or of a Hugging Face dataset.
+
+    Raises:
+        DataError: If there is no such column, it is the target's or the clients', or a row names nobody.
+    """
+    values = column_of(table, column, "patient", "patients")
+    if column in others:
+        raise DataError(
+            f"patient: column {column!r} is that of the target or of the clients, too; where every client is one "
+            "patient, leave patient out"
+        )
+    return names_of_patients(values, column)
+
+
+def column_of(data: Any, name: str, setting: str, holds: str = "test rows") -> list[Any]:
     """The values of a column of a table or of a Hugging Face dataset.
 
     Raises:
         DataError: If there is no such column.
     """
     known = list(data.column_names if hasattr(data, "column_names") else getattr(data, "columns", ()))
-    check_column(known, name, setting, "test rows")
+    check_column(known, name, setting, holds)
     column = data[name]
     return list(column.to_list() if hasattr(column, "to_list") else column)
 
@@ -769,28 +904,37 @@ def _of_torch(data: Any) -> GivenExamples:
     return GivenExamples(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
 
 
-def _of_parts(parts: Mapping[str, Any], target: str | None, client: str | None, raw: bool = False) -> GivenExamples:
+def _of_parts(
+    parts: Mapping[str, Any], target: str | None, client: str | None, raw: bool = False, patient: str | None = None
+) -> GivenExamples:
     """Examples from the parts "train" and "test" of a DatasetDict."""
     if "train" not in parts:
         raise DataError(
             f'the data have the parts {", ".join(parts)}; give one of them, or a dict with "train" and "test"'
         )
-    rows = _of_hugging_face(parts["train"], target, client, raw=raw)
+    rows = _of_hugging_face(parts["train"], target, client, raw=raw, patient=patient)
     if "test" not in parts:
         return rows
-    test = _of_hugging_face(parts["test"], target, client if raw else None, () if raw else (client,), raw)
+    whose = client if raw or patient is not None else None
+    test = _of_hugging_face(parts["test"], target, whose, () if whose else (client,), raw, patient)
     return replace(rows, test=test)
 
 
 def _of_hugging_face(
-    part: Any, target: str | None, client: str | None, ignored: Sequence[str | None] = (), raw: bool = False
+    part: Any,
+    target: str | None,
+    client: str | None,
+    ignored: Sequence[str | None] = (),
+    raw: bool = False,
+    patient: str | None = None,
 ) -> GivenExamples:
     """Examples from a Hugging Face dataset: its image column, or else all its columns of numbers."""
     names = list(part.column_names)
     check_column(names, target, "target", "labels")
     if client is not None:
         check_column(names, client, "client", "clients")
-    left = [name for name in names if name not in (target, client, *ignored)]
+    patients = None if patient is None else _patients(part, patient, (target, client))
+    left = [name for name in names if name not in (target, client, patient, *ignored)]
     if not left:
         raise DataError(f"no column is left to learn from beside {target!r}")
     images = [name for name in left if _holds_images(part, name)]
@@ -810,7 +954,8 @@ def _of_hugging_face(
     own = getattr((getattr(part, "features", None) or {}).get(target), "names", None)
     labels = np.array(_values(part, target), dtype=object)
     classes = None if own is None else tuple(map(str, own))
-    return GivenExamples("dataset", x, labels, clients, known, classes, () if images else tuple(left), table=table)
+    columns = () if images else tuple(left)
+    return GivenExamples("dataset", x, labels, clients, known, patients, classes, columns, table=table)
 
 
 def _values(part: Any, name: str | None) -> list[Any]:

@@ -12,6 +12,8 @@ The plain layout, as one npz file or as a folder with one npy file per key:
     client_train, clients      integer client of each training example (N,) and the clients' names, where the data come
                                with their clients; optional
     client_test                client of each test example, which then are their clients' own test examples; optional
+    patient_train, patient_test  integer of who is in each example, different ones at different clients; optional.  No
+                               one's examples are in training and in testing
     features                   names of the columns of x (N, D); optional
     domain_train, domains      integer domain of each training example (N,) and the domains' names; optional
     classes                    names; optional.  In a folder names are text files, one a line: classes.txt, domains.txt,
@@ -542,7 +544,7 @@ def _npz(path: Path) -> _Arrays:
 
 
 MISSPELT = 0.82
-"""Likeness from which on an unknown key is a misspelt one; patient_train is not client_train."""
+"""Likeness from which on an unknown key is a misspelt one; recipient_train is not client_train."""
 
 
 def _check_keys(path: Path, found: Iterable[str], known: Sequence[str], ending: str = "") -> None:
@@ -674,6 +676,8 @@ def save(dataset: Dataset, path: Path) -> None:
         "domain_train": dataset.domains,
         "domains": dataset.domain_names or None,
         "client_train": dataset.owners,
+        "patient_train": dataset.patients,
+        "patient_test": dataset.test_patients,
         "clients": dataset.client_names or None,
         "levels": dataset.levels,
         "table": dataset.x_train.table if isinstance(dataset.x_train, ByteImages) else None,
@@ -797,6 +801,8 @@ def _saved(path: Path, targets: Targets) -> Dataset:
         sha256=str(arrays["sha256"]),
         levels=tuple((float(black), float(white)) for black, white in arrays["levels"]) if "levels" in arrays else None,
         owners=tensors.get("client_train"),
+        patients=tensors.get("patient_train"),
+        test_patients=tensors.get("patient_test"),
         client_names=names_of(name, "clients", arrays),
         inputs=inputs,
         own_test=tensors.get("own_test"),

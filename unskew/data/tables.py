@@ -42,8 +42,10 @@ class TableOptions:
     Attributes:
         target: Column of what is learned; several columns where a target has several, as time and event.
         client: Column of the clients; a folder with one file for each client needs none.
+        patient: Column of the patients, or whoever has several rows, by default not known: nobody is in training and in
+            testing then.  Two clients' patients are two people, even if they have one name.
         test: Column that says which rows are test rows, a file or folder with the test rows, or the share of each
-            client's rows; by default a fifth is set aside.
+            client's rows; by default a fifth is set aside.  Of patients, a share of each client's patients.
         leave_out: Columns that are not used.
         separator: Character between the columns of a CSV file; by default a tab in a .tsv file, elsewhere a comma, or
             the semicolon or tab of a first line that has no comma.
@@ -59,6 +61,7 @@ class TableOptions:
 
     target: str | tuple[str, ...]
     client: str | None = None
+    patient: str | None = None
     test: str | float | None = None
     leave_out: tuple[str, ...] = ()
     separator: str | None = None
@@ -122,6 +125,7 @@ def read_table(
             frame,
             target=options.target,
             client=client,
+            patient=options.patient,
             test=test,
             preprocess=preprocess,
             targets=targets,
@@ -173,7 +177,9 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     targets = [options.target] if isinstance(options.target, str) else list(options.target)
     for target in targets:
         own.check_column(frame.columns, target, "target")
-    names = [column for column in frame.columns if column not in (*targets, apart)]
+    if options.patient is not None:
+        own.check_column(frame.columns, options.patient, "patient", "patients")
+    names = [column for column in frame.columns if column not in (*targets, options.patient, apart)]
     with rows_at(lines_of(kind, path, options)):
         tested = own.truths(own.column_of(frame, apart, "test"), apart) if apart else np.zeros(frame.height, bool)
         count = int((~tested).sum())

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
+from unskew.data.patients import drawn
 from unskew.data.preprocess import check_agreed
 from unskew.data.sources import FILES, gives_bytes
 from unskew.data.tables import ENDINGS
@@ -213,13 +215,21 @@ def split_hash(setup: Setup, feds: Sequence[FederatedData]) -> str:
 
 
 def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: int) -> FederatedData:
-    """A federation in which only this client holds examples: its training part, some of it set aside for validation."""
-    n = len(setup.dataset.y_train)
-    val = min(int(experiment.val_fraction * n + 0.5), n - 1)
+    """A federation in which only this client holds examples: its training part, some of it set aside for validation.
+
+    Where patients are known, a share of them is set aside.
+    """
     key = Key(seed) / "data" / "client" / config.client / "parts"
-    drawn = torch.from_numpy(key.numpy().permutation(n))
+    if setup.dataset.patients is not None:
+        (chosen,) = drawn(setup.dataset.patients.numpy(), [experiment.val_fraction], key.numpy())
+        train, val = (torch.from_numpy(np.flatnonzero(part)) for part in (~chosen, chosen))
+    else:
+        n = len(setup.dataset.y_train)
+        count = min(int(experiment.val_fraction * n + 0.5), n - 1)
+        rows = torch.from_numpy(key.numpy().permutation(n))
+        train, val = (part.sort().values for part in (rows[count:], rows[:count]))
     nothing = torch.empty(0, dtype=torch.int64)
     empty = ClientIndex(nothing, nothing, nothing)
-    mine = ClientIndex(drawn[val:].sort().values, drawn[:val].sort().values, nothing)
+    mine = ClientIndex(train, val, nothing)
     clients = ClientIndices.of([mine if c == config.client else empty for c in range(config.num_clients)])
     return FederatedData(setup.dataset, clients, {"name": "own data"}, seed, setup.dataset.sha256)

@@ -239,6 +239,7 @@ class SplitStats(TypedDict):
     sizes: NotRequired[list[Count]]
     label_counts: NotRequired[list[list[Count]]]
     test_counts: NotRequired[list[list[Count]]]
+    test_patients: NotRequired[list[Count]]
     iid_distance: float
     js: float
     effective_classes: float

@@ -42,7 +42,7 @@ class DataSplit:
     `domains` has one entry per client; it is empty if a client has examples of several domains, or the data have none.
     `client_names` and `classes` are empty if clients or labels are known only by number.  `unseen` has the sizes of the
     clients that came after training, of which nothing else here knows.  `test_counts` are label counts of the clients'
-    test examples, empty where the folder has none.
+    test examples, empty where the folder has none; `test_patients` are the patients in them, empty where not known.
     """
 
     dataset: str
@@ -60,6 +60,7 @@ class DataSplit:
     classes: tuple[str, ...] = ()
     unseen: tuple[int, ...] = ()
     test_counts: tuple[tuple[int, ...], ...] = ()
+    test_patients: tuple[int, ...] = ()
 
     @property
     def trained(self) -> int:
@@ -572,7 +573,10 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
         if len(label_counts) != clients or len(labels) > 1:
             raise refusal(path, None, f"label_counts must be a table with a row for each of {clients} clients")
         names, classes = card.get("client_names") or [], card.get("classes") or []
-        for what, of in (("domains", domains), ("client_names", names), ("test_counts", tested)):
+        people = stats.get("test_patients", [])
+        for what, of in (
+            ("domains", domains), ("client_names", names), ("test_counts", tested), ("test_patients", people),
+        ):  # fmt: skip
             if len(of) not in (0, clients):
                 raise refusal(path, None, f"{what} must have one for each of {clients} clients, got {len(of)}")
         partitions[int(seed)] = DataSplit(
@@ -591,6 +595,7 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
             classes=tuple(classes) if labels == {len(classes)} else (),
             unseen=tuple(card["unseen"]["sizes"]) if "unseen" in card else (),
             test_counts=tuple(map(tuple, tested)),
+            test_patients=tuple(people),
         )
     return dict(sorted(partitions.items()))
 

@@ -4,9 +4,10 @@ The result of a client is the headline of its own model on its own test data.  A
 under local-only training in the same run, with the sign turned where lower is better: above zero the client is better
 off.  Its interval is Student's of the paired differences over seeds; where there is one seed, and the headline is a
 share of examples, it is Agresti and Caffo's interval over test examples, as if the two models erred independently, wide
-where they err on the same examples.  Neither covers the other's chance, and the words say which one it is.  A client
-with fewer than `FEWEST` test examples of a class has no interval of its AUROC; if most have so few, nor has the mean,
-unless they are many.
+where they err on the same examples.  Where patients are known, an interval over test examples counts each patient as
+one example, as if all of a patient's were right or wrong together, which is wide where they are not.  Neither covers
+the other's chance, and the words say which one it is.  A client with fewer than `FEWEST` test examples of a class has
+no interval of its AUROC; if most have so few, nor has the mean, unless they are many.
 
 Clients are the same in all seeds if the data name them; of others each seed's clients count by themselves.
 """
@@ -74,6 +75,7 @@ class ClientGain:
     """A client's gain, with its number and name, and its test examples, 0 if not known.
 
     `rarest` is the class of which it has the fewest test examples, and how many, if the measure depends on that.
+    `patients` are those of its test examples, 0 if not known.
     """
 
     number: int
@@ -81,11 +83,12 @@ class ClientGain:
     examples: int
     gain: Gain
     rarest: tuple[int, str] | None = None
+    patients: int = 0
 
     @property
     def telling(self) -> int:
-        """The number of test examples that limits what its result says, 0 if not known."""
-        return self.rarest[0] if self.rarest else self.examples
+        """The number of test examples, or patients, that limits what its result says, 0 if not known."""
+        return self.rarest[0] if self.rarest else self.patients or self.examples
 
     @property
     def too_few(self) -> bool:
@@ -147,8 +150,9 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         return _gain(pairs, sign, record.headline, sequential)
 
     def client(c: int, name: str, seeds: Sequence[int]) -> ClientGain:
-        pairs = [by_seed[seed][c] for seed in seeds]
-        of = ClientGain(c, name, pairs[0][2], gain(pairs), _rarest(record, seeds, c))
+        pairs, people = [by_seed[seed][c] for seed in seeds], _patients(record, seeds[0], c)
+        drawn = [(a, b, min(people, n) if people else n) for a, b, n in pairs]
+        of = ClientGain(c, name, pairs[0][2], gain(drawn), _rarest(record, seeds, c), people)
         return replace(of, gain=_without(of.gain)) if of.too_few else of
 
     clients = []
@@ -182,6 +186,12 @@ def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str
     if record.headline.name != "auroc" or not counts:
         return None
     return min((n, p.label(label)) for of, p in counts for label, n in enumerate(of))
+
+
+def _patients(record: Record, seed: int, client: int) -> int:
+    """The number of patients in a client's test examples, 0 if not known."""
+    partition = record.partitions.get(seed)
+    return partition.test_patients[client] if partition is not None and partition.test_patients else 0
 
 
 def _without(gain: Gain) -> Gain:
@@ -359,9 +369,10 @@ def _basis(of: Sequence[Worth], m: Measure, said: bool = False) -> str:
     """Sentences on what the numbers are; `said` if the fewest test examples have been named."""
     over, few = of[0].whole.over, any(c.too_few for c in of[0].clients)
     unit = "points of last-round" if m.percent else "differences of last-round"
+    once = ", each patient counted once" if any(c.patients for c in of[0].clients) else ""
     how = {
         "seeds": "95 % intervals paired over seeds",
-        "test examples": "95 % intervals over test examples, because there is one seed",
+        "test examples": f"95 % intervals over test examples{once}, because there is one seed",
         "": "without intervals; they may be chance"
         if few
         else "without intervals, which one seed does not give; they may be chance",
@@ -384,6 +395,8 @@ def _fewest(clients: Sequence[ClientGain], m: Measure) -> str:
     few = min(known, key=lambda c: c.telling)
     if few.rarest is not None:
         return f"{few.name} has {few.rarest[0]} of class {few.rarest[1]}"
+    if few.patients:
+        return f"{few.name} has {few.examples} of {few.patients} patient{'s' * (few.patients != 1)}"
     each = f", so that one more right is {100 / few.examples:.1f} points" if m.percent else ""
     return f"{few.name} has {few.examples}{each}"
 
@@ -393,7 +406,9 @@ def uncovered(record: Record) -> str:
     (method, seed), tested = next(iter(record.tested.items()), (("", 0), {}))
     unknown = Gain(math.nan, None, None, "")
     clients = [
-        ClientGain(c, _name(record, seed, c), round(n), unknown, _rarest(record, record.seeds, c))
+        ClientGain(
+            c, _name(record, seed, c), round(n), unknown, _rarest(record, record.seeds, c), _patients(record, seed, c)
+        )
         for c, n in tested.items()
         if c in record.clients.get((method, seed), {})
     ]

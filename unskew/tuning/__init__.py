@@ -40,6 +40,7 @@ def tune(
     model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
     target: str | Sequence[str] | None = None,
     client: str | None = None,
+    patient: str | None = None,
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
@@ -61,7 +62,7 @@ def tune(
     tuned and default settings that follows, under fresh seeds.
 
     Args:
-        methods, data, model, target, client, test, preprocess, split, task, loss, rounds: As in `simulate`.
+        methods, data, model, target, client, patient, test, preprocess, split, task, loss, rounds: As in `simulate`.
         out: The folder; with the trials of a search that was interrupted it goes on from them.  It gets the page,
             tuning.html, and the tuned experiment, tuned.toml.
         trials, seconds: Budget of each method: a number of trials, 20 if neither is given, or a time.
@@ -83,7 +84,7 @@ def tune(
     with api.torch_left_alone(), watching(not progress) as watcher:
         experiment, inputs = api.described(
             methods, {"name": "tuning", "rounds": rounds, **settings}, data=data, model=model, target=target,
-            client=client, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
+            client=client, patient=patient, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
         )  # fmt: skip
         budget = Budget(trials, seconds, pruner)
         return tune_experiment(

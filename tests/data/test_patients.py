@@ -1,0 +1,319 @@
+"""All rows of a patient lie in training, in validation or in a test part, and at one client."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import unskew as us
+from unskew.data import load, own, sources, tables
+from unskew.data.arrays import from_arrays
+from unskew.data.dataset import Dataset, checked
+from unskew.data.federated import FederatedData, federate, to_manifest
+from unskew.data.patients import coded, drawn, most_frequent, set_aside
+from unskew.data.preprocess import Preprocess
+from unskew.data.split import IID, Dirichlet, FromManifest, Natural, Shards, Split, TrainingExamples
+from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.keys import Key
+
+SITES = ("Basel", "Bern")
+COLUMNS: dict[str, Any] = {"target": "sick", "client": "site", "patient": "who"}
+
+
+def visits(people: int = 10, each: int = 3, **columns: list[Any]) -> polars.DataFrame:
+    """Rows of two sites, of which both number their patients from 0; `x` is another number in each row."""
+    n = 2 * people * each
+    site = [SITES[i % 2] for i in range(n)]
+    who = [(i // 2) // each for i in range(n)]
+    rows = {
+        "site": site,
+        "who": who,
+        "x": [i / n for i in range(n)],
+        "sick": [("no", "yes")[i // 2 % 2] for i in range(n)],
+    }
+    return polars.DataFrame({**rows, **columns})
+
+
+def who_is_in(x: Any, table: polars.DataFrame) -> set[tuple[str, Any]]:
+    """Sites and patients of rows, by their number `x`."""
+    near = np.abs(np.asarray(x)[:, :1] - table["x"].to_numpy()).argmin(1)
+    return {(table["site"][int(i)], table["who"][int(i)]) for i in near}
+
+
+def parts(fed: FederatedData) -> list[list[set[int]]]:
+    """Patients in train, val and test of each client."""
+    assert fed.dataset.patients is not None
+    codes = fed.dataset.patients
+    return [[set(codes[rows].tolist()) for rows in (c.train, c.val, c.test)] for c in fed.clients]
+
+
+def apart(fed: FederatedData) -> bool:
+    """True if no patient is in two parts, of whichever clients, and all examples are in one."""
+    of_all = [part for client in parts(fed) for part in client]
+    rows = torch.cat([torch.cat([c.train, c.val, c.test]) for c in fed.clients])
+    whole = sorted(rows.tolist()) == list(range(len(fed.dataset.y_train)))
+    return whole and sum(map(len, of_all)) == len(set.union(*of_all))
+
+
+# ---------------------------------------------------------------- draws
+def test_a_share_of_patients_is_drawn_evenly_from_those_of_each_label() -> None:
+    """20 patients of 3 rows, every fourth of class 1: of 0.2 x 20 = 4 patients one is of the 5, three of the 15."""
+    patients = np.repeat(np.arange(20), 3)
+    aside = set_aside(patients, None, (patients % 4 == 0).astype(np.int64), 0.2, Key(0))
+    chosen = np.unique(patients[aside])
+    assert aside.sum() == 12
+    assert sorted(chosen % 4 == 0) == [False, False, False, True]
+
+
+def test_of_two_patients_one_is_kept_whatever_the_share() -> None:
+    """round(0.9 x 2) = 2 would be all."""
+    assert set_aside(np.array([7, 3, 3]), None, np.zeros(3, np.int64), 0.9, Key(0)).sum() in (1, 2)
+    masks = drawn(np.array([7, 3, 3]), [0.9, 0.9], Key(0).numpy())
+    assert [len(set(np.array([7, 3, 3])[mask])) for mask in masks] == [1, 0]
+
+
+def test_a_patient_s_label_is_that_of_most_rows_and_of_equally_many_the_smallest() -> None:
+    assert most_frequent(np.array([5, 5, 5, 2, 2]), np.array([1, 0, 1, 3, 2])).tolist() == [2, 1]
+
+
+def test_two_clients_patients_are_two_even_if_they_have_one_name() -> None:
+    train, test = coded((["1", "1", "2"], ["A", "B", "A"]), (["2", "2"], ["A", "B"]))
+    assert (train.tolist(), test.tolist()) == ([0, 1, 2], [2, 3])
+
+
+# ---------------------------------------------------------------- tables
+@pytest.mark.parametrize("rules", [None, Preprocess()], ids=["as they are", "preprocessed"])
+@pytest.mark.parametrize("test", [None, 0.3])
+def test_no_patient_trains_and_tests_and_who_it_is_is_no_input(
+    test: float | None, rules: Preprocess | None, tmp_path: Path
+) -> None:
+    """Ten patients at each site, of whom two, or three, are set aside with their three rows."""
+    table = visits()
+    data = own.dataset(table, **COLUMNS, test=test, preprocess=rules)
+    aside = 3 if test else 2
+    assert data.patients is not None
+    assert data.test_patients is not None
+    assert data.input_shape == (1,)
+    tested = set(data.test_patients.tolist())
+    assert (len(tested), len(data.y_test)) == (2 * aside, 6 * aside)
+    trained = data.patients if data.own_test is None else data.patients[~data.own_test]
+    assert not tested & set(trained.tolist())
+    assert len(tested | set(trained.tolist())) == 20
+    table.write_csv(tmp_path / "t.csv")
+    options = {**COLUMNS, **({} if test is None else {"test": test})}
+    again = load(f"csv:{tmp_path / 't.csv'}", None, options, rules)
+    for key in ("x_train", "x_test", "patients", "test_patients"):
+        assert torch.equal(getattr(again, key), getattr(data, key))
+    if rules is None:
+        x = data.x_train if data.own_test is None else data.x_train[~data.own_test]
+        assert not who_is_in(x, table) & who_is_in(data.x_test, table)
+
+
+@pytest.mark.parametrize("own_test", [False, True])
+def test_clients_own_test_and_validation_rows_are_those_of_whole_patients(own_test: bool) -> None:
+    """Of ten patients at a site two are the global test part; with 0.25 of all or of the rest, two each are left."""
+    data = own.dataset(visits(), **COLUMNS, test=0.2 if own_test else None)
+    for seed in range(5):
+        fed = federate(data, Natural(), Key(seed), test_fraction=0.25, val_fraction=0.25)
+        assert apart(fed)
+        assert [[len(part) for part in client] for client in parts(fed)] == [[6, 2, 2] if own_test else [4, 2, 2]] * 2
+    rows = [
+        sorted(c.val.tolist()) for seed in range(5) for c in federate(data, Natural(), Key(seed), 0.2, 0.25).clients
+    ]
+    assert len(set(map(tuple, rows))) > 2  # drawn anew for every seed
+
+
+def test_a_column_may_say_who_tests_if_it_parts_no_patient(tmp_path: Path) -> None:
+    table = visits()
+    apart_by_patient = table.with_columns(part=polars.when(polars.col("who") < 3).then(1).otherwise(0))
+    data = own.dataset(apart_by_patient, **COLUMNS, test="part")
+    assert len(data.y_test) == 18
+    fed = federate(data, Natural(), Key(0), val_fraction=0.25)
+    assert apart(fed)
+    assert [len(client[1]) for client in parts(fed)] == [2, 2]
+    by_row = table.with_columns(part=polars.Series([int(i % 6 == 0) for i in range(60)]))
+    by_row.write_csv(tmp_path / "t.csv")
+    says = (
+        r"column 'who': patient 0 is for training in line 4 and for testing in line 2 \(10 such patients in all\).*put"
+    )
+    with pytest.raises(DataError, match=says):
+        load(f"csv:{tmp_path / 't.csv'}", None, {**COLUMNS, "test": "part"})
+
+
+def test_test_rows_of_another_file_are_of_others(tmp_path: Path) -> None:
+    table = visits()
+    train, test = table.filter(polars.col("who") > 2), table.filter(polars.col("who") <= 2)
+    assert len(own.dataset(train, **COLUMNS, test=test).y_test) == 18
+    test.with_columns(who=polars.col("who") + 1).write_csv(tmp_path / "test.csv")
+    train.write_csv(tmp_path / "t.csv")
+    says = r"'who': patient 3 is for training in line 2 and for testing in line 14 of the test rows \(2 such"
+    with pytest.raises(DataError, match=says):
+        load(f"csv:{tmp_path / 't.csv'}", None, {**COLUMNS, "test": str(tmp_path / "test.csv")})
+    for column in ("who", "site"):
+        with pytest.raises(DataError, match=f"the test rows have no column '{column}', so it is not known who"):
+            own.dataset(train, **COLUMNS, test=test.drop(column))
+
+
+def test_a_site_with_few_patients_is_named_and_none_with_enough_is_refused() -> None:
+    few = visits().filter((polars.col("site") == "Basel") | (polars.col("who") < 3))
+    with pytest.warns(DataWarning, match="Bern has fewer than 4 patients, so nobody is tested there"):
+        data = own.dataset(few, **COLUMNS)
+    assert [len(client[2]) for client in parts(federate(data, Natural(), Key(0)))] == [2, 0]
+    fewer = few.filter((polars.col("site") == "Basel") | (polars.col("who") < 2))
+    with pytest.warns(DataWarning, match="Bern has fewer than 3 patients, so nobody is tested there") as told:
+        assert own.dataset(fewer, **COLUMNS, test=0.2).doubts
+    assert not any("no test rows" in str(one.message) for one in told)
+    with pytest.raises(DataError, match="'who' names at most 2 patients of one client, of whom a fifth is nobody"):
+        own.dataset(visits(people=2), **COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("who", "says"),
+    [
+        ([1, None], "column 'who' names no patient in row 1; fill it, or leave the row out"),
+        (["a", " "], "column 'who' names no patient in row 1; fill it"),
+        ([1.0, 2.5], "column 'who' must name patients by words or whole numbers, got 2.5 in row 1"),
+    ],
+)
+def test_a_row_without_a_patient_is_refused(who: list[Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        own.dataset(visits(who=who * 30), **COLUMNS)
+
+
+def test_a_column_that_cannot_name_patients_is_refused() -> None:
+    with pytest.raises(DataError, match="patient: there is no column 'whom'; did you mean who"):
+        own.dataset(visits(), **{**COLUMNS, "patient": "whom"})
+    with pytest.raises(DataError, match="patient: column 'site' is that of the target or of the clients, too"):
+        own.dataset(visits(), **{**COLUMNS, "patient": "site"})
+    with pytest.raises(DataError, match="target, client, patient and test name columns of a table"):
+        own.dataset((np.zeros((4, 2)), [0, 1, 0, 1]), patient="who")
+    with pytest.raises(ConfigError, match="test, target, client and patient go with a table"):
+        us.simulate("fedavg", data="digits", patient="who")
+
+
+def test_sums_of_a_site_and_a_look_have_no_column_of_patients(tmp_path: Path) -> None:
+    visits(part=[int(i // 6 < 3) for i in range(60)]).write_csv(tmp_path / "t.csv")
+    options = tables.TableOptions("sick", "site", "who", "part")
+    assert list(tables.training_sums("csv", tmp_path / "t.csv", options, Preprocess())) == ["x"]
+    look = us.describe(tmp_path / "t.csv", target="sick", client="site", patient="who", test="part")
+    assert [column.name for column in look.columns] == ["x"]
+
+
+def test_simulate_keeps_patients_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the run divides, in every seed."""
+    divided = []
+
+    def seen(*args: Any, **kwargs: Any) -> FederatedData:
+        divided.append(federate(*args, **kwargs))
+        return divided[-1]
+
+    monkeypatch.setattr("unskew.run.setup.federate", seen)
+    us.simulate("fedavg", data=visits(), **COLUMNS, model="logistic", rounds=1, seeds=(0, 1), val_fraction=0.2,
+                progress=False)  # fmt: skip
+    assert len(divided) >= 2
+    assert all(map(apart, divided))
+
+
+# ---------------------------------------------------------------- arrays
+def arrays(**more: Any) -> dict[str, Any]:
+    n = 60
+    x = np.arange(n, dtype=np.float32)[:, None] * np.ones((1, 2), np.float32)
+    return {"x_train": x, "y_train": np.arange(n) % 2, "patient_train": np.arange(n) // 4, **more}
+
+
+def test_arrays_may_say_who_is_in_each_row_and_a_run_s_folder_keeps_it(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **arrays())
+    data = load(f"npz:{tmp_path / 'a.npz'}")
+    assert data.patients is not None
+    assert data.test_patients is not None
+    assert len(set(data.test_patients.tolist())) == 3
+    assert not set(data.patients.tolist()) & set(data.test_patients.tolist())
+    sources.save(data, tmp_path / "kept.npz")
+    kept = load("run:kept.npz", tmp_path)
+    assert kept.patients is not None
+    assert kept.test_patients is not None
+    assert torch.equal(kept.patients, data.patients)
+    assert torch.equal(kept.test_patients, data.test_patients)
+    known = {key: of for key, of in arrays().items() if key != "patient_train"}
+    assert from_arrays("a", known, Key(0)).sha256 != from_arrays("a", arrays(), Key(0)).sha256
+
+
+TEST = {"x_test": np.zeros((2, 2), np.float32), "y_test": np.array([0, 1])}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"patient_train": np.full(60, -1)}, r"patient_train\[0\] is -1, and patients are numbers from 0"),
+        ({"patient_train": np.zeros(60, np.int64)}, "at most 1 patients, of whom a share of 0.2 is nobody"),
+        ({"patient_train": np.zeros(59, np.int64)}, "patient_train has 59 entries for 60 examples"),
+        ({"patient_train": np.zeros(60)}, "patient_train must be integers"),
+        (TEST, "patient_train is given, and patient_test is missing; give both"),
+        ({**TEST, "patient_test": np.array([99, 3])}, r"patient_train\[12\] and patient_test\[1\] are both 3"),
+        ({"client_train": np.arange(60) % 2}, "number patients through, so that each client's are others"),
+    ],
+)
+def test_patients_of_arrays_that_cannot_be_are_refused(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        from_arrays("a", arrays(**more), Key(0))
+
+
+# ---------------------------------------------------------------- divisions
+def data_of(patients: Any, labels: Any) -> Dataset:
+    x = torch.arange(len(patients), dtype=torch.float32)[:, None]
+    y = torch.tensor(labels)
+    return checked("d", x, y, x[:2], y[:2], classes=["a", "b"], patients=torch.tensor(patients))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 6), min_size=12, max_size=30),
+    st.sampled_from([IID(3), Dirichlet(1.0, num_clients=3), Shards(2, num_clients=3)]),
+    st.floats(0, 0.9),
+    st.floats(0, 0.9),
+    st.integers(0, 99),
+)
+def test_every_split_keeps_the_rows_of_a_patient_together(
+    sizes: list[int], split: Split, test: float, val: float, seed: int
+) -> None:
+    patients = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    fed = federate(data_of(patients, patients % 2), split, Key(seed), test, val)
+    assert apart(fed)
+    assert all(client[0] for client in parts(fed))
+
+
+def test_patients_count_where_examples_would() -> None:
+    with pytest.raises(DataError, match=r"3 clients x at least 2.* are 5 examples.*\(each of 5 patients counts as an"):
+        federate(data_of(np.repeat(np.arange(5), 4), [0, 1] * 10), IID(3), Key(0))
+
+
+@dataclass(frozen=True)
+class Alternate:
+    """Every second example."""
+
+    num_clients: int = 2
+
+    def assign(self, examples: TrainingExamples, key: Key) -> list[np.ndarray]:
+        del key
+        return [np.arange(i, len(examples.labels), 2) for i in (0, 1)]
+
+
+def test_a_division_that_parts_a_patient_is_refused(tmp_path: Path) -> None:
+    data = data_of(np.repeat(np.arange(8), 2), [0, 1] * 8)
+    with pytest.raises(DataError, match="the examples 0 and 1 of d are of one patient"):
+        federate(data, Alternate(), Key(0))
+    fed = federate(data, IID(2), Key(0), 0.25, 0.25)
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(to_manifest(fed)))
+    assert federate(data, FromManifest(str(file)), Key(1)).sha256 == fed.sha256
+    torn = federate(data_of(np.arange(16), [0, 1] * 8), IID(2), Key(0), 0.25, 0.25)
+    file.write_text(json.dumps({**to_manifest(torn), "dataset_sha256": data.sha256}))
+    with pytest.raises(DataError, match=r"m\.json: the examples .* are of one patient, and are in two parts"):
+        federate(data, FromManifest(str(file)), Key(1))

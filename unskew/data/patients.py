@@ -1,0 +1,118 @@
+"""Keeps the rows of one patient, or of whoever has several rows, together.
+
+A model that has seen a patient knows more of the patient's other rows than of anybody else's, so a patient's rows lie
+all in training, all in validation or all in a test part, and at one client.  Patients are codes, one for each row; no
+two clients share one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from unskew.data.inputs import is_gap
+from unskew.data.lengths import check_words
+from unskew.data.places import place
+from unskew.errors import DataError
+from unskew.keys import Key
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+def names_of_patients(values: Sequence[Any], column: str) -> list[str]:
+    """The patient of each row as a name, by a column that says so: 17 and 17.0 are one.
+
+    Raises:
+        DataError: If a row has none, or the column holds something else than words and whole numbers.
+    """
+    names = []
+    for i, value in enumerate(values):
+        if is_gap(value) or not str(value).strip():
+            raise DataError(f"column {column!r} names no patient in {place(i)}; fill it, or leave the row out")
+        if not isinstance(value, str | int | np.integer) and not (isinstance(value, float) and value.is_integer()):
+            raise DataError(
+                f"column {column!r} must name patients by words or whole numbers, got {value!r} in {place(i)}; name "
+                "another column, or correct it"
+            )
+        names.append(value if isinstance(value, str) else str(int(value)))
+    check_words(names, f"column {column!r}")
+    return names
+
+
+def coded(*parts: tuple[Sequence[str], Sequence[str] | None]) -> list[Ints]:
+    """The codes of patients of several parts, each given as names of patients and of their clients, row by row.
+
+    Two clients' patients are two, even if they have one name.
+    """
+    code: dict[tuple[str, str], int] = {}
+    return [
+        np.array(
+            [code.setdefault(pair, len(code)) for pair in zip(clients or [""] * len(names), names, strict=True)],
+            np.int64,
+        )
+        for names, clients in parts
+    ]
+
+
+def number_of(patients: Tensor) -> int:
+    """The number of patients in these rows."""
+    return len(np.unique(patients.numpy()))
+
+
+def most_frequent(patients: Ints, values: Ints) -> Ints:
+    """The value that most rows of each patient have, in the order of the codes; of equally many the smallest."""
+    pairs, counts = np.unique(np.stack([patients, values]), axis=1, return_counts=True)
+    order = np.lexsort((pairs[1], -counts, pairs[0]))
+    _, first = np.unique(pairs[0][order], return_index=True)
+    chosen: Ints = pairs[1][order][first]
+    return chosen
+
+
+def set_aside(patients: Ints, holders: Ints | None, labels: Ints, share: float, key: Key) -> Bools:
+    """True for the rows of a share of each holder's patients, drawn evenly from those of each label.
+
+    Of a holder's n patients round(share * n) are drawn, half up, and at least 1 is kept.
+    """
+    codes, of_row = np.unique(patients, return_inverse=True)
+    label = most_frequent(patients, labels)
+    holder = np.zeros(len(codes), np.int64) if holders is None else most_frequent(patients, holders)
+    rng = key.numpy()
+    aside = np.zeros(len(codes), bool)
+    for one in np.unique(holder):
+        members = rng.permutation(np.flatnonzero(holder == one))
+        members = members[np.argsort(label[members], kind="stable")]
+        steps = np.floor(share * np.arange(len(members) + 1) + 0.5)
+        drawn = members[np.diff(steps) > 0]
+        aside[drawn[: len(members) - 1]] = True
+    chosen: Bools = aside[of_row]
+    return chosen
+
+
+def drawn(patients: Ints, shares: Sequence[float], rng: np.random.Generator) -> list[Bools]:
+    """True for the rows of a share of the patients, and of a share of those that are left, and so on; one stays."""
+    codes, of_row = np.unique(patients, return_inverse=True)
+    order, left = rng.permutation(len(codes)), len(codes)
+    masks = []
+    for share in shares:
+        count = max(min(int(share * left + 0.5), left - 1), 0)
+        chosen, order, left = order[:count], order[count:], left - count
+        masks.append(np.isin(of_row, chosen))
+    return masks
+
+
+def check_together(name: str, patients: Ints, others: Ints, remedy: str) -> None:
+    """Refuse a patient of these training rows who is among the others, which are for testing.
+
+    Raises:
+        DataError: Naming the first row of both.
+    """
+    both = np.flatnonzero(np.isin(patients, others))
+    if len(both):
+        other = int(np.flatnonzero(others == patients[both[0]])[0])
+        raise DataError(
+            f"{name}: patient_train[{both[0]}] and patient_test[{other}] are both {patients[both[0]]}, and nobody may "
+            f"be in training and in testing; {remedy}"
+        )
