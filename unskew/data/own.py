@@ -199,11 +199,13 @@ def dataset(
     if rows.patients is not None and held_out is None:
         _check_patients(rows, patient or "", fraction)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
-    numbers = _code_names([part.y for part in parts.values()], rows, classes, one_client) if targets.classes else None
+    code_names = (
+        _code_names([part.y for part in parts.values()], rows, classes, one_client) if targets.classes else None
+    )
     arrays: dict[str, _Array] = {}
     for key, part in parts.items():
-        arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if numbers else part.y}
-    if (names := numbers or rows.classes) is not None:
+        arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if code_names else part.y}
+    if (names := code_names or rows.classes) is not None:
         arrays["classes"] = names_array(names, "classes")
     if rows.patients is not None:
         arrays |= _patients_of_parts(parts, patient or "", client, None if column is not None else test_rows_at)
