@@ -1,11 +1,14 @@
 """DP-SGD inside clients: its step by hand, its limits, its randomness, and what it is accounted for."""
 
 import dataclasses
+import json
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import dp_accounting
+import numpy as np
 import pytest
 import torch
 from dp_accounting import rdp
@@ -338,6 +341,25 @@ def test_an_lstm_has_the_gradient_of_each_example() -> None:
         assert float(losses[i]) == pytest.approx(float(loss.detach()), rel=1e-5)
         for (name, _), g in zip(net.named_parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
             torch.testing.assert_close(each[name][i], g, rtol=1e-4, atol=1e-6)
+
+
+def test_a_patient_of_several_examples_is_covered_less_and_the_run_says_so(tmp_path: Path) -> None:
+    """Twenty patients of each site, two rows of each, so that epsilon is for one of two."""
+    rng = np.random.default_rng(0)
+    y = np.tile(np.arange(20) // 2 % 2, 4)
+    arrays = {"x_train": rng.normal(size=(80, 3)), "y_train": y, "client_train": np.arange(80) // 40}
+    file = tmp_path / "visits.npz"
+    noised = us.wrap(us.FedAvg(), DPSGD(noise_multiplier=1.0, share=0.5, delta=0.01))
+
+    def remarks(*methods: object, **more: object) -> list[str]:
+        np.savez(file, **arrays, **more)
+        run = us.simulate(list(methods), data=f"npz:{file}", rounds=1, progress=False)
+        return json.loads((run.folder / "run.json").read_text())["remarks"]
+
+    (said,) = (text for text in remarks(noised, patient_train=np.arange(80) // 2) if "epsilon" in text)
+    assert said.endswith("and a patient has up to 2, for whom epsilon is 2 times as large, and delta still more")
+    assert not any("epsilon" in text for text in remarks(noised, patient_train=np.arange(80)))
+    assert not any("epsilon" in text for text in remarks(us.FedAvg(), patient_train=np.arange(80) // 2))
 
 
 def test_noise_on_examples_is_refused_where_one_example_scales_the_others() -> None:

@@ -548,7 +548,13 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
         expected = hook(method.algorithm, "expected_losses")
         if expected is not None:
             yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
+    most = _most_of_a_patient(setup.dataset)
     for method in experiment.methods:
+        if most > 1 and hook(method.algorithm, "covers_examples"):
+            yield (
+                f"{method.label}: its noise covers single examples, and a patient has up to {most}, for whom epsilon "
+                f"is {most} times as large, and delta still more"
+            )
         yield from dict.fromkeys(
             f"{method.label}: {text}" for text in _nothing_personal(method.algorithm, setup.task.layout)
         )
@@ -561,6 +567,14 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
                     "it does, the two no longer agree and training can end beside the optimum"
                 )
             inner = inner.of
+
+
+def _most_of_a_patient(dataset: Dataset) -> int:
+    """Return the largest number of training examples of one patient; 0 where patients are not known."""
+    if dataset.patients is None:
+        return 0
+    rows = dataset.patients if dataset.own_test is None else dataset.patients[~dataset.own_test]
+    return int(np.unique(rows.numpy(), return_counts=True)[1].max()) if len(rows) else 0
 
 
 def _nothing_personal(algorithm: Any, layout: Layout) -> Iterator[str]:
