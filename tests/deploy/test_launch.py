@@ -16,6 +16,7 @@ pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 from unskew.deploy import certificates, commands, folders, launch, processes, versions
 from unskew.deploy.settings import Address
 from unskew.errors import DeployError
+from unskew.runtime import resident
 
 ROOT = Path(__file__).parents[2]
 
@@ -404,15 +405,19 @@ def test_a_node_that_is_not_to_be_restarted_stays_away(bin: Path, client: Path) 
 
 
 def test_what_a_resident_says_of_its_client_is_said_and_its_other_lines_are_not(bin: Path, client: Path) -> None:
-    script(bin, "resident", "echo Traceback; echo 'client 2: the server refuses it: its classes'; exec sleep 60")
+    lines = ["Traceback", "progress: client 2: round 1 of 3", "client 2: the server refuses it: its classes"]
+    text = "; ".join(f"echo '{resident.timed(line)}'" for line in lines)
+    script(bin, "resident", f"{text}; exec sleep 60")
     script(bin, "flower-supernode", "exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append)
-        keep_until(node, lambda: said)
-        node.supervise()
-    assert said == ["client 2: the server refuses it: its classes"]
+    refused = "client 2: the server refuses it: its classes"
+    for progress, expected in ((True, ["client 2: round 1 of 3", refused]), (False, [refused])):
+        said: list[str] = []
+        with processes.ProcessGroup() as group:
+            node = launch.ClientProcesses(group, client, said.append, progress=progress)
+            keep_until(node, lambda said=said: refused in said)
+            node.supervise()
+        assert said == expected
 
 
 def test_a_client_with_another_s_key_never_starts(client: Path) -> None:

@@ -12,11 +12,13 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import certificates, folders, launch, operate, parity, reach
+from unskew.deploy.reach import Unreachable
 from unskew.deploy.settings import Address
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.run import loop
+from unskew.runtime.resident import timed
 
 TINY = """
 name = "tiny"
@@ -152,12 +154,36 @@ def test_what_a_server_notes_of_its_clients_is_told_before_there_is_a_run(tmp_pa
     notes = tmp_path / "notes.log"
     progress = operate.ProgressDisplay(tmp_path / "run", rounds=3, notes=notes)
     assert list(progress.new_lines()) == []
-    notes.write_text("client 0 is here\nclient 2 is ref")
+    notes.write_text(f"{timed('client 0 is here')}\nclient 2 is ref")
     assert list(progress.new_lines()) == ["client 0 is here"]
     with notes.open("a") as f:
         f.write("used: its classes\n")
     assert list(progress.new_lines()) == ["client 2 is refused: its classes"]
     assert list(progress.new_lines()) == []
+
+
+def test_a_client_tells_that_its_server_is_gone_and_that_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(
+        [Unreachable("nobody answers at x:1: refused"), Unreachable("nobody answers at x:1: timed out"), None]
+    )
+
+    def taking_part(folder: Path) -> float:
+        error = next(answers)
+        if error is not None:
+            raise error
+        return 0.0
+
+    monkeypatch.setattr(operate, "check_taking_part", taking_part)
+    monkeypatch.setattr(operate, "ASK_SERVER_EVERY_S", 0.0)
+    said: list[str] = []
+    watch = operate.ServerWatch(Path(), said.append)
+    for _ in range(3):
+        watch.look()
+    assert said == [
+        "nobody answers at x:1: refused: the run has ended, or the server was stopped; waiting for it, Ctrl-C ends "
+        "this client",
+        "the server is back",
+    ]
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +34,7 @@ from unskew.deploy.client import open_client
 from unskew.deploy.server import DeploymentState, serve
 from unskew.runtime import flower
 from unskew.runtime.flower import FlowerTransport
+from unskew.runtime.resident import untimed
 
 Small = Callable[..., Experiment]
 METHODS: list[dict[str, Any]] = [{"name": name} for name in ("fedavg", "fedper", "scaffold", "feddif", "hcct")]
@@ -114,6 +116,41 @@ def test_a_client_keeps_its_model_though_it_gives_no_scores(asked: str, small: S
         own = load_model(tmp_path / f"client-{client}", "fedper").state_dict()
         assert own.keys() == expected.keys()
         assert all(torch.equal(t, expected[name]) for name, t in own.items())
+
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[-+]\d\d:\d\d"
+
+
+def test_a_client_tells_its_own_user_each_round_and_the_end_with_times(
+    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = small("seeds=[0, 1]")
+    start(tmp_path, pack(tmp_path, experiment, 2, metrics=[False, None]))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "progress: client 0" in line]
+    loss = r"loss \d\.\d{4} on \d+ examples"  # on its own disk, though it keeps them from the server
+    expected = [
+        f"fedavg, seed {seed}: {text}"
+        for seed in (0, 1)
+        for text in (
+            *(rf"round {t} of 2, step \w+: \d+\.\d s, {loss}" for t in (1, 2)),
+            "training has ended after 2 rounds",
+        )
+    ]
+    for line, text in zip(lines, [*expected, "the run has ended"], strict=True):
+        assert re.fullmatch(f"{TIME} progress: client 0: {text}", line), line
+
+
+def test_what_a_client_refuses_is_in_its_own_log(
+    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("max_bytes = 10")
+    monkeypatch.setenv("UNSKEW_POLICY", str(policy))
+    with pytest.raises(QuorumError):
+        start(tmp_path, pack(tmp_path, small(), 2))
+    assert re.search(
+        rf"^{TIME} client 0 does not answer a request \('ask'\): .*max_bytes", capsys.readouterr().err, re.M
+    )
 
 
 class Killed(BaseException):
@@ -288,7 +325,7 @@ def test_a_client_with_other_classes_is_named_and_kept_out(
     assert told in capsys.readouterr().err
     (refused,) = map(json.loads, (tmp_path / "server" / "failures.jsonl").read_text().splitlines())
     assert (refused["client"], refused["step"]) == (0, "hello")
-    notes = (tmp_path / "server" / "logs" / "notes.log").read_text().splitlines()
+    notes = [untimed(line) for line in (tmp_path / "server" / "logs" / "notes.log").read_text().splitlines()]
     assert f"client 0 is refused: {refused['reason']}" in notes
     assert "client 1 is here" in notes
 

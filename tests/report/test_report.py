@@ -236,6 +236,22 @@ def test_sections_come_in_their_order(page: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_deployed_run_is_not_said_to_be_repeated_by_running_its_configuration(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:1], rounds=2)
+    assert "Run the command, or save the configuration above" in said(write_report(folder))
+    card = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**card, "command": "unskew deploy"}))
+    text = said(write_report(folder))
+    assert "Run the command" not in text
+    assert "unskew deploy pack config.toml --host HOST . Or simulate it, unskew run config.toml" in text
+    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {}}))
+    text = said(write_report(folder))
+    assert "unskew deploy pack config.toml --host HOST --clients N --own-data" in text
+    assert "the same participants with the same data" in text
+    assert "simulate" not in text
+
+
 def test_the_headline_row_is_the_mean_and_std_of_the_last_round(run: Path, page: Path) -> None:
     """Recomputed here from the factory's summary rows, which hold the last accuracies by seed."""
     rows = json.loads((run / "summary.json").read_text())["rows"]

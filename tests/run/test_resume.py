@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -498,6 +499,23 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
         RunError, match=r"\.lock cannot be locked \(No locks available\); use a folder on a file system"
     ):
         loop.resume(stopped)
+
+
+def test_a_run_over_a_network_is_not_gone_on_with_in_one_process(stopped: Path, tmp_path: Path) -> None:
+    card = json.loads((stopped / "run.json").read_text())
+    local, server = tmp_path / "out" / "deploy" / "server", tmp_path / "server"
+    for folder in (local, server):
+        folder.mkdir(parents=True)
+        (folder / "server.toml").touch()
+        run = shutil.copytree(stopped, folder / "run")
+        (run / "run.json").write_text(json.dumps({**card, "command": "unskew deploy"}))
+    for folder, command in (
+        (server / "run", f"unskew deploy server {server}, and"),
+        (local / "run", f"--local K --out {tmp_path / 'out'}, and"),
+        (tmp_path / "out", f"--local K --out {tmp_path / 'out'}, and"),
+    ):
+        with pytest.raises(RunError, match=f"only its server and clients can continue; .*{re.escape(command)}"):
+            loop.resume(folder, force=True)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

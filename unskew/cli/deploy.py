@@ -75,6 +75,12 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _say_timed(text: str) -> None:
+    from unskew.runtime.resident import timed
+
+    _say(timed(text))
+
+
 def _silent(text: str) -> None:
     pass
 
@@ -115,10 +121,11 @@ def local(
 
     chosen = _experiment(experiment, settings, data_dir)
     folder = out or Path("runs") / f"{as_file(chosen.name)}-deployed-{datetime.now():%Y%m%d-%H%M%S}"
-    say = _silent if quiet else _say
+    say = _silent if quiet else _say_timed
     if check_parity:
         parity.comparable(chosen)
-    say(f"run folder: {folder}")
+    if not quiet:
+        _say(f"run folder: {folder}")
     run = operate.local(chosen, clients, folder, say)
     checks: list[Parity] = []
     if check_parity:
@@ -285,7 +292,7 @@ def server(
         listen = operate.check_serving(folder, read_data=True)
         print(f"ready: would listen at {listen}; Flower {flower_version}", file=sys.stderr if as_json else sys.stdout)
         return
-    run = operate.serve(folder, _silent if quiet else _say)
+    run = operate.serve(folder, _silent if quiet else _say_timed)
     summary = read_json(run / "summary.json")
     if as_json:
         print(results_json(summary))
@@ -335,4 +342,4 @@ def client(
             f"differ by {abs(ahead):.0f} s; Flower {flower_version}"
         )
         return
-    operate.take_part(folder, _silent if quiet else _say, allow_code)
+    operate.take_part(folder, _silent if quiet else _say_timed, allow_code)

@@ -135,6 +135,8 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         account=account_of(_beside(folder, config.data)) if config.data else setup.dataset.sha256,
         columns=tuple(column.name for column in setup.dataset.inputs.columns),
         rounds=experiment.rounds,
+        cells=tuple(f"{method.label}, seed {seed}" for seed, method in run_setup.cells(experiment)),
+        until=experiment.until is not None,
     )
 
 

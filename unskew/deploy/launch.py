@@ -237,6 +237,7 @@ class ClientProcesses:
         name: Name of the client in messages to the user.
         restart: False to leave the client stopped when one of its processes has ended.
         allow_code: True to import code that the coordinator's experiment names.
+        progress: True to say also how far the run is, which the server of this machine says otherwise.
 
     Raises:
         DeployError: If the folder's keys cannot be used.
@@ -250,9 +251,10 @@ class ClientProcesses:
         name: str = "client",
         restart: bool = True,
         allow_code: bool = False,
+        progress: bool = True,
     ) -> None:
         check_node(folder)
-        self.allow_code = allow_code
+        self.allow_code, self.progress = allow_code, progress
         self.group, self.folder, self.say, self.name, self.restart = group, folder, say, name, restart
         self.reached = folders.address(folder)
         self.children: tuple[ChildProcess, ...] = ()
@@ -316,10 +318,12 @@ class ClientProcesses:
             self._restart(now, why)
 
     def _tell(self) -> None:
-        """Say what the resident process says of the client: that the server refuses it, that its disk is full."""
+        """Say what the resident process says of the client: its rounds, that the server refuses it, its full disk."""
         lines, self.told = folders.fresh_lines(self.children[0].log, self.told)
-        for line in lines:
-            if re.match(r"client \d+\b", line):
+        for line in map(resident.untimed, lines):
+            of_run = line.startswith(resident.PROGRESS)
+            line = line.removeprefix(resident.PROGRESS)
+            if re.match(r"client \d+\b", line) and (self.progress or not of_run):
                 self.say(line)
 
     def _lost_connection(self, now: float) -> str | None:

@@ -19,7 +19,7 @@ from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.reach import Unreachable
 from unskew.deploy.server import check_evaluated
 from unskew.deploy.settings import Address, ServerConfig, own_state, packed_clients, read_rules, read_settings
-from unskew.errors import ConfigError, DeployError, RunError
+from unskew.errors import ConfigError, DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
 from unskew.files import rename_folder, write_atomically
 from unskew.protocol import hook
@@ -27,11 +27,14 @@ from unskew.record.logs import LOGS
 from unskew.run import setup as run_setup
 from unskew.run.folder import locked, read_json
 from unskew.run.loop import Interrupted
+from unskew.runtime.resident import untimed
 from unskew.tasks.measure import ACCURACY, Measure
 
 ASK_EVERY_S = 20.0
 """Interval between two requests for the run's status, seconds: each takes a program that starts slowly."""
 LOOK_EVERY_S = 0.25
+ASK_SERVER_EVERY_S = 30.0
+"""Interval between two looks of a client whether the server is still there, seconds."""
 
 
 # ---------------------------------------------------------------- experiments that can be deployed
@@ -234,7 +237,7 @@ class ProgressDisplay:
         """Yield a line for everything that is new since the last call."""
         if self.notes is not None:
             lines, self.read["notes"] = folders.fresh_lines(self.notes, self.read.get("notes", 0))
-            yield from lines
+            yield from map(untimed, lines)
         for row in self.rows("metrics"):
             if row["name"] == "seconds":
                 where = f"{row['method']}, seed {row['seed']}: round {row['round']} of {self.rounds}"
@@ -314,9 +317,45 @@ def take_part(folder: Path, say: Say, allow_code: bool = False) -> None:
                 time.sleep(2.0)
         node = ClientProcesses(group, folder, say, allow_code=allow_code)
         say(f"client: taking part at {node.reached}; Ctrl-C ends it")
+        watch = ServerWatch(folder, say)
         while True:
             node.supervise()
+            watch.look()
             time.sleep(LOOK_EVERY_S)
+
+
+@dataclass
+class ServerWatch:
+    """Looks now and then whether a client's server is there, and tells when it has gone or is back.
+
+    Attributes:
+        folder: The client's folder.
+        say: Called with a line when that changes.
+        trouble: What was wrong at the last look; empty if nothing was.
+        due: Time of the next look.
+    """
+
+    folder: Path
+    say: Say
+    trouble: str = ""
+    due: float = field(default_factory=lambda: time.monotonic() + ASK_SERVER_EVERY_S)
+
+    def look(self) -> None:
+        """Look if it is time; to be called often."""
+        if time.monotonic() < self.due:
+            return
+        before, self.trouble = self.trouble, ""
+        try:
+            check_taking_part(self.folder)
+        except Unreachable as error:
+            self.trouble = (
+                f"{error}: the run has ended, or the server was stopped; waiting for it, Ctrl-C ends this client"
+            )
+        except UnskewError as error:
+            self.trouble = str(error)
+        if bool(before) != bool(self.trouble):
+            self.say(self.trouble or "the server is back")
+        self.due = time.monotonic() + ASK_SERVER_EVERY_S
 
 
 # ---------------------------------------------------------------- everything on this machine
@@ -358,7 +397,13 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
             say(f"server: listening at {folders.address(server_folder)}")
             nodes = [
                 ClientProcesses(
-                    group, folders.client_folder(deployment, c), say, f"client {c}", restart, allow_code=True
+                    group,
+                    folders.client_folder(deployment, c),
+                    say,
+                    f"client {c}",
+                    restart,
+                    allow_code=True,
+                    progress=False,
                 )
                 for c in range(num_clients)
             ]

@@ -28,7 +28,7 @@ from unskew.run.setup import Setup
 from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash, images_told, layout_hash
 from unskew.runtime.message import Node, Transport
 from unskew.runtime.network import Limits, NetworkRuntime
-from unskew.runtime.resident import log
+from unskew.runtime.resident import log, timed
 from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
 
@@ -369,7 +369,7 @@ class LogCallback:
     def note(self, text: str) -> None:
         """Write a line, to the file too."""
         self._print(text)
-        _append(self.notes, text)
+        _append(self.notes, timed(text))
 
     def _print(self, text: str) -> None:
         log(text)

@@ -107,6 +107,11 @@ class NetworkRow(TypedDict):
     framing: Count
 
 
+def deployed(folder: Path, command: str) -> bool:
+    """True if the run in a folder, begun by `command`, is one over a network, whose clients hold data of their own."""
+    return command.startswith("unskew deploy") or (folder / "network.jsonl").exists()
+
+
 SERVED, ADAPTED = "unseen", "unseen_adapted"
 """Clients that come after training, as they are served and after adapting: the parts of such metrics' names."""
 

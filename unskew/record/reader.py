@@ -207,6 +207,11 @@ class Record:
         return self.summary is not None
 
     @property
+    def deployed(self) -> bool:
+        """True if the run's clients were separate processes, whose data a report must not read."""
+        return logs.deployed(self.folder, self.command)
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """Methods in the order of the run."""
         return tuple(dict.fromkeys(c.method for c in self.cells))

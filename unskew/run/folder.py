@@ -41,7 +41,7 @@ from unskew.errors import RunError
 from unskew.files import appendable, read_bytes, readable, rename_folder, sync_folder, write_atomically
 from unskew.lock import lock, lockable
 from unskew.record import columns
-from unskew.record.logs import LARGE, LARGEST, lines, read_text, refusal, unreadable
+from unskew.record.logs import LARGE, LARGEST, deployed, lines, read_text, refusal, unreadable
 from unskew.record.logs import rows as rows_of
 
 LOGS = ("metrics", "ledger", "failures", "work", "info")
@@ -346,6 +346,36 @@ def require_done(folder: Path) -> None:
     if not (folder / "summary.json").exists():
         read_json(folder / "run.json")
         raise RunError(f"the run in {folder} is not done: it has no summary.json; run unskew resume {folder}")
+
+
+def is_deployed(folder: Path) -> bool:
+    """True if the folder is that of a run over a network.
+
+    Raises:
+        RunError: If it is no run's folder.
+    """
+    return deployed(folder, str(read_json(folder / "run.json").get("command", "")))
+
+
+def refuse_deployed(folder: Path) -> None:
+    """Refuse to go on in one process with a run over a network, whose clients have their data and memory.
+
+    Raises:
+        RunError: Naming the command with which it goes on; or if the folder is no run's.
+    """
+    server = folder.absolute().parent
+    if (folder / "deploy" / "server").is_dir() and not (folder / "run.json").exists():
+        local: Path | None = folder
+    elif is_deployed(folder):
+        local = server.parent.parent if server.parent.name == "deploy" else None
+    else:
+        return
+    packed = server if (server / "server.toml").exists() else "FOLDER"
+    command = f"unskew deploy EXPERIMENT --local K --out {local}" if local else f"unskew deploy server {packed}"
+    raise RunError(
+        f"{folder} is a run over a network, which only its server and clients can continue; give the command "
+        f"that began it again, {command}, and it goes on where it stood"
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:

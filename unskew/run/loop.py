@@ -47,7 +47,16 @@ from unskew.run.evaluation import (
     needs_own_models,
     own_models,
 )
-from unskew.run.folder import RunLogs, create, document_hashes, explained, locked, read_json, refuse_links
+from unskew.run.folder import (
+    RunLogs,
+    create,
+    document_hashes,
+    explained,
+    locked,
+    read_json,
+    refuse_deployed,
+    refuse_links,
+)
 from unskew.run.metrics import Metric, last_value, mean_of_last, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator
@@ -159,9 +168,11 @@ def resume(
 
     Raises:
         ConfigError: If the folder names such code and `allow_code` is not given.
-        RunError: If the folder is not a run, was changed or has links to other folders, or (EnvironmentChanged) the
-            environment has changed.
+        RunError: If the folder is not a run, was changed or has links to other folders, is that of a run over a network
+            without such a backend, or (EnvironmentChanged) the environment has changed.
     """
+    if backend is IN_PROCESS and not (folder / "summary.json").exists():
+        refuse_deployed(folder)
     read_json(folder / "run.json")  # a folder without one is no run
     refuse_links(folder)
     with locked(folder):

@@ -18,7 +18,7 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load, to_toml, until_of
 from unskew.record import columns
 from unskew.run import checkpoint, loop
-from unskew.run.folder import DOCUMENTS, LOGS, create, locked, read_json, refuse_links
+from unskew.run.folder import DOCUMENTS, LOGS, create, is_deployed, locked, read_json, refuse_links
 from unskew.run.setup import IN_PROCESS
 
 COPIED = (*(f"{log}.jsonl" for log in LOGS), "checksums", "models", columns.FOLDER)
@@ -65,7 +65,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
     """
     read_json(folder / "run.json")  # a folder without one is no run
     refuse_links(folder)
-    if (folder / "network.jsonl").exists():
+    if is_deployed(folder):
         raise RunError(f"{folder} is a run over a network; its clients know its seeds, so begin another")
     with locked(folder):
         was = load(folder / "config.toml", allow_code=allow_code)

@@ -18,6 +18,8 @@ import hashlib
 import math
 import os
 import secrets
+import statistics
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -58,9 +60,10 @@ from unskew.runtime.message import (
     write,
 )
 from unskew.runtime.policy import Rules, record
-from unskew.runtime.resident import log
+from unskew.runtime.resident import PROGRESS, log
 from unskew.runtime.validation import Validator, limit_bytes, sizes_of
 from unskew.tree import Params
+from unskew.words import counted
 
 KEPT_ROUNDS = 2
 
@@ -104,6 +107,8 @@ class ClientRuntime:
         account: Name of the data in that record, which no experiment changes; by default `info.data`.
         columns: Names of its input columns, which it tells its own user where the server refuses them.
         rounds: Rounds of the experiment, beyond which it answers no step; None knows of no end.
+        cells: Names of the experiment's seeds and methods, by cell, for the lines about progress.
+        until: True if the run may end before the last of these cells.
     """
 
     info: ClientInfo
@@ -117,11 +122,18 @@ class ClientRuntime:
     account: str = ""
     columns: tuple[str, ...] = ()
     rounds: int | None = None
+    cells: tuple[str, ...] = ()
+    until: bool = False
 
     @property
     def client(self) -> ClientId:
         """Number of the client."""
         return self.info.client
+
+    def tell(self, context: RoundContext, text: str) -> None:
+        """Write a line on the progress of a run into this client's own log."""
+        cell = self.cells[context.cell] if 0 <= context.cell < len(self.cells) else f"cell {context.cell}"
+        log(f"{PROGRESS}client {self.client}: {cell}: {text}")
 
     def where(self, error: OSError) -> str:
         """Name the file an error is about, relative to the client's folder if it is in there."""
@@ -158,6 +170,7 @@ class ClientRuntime:
                 log(f"client {self.client}: {text}")
             return write("hello", replace(self.info, nonce=nonce))
         except UnskewError as error:
+            log(f"client {self.client} does not answer a request ({envelope.action[:40]!r}): {printable(str(error))}")
             return write("refused", Refusal(str(error), nonce))
         except OSError as error:
             text = f"cannot use {self.where(error)}: {error.strerror or type(error).__name__}"
@@ -339,6 +352,7 @@ def _compute(
     what = hashlib.sha256(digest.encode() + wire.encode(message)).hexdigest()
     me = _me(runtime, setup, context, key, what)
     _charge(runtime, setup, head, message, what)
+    began = time.monotonic()
     done = run_step(setup.trainer, StepJob(head.step, steps[head.step], me, message, mine))
     if not isinstance(done.value, tuple) or len(done.value) != 2:
         raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
@@ -353,6 +367,9 @@ def _compute(
     encoded = wire.encode(map_keep(keep, reply))
     reported = (me.n, done.examples, done.losses) if _metrics(runtime, setup) else (0, 0, ())
     answer = StepReply(memory is not None, *reported, "")
+    of = "" if runtime.rounds is None else f" of {runtime.rounds}"
+    loss = f", loss {statistics.fmean(done.losses):.4f} on {counted(me.n, 'example')}" if done.losses else ""
+    runtime.tell(context, f"round {context.round}{of}, step {head.step}: {time.monotonic() - began:.1f} s{loss}")
     return _StoredAnswer(digest, answer, encoded, wire.encode(memory), held)
 
 
@@ -490,6 +507,10 @@ def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[byte
         model = run_step(setup.trainer, work).value
     if head.last and model is not None and setup.keep_model is not None:
         setup.keep_model(model)
+    if head.last:
+        runtime.tell(context, f"training has ended after {counted(context.round, 'round')}")
+        if context.cell == len(runtime.cells) - 1 and not runtime.until:
+            log(f"{PROGRESS}client {runtime.client}: the run has ended")
     scores = []
     for part in head.parts if _metrics(runtime, setup) else ():
         where, rows = setup.eval_set.get(part, ("train", torch.empty(0, dtype=torch.int64)))

@@ -9,6 +9,7 @@ head, the lengths of the payloads and the payloads joined, all as they arrived; 
 
 import json
 import os
+import re
 import socket
 import struct
 import sys
@@ -16,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +26,8 @@ from unskew.errors import WireError
 FILE = "resident.json"
 UNUSABLE = 2
 """Exit code of a resident process whose settings or data cannot be used: starting it again would not help."""
+PROGRESS = "progress: "
+"""Beginning of a line, after its time, that says how far the run is."""
 START_S = 120.0
 """Time that a message waits for a resident process that is just being started, seconds."""
 _LENGTHS = struct.Struct("!4Q")
@@ -38,10 +42,24 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+def timed(text: str) -> str:
+    """Put the time in front of a text: that of this machine, with its difference to UTC."""
+    return f"{datetime.now().astimezone().isoformat(' ', 'seconds')} {text}"
+
+
+def untimed(line: str) -> str:
+    """Leave out the time that `timed` put in front.
+
+    >>> untimed("2026-11-25 14:20:05+01:00 client 0 is here"), untimed("Traceback")
+    ('client 0 is here', 'Traceback')
+    """
+    return re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[-+]\d\d:\d\d(:\d\d)? ", "", line)
+
+
 def log(text: str) -> None:
-    """Write to stderr, a file on a disk that may be full: no process ends because nobody can read why."""
+    """Write to stderr with the time, a file on a disk that may be full: no process ends because nobody can read why."""
     with suppress(OSError):
-        print(text.rstrip("\n"), file=sys.stderr, flush=True)
+        print(timed(text.rstrip("\n")), file=sys.stderr, flush=True)
 
 
 def where(folder: Path) -> Path | None:

@@ -256,7 +256,7 @@ def real_images(
 
 def readable(record: Record, seed: int) -> Dataset | str:
     """The run's data if it was a simulation and they can be read unchanged; otherwise why not, in words."""
-    if deployed(record):
+    if record.deployed:
         return "the clients were real ones, and their images stay with them"
     partition = record.partitions.get(seed)
     if partition is None:
@@ -265,11 +265,6 @@ def readable(record: Record, seed: int) -> Dataset | str:
     if not isinstance(dataset, str) and dataset.sha256 != partition.dataset_sha256:
         return f"{dataset.name} is not what it was when the run was made"
     return dataset
-
-
-def deployed(record: Record) -> bool:
-    """True if the run's clients were separate processes, whose data a report must not read."""
-    return record.command.startswith("unskew deploy") or (record.folder / "network.jsonl").exists()
 
 
 def _data(record: Record) -> Dataset | str:
