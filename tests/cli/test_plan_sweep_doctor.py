@@ -276,7 +276,7 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     said = unskew("sweep", "s.toml", "--out", "out")
     assert said.code == 1
     assert said.err.splitlines()[-1] == "failed: 001-mu=0.1: no"
-    assert "[2/2] 001-mu=0.1: FAILED after 0 s: no" in said.err
+    assert re.search(r"\[2/2\] 001-mu=0\.1: FAILED after \d+ s: no", said.err)
     assert "002-mu=1.0" in said.out
     assert "001-mu=0.1" not in said.out
 
