@@ -387,10 +387,25 @@ def test_constants_of_each_clients_own_are_said_in_the_report(small: Small, tmp_
     run = start(tmp_path, pack(tmp_path, experiment, data=[f"npz:{tmp_path / f'{c}.npz'}" for c in range(3)]))
     (remark,) = read_json(run / "run.json")["remarks"]
     assert remark.startswith("each client standardises its images with its own mean and deviation")
-    assert remark.endswith("on a site's images use the model in that client's folder, which has that site's constants")
+    assert remark.endswith("or name the same for all in task.data_options, as in { mean = [0.5], std = [0.25] }")
     server, site = load_model(run, "fedavg").unskew.inputs, load_model(tmp_path / "client-2").unskew.inputs
     assert site.mean[0] == pytest.approx(3 * server.mean[0], rel=0.05)
     assert remark not in (read_json(start(tmp_path / "b", pack(tmp_path / "b", experiment)) / "run.json")["remarks"])
+
+
+def test_constants_that_the_experiment_names_are_all_clients_and_the_server_s(small: Small, tmp_path: Path) -> None:
+    x, y = load_digits().images.astype(np.uint8), load_digits().target
+    sources = []
+    for name, brighter in (("server", 1), ("0", 1), ("1", 2), ("2", 3)):
+        np.savez(tmp_path / f"{name}.npz", x_train=x * brighter, y_train=y, classes=np.arange(10).astype(str))
+        sources.append(f"npz:{tmp_path / f'{name}.npz'}")
+    experiment = small(
+        f"task.data='{sources[0]}'", "task.data_options={ mean = [0.5], std = [0.25] }", "split.num_clients=3"
+    )
+    run = start(tmp_path, pack(tmp_path, experiment, data=sources[1:]))
+    assert read_json(run / "run.json")["remarks"] == []
+    for model in (load_model(run, "fedavg"), load_model(tmp_path / "client-2")):
+        assert (model.unskew.inputs.mean, model.unskew.inputs.std) == ((0.5,), (0.25,))
 
 
 def test_a_client_whose_images_cannot_be_the_experiments_is_told_by_its_own_check(small: Small, tmp_path: Path) -> None:
