@@ -10,14 +10,14 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
 from unskew.data import image_folders, own, tables
-from unskew.data.arrays import TEST_FRACTION, stratified
+from unskew.data.arrays import TEST_FRACTION, all_for_testing, stratified
 from unskew.data.dataset import Dataset
 from unskew.data.lengths import check_words
 from unskew.data.numerals import value_of
@@ -47,6 +47,8 @@ class LabelledImages:
         size: Height and width to which they are resized, pixels; by default all must have one size.
         classes: Names of all classes, in order, where a client may lack some.
         alone: The folder is one client's own: a column `client` is not read.
+        channels: 1 makes all images grey, 3 gives all three channels; by default grey ones stay grey where all are.
+        testing: All images are for testing, unless `test` says which are.
     """
 
     labels: str
@@ -58,6 +60,8 @@ class LabelledImages:
     size: Annotated[int, Ge(1)] | None = None
     classes: tuple[str, ...] | None = None
     alone: bool = False
+    channels: Literal[1, 3] | None = None
+    testing: bool = False
 
 
 SETTINGS = ("labels", "image", "target", "client", "patient", "test")
@@ -91,7 +95,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         for name in filter(None, (options.image, options.target, named, options.patient, options.test)):
             check_words(words[name], f"column {name!r} of {table.name}")
         files = _files(root, images, words[options.image], f"column {options.image!r} of {table.name}")
-        grey, doubts = image_folders.look_at(root, files, options.size)
+        grey, doubts = image_folders.look_at(root, files, options.size, options.channels)
         clients, names = (None, ()) if named is None else own.owners_of(_numbers(words[named]), named)
         rows = own.GivenExamples(
             root.name,
@@ -104,7 +108,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         )
         if options.test is not None:
             rows = _parted(rows, own.truths(words[options.test], options.test))
-        elif options.patient is not None:
+        elif options.patient is not None and not options.testing:
             apart, untested = _patients_apart(words[options.patient], options.patient, clients)
             rows, doubts = _parted(rows, apart), doubts + untested
         doubts += _unnamed(root, set(images) - set(files), len(images), table)
@@ -119,6 +123,8 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         )
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
+    if options.testing and options.test is None:
+        data = all_for_testing(data)
     return replace(data, doubts=(*doubts, *data.doubts))
 
 

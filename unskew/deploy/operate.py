@@ -19,7 +19,7 @@ from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.launch import ClientProcesses, Say, ServerProcesses
 from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.reach import Unreachable
-from unskew.deploy.server import check_evaluated
+from unskew.deploy.server import at_server, check_evaluated
 from unskew.deploy.settings import Address, ServerConfig, own_state, packed_clients, read_rules, read_settings
 from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
@@ -125,10 +125,11 @@ def check_serving(folder: Path, read_data: bool = False) -> Address:
     listen = folders.address(folder)
     experiment = load(folder / "experiment.toml", allow_code=True)  # the coordinator's own
     refuse_undeployable(experiment)
-    if read_data or folders.not_here(experiment.task.data) is not None:
-        run_setup.prepare(experiment)
     path = folder / "server.toml"
-    packed_clients(path, read_settings(path, ServerConfig), folders.keys(folder))
+    config = read_settings(path, ServerConfig)
+    if read_data or folders.not_here(experiment.task.data) is not None:
+        run_setup.prepare(at_server(experiment, config))
+    packed_clients(path, config, folders.keys(folder))
     check_server(folder)
     reach.check_port(listen)
     return listen
