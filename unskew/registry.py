@@ -128,7 +128,7 @@ class Registry:
 
         name = table.get("name") if isinstance(table, Mapping) else table
         if not isinstance(table, Mapping) or not isinstance(name, str):
-            got = "none" if name is None else schema.show(name)
+            got = "no name" if name is None else schema.show(name)
             raise ConfigError(
                 f"{place}.name must be one of {', '.join(self.names())}, got {got}{schema.in_file(where)}"
             )

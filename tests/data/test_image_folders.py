@@ -13,7 +13,7 @@ import unskew as us
 from unskew.data import image_folders
 from unskew.data.inputs import Inputs
 from unskew.data.sources import load
-from unskew.errors import DataError, DataWarning
+from unskew.errors import ConfigError, DataError, DataWarning
 
 Image = pytest.importorskip("PIL.Image")
 ImageOps = pytest.importorskip("PIL.ImageOps")
@@ -213,6 +213,22 @@ def test_a_few_images_in_colour_among_grey_ones_are_named(tmp_path: Path) -> Non
         data = load(f"images:{tmp_path}")
     assert data.input_shape == (3, 6, 4)
     assert len(data.doubts) == 1
+
+
+@pytest.mark.parametrize(("channels", "shape"), [(1, (1, 6, 4)), (3, (3, 6, 4))])
+def test_channels_say_what_becomes_of_grey_and_coloured_images(
+    channels: int, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Nothing is doubted then; a colour's grey is Pillow's, 0.299 R + 0.587 G + 0.114 B."""
+    pictures(tmp_path)
+    file = tmp_path / "Bern" / "benign" / "3.png"
+    Image.new("RGB", (4, 6), (200, 100, 50)).save(file)
+    data = load(f"images:{tmp_path}", None, {"channels": channels})
+    assert (data.input_shape, data.doubts) == (shape, ())
+    level = image_folders.pixels([file], None, channels == 1)
+    assert level[0, 0, 0].tolist() == (124 if channels == 1 else [200, 100, 50])
+    with pytest.raises(ConfigError, match=r"task\.data_options\.channels must be one of 1 or 3, got 2"):
+        load(f"images:{tmp_path}", None, {"channels": 2})
 
 
 def png_of_16_bits(path: Path, colour_type: int) -> None:

@@ -87,6 +87,14 @@ def test_a_column_may_say_which_images_test(tmp_path: Path) -> None:
     assert sorted(train) == sorted(set(range(30)) - set(test))
 
 
+def test_all_images_of_a_server_may_be_for_testing(tmp_path: Path) -> None:
+    root = scans(tmp_path)
+    for more in ({}, {"client": None}, {"patient": "patient"}):
+        assert sorted(levels(read(root, testing=True, **more))[1].tolist()) == list(range(30))
+    assert len(levels(read(root, testing=True, test="part"))[1]) == 6
+    assert read(root, channels=3).input_shape == (3, 4, 6)
+
+
 def test_no_patient_trains_and_tests(tmp_path: Path) -> None:
     """Each site has five patients of two images: one of them is set aside, with both."""
     data = read(scans(tmp_path), patient="patient")

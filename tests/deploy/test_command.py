@@ -197,12 +197,19 @@ def test_clients_that_the_split_does_not_have_are_refused_when_it_is_packed(
     code, out, err = call("pack", "tiny.toml", "--clients", 5, "--out", "f")
     assert (code, out) == (2, "")
     assert err == (
-        "ConfigError: --clients 5 must be the number of the split's clients, 2, who take their data from it; use --set "
-        "split.num_clients=5, or --own-data if clients have data of their own\n"
+        "ConfigError: --clients 5 must be the number of the split's clients, 2, who take their data from it; use "
+        "--clients 2, or --set split.name=iid --set split.num_clients=5, or --own-data if clients have data of their "
+        "own\n"
     )
     assert not (tmp_path / "f").exists()
     assert call("pack", "tiny.toml", "--clients", 2, "--out", "f")[0] == 0
-    assert call("pack", "tiny.toml", "--clients", 5, "--set", "split.num_clients=5", "--out", "g")[0] == 0
+    (tmp_path / "tiny.toml").write_text(re.sub("split = .*\n", "", TINY))  # iid then, whose settings need its name
+    settings = ("--set", "split.name=iid", "--set", "split.num_clients=5")
+    assert call("pack", "tiny.toml", "--clients", 5, *settings, "--out", "g")[0] == 0
+    code, _, err = call("pack", "tiny.toml", "--clients", 5, *settings[2:], "--own-data", "--out", "h")
+    assert code == 2
+    assert err.startswith("ConfigError: split.num_clients goes with split.name, one of iid, ")
+    assert "or, where each client of a deployment has its own data, leave the split out: --clients of" in err
 
 
 def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Called], tmp_path: Path) -> None:

@@ -9,7 +9,11 @@ import tomli_w
 
 from unskew.data import load
 from unskew.deploy.client import account_of, open_client
+from unskew.deploy.server import at_server
+from unskew.deploy.settings import ServerConfig
 from unskew.errors import ConfigError, DataError
+from unskew.experiment import config
+from unskew.run import setup as run_setup
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -86,6 +90,68 @@ def test_another_layout_is_told_as_a_clients(files: tuple[str, ...], says: str, 
         (own / name).write_bytes(b"x")
     with pytest.raises(DataError, match=says):
         open_client(client(tmp_path, 0, own, {}))
+
+
+def test_a_client_with_arrays_is_not_asked_about_sizes_and_folders_of_images(tmp_path: Path) -> None:
+    """An experiment's size and classes are of folders of images; arrays have neither setting."""
+    levels = RNG.integers(0, 255, (20, 12, 12), np.uint8)
+    np.savez(tmp_path / "own.npz", x_train=levels, y_train=np.array(CLASSES * 10))
+    here = client(tmp_path, 0, tmp_path, {"size": 12, "classes": list(CLASSES)}, data=f"npz:{tmp_path / 'own.npz'}")
+    info = open_client(here).info
+    other = client(tmp_path, 1, pictures(tmp_path / "bern", *CLASSES), {"size": 12, "classes": list(CLASSES)})
+    assert (info.classes, info.layout) == (CLASSES, open_client(other).info.layout)
+
+
+def test_images_of_16_bits_are_told_what_an_experiment_of_bytes_takes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x_train=RNG.random((20, 8, 8), np.float32), y_train=np.array(CLASSES * 10))
+    with pytest.raises(DataError, match=r"are floats, .*to 0 to 255, round, and save them in 8 bits\."):
+        open_client(client(tmp_path, 0, tmp_path, {}, data=f"npz:{tmp_path / 'own.npz'}"))
+    images = pictures(tmp_path / "deep", *CLASSES)
+    Image.fromarray(RNG.integers(0, 4096, (8, 8), np.uint16)).save(images / "normal" / "0.png")
+    text = r"0\.png: .*save them in 8 bits, or give all images, every client's and the server's, as arrays of floats"
+    with pytest.raises(DataError, match=text):
+        open_client(client(tmp_path, 1, images, {}))
+
+
+def test_grey_and_coloured_sites_come_to_one_shape_where_channels_are_said(tmp_path: Path) -> None:
+    coloured = pictures(tmp_path / "colour", *CLASSES)
+    for file in coloured.rglob("*.png"):
+        Image.fromarray(RNG.integers(0, 255, (8, 8, 3), np.uint8)).save(file)
+    grey = pictures(tmp_path / "grey", *CLASSES)
+    for channels in (1, 3):
+        (tmp_path / str(channels)).mkdir()
+        layouts = {
+            open_client(client(tmp_path / str(channels), i, images, {"channels": channels})).info.images[1]
+            for i, images in enumerate((coloured, grey))
+        }
+        assert layouts == {f"{channels} x 8 x 8"}
+
+
+def test_a_servers_images_are_all_for_testing_in_one_folder_or_by_site(tmp_path: Path) -> None:
+    """Ten images of each class: as a client's, 16 would train and 4 test."""
+    pictures(tmp_path / "plain", *CLASSES)
+    for part in ("train", "test"):
+        pictures(tmp_path / "parted" / part, *CLASSES)
+    for site in ("Basel", "Bern"):
+        pictures(tmp_path / "sites" / site, *CLASSES)
+    own, split = (ServerConfig(2, own_data=has) for has in (True, False))
+    for name, options, number in (
+        ("plain", {}, 20),
+        ("plain", {"classes": list(CLASSES)}, 20),
+        ("parted", {}, 20),  # of 40, which say themselves what they are for
+        ("sites", {"classes": list(CLASSES)}, 40),
+        ("sites", {}, 40),
+    ):
+        raw = {
+            "rounds": 1,
+            "method": {"name": "fedavg"},
+            "task": {"data": f"images:{tmp_path / name}", "model": "cnn_small", "data_options": options},
+        }
+        experiment = config.parse(raw)
+        data = run_setup.prepare(at_server(experiment, own)).dataset
+        assert (len(data.y_test), data.classes) == (number, CLASSES), name
+        assert data.y_test.bincount().tolist() == [number // 2] * 2
+    assert at_server(experiment, split) is experiment
 
 
 def test_settings_of_csv_files_are_refused_for_images(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 
 from unskew.cli.app import app
 from unskew.data import load, own
-from unskew.data.preprocess import Preprocess
+from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.deploy import resident
 from unskew.deploy.client import account_of, open_client
 from unskew.errors import ConfigError, DataError, DataWarning
@@ -157,9 +159,33 @@ def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp
 
 def test_a_site_without_agreed_numbers_is_told_how_to_get_them(tmp_path: Path) -> None:
     tables(tmp_path)
-    text = r"task\.preprocess\.columns\.age must have mean and sd and gaps: .*unskew data FILE --sums SITE\.json"
+    text = r"task\.preprocess\.columns\.age must have mean and sd and gaps: .*unskew data FILE --target \w+ --sums SITE"
     with pytest.raises(ConfigError, match=text):
         open_client(site(tmp_path, 0, {}))
+
+
+def test_a_federation_without_agreed_numbers_is_not_packed(tmp_path: Path) -> None:
+    """Whether the experiment's table lies on the packing machine or not; with the numbers it is packed."""
+    pytest.importorskip("cryptography", reason="a deployment needs the extra [flower]")
+    from unskew.deploy import operate
+
+    polars.concat(tables(tmp_path).values()).write_csv(tmp_path / "all.csv")
+    numbers = tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    site(tmp_path, 0, {"scale": "agreed"})
+    elsewhere = config.load(tmp_path / "client-0" / "experiment.toml")
+    here = replace(elsewhere, task=replace(elsewhere.task, data=f"csv:{tmp_path}/all.csv"))
+    how = r": a site that sees .*unskew data FILE --target COLUMN --sums SITE\.json"
+    for experiment, rules, lacking in (
+        (here, Preprocess(), r"columns\.age must have mean and sd and gaps"),
+        (elsewhere, Preprocess(), r'with scale = "agreed" must have agreed numbers'),
+        (elsewhere, Preprocess("site"), r'with scale = "site" must have agreed numbers'),
+        (elsewhere, Preprocess(columns={"age": ColumnRule(gaps=False)}), r"columns\.age must have mean and sd"),
+    ):
+        with pytest.raises(ConfigError, match=f"{lacking}.*{how}"):
+            operate.check_own_tables(replace(experiment, task=replace(experiment.task, preprocess=rules)))
+    enough = Preprocess(columns={name: ColumnRule(**of) for name, of in numbers.items()})
+    for experiment in (here, elsewhere):
+        operate.check_own_tables(replace(experiment, task=replace(experiment.task, preprocess=enough)))
 
 
 def test_test_rows_have_no_part_in_what_a_site_tells(tmp_path: Path) -> None:

@@ -557,7 +557,7 @@ def test_a_radio_is_spelled_out_and_reads_back(tiny: Any) -> None:
     ("setting", "message"),
     [
         ('{name="radioo"}', "world.channel.name: unknown channel 'radioo'; did you mean radio?"),
-        ("{kappa=3.0}", "world.channel.name must be one of even, radio, got none"),
+        ("{kappa=3.0}", "world.channel.name must be one of even, radio, got no name"),
         ('{name="radio", kapa=3.0}', "unknown key world.channel.kapa; did you mean kappa?"),
         ('{name="radio", cell_radius_m=0.0}', "world.channel.cell_radius_m must be > 0, got 0"),
         ('{name="radio", fading="rice"}', "world.channel.fading must be one of 'none' or 'rayleigh'"),

@@ -229,6 +229,8 @@ def pack(
         if clients is None or data:
             raise typer.BadParameter("--own-data goes with --clients, and --data says already where the data lie")
         data = [""] * clients
+    if data:
+        operate.check_own_tables(chosen)
     number = clients or (len(data) if data else operate.clients_of(chosen))
     if clients and not data:
         try:

@@ -240,6 +240,13 @@ def _domains_of_test(name: str, content: Arrays) -> Array:
     return np.array([domain_of[client] for client in content["client_test"].tolist()], np.int64)
 
 
+def all_for_testing(data: Dataset) -> Dataset:
+    """The data set with all its examples as the test part; those it had for training still give its constants."""
+    if data.own_test is not None:  # the training part holds clients' own test examples already
+        return replace(data, x_test=data.x_train, y_test=data.y_train)
+    return replace(data, x_test=_joined(data.x_train, data.x_test), y_test=torch.cat([data.y_train, data.y_test]))
+
+
 def _joined(x: Tensor | ByteImages, test: Tensor | ByteImages) -> Tensor | ByteImages:
     if isinstance(x, ByteImages) and isinstance(test, ByteImages):
         return ByteImages(torch.cat([x.levels, test.levels]), x.table)

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
 from unskew import machine
-from unskew.data.arrays import from_arrays
+from unskew.data.arrays import all_for_testing, from_arrays
 from unskew.data.dataset import Dataset
 from unskew.data.hub import GREY, check_depth, image_of
 from unskew.data.inputs import Inputs, constants_of
@@ -69,6 +69,9 @@ class ImageOptions:
         classes: Names of all classes, in order, where sites may lack some; by default those of the folders.
         alone: The folder is one client's own, and no folders of sites are in it.
         mean, std: Of each channel, by which pixels in [0, 1] are standardised; by default those of the training images.
+        channels: 1 makes all images grey, 3 gives all three channels; by default grey ones stay grey where all are.
+        testing: All images are for testing, unless folders say which are, and `alone` is as the folder looks: true if
+            images lie directly in its folders, or these are called after `classes` or train and test.
     """
 
     size: Annotated[int, Ge(1)] | None = None
@@ -76,6 +79,8 @@ class ImageOptions:
     alone: bool = False
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    channels: Literal[1, 3] | None = None
+    testing: bool = False
 
     @property
     def layout(self) -> str:
@@ -96,8 +101,10 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
     constants = constants_of(options.mean, options.std)
+    if options.testing:
+        options = replace(options, alone=_has_no_sites(root, options))
     contents = _contents(root, options)
-    grey, of_images = look_at(root, [image.file for image in contents.images], options.size)
+    grey, of_images = look_at(root, [image.file for image in contents.images], options.size, options.channels)
     doubts = [shown(doubt) for doubt in (_left_out(root, contents), _empty(root, contents)) if doubt] + of_images
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
@@ -122,6 +129,8 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         files=files,
         constants=constants,
     )
+    if options.testing and "test" not in files:
+        data = all_for_testing(data)
     return replace(data, doubts=(*doubts, *data.doubts))
 
 
@@ -151,6 +160,16 @@ class _Contents:
     images: list[_Image] = field(default_factory=list)
     left: list[tuple[str, str]] = field(default_factory=list)
     empty: list[Path] = field(default_factory=list)
+
+
+def _has_no_sites(root: Path, options: ImageOptions) -> bool:
+    """True for a folder of the folders of classes, rather than of sites that have these."""
+    home = os.path.realpath(root)
+    folders, _ = entries(root, home)
+    names = {folder.name.casefold() for folder in folders}
+    if names == {"train", "test"} or (names and {folder.name for folder in folders} <= set(options.classes or ())):
+        return True
+    return any(is_image(file) for folder in folders for file in entries(folder, home)[1])
 
 
 def _contents(root: Path, options: ImageOptions) -> _Contents:
@@ -342,16 +361,19 @@ def _empty(root: Path, contents: _Contents) -> str:
 
 
 # ---------------------------------------------------------------- images
-def look_at(root: Path, files: Sequence[Path], size: int | None) -> tuple[bool, list[str]]:
-    """True if all images are grey, and sentences on what may not be meant, from what files say before they are decoded.
+def look_at(
+    root: Path, files: Sequence[Path], size: int | None, channels: Literal[1, 3] | None
+) -> tuple[bool, list[str]]:
+    """True if all images become grey, and sentences on what may not be meant, from what files say before decoding.
 
     Raises:
         DataError: If a file is no image, or memory has no room for all as they are kept.
     """
     announced = {file: _announced(file) for file in files}
-    _require_room(root, announced, size)
-    doubts = [shown(doubt) for doubt in (_pages(root, announced), _mixed(root, announced)) if doubt]
-    return all(one.grey for one in announced.values()), doubts
+    grey = all(one.grey for one in announced.values()) if channels is None else channels == 1
+    _require_room(root, announced, size, grey)
+    mixed = _mixed(root, announced) if channels is None else ""
+    return grey, [shown(doubt) for doubt in (_pages(root, announced), mixed) if doubt]
 
 
 @dataclass(frozen=True)
@@ -390,12 +412,12 @@ def _opened(file: Path) -> Iterator[Any]:
         raise DataError(f"{file} is not a readable image: {error}") from None
 
 
-def _require_room(root: Path, announced: Mapping[Path, _Announced], size: int | None) -> None:
+def _require_room(root: Path, announced: Mapping[Path, _Announced], size: int | None, grey: bool) -> None:
     """Refuse images before any is decoded if one of them, or all as they are kept, would not fit into memory."""
     file, largest = max(announced.items(), key=lambda one: one[1].width * one[1].height)
     machine.require_room(largest.width * largest.height * (1 if largest.grey else 4), file)  # Pillow pads RGB
     pixels = sum(one.width * one.height if size is None else size * size for one in announced.values())
-    machine.require_room(pixels * (1 if all(one.grey for one in announced.values()) else 3), root)
+    machine.require_room(pixels * (1 if grey else 3), root)
 
 
 def _pages(root: Path, announced: Mapping[Path, _Announced]) -> str:
@@ -421,7 +443,7 @@ def _mixed(root: Path, announced: Mapping[Path, _Announced]) -> str:
         f"{len(few):,} of {counted(len(announced), 'image')} below {root} {'is' if len(few) == 1 else 'are'} {kind}"
     )
     names = some([str(file.relative_to(root)) for file in few])
-    return f"{one_of} and the others {others}: {names}; all get three channels, so save them alike if that is not meant"
+    return f"{one_of} and the others {others}: {names}; all get three channels; channels = 1 or 3 says what is meant"
 
 
 def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
@@ -442,7 +464,7 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
     channels, height, width = inputs.shape
     size = height if height == width else None
     announced = {file: _announced(file) for file in files}
-    _require_room(files[0].parent, announced, size)
+    _require_room(files[0].parent, announced, size, channels == 1)
     coloured = [file for file, one in announced.items() if not one.grey]
     if channels == 1 and coloured:
         raise DataError(f"{coloured[0]} has colours, and the model was trained on grey images; save it in grey")
@@ -450,7 +472,7 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
 
 
 def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:
-    """The images (N, H, W), or (N, H, W, 3) unless all are `grey`.
+    """The images (N, H, W) if they are to be `grey`, which makes them so, else (N, H, W, 3).
 
     Raises:
         DataError: If a file is no image, or sizes differ.
@@ -458,7 +480,10 @@ def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[n
     out: npt.NDArray[np.uint8] = np.empty((0, 0, 0), np.uint8)
     for i, file in enumerate(files):
         with _opened(file) as opened:
-            image = image_of(_upright(opened), size, str(file))
+            upright = _upright(opened)
+            if grey and upright.mode not in GREY:
+                upright = upright.convert("RGB").convert("L")
+            image = image_of(upright, size, str(file))
         if i == 0:
             out = np.empty((len(files), *image.shape[:2]) + (() if grey else (3,)), np.uint8)
         if image.shape[:2] != out.shape[1:3]:

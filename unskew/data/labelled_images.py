@@ -10,13 +10,14 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
 from unskew.data import image_folders, own, tables
+from unskew.data.arrays import all_for_testing
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import constants_of
 from unskew.data.lengths import check_words
@@ -48,6 +49,8 @@ class LabelledImages:
         classes: Names of all classes, in order, where a client may lack some.
         alone: The folder is one client's own: a column `client` is not read.
         mean, std: Of each channel, by which pixels in [0, 1] are standardised; by default those of the training images.
+        channels: 1 makes all images grey, 3 gives all three channels; by default grey ones stay grey where all are.
+        testing: All images are for testing, unless `test` says which are.
     """
 
     labels: str
@@ -61,6 +64,8 @@ class LabelledImages:
     alone: bool = False
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    channels: Literal[1, 3] | None = None
+    testing: bool = False
 
 
 SETTINGS = ("labels", "image", "target", "client", "patient", "test")
@@ -88,11 +93,12 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             own.check_column(words, name, f"task.data_options.{setting}")
     images = [file for file in _below(root) if image_folders.is_image(file)]
     named = None if options.alone else options.client
+    patient = None if options.testing and options.test is None else options.patient  # nobody is kept apart from anybody
     with rows_at(tables.lines_of(kind, table, columns)):
         for name in filter(None, (options.image, options.target, named, options.patient, options.test)):
             check_words(words[name], f"column {name!r} of {table.name}")
         files = _files(root, images, words[options.image], f"column {options.image!r} of {table.name}")
-        grey, doubts = image_folders.look_at(root, files, options.size)
+        grey, doubts = image_folders.look_at(root, files, options.size, options.channels)
         clients, names = (None, ()) if named is None else own.owners_of(_numbers(words[named]), named)
         rows = own.GivenExamples(
             root.name,
@@ -100,20 +106,20 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             _target(words[options.target]),
             clients,
             names,
-            None if options.patient is None else names_of_patients(words[options.patient], options.patient),
+            None if patient is None else names_of_patients(words[patient], patient),
             columns=(options.image,),
             files=[shown(str(file.relative_to(root))) for file in files],
         )
         if options.test is not None:
             apart = own.truths(words[options.test], options.test)
-            own.check_parts(rows, apart, options.patient)
+            own.check_parts(rows, apart, patient)
             rows = replace(rows.take(np.flatnonzero(~apart)), test=rows.take(np.flatnonzero(apart)))
         doubts += _unnamed(root, set(images) - set(files), len(images), table)
         data = own.dataset(
             rows,
             target=options.target,
             client=named,
-            patient=options.patient,
+            patient=patient,
             own_test=True,
             classes=options.classes,
             targets=targets,
@@ -122,6 +128,8 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         )
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
+    if options.testing and options.test is None:
+        data = all_for_testing(data)
     return replace(data, doubts=(*doubts, *data.doubts))
 
 

@@ -551,6 +551,12 @@ def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
                 raise DataError(f"{site}: {what} of column {name!r} must be {expected}, got {str(got)[:40]}")
 
 
+HOW_AGREED = (
+    "a site that sees its own rows only cannot know them; every site runs `unskew data FILE --target COLUMN --sums "
+    "SITE.json`, and `unskew data *.json` makes the agreed numbers of these"
+)
+
+
 def check_agreed(rules: Preprocess, inputs: Inputs) -> None:
     """Refuse rules under which sites that see only their own rows would come to different inputs.
 
@@ -567,11 +573,22 @@ def check_agreed(rules: Preprocess, inputs: Inputs) -> None:
         }
         lacking = [setting for setting, missing in needed.items() if missing]
         if lacking:
-            raise ConfigError(
-                f"task.preprocess.columns.{column.name} must have {' and '.join(lacking)}: a site that sees its own "
-                "rows only cannot know them; every site runs `unskew data FILE --sums SITE.json`, and `unskew data "
-                "*.json` makes the agreed numbers of these"
-            )
+            raise ConfigError(f"task.preprocess.columns.{column.name} must have {' and '.join(lacking)}: {HOW_AGREED}")
+
+
+def check_agreed_unseen(rules: Preprocess) -> None:
+    """Refuse, of a table that is not here, rules that lack agreed numbers whatever its columns are.
+
+    Raises:
+        ConfigError: Naming a column without such numbers, or the setting that needs some.
+    """
+    if not rules.columns and (rules.indicator or "agreed" in (rules.scale, rules.of("")[1].partition(" ")[0])):
+        raise ConfigError(
+            f'task.preprocess with scale = "{rules.scale}" must have agreed numbers, in task.preprocess.columns: '
+            f"{HOW_AGREED}"
+        )
+    kinds = {name: "category" if of.kind == "category" or of.words else "number" for name, of in rules.columns.items()}
+    check_agreed(rules, Inputs("table", columns=tuple(Column(name, kind) for name, kind in kinds.items())))
 
 
 # ---------------------------------------------------------------- without rules

@@ -150,6 +150,9 @@ def own_setup(experiment: Experiment, config: ClientConfig, folder: Path) -> Set
     written = {key: getattr(config, key) for key in ("separator", "thousands", "decimal")}
     written = {key: value for key, value in written.items() if value is not None}
     kind = task.data.partition(":")[0]
+    if _family(kind) != _family(experiment.task.data.partition(":")[0]):  # such as the size of images for arrays
+        constants = ("mean", "std") if _family(kind) in ("arrays", "images") else ()
+        task = replace(task, data_options={k: v for k, v in task.data_options.items() if k in constants})
     if written and kind not in ENDINGS:
         raise ConfigError(f"{', '.join(written)} of client.toml say how a CSV file is written, and data is {task.data}")
     if kind in (*ENDINGS, "images"):
@@ -161,9 +164,15 @@ def own_setup(experiment: Experiment, config: ClientConfig, folder: Path) -> Set
     if gives_bytes(experiment.task.data) and inputs.axes and inputs.kind != "images":
         raise DataError(
             f"the experiment's images ({experiment.task.data}) are bytes, which are standardised, and those of "
-            f"{task.data} are floats, which stay as they are; give bytes, 0 to 255"
+            f"{task.data} are floats, which stay as they are; give bytes: scale all by the same number to 0 to 255, "
+            "round, and save them in 8 bits.  Floats need an experiment whose own data are arrays of floats, too"
         )
     return setup
+
+
+def _family(kind: str) -> str:
+    """The kinds of data whose options are the same: tables are, whatever their files, and so are arrays."""
+    return "table" if kind in ENDINGS else "arrays" if kind in ("npz", "folder") else kind
 
 
 def account_of(source: str) -> str:

@@ -82,7 +82,7 @@ def pack(
         DeployError: If the folder holds something already, or the disk refuses.
         ConfigError: If there is not one data declaration for each client, or more clients are waited for than exist.
     """
-    config = config or ServerConfig(num_clients)
+    config = replace(config or ServerConfig(num_clients), own_data=bool(data))
     if data and len(data) != num_clients:
         raise ConfigError(f"--data must be given once for each of {num_clients} clients, got {len(data)}")
     for source in filter(None, data):
@@ -134,7 +134,7 @@ def _pack_server(
     write_atomically(server / "server.toml", tomli_w.dumps(asdict(replace(config, num_clients=len(keys)))))
     write_address(server, listen)
     install = _install(server, wheel, _extras(experiment, experiment.task.data))
-    write_atomically(server / "README.md", _server_readme(experiment, len(keys), reached, install))
+    write_atomically(server / "README.md", _server_readme(experiment, len(keys), reached, install, config.own_data))
 
 
 def _pack_client(
@@ -361,8 +361,13 @@ the same Python, or set `PYTHONPATH` to the folder it lies in.{then}
 """
 
 
-def _server_readme(experiment: Experiment, num_clients: int, reached: Address, install: str) -> str:
+def _server_readme(experiment: Experiment, num_clients: int, reached: Address, install: str, own_data: bool) -> str:
     source = experiment.task.data
+    layout = (
+        "All images in it are for testing: `CLASS/file`, or `SITE/CLASS/file`.\n"
+        if own_data and source.startswith("images:")
+        else ""
+    )
     is_file = source.partition(":")[0] in FILES
     place = (
         ""
@@ -370,7 +375,7 @@ def _server_readme(experiment: Experiment, num_clients: int, reached: Address, i
         else f"""
 The server tests the global model on `{source}`, the experiment's own data, which it reads on this machine.  A relative
 path begins at the folder in which the command is given.
-"""
+{layout}"""
     )
     return f"""# Server of {experiment.name}
 

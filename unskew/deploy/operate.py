@@ -12,14 +12,16 @@ from typing import Any, Protocol
 import tomli_w
 
 from unskew import tasks
+from unskew.data.preprocess import check_agreed, check_agreed_unseen
+from unskew.data.split import SPLITS
 from unskew.deploy import folders, launch, processes, reach, signing
 from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.launch import ClientProcesses, Say, ServerProcesses
 from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.reach import Unreachable
-from unskew.deploy.server import check_evaluated
+from unskew.deploy.server import at_server, check_evaluated
 from unskew.deploy.settings import Address, ServerConfig, own_state, packed_clients, read_rules, read_settings
-from unskew.errors import ConfigError, DeployError, RunError, UnskewError
+from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
 from unskew.files import rename_folder, write_atomically
 from unskew.protocol import hook
@@ -66,8 +68,33 @@ def check_clients(experiment: Experiment, clients: int) -> None:
     if clients != have:
         raise ConfigError(
             f"--clients {clients} must be the number of the split's clients, {have}, who take their data from it; use "
-            f"--set split.num_clients={clients}, or --own-data if clients have data of their own"
+            f"--clients {have}{_resized(experiment, clients)}, or --own-data if clients have data of their own"
         )
+
+
+def _resized(experiment: Experiment, clients: int) -> str:
+    """The options that give the split another number of clients; empty where the data say how many there are."""
+    split = experiment.split
+    if split.num_clients is None:
+        return ""
+    return f", or --set split.name={SPLITS.name_of(type(split))} --set split.num_clients={clients}"
+
+
+def check_own_tables(experiment: Experiment) -> None:
+    """Refuse an experiment whose clients, each with a table of its own, would lack numbers that all must agree on.
+
+    Raises:
+        ConfigError: Naming the first column that lacks some, and the commands that make them.
+    """
+    rules = experiment.task.preprocess
+    if rules is None:
+        return
+    try:
+        inputs = run_setup.prepare(experiment).dataset.inputs
+    except DataError:  # the experiment's own table may lie on the server only
+        check_agreed_unseen(rules)
+    else:
+        check_agreed(rules, inputs)
 
 
 def refuse_undeployable(experiment: Experiment) -> None:
@@ -98,10 +125,11 @@ def check_serving(folder: Path, read_data: bool = False) -> Address:
     listen = folders.address(folder)
     experiment = load(folder / "experiment.toml", allow_code=True)  # the coordinator's own
     refuse_undeployable(experiment)
-    if read_data or folders.not_here(experiment.task.data) is not None:
-        run_setup.prepare(experiment)
     path = folder / "server.toml"
-    packed_clients(path, read_settings(path, ServerConfig), folders.keys(folder))
+    config = read_settings(path, ServerConfig)
+    if read_data or folders.not_here(experiment.task.data) is not None:
+        run_setup.prepare(at_server(experiment, config))
+    packed_clients(path, config, folders.keys(folder))
     check_server(folder)
     reach.check_port(listen)
     return listen
@@ -386,7 +414,7 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
     if num_clients != have:
         raise ConfigError(
             f"--local {num_clients} must be the number of the split's clients, {have}: each is a process, and any of "
-            f"them may be asked; use --local {have} or --set split.num_clients={num_clients}"
+            f"them may be asked; use --local {have}{_resized(experiment, num_clients)}"
         )
     deployment = prepare(experiment, num_clients, out)
     server_folder = deployment / "server"

@@ -72,7 +72,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     pooled = next((m.label for m in experiment.methods if hook(m.algorithm, "pooled")), None)
     if pooled is not None:
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
-    setup = replace(run_setup.prepare(experiment), executor=EXECUTOR)
+    setup = replace(run_setup.prepare(at_server(experiment, config)), executor=EXECUTOR)
     registered = _registered(folder)
     number = packed_clients(path, config, registered) if registered else _num_clients(experiment, setup)
     if config.min_clients > number:
@@ -121,6 +121,14 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     if (run / "run.json").exists():
         return loop.resume(run, callback, backend=backend, allow_code=True)
     return loop.start(experiment, run, callback, command="unskew deploy", backend=backend)
+
+
+def at_server(experiment: Experiment, config: ServerConfig) -> Experiment:
+    """The experiment as the server reads its data: where all clients have their own, its images are all for testing."""
+    task = experiment.task
+    if not config.own_data or task.data.partition(":")[0] != "images":
+        return experiment
+    return replace(experiment, task=replace(task, data_options={**task.data_options, "testing": True}))
 
 
 def check_evaluated(experiment: Experiment) -> None:

@@ -51,6 +51,7 @@ class ServerConfig:
         max_ratio: Largest norm of a reply's model, in multiples of the median of the replies to the same request.
         max_examples: Largest number of training examples that a client may say it has.
         warn_share: Share of a cohort's examples above which the log and the report name the client that has them.
+        own_data: Every client has data of its own: the images of the experiment's own data are all for testing.
         num_clients: Number of clients that were packed, whether their keys are still in clients/ or not.  None, in
             folders of older versions, takes the highest number in clients/ for the last client's.
     """
@@ -62,6 +63,7 @@ class ServerConfig:
     max_ratio: Annotated[float, Gt(1.0)] = 100.0
     max_examples: Annotated[int, Ge(1)] = 10_000_000
     warn_share: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.5
+    own_data: bool = False
     num_clients: Annotated[int, Ge(1)] | None = None
 
 

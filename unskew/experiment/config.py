@@ -778,6 +778,12 @@ def parse_split(raw: Any, where: str = "") -> Split:
     Raises:
         ConfigError: If its name or one of its fields is not known, or a value is not allowed.
     """
+    if isinstance(raw, Mapping) and "num_clients" in raw and "name" not in raw:
+        raise ConfigError(
+            f"split.num_clients goes with split.name, one of {', '.join(SPLITS.names())}, and there is none"
+            f'{schema.in_file(where)}; add it (name = "iid"), or, where each client of a deployment has its own data, '
+            "leave the split out: --clients of unskew deploy pack says how many they are"
+        )
     split: Split = SPLITS.build(raw, "split", where, elsewhere={**_of_splits(), **_of_the_experiment()})
     return split
 
