@@ -76,6 +76,7 @@ def test_the_settings_are_those_that_the_runtime_reads(packed: Path) -> None:
         "min_clients": 2,
         "deadline_s": 600.0,
         "wait_s": 300.0,
+        "own_data": False,
         "max_norm": 1e6,
         "max_ratio": 100.0,
         "max_examples": 10_000_000,

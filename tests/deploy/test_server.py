@@ -412,7 +412,7 @@ def test_a_client_whose_images_cannot_be_the_experiments_is_told_by_its_own_chec
     x = np.random.default_rng(0).random((40, 8, 8))
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10)
     pack(tmp_path, small("split.num_clients=3"), data=[f"npz:{tmp_path / 'own.npz'}"] * 3)
-    with pytest.raises(DataError, match=r"the experiment's images \(digits\) are bytes, .*; give bytes, 0 to 255"):
+    with pytest.raises(DataError, match=r"the experiment's images \(digits\) are bytes, .*; give bytes: scale all"):
         open_client(tmp_path / "client-0")
 
 
