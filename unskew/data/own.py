@@ -46,7 +46,7 @@ from unskew.data.inputs import (
     shared_numbers,
 )
 from unskew.data.lengths import check_words, names_array
-from unskew.data.patients import coded, names_of_patients
+from unskew.data.patients import coded, names_of_patients, part_of
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_size, unagreed, unscaled
 from unskew.errors import DataError, DataWarning, did_you_mean
@@ -336,7 +336,7 @@ def _patients_at(rows: GivenExamples) -> dict[str, int]:
 def _check_patients(rows: GivenExamples, column: str, fraction: float) -> None:
     """Refuse a share of patients that is nobody."""
     most = max(_patients_at(rows).values(), default=0)
-    if not _part_of(most, fraction):
+    if not part_of(most, fraction):
         of, share = "" if rows.clients is None else " of one client", f"{100 * fraction:g} %"
         raise DataError(
             f"column {column!r} names at most {most} patients{of}, of whom {'a fifth' if fraction == 0.2 else share} "
@@ -351,7 +351,7 @@ def _untested(rows: GivenExamples, fraction: float, own_test: bool) -> list[str]
     """
 
     def tested(n: int) -> int:
-        return _part_of(n if own_test else n - _part_of(n, fraction), fraction)
+        return part_of(n if own_test else n - part_of(n, fraction), fraction)
 
     few = sorted(client for client, n in _patients_at(rows).items() if not tested(n))
     if not few or rows.clients is None:
@@ -359,10 +359,6 @@ def _untested(rows: GivenExamples, fraction: float, own_test: bool) -> list[str]
     enough = next(n for n in itertools.count(2) if tested(n))
     have = "has" if len(few) == 1 else "have"
     return [f"{some(few)} {have} fewer than {enough} patients, so nobody is tested there"]
-
-
-def _part_of(patients: int, fraction: float) -> int:
-    return min(int(fraction * patients + 0.5), patients - 1)
 
 
 def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told: bool) -> list[str]:

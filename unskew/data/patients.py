@@ -71,6 +71,11 @@ def most_frequent(patients: Ints, values: Ints) -> Ints:
     return chosen
 
 
+def part_of(patients: int, share: float) -> int:
+    """The number that a share of so many patients is: round(share * n), half up, and at least 1 is kept."""
+    return max(min(int(share * patients + 0.5), patients - 1), 0)
+
+
 def set_aside(patients: Ints, holders: Ints | None, labels: Ints, share: float, key: Key) -> Bools:
     """True for the rows of a share of each holder's patients, drawn evenly from those of each label.
 
@@ -97,7 +102,7 @@ def drawn(patients: Ints, shares: Sequence[float], rng: np.random.Generator) -> 
     order, left = rng.permutation(len(codes)), len(codes)
     masks = []
     for share in shares:
-        count = max(min(int(share * left + 0.5), left - 1), 0)
+        count = part_of(left, share)
         chosen, order, left = order[:count], order[count:], left - count
         masks.append(np.isin(of_row, chosen))
     return masks
