@@ -272,7 +272,7 @@ def test_clients_with_other_classes_or_another_model_are_named_and_the_others_go
 
     experiment, out = small("rounds=2", "split.num_clients=3"), tmp_path / "run"
     deployment = operate.prepare(experiment, 3, out, ServerConfig(1, 120.0, 300.0))
-    x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
+    x = np.random.default_rng(0).integers(0, 17, (40, 8, 8), np.uint8)  # bytes to 16, as the experiment's digits
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 7)
     with (deployment / "client-1" / "client.toml").open("a") as f:
         f.write(f'\ndata = "npz:{tmp_path / "own.npz"}"\n')
