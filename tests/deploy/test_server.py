@@ -397,7 +397,7 @@ def test_a_client_whose_images_cannot_be_the_experiments_is_told_by_its_own_chec
     x = np.random.default_rng(0).random((40, 8, 8))
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10)
     pack(tmp_path, small("split.num_clients=3"), data=[f"npz:{tmp_path / 'own.npz'}"] * 3)
-    with pytest.raises(DataError, match=r"the experiment's images \(digits\) are bytes, .*; give bytes, 0 to 255"):
+    with pytest.raises(DataError, match=r"the experiment's images \(digits\) are bytes, .*; give bytes: scale all by"):
         open_client(tmp_path / "client-0")
 
 
@@ -529,9 +529,21 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
     assert DeploymentState.open(path, "a").count(0) == 3  # whatever became of those rounds
     with pytest.raises(RunError, match="another experiment"):
         DeploymentState.open(path, "b")
+    assert DeploymentState.open(path, "portable", "a").config == "portable"  # as an older version wrote it
     path.write_text("{}")
     with pytest.raises(RunError, match="is damaged; restore it from a copy"):
         DeploymentState.open(path, "a")
+
+
+def test_server_and_clients_may_have_the_same_data_in_different_places(small: Small, tmp_path: Path) -> None:
+    x, y = load_digits().data.astype(np.float32), load_digits().target
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        np.savez(tmp_path / place / "own.npz", x_train=x, y_train=y)
+    grid = pack(tmp_path, small(f"task.data='npz:{tmp_path}/a/own.npz'", "rounds=1"), 2)
+    file = tmp_path / "client-1" / "experiment.toml"
+    file.write_text(file.read_text().replace("/a/own.npz", "/b/own.npz"))
+    assert (start(tmp_path, grid) / "summary.json").exists()
 
 
 def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:

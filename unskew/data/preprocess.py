@@ -587,8 +587,11 @@ def check_agreed_unseen(rules: Preprocess) -> None:
             f'task.preprocess with scale = "{rules.scale}" must have agreed numbers, in task.preprocess.columns: '
             f"{HOW_AGREED}"
         )
-    kinds = {name: "category" if of.kind == "category" or of.words else "number" for name, of in rules.columns.items()}
-    check_agreed(rules, Inputs("table", columns=tuple(Column(name, kind) for name, kind in kinds.items())))
+    columns = (
+        Column(name, "category" if of.kind == "category" or of.words else "number")
+        for name, of in rules.columns.items()
+    )
+    check_agreed(rules, Inputs("table", columns=tuple(columns)))
 
 
 # ---------------------------------------------------------------- without rules
