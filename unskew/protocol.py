@@ -760,6 +760,7 @@ class Hooks:
         expected_losses: `expected_losses(lost, cohort)`, in words, if more is lost than replies with this probability.
         counts_steps: True if it counts a client's steps from its setting `local`; a wrapper that makes clients take
             others then puts their number there.
+        weighting: "uniform" if no mean of it is weighted by numbers of examples.
         needs: What it needs of a task, of the words of `unskew.tasks.needs`.
         needs_domains: Name of the setting that needs data with domains; empty if none does.
         prior: Name of the diffusion prior that it uses.
@@ -782,6 +783,7 @@ class Hooks:
     planned: Any = None
     expected_losses: Any = None
     counts_steps: bool = False
+    weighting: str | None = None
     needs: tuple[str, ...] = ()
     needs_domains: str = ""
     prior: Any = None

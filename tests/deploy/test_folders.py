@@ -81,6 +81,7 @@ def test_the_settings_are_those_that_the_runtime_reads(packed: Path) -> None:
         "max_ratio": 100.0,
         "max_examples": 10_000_000,
         "warn_share": 0.5,
+        "own_data": False,
         "num_clients": 2,
     }
     assert tomllib.loads((packed / "client-1" / "client.toml").read_text()) == {
@@ -95,6 +96,7 @@ def test_the_settings_are_those_that_the_runtime_reads(packed: Path) -> None:
 def test_each_client_is_told_where_its_own_data_lie(experiment: Experiment, tmp_path: Path) -> None:
     config = ServerConfig(1, deadline_s=5.0, wait_s=7.0)
     folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, data=["npz:/a.npz", "folder:/b"], config=config)
+    assert tomllib.loads((tmp_path / "f" / "server" / "server.toml").read_text())["own_data"] is True
     declared = [tomllib.loads((tmp_path / "f" / f"client-{c}" / "client.toml").read_text())["data"] for c in (0, 1)]
     assert declared == ["npz:/a.npz", "folder:/b"]
     assert tomllib.loads((tmp_path / "f" / "server" / "server.toml").read_text())["min_clients"] == 1

@@ -5,7 +5,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.record.logs import rows
 from unskew.run import loop
 from unskew.run import setup as run_setup
+from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import read_json
 from unskew.run.models import load_model, predict
 
@@ -101,6 +102,13 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     assert load_model(run, "fedavg").unskew.client is None
     with pytest.raises(RunError, match="clients keep theirs to themselves, in their own folders"):
         load_model(run, "fedper", client=0)
+    with pytest.raises(RunError, match="there is no global model of fedper, seed 0, and clients keep theirs to themse"):
+        load_model(run, "fedper")
+    with pytest.raises(RunError, match=r"no model of client 1 of fedper, seed 0: this folder has that of client 0$"):
+        load_model(tmp_path / "client-0", "fedper", client=1)
+    for folder in (tmp_path, tmp_path / "server"):
+        with pytest.raises(RunError, match=f"has no models: .*; those of the deployment's server are in {run}$"):
+            load_model(folder, "fedper")
 
 
 @pytest.mark.parametrize("asked", ["global", "personal"])
@@ -222,6 +230,33 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
     (tmp_path / "server" / "server.toml").write_text(tomli_w.dumps(impatient))
     with pytest.raises(QuorumError, match="client 1 had other data when it was met first"):
         start(tmp_path, again(tmp_path, 3))
+
+
+@dataclass
+class Joins(NoCallback):
+    """Brings a site onto the network after round 1."""
+
+    grid: Loopback
+    handler: Callable[[Message], Message]
+
+    def progress(self, progress: Progress) -> None:
+        self.grid.handlers[102] = self.handler
+
+
+def test_a_site_whose_folder_was_packed_to_spare_joins_a_run_later(small: Small, tmp_path: Path) -> None:
+    digits = load_digits()
+    np.savez(tmp_path / "own.npz", x_train=digits.images.astype(np.uint8), y_train=digits.target)
+    own = f"npz:{tmp_path / 'own.npz'}"
+    grid = pack(tmp_path, small("rounds=3"), data=[own] * 3)
+    (tmp_path / "server" / "server.toml").write_text(tomli_w.dumps({"min_clients": 2, "wait_s": 12.0}))
+    (tmp_path / "server" / "nodes.json").write_text(json.dumps({str(c): str(100 + c) for c in range(3)}))
+    serve(FlowerTransport(grid), tmp_path / "server", Joins(grid, grid.handlers.pop(102)))
+    run = tmp_path / "server" / "run"
+    lost = [(r["round"], r["client"], r["reason"]) for r in rows(run / "failures.jsonl")]
+    assert lost == [(1, 2, "client lost: it is not connected")]
+    trained = [(r["round"], r["client"]) for r in rows(run / "work.jsonl")]
+    assert trained == [(1, 0), (1, 1), *((t, c) for t in (2, 3) for c in range(3))]
+    assert load_model(tmp_path / "client-2", "fedavg").unskew.client == 2
 
 
 def test_clients_that_lie_do_it_in_their_own_processes_as_in_a_simulation(small: Small, tmp_path: Path) -> None:
@@ -544,9 +579,21 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
     assert DeploymentState.open(path, "a").count(0) == 3  # whatever became of those rounds
     with pytest.raises(RunError, match="another experiment"):
         DeploymentState.open(path, "b")
+    assert DeploymentState.open(path, "portable", "a").config == "portable"  # as an older version wrote it
     path.write_text("{}")
     with pytest.raises(RunError, match="is damaged; restore it from a copy"):
         DeploymentState.open(path, "a")
+
+
+def test_server_and_clients_may_have_the_same_data_in_different_places(small: Small, tmp_path: Path) -> None:
+    x, y = load_digits().data.astype(np.float32), load_digits().target
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        np.savez(tmp_path / place / "own.npz", x_train=x, y_train=y)
+    grid = pack(tmp_path, small(f"task.data='npz:{tmp_path}/a/own.npz'", "rounds=1"), 2)
+    file = tmp_path / "client-1" / "experiment.toml"
+    file.write_text(file.read_text().replace("/a/own.npz", "/b/own.npz"))
+    assert (start(tmp_path, grid) / "summary.json").exists()
 
 
 def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:

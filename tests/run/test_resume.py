@@ -14,15 +14,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from unskew import wire
 from unskew.errors import MemoryShortage, RunError
-from unskew.experiment.config import Experiment, load, to_toml
+from unskew.experiment.config import Experiment, load, parse, to_toml
 from unskew.local.trainer import LocalTrainer
 from unskew.run import checkpoint, loop, models, more_seeds
 from unskew.run import setup as run_setup
@@ -534,6 +536,35 @@ def test_a_changed_configuration_is_refused(stopped: Path) -> None:
     config_file.write_text(config_file.read_text().replace("lr = 0.1", "lr = 0.2"))
     with pytest.raises(RunError, match=r"config\.toml was changed since the run began"):
         loop.resume(stopped)
+
+
+def test_a_run_whose_data_have_moved_goes_on_where_they_lie_now_and_with_no_others(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).random((60, 4), np.float32), np.arange(60) % 2
+    np.savez(tmp_path / "here.npz", x_train=x, y_train=y)
+    raw = {
+        "rounds": 4,
+        "task": {"data": f"npz:{tmp_path / 'here.npz'}", "model": "logistic"},
+        "split": {"name": "iid", "num_clients": 2},
+        "method": {"name": "fedavg"},
+        "runtime": {"executor": "sequential"},
+    }
+    whole = loop.start(parse(raw), tmp_path / "whole").summary["fingerprint"]
+    run = tmp_path / "run"
+    for after in (1, 2):  # moved twice: what was written after the first move counts as the same run's
+        begin = partial(loop.start, parse(raw), run) if after == 1 else partial(loop.resume, run)
+        with pytest.raises(Interrupted):
+            begin(Presses(1))
+        text, place = (run / "config.toml").read_text(), "here" if after == 1 else "1"
+        (run / "config.toml").write_text(text.replace(f"{place}.npz", f"{after}.npz"))
+        (tmp_path / f"{place}.npz").rename(tmp_path / f"{after}.npz")
+    np.savez(tmp_path / "other.npz", x_train=x + 1, y_train=y)
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace("2.npz", "other.npz"))
+    with pytest.raises(RunError, match="data or split are not those the run began with"):
+        loop.resume(run)
+    (run / "config.toml").write_text(text)
+    assert loop.resume(run).summary["fingerprint"] == whole
+    assert loop.resume(run).summary["fingerprint"] == whole  # now from its summary
 
 
 def test_a_run_from_before_a_setting_was_there_goes_on(stopped: Path, unstopped: dict[str, Any]) -> None:

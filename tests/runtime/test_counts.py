@@ -15,16 +15,19 @@ from flwr.app import Message
 
 from unskew import wire
 from unskew.algorithms import resolve
-from unskew.algorithms.fedavg import ModelReply
+from unskew.algorithms.fedavg import FedAvg, ModelReply
 from unskew.algorithms.feddif import Tally
 from unskew.algorithms.feddistill import ClassOutputs
 from unskew.algorithms.fedproto import Prototypes
+from unskew.algorithms.independent import Independent
 from unskew.errors import WireError
 from unskew.runtime.counts import check_count, counts_in
 from unskew.runtime.flower import FlowerTransport, pack, unpack
 from unskew.runtime.membership import Membership
 from unskew.runtime.message import REPLIES, ClientInfo, read, write
 from unskew.runtime.network import Limits
+from unskew.wrappers.base import wrap
+from unskew.wrappers.robust import Median, NormBound
 
 SIZES = (9, 4, 12, 6, 2, 7)
 
@@ -153,6 +156,27 @@ def test_a_client_with_most_of_its_cohort_s_examples_is_named(tmp_path: Path) ->
         "client 4 says it has 10000 examples, more than 50% of its cohort's, and so decides means"
     )
     assert there.runtime.drain_warnings() == ()
+
+
+@pytest.mark.parametrize(
+    ("case", "method", "warned"),
+    [
+        ("fedavg", FedAvg(), 1),
+        ("fedavg", FedAvg(weighting="uniform"), 0),
+        ("fedavg", wrap(FedAvg(), Median()), 0),
+        ("fedavg", wrap(FedAvg(), NormBound()), 1),
+        ("independent", Independent(), 0),
+    ],
+    ids=["by examples", "uniform", "median", "bounded", "nothing sent"],
+)
+def test_where_nothing_is_weighted_by_examples_nobody_is_named_for_having_most(
+    case: str, method: Any, warned: int, tmp_path: Path
+) -> None:
+    """With a bound of a hundredth whoever has most is named where it decides something."""
+    limits = Limits(5.0, warn_share=0.01)
+    there = loopback.Deployed(case, "perceptron", tmp_path, clients_per_round=6, limits=limits, algorithm=method)
+    there.runtime.round(there.runtime.start(), 1)
+    assert len(there.runtime.drain_warnings()) == warned
 
 
 def test_honest_clients_give_no_occasion_for_a_warning(tmp_path: Path) -> None:

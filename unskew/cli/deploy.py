@@ -63,8 +63,9 @@ deploy = typer.Typer(
     no_args_is_help=True,
     help="""Run an experiment over a real network, with TLS and a key for each client (Flower).
 
-    [dim]unskew deploy my.toml --local 3[/]                 everything on this machine
-    [dim]unskew deploy pack my.toml --host fed.example.org[/]   folders for a server and its clients
+    [dim]unskew deploy my.toml --local 3[/]    a trial: everything on this machine, which has all data
+    [dim]unskew deploy pack my.toml --host fed.example.org --clients 3 --own-data --out federation[/]
+                                      folders for a server and for clients with data of their own
     """,
 )
 
@@ -169,14 +170,17 @@ def _show(summary: dict[str, Any], checks: "list[Parity]") -> None:
 def pack(
     context: typer.Context,
     experiment: Annotated[str | None, typer.Argument()] = None,
-    host: Annotated[str, typer.Option(help="Name or address under which clients reach the server.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Name or address under which clients reach the server; by default on this machine only.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The server's one port.")] = 8443,
     listen: Annotated[str, typer.Option(help="Address the server listens at; 127.0.0.1 behind a proxy.")] = "0.0.0.0",
     names: Annotated[
         list[str] | None, typer.Option("--name", help="Another name of the server for its certificate; may repeat.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(min=1, help="How many take part; by default as many as the split has.")
+        int | None,
+        typer.Option(min=1, help="How many take part, with --own-data; else as many as --data or the split has."),
     ] = None,
     data: Annotated[
         list[str] | None, typer.Option(help="A client's own data (csv:PATH, npz:PATH, ...); once for each, in order.")
@@ -198,8 +202,12 @@ def pack(
     EXPERIMENT is a TOML file or a built-in name.  Each folder goes to one
     machine, over a channel that keeps it secret; its README says the rest.
 
-    [dim]unskew deploy pack my.toml --host fed.example.org --clients 2[/]
-    [dim]unskew deploy pack --renew federation-my[/]
+    Clients bring data of their own with [bold]--own-data[/] or [bold]--data[/]; without either each takes
+    its part of the experiment's own data, a dry run.
+
+    [dim]unskew deploy pack my.toml --host fed.example.org --clients 3 --own-data --out federation[/]
+    [dim]unskew deploy pack my.toml --host fed.example.org --out trial[/]
+    [dim]unskew deploy pack --renew federation[/]
     """
     from unskew.deploy import versions
 
@@ -280,9 +288,11 @@ def server(
 ) -> None:
     """Run the server of a packed federation until its run is done; given again it continues the run.
 
-    FOLDER is the server's, as [bold]unskew deploy pack[/] made it.
+    FOLDER is the server's, as [bold]unskew deploy pack[/] made it.  The run begins when all
+    clients have appeared, or min_clients of server.toml; results are in FOLDER/run.
 
-    [dim]unskew deploy server federation-my/server[/]
+    [dim]unskew deploy server federation/server --check[/]
+    [dim]unskew deploy server federation/server[/]
     """
     from unskew.deploy import versions
 
@@ -322,7 +332,8 @@ def client(
     for the server, and restarts what ends.  Code that the coordinator's experiment
     names is imported with [bold]--allow-code[/] only.
 
-    [dim]unskew deploy client federation-my/client-0 --check[/]
+    [dim]unskew deploy client client-0 --check[/]
+    [dim]unskew deploy client client-0[/]
     """
     from unskew.deploy import versions
 

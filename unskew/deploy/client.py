@@ -88,7 +88,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         client=config.client,
         num_clients=config.num_clients,
         library=__version__,
-        config=fingerprint(experiment),
+        config=fingerprint(experiment, portable=True),
         classes=setup.dataset.outputs,
         layout=layout_hash(setup.task.init(Key(0))),
         data=data,

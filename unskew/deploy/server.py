@@ -80,13 +80,19 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     expected = Expected(
         number,
         __version__,
-        fingerprint(experiment),
+        fingerprint(experiment, portable=True),
         setup.dataset.outputs,
         layout_hash(setup.task.init(Key(0))),
         columns_hash(setup.dataset.inputs.columns),
         images_told(setup.dataset.inputs),
     )
-    deployment = DeploymentState.open(folder / "deployment.json", fingerprint(experiment))
+    # Clients keep privacy budgets under the fingerprint: under another they would spend what is spent once more.
+    spends = any(hook(m.algorithm, "spending") is not None for m in experiment.methods)
+    deployment = DeploymentState.open(
+        folder / "deployment.json",
+        fingerprint(experiment, portable=True),
+        "" if spends else fingerprint(experiment),
+    )
     nodes = {node: client for client, node in registered.items()} if registered else None
 
     def keep(client: ClientId, reason: str) -> None:
@@ -207,8 +213,13 @@ class DeploymentState:
         self.starts, self.clients, self.begun = starts, clients, begun
 
     @classmethod
-    def open(cls, path: Path, config: str) -> "DeploymentState":
+    def open(cls, path: Path, config: str, before: str = "") -> "DeploymentState":
         """Read the state of a deployment for one more server process.
+
+        Args:
+            path: deployment.json.
+            config: Fingerprint of the experiment, wherever its data lie.
+            before: The fingerprint with their path, as older versions wrote it, which is accepted, too.
 
         Raises:
             RunError: If it cannot be read, or belongs to another experiment.
@@ -226,6 +237,8 @@ class DeploymentState:
             raise RunError(
                 f"{path} is damaged; restore it from a copy, clients' memory is tied to its contents"
             ) from None
+        if deployment.config == before:
+            deployment.config = config
         if deployment.config != config:
             raise RunError(f"{path} belongs to a run of another experiment; make a new folder with unskew deploy pack")
         return deployment

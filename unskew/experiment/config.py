@@ -35,7 +35,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 from unskew import algorithms, models, schema, tasks
 from unskew.algorithms import presets
 from unskew.data.preprocess import Preprocess
-from unskew.data.sources import DATA, brings_clients
+from unskew.data.sources import DATA, FILES, brings_clients
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
 from unskew.data.split import TABLE as OUR_SPLITS
 from unskew.errors import ConfigError
@@ -825,23 +825,32 @@ def to_toml(experiment: Experiment) -> str:
     return tomli_w.dumps(resolved(experiment))
 
 
-def fingerprint(experiment: Experiment) -> str:
-    """SHA-256 of the resolved experiment, without its name and the settings that do not change the numbers."""
-    return _fingerprint(resolved(experiment))
+def fingerprint(experiment: Experiment, portable: bool = False) -> str:
+    """SHA-256 of the resolved experiment, without its name and the settings that do not change the numbers.
+
+    Args:
+        experiment: The experiment.
+        portable: Leave out the path in `task.data`, too, which differs between machines: for where the data themselves
+            are compared, or are known to be others.
+    """
+    return _fingerprint(resolved(experiment), portable)
 
 
-def written_fingerprint(path: Path) -> str:
+def written_fingerprint(path: Path, portable: bool = False) -> str:
     """The fingerprint of the experiment that `to_toml` wrote to a file; nothing that it names is imported.
 
     Raises:
         ConfigError: If the file is missing or is not TOML.
     """
-    return _fingerprint(read_toml(path))
+    return _fingerprint(read_toml(path), portable)
 
 
-def _fingerprint(table: Mapping[str, Any]) -> str:
+def _fingerprint(table: Mapping[str, Any], portable: bool) -> str:
     ignored = {"": ("name", "track", "track_options"), "runtime": ("checkpoint_every", "codec"), "task": ("data_dir",)}
     kept = {key: _without(value, ignored.get(key, ())) for key, value in _without(table, ignored[""]).items()}
+    task = kept.get("task")
+    if portable and isinstance(task, Mapping) and (kind := str(task.get("data")).partition(":")[0]) in FILES:
+        kept["task"] = {**task, "data": f"{kind}:"}
     if "methods" in kept:  # settings that are younger than some runs count from where they say something
         kept["methods"] = [
             {key: _without(value, ("precision",)) if _in_float32(key, value) else value for key, value in m.items()}

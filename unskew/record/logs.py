@@ -230,6 +230,7 @@ class RunCard(TypedDict):
     unskew: str
     environment: dict[str, Any]
     config_sha256: str
+    portable_sha256: NotRequired[str]
     parameters: NotRequired[Count]
     baseline: NotRequired[str]
     measures: NotRequired[Annotated[list[MeasureCard], MinLen(1)]]

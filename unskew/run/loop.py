@@ -177,11 +177,11 @@ def resume(
     refuse_links(folder)
     with locked(folder):
         if (folder / "summary.json").exists():
-            require_same_settings(folder, written_fingerprint(folder / "config.toml"))  # imports nothing it names
+            config = folder / "config.toml"  # of which nothing that it names is imported
+            require_same_settings(folder, written_fingerprint(config), written_fingerprint(config, portable=True))
             return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml", allow_code=allow_code)
-        config_sha256 = fingerprint(experiment)
-        require_same_settings(folder, config_sha256)
+        config_sha256 = require_same_settings(folder, fingerprint(experiment), fingerprint(experiment, portable=True))
         saved = checkpoint.latest(folder)
         if saved is not None and saved.position.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
@@ -199,14 +199,26 @@ def resume(
             return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
 
 
-def require_same_settings(folder: Path, config_sha256: str) -> None:
-    """Refuse to go on with other settings than a run began with: these have the fingerprint `config_sha256`.
+def require_same_settings(folder: Path, config_sha256: str, portable_sha256: str) -> str:
+    """Refuse to go on with other settings than a run began with.
+
+    The data may lie elsewhere by now; whether they are the same is seen when they are read (`require_same_data`).
+
+    Args:
+        folder: The run's folder.
+        config_sha256: Fingerprint of the settings now.
+        portable_sha256: The same without the path of the data.
+
+    Returns:
+        The fingerprint that the run began with.
 
     Raises:
         RunError: If they differ.
     """
-    if config_sha256 != read_json(folder / "run.json").get("config_sha256"):
+    card = read_json(folder / "run.json")
+    if config_sha256 != card.get("config_sha256") and portable_sha256 != card.get("portable_sha256"):
         raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
+    return str(card.get("config_sha256"))
 
 
 def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> None:
@@ -296,6 +308,7 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         "unskew": __version__,
         "environment": run_setup.environment(experiment, setup),
         "config_sha256": fingerprint(experiment),
+        "portable_sha256": fingerprint(experiment, portable=True),
         "parameters": setup.parameters,
         "baseline": experiment.baseline or "",
         "measures": [measure.card() for measure in setup.task.measures],
@@ -356,7 +369,7 @@ class _Run:
         self.before_s = position.seconds if position else 0.0
         self.begun = time.monotonic()
         self.rounds_before = self.first * experiment.rounds + (position.round if position else 0)
-        self.config_sha256 = fingerprint(experiment)
+        self.config_sha256 = str(read_json(folder / "run.json")["config_sha256"])
         self.environment = run_setup.environment(experiment, setup)
         self.documents = document_hashes(folder)
         self.stop = threading.Event()

@@ -440,7 +440,9 @@ def cells(folder: Path) -> list[tuple[str, int]]:
     parts = (p.name.removesuffix(".json").rpartition("-seed") for p in files)
     named = sorted((unquote(label), int(seed)) for label, _, seed in parts if seed.isdecimal())
     if not named:
-        raise RunError(f"{folder} has no models: they are written when a method is done with a seed")
+        inside = next((p for p in (folder / "run", folder / "server" / "run") if (p / "models").is_dir()), None)
+        where = f"; those of the deployment's server are in {inside}" if inside is not None else ""
+        raise RunError(f"{folder} has no models: they are written when a method is done with a seed{where}")
     return named
 
 
@@ -513,6 +515,8 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
         users = list(itertools.islice(itertools.chain.from_iterable(several), 2))
         if len(users) == 1:  # a deployed client's folder
             return users[0]
+        if not cell.models:
+            raise RunError(f"there is no global model {where}, and {KEPT}")
         raise RunError(f"there is no global model {where}: say whose, as in client=0")
     names, written = cell.client_names or (), str(client)
     if written in names:
@@ -529,11 +533,17 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
     return int(written)
 
 
+KEPT = "clients keep theirs to themselves, in their own folders: give one of these, as in client-0, and no client"
+
+
 def _own_of(cell: CellCard, client: ClientId) -> dict[str, str]:
     for model in cell.models:
         if model.clients == "all" or client in model.clients:
             return model.own
-    why = "clients keep theirs to themselves, in their own folders" if not cell.models else "it has none"
+    have = list(
+        itertools.islice(itertools.chain.from_iterable(m.clients for m in cell.models if m.clients != "all"), 2)
+    )
+    why = KEPT if not cell.models else f"this folder has that of client {have[0]}" if len(have) == 1 else "it has none"
     raise RunError(f"there is no model of client {client} of {cell.method}, seed {cell.seed}: {why}")
 
 

@@ -174,6 +174,7 @@ class RemoteClients:
         self.rounds_begun = 0
         self._begun: tuple[tuple[int, int], ...] = ()
         self.seed_index = seed_index
+        self.weighs_examples = hook(algorithm, "weighting") != "uniform"
         self._counts: dict[ClientId, int] = {}
         self._scored: dict[tuple[ClientId, str], int] = {}
         self._warnings: list[str] = []
@@ -264,7 +265,9 @@ class RemoteClients:
             self._counts[client] = n
 
     def warn_of_share(self, cohort: Iterable[ClientId]) -> None:
-        """Warn of a client that says it has most of its cohort's examples."""
+        """Warn of a client that says it has most of its cohort's examples, if the method weights clients by these."""
+        if not self.weighs_examples:
+            return
         warning = heavy_share({c: self._counts[c] for c in cohort if c in self._counts}, self.limits.warn_share)
         if warning is not None:
             self._warnings.append(warning)
@@ -328,6 +331,7 @@ class _RemoteRound:
         self.clients, self.t = clients, t
         self.context = clients.context(t, t)
         self.sketched: dict[str, Any] = {}
+        self.counted: set[ClientId] = set()  # clients in whose replies there were numbers of examples
         self.norms: list[dict[ClientId, dict[str, float]]] = []  # of the replies to each request, and of fetched values
         self.scale = _norm(clients.model.initial)  # norm of the largest model sent so far
 
@@ -399,7 +403,10 @@ class _RemoteRound:
                     )
             if clients.validate_reply is not None:
                 clients.validate_reply(exchange.step, reply, clients.model.initial, clients.model.layout)
-            clients.check_examples(client, [*counts_in(reply), *([head.n] if head.n else [])])
+            counts = list(counts_in(reply))
+            clients.check_examples(client, [*counts, *([head.n] if head.n else [])])
+            if counts:
+                self.counted.add(client)
             if len(head.losses) > MOST_LOSSES:
                 raise WireError(
                     f"it reports {len(head.losses)} training losses of a step, expected at most {MOST_LOSSES}"
@@ -423,7 +430,7 @@ class _RemoteRound:
         self.scale = max([self.scale, *table_norms(message).values()])
         heavy = heavy_ones(norms, self.clients.limits.max_ratio, self.scale)
         self.norms.append({c: of_client for c, of_client in norms.items() if c not in heavy})
-        self.clients.warn_of_share([c for c in came if c not in odd and c not in heavy])
+        self.clients.warn_of_share([c for c in came if c in self.counted and c not in odd and c not in heavy])
         return odd | heavy
 
     def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:

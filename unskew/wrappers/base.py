@@ -132,6 +132,11 @@ class Wrapper:
         """True if clients' uploads have differentially private noise."""
         return bool(hook(method, "has_dp_noise"))
 
+    def weighting(self, method: Any) -> str | None:
+        """Return "uniform" if no mean is weighted by clients' numbers of examples."""
+        weighting: str | None = hook(method, "weighting")
+        return weighting
+
     def covers_examples(self, method: Any) -> bool:
         """True if there is noise that covers single examples of a client."""
         return bool(hook(method, "covers_examples"))
@@ -196,6 +201,11 @@ class Wrapped:
     def has_dp_noise(self) -> bool:
         """True if clients' uploads have differentially private noise."""
         return self.by.has_dp_noise(self.of)
+
+    @property
+    def weighting(self) -> str | None:
+        """The word "uniform" if no mean is weighted by clients' numbers of examples."""
+        return self.by.weighting(self.of)
 
     @property
     def covers_examples(self) -> bool:

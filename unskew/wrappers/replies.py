@@ -205,6 +205,10 @@ class Centre(ReplyWrapper):
     The method's own mean is then that centre, whatever its weights; its own sum is that many times the centre.
     """
 
+    def weighting(self, method: Any) -> str:
+        """Return "uniform": whatever the weights, a mean of equal values is that value."""
+        return "uniform"
+
     @abstractmethod
     def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
         """Compute the centre of updates.
