@@ -92,17 +92,19 @@ def simulate(
     Args:
         methods: A method, several, or {label: method}; a string is a name from the table.  The run of a
             method that holds functions or classes of your own cannot be resumed: no file can describe them.
-        data: Arrays or tensors (x, y); {client: (x, y)}; a pandas or Polars DataFrame, or a Hugging Face dataset, with
-            `target` and, if it has one, `client`; the path of such a table, .csv or .parquet; a torch Dataset of
-            (input, label) pairs; what `unskew.load` returns; or a name.  Labels may be words.  By default what `task`
-            names, else digits.  With `out`, the run's folder keeps data that are given as values, to be resumed with.
+        data: Arrays or tensors (x, y), or (x, y, patients); {client: either}; a pandas or Polars DataFrame, or a
+            Hugging Face dataset, with `target` and, if it has one, `client`; the path of such a table, .csv or
+            .parquet; a torch Dataset of (input, label) pairs; what `unskew.load` returns; or a name.  Labels may be
+            words.  By default what `task` names, else digits.  With `out`, the run's folder keeps data that are given
+            as values, to be resumed with.
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
             with (input_shape, num_classes) or nothing; or a name; by default what `task` names, else that of the kind
             of task.  The run of a module, or of a function that no other program can import, cannot be resumed.
         target, client: Columns of a table: the labels, and the client that holds the row.  A target of several columns
             names them all, as in target=["days", "died"].
         patient: Column of a table that says who is in the row, where somebody has several.  All rows of one are in
-            training, in validation or in a test part, and at one client; shares are then shares of patients.
+            training, in validation or in a test part, and at one client; shares are then shares of patients.  Arrays
+            have them as (x, y, patients).
         test: The global test set, in any form of `data`.  Of a table, also the column that says which rows are test
             rows, or the share of each client's rows: these are the clients' own test rows and together the global set.
         preprocess: How a table's columns are prepared: gaps filled, numbers scaled, words as 0/1 columns, all with

@@ -1,6 +1,7 @@
 """A first look at data: numbers with a known answer, and sentences that name site and column."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,45 @@ def test_other_forms_are_looked_at_too(tmp_path: Path) -> None:
         us.describe(str(tmp_path / "h.csv"), client="sit")
     with pytest.raises(ConfigError, match="target, client, patient and test name columns"):
         us.describe("heart", target="y")
+
+
+def test_patients_are_counted_at_each_site_and_named_where_they_are_in_both_parts(tmp_path: Path) -> None:
+    """Eight rows a patient: numbers 0 to 18 in Basel's 150 rows, 18 to 24 in Bern's 50, and the two 18s are two."""
+    frame = table(who=[i // 8 for i in range(N)], part=[int(i == 0) for i in range(N)])
+    look = seen(frame, patient="who", test="part")
+    assert (look.patients, [site.patients for site in look.sites]) == (26, [19, 7])
+    assert "who" not in {column.name for column in look.columns}
+    (said,) = (note for note in look.notes if "patient" in note)
+    assert said == (
+        "1 patient has rows for training and for testing (row 1 and row 0): put all of a patient into one part"
+    )
+    frame = frame.drop("part")
+    assert not any("patient" in note for note in seen(frame, patient="who").notes)
+    frame.write_csv(tmp_path / "h.csv")
+    columns = ("--target", "sick", "--client", "site", "--patient", "who")
+    printed = CliRunner().invoke(app, ["data", str(tmp_path / "h.csv"), *columns], catch_exceptions=False).stdout
+    assert "200 rows of 26 patients, " in " ".join(printed.split())
+    assert re.search("Basel +│? *19 ", printed)
+
+
+def test_sites_whose_patients_have_many_rows_differ_as_much_by_chance() -> None:
+    """Of 20 patients with ten rows of one class each, 20 rows say as much as 200: sites are alike, and look uneven."""
+    sick = ["yes" if i % 3 else "no" for i in range(20) for _ in range(10)]
+    frame = table(who=[i for i in range(20) for _ in range(10)], sick=sick, age=[float(i // 10) for i in range(N)])
+    frame = frame.with_columns(site=polars.Series([f"{i // 40}" for i in range(N)]))
+    by_row, by_patient = (seen(frame, patient=who) for who in (None, "who"))
+    assert number(by_row, "labels").value == number(by_patient, "labels").value >= 2 * number(by_row, "labels").chance
+    assert "no more than chance" in number(by_patient, "labels").meaning
+    assert number(by_patient, "columns").chance == pytest.approx(4 / 19)
+
+
+def test_patients_beside_arrays_are_counted() -> None:
+    """Basel's 7, 8 and 9 and Bern's 7; of 30 people with two images each six are set aside, and counted."""
+    sites = {"Basel": (np.eye(6), [0, 1] * 3, [7, 7, 7, 8, 8, 9]), "Bern": (np.eye(6), [0, 1] * 3, [7] * 6)}
+    look = us.describe(sites)
+    assert (look.patients, [site.patients for site in look.sites]) == (4, [3, 1])
+    assert us.describe({site: arrays[:2] for site, arrays in sites.items()}).patients is None
+    assert us.describe((np.eye(60), [0, 1] * 30, list(range(30)) * 2)).patients == 30
 
 
 # ---------------------------------------------------------------- the command

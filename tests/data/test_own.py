@@ -264,8 +264,8 @@ class Sizes(TorchDataset[Any]):
 COLUMNS = {"target": "kind", "client": "town"}
 FRAME = pandas.DataFrame(TABLE)
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "one array": (X, {}, r"data must be \(x, y\), .* got one array of shape \(60, 4\)"),
-    "three arrays": ((X, Y, Y), {}, "got a tuple of 3"),
+    "one array": (X, {}, r"data must be \(x, y\) or .* got one array of shape \(60, 4\)"),
+    "four arrays": ((X, Y, Y, Y), {}, "got a tuple of 4"),
     "a number": (3, {}, "got a int"),
     "lengths": ((X, Y[:9]), {}, "x has 60 examples, y has 9 labels"),
     "one-hot": ((X, np.eye(3)[Y]), {}, r"one label per example, got shape \(60, 3\)"),
@@ -274,7 +274,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "words as inputs": ((X.astype(str), Y), {}, "x of data must hold numbers"),
     "ragged inputs": (([[1], [1, 2]], [0, 1]), {}, "x of data is not an array of numbers"),
     "no clients": ({}, {}, "has no client"),
-    "a client that is no pair": ({"a": X}, {}, r"client a must be a pair \(x, y\)"),
+    "a client that is no pair": ({"a": X}, {}, r"client a must be \(x, y\), or \(x, y, patients\), got one array"),
     "clients of two shapes": ({"a": (X, Y), "b": (X[:, :2], Y)}, {}, r"client b have shape \(2,\), those of client a"),
     "clients of one name": ({1: (X, Y), "1": (X, Y)}, {}, "clients 1 and '1' have one name when written out"),
     "numbers and words": (

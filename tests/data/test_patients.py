@@ -161,6 +161,55 @@ def test_test_rows_of_another_file_are_of_others(tmp_path: Path) -> None:
             own.dataset(train, **COLUMNS, test=test.drop(column))
 
 
+def triples(people: int = 10) -> dict[str, tuple[Any, ...]]:
+    """The visits of each site as (x, y, patients)."""
+    sites = visits(people).partition_by("site", maintain_order=True)
+    return {s["site"][0]: (s.select("x").to_numpy(), s["sick"].to_list(), s["who"].to_list()) for s in sites}
+
+
+def test_patients_may_stand_beside_arrays() -> None:
+    """The same people are set aside as from the table with the same rows in the same order."""
+    table = visits().sort("site", maintain_order=True)
+    bern = table.filter(polars.col("site") == "Bern").drop("site")
+    of_sites = own.dataset(triples()), own.dataset(table, **COLUMNS)
+    of_one = own.dataset(triples()["Bern"]), own.dataset(bern, target="sick", patient="who")
+    for data, same in (of_sites, of_one):
+        for key in ("x_train", "x_test", "y_test", "patients", "test_patients"):
+            assert torch.equal(getattr(data, key), getattr(same, key))
+    x, y, who = triples()["Basel"]
+    for as_given in (np.array(who), torch.tensor(who), polars.Series(who).cast(polars.String)):
+        assert torch.equal(own.dataset((x, y, as_given)).patients, own.dataset((x, y, who)).patients)
+
+
+def test_test_arrays_are_of_others_and_say_who_they_are() -> None:
+    x, y, who = triples()["Bern"]
+    assert len(own.dataset((x[9:], y[9:], who[9:]), test=(x[:9], y[:9], who[:9])).y_test) == 9
+    with pytest.raises(DataError, match=r"^the third array: patient 2 is for training in row 0 and for testing in row"):
+        own.dataset((x[8:], y[8:], who[8:]), test=(x[:8], y[:8], who[:8]))
+    with pytest.raises(DataError, match="the test rows have no patients, so it is not known who is in them; add them"):
+        own.dataset((x[9:], y[9:], who[9:]), test=(x[:9], y[:9]))
+    with pytest.raises(DataError, match="the test rows have no clients, so it is not known who is in them; add them"):
+        own.dataset(triples(), test=(x[:9], y[:9], who[:9]))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda x, y, who: (x, y, who[1:]), r"^the third array of data must name one patient for each of 30 examples"),
+        (lambda x, y, who: (x, y, None), r"^the third array of data must name one patient for each of 30 examples"),
+        (lambda x, y, who: (x, y, [*who[1:], None]), r"^the third array of data names no patient in row 29; fill it"),
+        (lambda x, y, who: (x, y, [0.5, *who[1:]]), r"by words or whole numbers, got 0\.5 in row 0; correct it"),
+        (lambda x, y, who: (x, y, who, who), r"^data must be \(x, y\) or \(x, y, patients\), .*; got a tuple of 4"),
+        (lambda x, y, who: (x[:6], y[:6], who[:6]), r"^the third array names at most 2 patients, of whom a fifth"),
+        (lambda x, y, who: {"A": (x, y, who), "B": (x, y)}, "client A names its patients and client B does not; name"),
+        (lambda x, y, who: {"A": (x, y), "B": (x, y, who)}, "client B names its patients and client A does not; name"),
+    ],
+)
+def test_bad_patients_of_arrays_are_refused(change: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        own.dataset(change(*triples()["Bern"]))
+
+
 def test_a_site_with_few_patients_is_named_and_none_with_enough_is_refused() -> None:
     few = visits().filter((polars.col("site") == "Basel") | (polars.col("who") < 3))
     with pytest.warns(DataWarning, match="Bern has fewer than 4 patients, so nobody is tested there"):

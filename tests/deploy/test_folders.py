@@ -81,7 +81,6 @@ def test_the_settings_are_those_that_the_runtime_reads(packed: Path) -> None:
         "max_ratio": 100.0,
         "max_examples": 10_000_000,
         "warn_share": 0.5,
-        "own_data": False,
         "num_clients": 2,
     }
     assert tomllib.loads((packed / "client-1" / "client.toml").read_text()) == {

@@ -26,7 +26,7 @@ def data(
     sources: Annotated[list[str], typer.Argument(metavar="FILE|NAME")],
     target: Annotated[str | None, typer.Option(help="Column of what is to be predicted.")] = None,
     client: Annotated[str | None, typer.Option(help="Column of the sites.")] = None,
-    patient: Annotated[str | None, typer.Option(help="Column of who is in the row, which is not looked at.")] = None,
+    patient: Annotated[str | None, typer.Option(help="Column of who is in the row; patients are counted.")] = None,
     test: Annotated[str | None, typer.Option(help="Column that says which are test rows, or a file of them.")] = None,
     separator: Annotated[
         str | None, typer.Option(help="Between columns of a CSV file; default as its first line.")

@@ -35,7 +35,7 @@ def describe(
     Args:
         data: A DataFrame, the path of a table, {client: (x, y)}, (x, y), what `unskew.load` returns, or a name.
         target, client: Columns of a table; both may be left out.
-        patient: Column of a table that says who is in the row, and is not looked at.
+        patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
         test: Column that says which rows are test rows, or a table of them.
         separator, thousands, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
         leave_out: Columns that are not looked at.
@@ -95,17 +95,16 @@ def _of_frame(frame: Any, name: str, target: str | None, client: str | None, pat
     for setting, column in (("target", target), ("client", client), ("patient", patient)):
         if column is not None:
             own.check_column(frame.columns, column, setting)
-    if patient is not None:
-        frame = frame[[column for column in frame.columns if column != patient]]
     if isinstance(test, str):
         is_test = own.truths(own.column_of(frame, test, "test"), test)
         left = [c for c in frame.columns if c != test]
-        return of_frame(frame[left], name, target, client, is_test)
+        return of_frame(frame[left], name, target, client, is_test, patient)
     if test is None or not hasattr(test, "columns"):
-        return of_frame(frame, name, target, client)
+        return of_frame(frame, name, target, client, patient=patient)
     shared = [column for column in frame.columns if column in test.columns]
     joined = {c: [*own.column_of(frame, c, "column"), *own.column_of(test, c, "test")] for c in shared}
-    return of_frame(_Columns(joined), name, target, client, np.arange(len(joined[shared[0]])) >= len(frame))
+    is_test = np.arange(len(joined[shared[0]])) >= len(frame)
+    return of_frame(_Columns(joined), name, target, client, is_test, patient if patient in shared else None)
 
 
 class _Columns(dict[str, list[Any]]):

@@ -106,7 +106,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             _target(words[options.target]),
             clients,
             names,
-            None if patient is None else names_of_patients(words[patient], patient),
+            None if patient is None else names_of_patients(words[patient], f"column {patient!r}"),
             columns=(options.image,),
             files=[shown(str(file.relative_to(root))) for file in files],
         )

@@ -32,6 +32,7 @@ from unskew.data.inputs import (
     label_variants,
     shared_numbers,
 )
+from unskew.data.patients import coded, names_of_patients
 from unskew.data.places import place
 from unskew.data.preprocess import LARGE, LARGEST, no_numbers, spelt
 from unskew.errors import DataError
@@ -61,6 +62,7 @@ class Rows:
         images: True if `columns` were taken from images.
         common_test: The test rows are nobody's own; each client keeps rows of its own for testing.
         keys: A hash of each row's inputs, (N,).
+        patients: Number of who is in each row, (N,), no two clients sharing one; None if they are not known.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Rows:
     dates: tuple[str, ...] = ()
     images: bool = False
     common_test: bool = False
+    patients: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Site:
         missing: Share of its values that are gaps.
         labels: Rows of each class, test rows included, in the order of `Look.classes`; empty for a number.
         mean, sd: Of a target that is a number.
+        patients: Number of those who are in its rows; None if they are not known.
     """
 
     name: str
@@ -94,6 +98,7 @@ class Site:
     labels: tuple[int, ...] = ()
     mean: float | None = None
     sd: float | None = None
+    patients: int | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,7 @@ class Look:
         disagreement: Numbers for sizes, labels and columns.
         leaks: Sentences on rows that occur twice.
         notes: Sentences on what a run would warn of, or refuse.
+        patients: Number of those who are in the rows; None if they are not known.
     """
 
     name: str
@@ -155,20 +161,34 @@ class Look:
     disagreement: tuple[Disagreement, ...]
     leaks: tuple[str, ...]
     notes: tuple[str, ...]
+    patients: int | None = None
 
 
 # ---------------------------------------------------------------- rows
 def of_frame(
-    frame: Any, name: str, target: str | None = None, client: str | None = None, test: Array | None = None
+    frame: Any,
+    name: str,
+    target: str | None = None,
+    client: str | None = None,
+    test: Array | None = None,
+    patient: str | None = None,
 ) -> Rows:
-    """The rows of a DataFrame; `test` says which are test rows."""
-    raw = {str(column): _plain(frame[column]) for column in frame.columns if column not in (target, client)}
+    """The rows of a DataFrame; `test` says which are test rows.
+
+    Raises:
+        DataError: If a row names no patient where there is a column of patients.
+    """
+    raw = {str(column): _plain(frame[column]) for column in frame.columns if column not in (target, client, patient)}
     dates = tuple(column for column, values in raw.items() if values is None)
     columns = {column: values for column, values in raw.items() if values is not None}
     owners, names = (None, ()) if client is None else _numbered(frame[client])
     wanted = None if target is None else _target(frame[target])
     is_test = None if test is None else np.asarray(test, bool)
-    return Rows(name, columns, wanted, owners, names, is_test, _keys(columns, len(frame)), dates)
+    patients = None
+    if patient is not None:
+        of_rows = names_of_patients(_listed(frame[patient]), f"column {patient!r}")
+        (patients,) = coded((of_rows, None if owners is None else [str(client) for client in owners]))
+    return Rows(name, columns, wanted, owners, names, is_test, _keys(columns, len(frame)), dates, patients=patients)
 
 
 def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
@@ -196,7 +216,9 @@ def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
     test = np.arange(len(y)) >= len(arrays["y_train"]) if len(parts) > 1 else None
     columns, images = _columns_of(x, arrays.get("features"))
     common = owners is not None and test is not None and "client_test" not in arrays
-    return Rows(name, columns, named, owners, names, test, _keys_of(x), images=images, common_test=common)
+    known = all(f"patient_{part}" in arrays for part in parts)
+    patients = np.concatenate([arrays[f"patient_{part}"] for part in parts]) if known else None
+    return Rows(name, columns, named, owners, names, test, _keys_of(x), (), images, common, patients)
 
 
 def of_dataset(dataset: Dataset) -> Rows:
@@ -207,6 +229,10 @@ def of_dataset(dataset: Dataset) -> Rows:
     }
     if dataset.own_test is None:
         arrays |= {"x_test": as_tensor(dataset.x_test).numpy(), "y_test": dataset.y_test.numpy()}
+        if dataset.test_patients is not None:
+            arrays["patient_test"] = dataset.test_patients.numpy()
+    if dataset.patients is not None:
+        arrays["patient_train"] = dataset.patients.numpy()
     if dataset.classes:
         arrays["classes"] = np.array(dataset.classes)
     if dataset.owners is not None:
@@ -283,8 +309,12 @@ def look(rows: Rows) -> Look:
     missing = {name: _gaps(values) for name, values in rows.columns.items()}
     share = np.mean(list(missing.values()), axis=0) if missing else np.zeros(n)
     test = np.zeros(n, bool) if rows.test is None else rows.test
+    patients = rows.patients
     sites = tuple(
-        _site(name, group, rows.target, labels, len(classes), share, test)
+        replace(
+            _site(name, group, rows.target, labels, len(classes), share, test),
+            patients=None if patients is None else len(np.unique(patients[group])),
+        )
         for name, group in zip(rows.client_names, groups, strict=True)
     )
     columns = (
@@ -301,6 +331,7 @@ def look(rows: Rows) -> Look:
         _disagreement(rows, groups, labels, classes, columns),
         _leaks(rows),
         (*_notes(rows, sites, columns, test), *_lone(classes, labels)),
+        None if patients is None else len(np.unique(patients)),
     )
 
 
@@ -390,6 +421,9 @@ def _disagreement(
     sizes = np.array([len(group) for group in held])
     n, k = int(sizes.sum()), len(held)
     effective = float(n**2 / (sizes**2).sum())
+    # A patient's rows may all be alike: sites then differ by chance as much as if each patient had a single row.
+    units = n if rows.patients is None else len(np.unique(rows.patients[np.concatenate(held)]))
+    by_chance = 1.0 if units < 2 else (k - 1) / (units - 1)
     numbers = [
         Disagreement(
             "sizes",
@@ -401,14 +435,14 @@ def _disagreement(
         )
     ]
     if labels is not None and len(classes) > 1:
-        numbers.append(_label_skew(labels, held, classes, names))
+        numbers.append(_label_skew(labels, held, classes, names, rows.patients))
     elif rows.target is not None and labels is None:
         share = _between(rows.target.astype(np.float64)[:, None], held) or 0.0
         numbers.append(
             Disagreement(
                 "labels",
                 share,
-                (k - 1) / (n - 1),
+                by_chance,
                 f"{share:.0%} of the target's variance lies between sites; knowing the site alone predicts that much",
                 "Pearson 1905",
             )
@@ -421,7 +455,7 @@ def _disagreement(
             Disagreement(
                 "columns",
                 value,
-                (k - 1) / (n - 1),
+                by_chance,
                 f"on average {value:.0%} of a column's variance lies between sites; most in {name} ({most:.0%})",
                 "Pearson 1905",
             )
@@ -430,24 +464,28 @@ def _disagreement(
 
 
 def _label_skew(
-    labels: npt.NDArray[np.int64], groups: Sequence[npt.NDArray[np.int64]], classes: Sequence[str], names: Sequence[str]
+    labels: npt.NDArray[np.int64],
+    groups: Sequence[npt.NDArray[np.int64]],
+    classes: Sequence[str],
+    names: Sequence[str],
+    patients: npt.NDArray[np.int64] | None,
 ) -> Disagreement:
-    """Mean Jensen-Shannon divergence, and its mean when the labels are shuffled over the rows of all sites."""
+    """Mean Jensen-Shannon divergence, and its mean when rows, or whole patients, are shuffled over all sites."""
+    mine = np.concatenate(groups)
+    sites = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    _, first, unit = np.unique(mine if patients is None else patients[mine], return_index=True, return_inverse=True)
 
-    def mean_js(by_row: npt.NDArray[np.int64]) -> float:
-        counts = np.stack([np.bincount(by_row[group], minlength=len(classes)) for group in groups])
-        return float(skew.js_divergence(counts).mean())
+    def counted_at(site: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        counts = np.zeros((len(groups), len(classes)), np.int64)
+        np.add.at(counts, (site, labels[mine]), 1)
+        return counts
 
-    value, mine = mean_js(labels), np.concatenate(groups)
-    shuffled = []
-    for i in range(SHUFFLES):
-        mixed = labels.copy()
-        mixed[mine] = (Key(0) / "look" / i).numpy().permutation(labels[mine])
-        shuffled.append(mean_js(mixed))
-    chance = float(np.mean(shuffled))
+    counts = counted_at(sites)
+    value = float(skew.js_divergence(counts).mean())
+    mixed = ((Key(0) / "look" / i).numpy().permutation(sites[first])[unit] for i in range(SHUFFLES))
+    chance = float(np.mean([skew.js_divergence(counted_at(site)).mean() for site in mixed]))
     reading = "sites differ in how often they have each class no more than chance would make them"
     if value >= 2 * chance:
-        counts = np.stack([np.bincount(labels[group], minlength=len(classes)) for group in groups])
         shares, together = skew.shares(counts), counts.sum(0) / counts.sum()
         site, label = np.unravel_index((shares - together).argmax(), shares.shape)
         reading = (
@@ -510,6 +548,13 @@ def _notes(
         sentences.append(f"sites {like} differ in case or spaces alone: one site under several names?")
     if rows.clients is not None and (nobodys := (rows.clients < 0) & ~(test & rows.common_test)).any():
         sentences.append(f"{int(nobodys.sum()):,} rows name no site")
+    if rows.patients is not None and (both := np.intersect1d(rows.patients[train], rows.patients[test])).size:
+        of_one = rows.patients == both[0]
+        first, other = (place(int(np.flatnonzero(of_one & part)[0])) for part in (train, test))
+        sentences.append(
+            f"{counted(len(both), 'patient')} {'has' if len(both) == 1 else 'have'} rows for training and for testing "
+            f"({first} and {other}): put all of a patient into one part"
+        )
     for column in columns:
         values = rows.columns.get(column.name)
         if values is not None and values.dtype.kind == "O":

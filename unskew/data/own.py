@@ -1,7 +1,8 @@
 """Turns the user's data into a `Dataset`: arrays, tables, PyTorch's and Hugging Face's data sets.
 
     (x, y)                      NumPy arrays, tensors or lists
-    {client: (x, y)}            the same for each client; the clients' names are kept
+    (x, y, patients)            the same with who is in each example, in words or whole numbers
+    {client: (x, y)}            one of these for each client; the clients' names are kept
     a DataFrame                 of pandas or Polars; `target` names the column of labels, `client` that of clients
     a torch Dataset             of (input, label) pairs, read once from its first item to its last
     a Hugging Face dataset      or a DatasetDict with "train" and "test"; columns as of a DataFrame
@@ -55,8 +56,8 @@ from unskew.tasks.targets import CLASS, Targets
 from unskew.words import letters, some, spelling_variants
 
 FORMS = (
-    "(x, y), {client: (x, y)}, a pandas or Polars DataFrame, a torch Dataset, a Hugging Face dataset, what us.load "
-    "returns, or a name"
+    "(x, y) or (x, y, patients), {client: (x, y)}, a pandas or Polars DataFrame, a torch Dataset, a Hugging Face "
+    "dataset, what us.load returns, or a name"
 )
 
 _Array = npt.NDArray[Any]
@@ -124,9 +125,9 @@ def dataset(
         target: Column of the labels; tables and Hugging Face's data sets need it.  Several columns of a table where an
             example's target has several, as time and event.
         client: Column of the clients; without it the data name no clients.
-        patient: Column of the patients, or whoever has several rows; without it they are not known.  Nobody's rows are
-            in training and in testing then, and shares are shares of each client's patients.  Two clients' patients are
-            two people, even if they have one name.
+        patient: Column of the patients, or whoever has several rows; without it, or patients in `data`, they are not
+            known.  Nobody's rows are in training and in testing then, and shares are shares of each client's patients.
+            Two clients' patients are two people, even if they have one name.
         test: The global test part, in any of the forms; its clients, if any, are ignored, unless there is a
             preprocessing.  Or the column of a table that says which rows are test rows (true and false, 1 and 0, or
             "test" and "train"), or the share of each client's rows: then every client's own test rows are those of
@@ -197,7 +198,7 @@ def dataset(
     if rows.clients is not None:
         _check_clients(rows, client, fraction if held_out is None and rows.patients is None else None)
     if rows.patients is not None and held_out is None:
-        _check_patients(rows, patient or "", fraction)
+        _check_patients(rows, patient, fraction)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
     code_names = (
         _code_names([part.y for part in parts.values()], rows, classes, one_client) if targets.classes else None
@@ -208,7 +209,7 @@ def dataset(
     if (names := code_names or rows.classes) is not None:
         arrays["classes"] = names_array(names, "classes")
     if rows.patients is not None:
-        arrays |= _patients_of_parts(parts, patient or "", client, None if column is not None else test_rows_at)
+        arrays |= _patients_of_parts(parts, patient, client, None if column is not None else test_rows_at)
     if rows.clients is not None:
         # A client with test rows only is known by name, so that it can be refused by it.
         later = held_out.client_names if held_out is not None and own_test else ()
@@ -282,27 +283,32 @@ def check_parts(rows: GivenExamples, is_test: npt.NDArray[np.bool_], column: str
     both = np.flatnonzero(~is_test & np.isin(codes, codes[is_test]))
     if len(both):
         other = int(np.flatnonzero(is_test & (codes == codes[both[0]]))[0])
-        raise _in_both(rows.patients[both[0]], column or "", place(both[0]), place(other), len(np.unique(codes[both])))
+        raise _in_both(rows.patients[both[0]], column, place(both[0]), place(other), len(np.unique(codes[both])))
 
 
-def _in_both(name: str, column: str, train: str, test: str, count: int) -> DataError:
+def _where_patients(column: str | None) -> str:
+    """What names the patients, for sentences: a column, or else the last of (x, y, patients)."""
+    return "the third array" if column is None else f"column {column!r}"
+
+
+def _in_both(name: str, column: str | None, train: str, test: str, count: int) -> DataError:
     more = f" ({count:,} such patients in all)" if count > 1 else ""
     return DataError(
-        f"column {column!r}: patient {name} is for training in {train} and for testing in {test}{more}, and a model "
-        "that has seen somebody knows more of him or her than of others; put all rows of a patient into one part, or "
-        "leave test out, and it is drawn by patient"
+        f"{_where_patients(column)}: patient {name} is for training in {train} and for testing in {test}{more}, and a "
+        "model that has seen somebody knows more of him or her than of others; put all rows of a patient into one "
+        "part, or leave test out, and it is drawn by patient"
     )
 
 
 def _patients_of_parts(
-    parts: Mapping[str, GivenExamples], column: str, client: str | None, test_rows_at: Place | None
+    parts: Mapping[str, GivenExamples], column: str | None, client: str | None, test_rows_at: Place | None
 ) -> dict[str, _Array]:
     """The codes of the patients of each part.
 
     Args:
         parts: The parts, by name.
-        column: Column of the patients.
-        client: Column of the clients, if there is one.
+        column: Column of the patients; None if there is none.
+        client: Column of the clients; None if there is none.
         test_rows_at: The places of the rows of the test part; None where it is known to share no patient.
 
     Raises:
@@ -310,10 +316,10 @@ def _patients_of_parts(
     """
     for part in parts.values():
         if part.patients is None or (part.clients is None and parts["train"].clients is not None):
-            missing = column if part.patients is None else client
+            missing, array = (column, "patients") if part.patients is None else (client, "clients")
             raise DataError(
-                f"the test rows have no column {missing!r}, so it is not known who is in them; add it, or leave test "
-                "out, and it is drawn by patient"
+                f"the test rows have no {array if missing is None else f'column {missing!r}'}, so it is not known who "
+                f"is in them; add {'them' if missing is None else 'it'}, or leave test out, and it is drawn by patient"
             )
     codes = coded(*((part.patients or (), part.clients) for part in parts.values()))
     if len(codes) == 2 and test_rows_at is not None:
@@ -333,14 +339,14 @@ def _patients_at(rows: GivenExamples) -> dict[str, int]:
     return dict(Counter(client for client, _ in pairs))
 
 
-def _check_patients(rows: GivenExamples, column: str, fraction: float) -> None:
+def _check_patients(rows: GivenExamples, column: str | None, fraction: float) -> None:
     """Refuse a share of patients that is nobody."""
     most = max(_patients_at(rows).values(), default=0)
     if not part_of(most, fraction):
         of, share = "" if rows.clients is None else " of one client", f"{100 * fraction:g} %"
         raise DataError(
-            f"column {column!r} names at most {most} patients{of}, of whom {'a fifth' if fraction == 0.2 else share} "
-            "is nobody; name a column that says which rows are for testing, as test"
+            f"{_where_patients(column)} names at most {most} patients{of}, of whom "
+            f"{'a fifth' if fraction == 0.2 else share} is nobody; say which rows are for testing, as test"
         )
 
 
@@ -506,7 +512,7 @@ def _rows(
     if any(of is not None for of in (target, client, ignored, patient)):
         raise DataError(
             f"target, client, patient and test name columns of a table, and {_kind(data)} has none; leave them out, "
-            "and for clients give {client: (x, y)}"
+            "and for clients give {client: (x, y)}, for patients (x, y, patients)"
         )
     if isinstance(data, Dataset):
         return GivenExamples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
@@ -518,8 +524,8 @@ def _rows(
         )
     if isinstance(data, TorchDataset):
         return _of_torch(data)
-    if isinstance(data, tuple | list) and len(data) == 2:
-        return GivenExamples("arrays", *_pair(data, "data"))
+    if isinstance(data, tuple | list) and len(data) in (2, 3):
+        return _of_arrays(data, "data")
     raise DataError(f"data must be {FORMS}; got {_kind(data)}")
 
 
@@ -532,19 +538,25 @@ def _kind(data: object) -> str:
 
 
 # ---------------------------------------------------------------- arrays
-def _pair(pair: Any, place: str) -> tuple[_Array, _Array]:
-    """Inputs and labels of equal length."""
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise DataError(f"{place} must be a pair (x, y), got {_kind(pair)}")
+def _of_arrays(arrays: Any, place: str) -> GivenExamples:
+    """Examples from (x, y) or (x, y, patients), of equal lengths."""
+    if not isinstance(arrays, tuple | list) or len(arrays) not in (2, 3):
+        raise DataError(f"{place} must be (x, y), or (x, y, patients), got {_kind(arrays)}")
     x = (
-        _measurements(pair[0], tuple(pair[0].columns))
-        if hasattr(pair[0], "columns")
-        else _array(pair[0], f"x of {place}")
+        _measurements(arrays[0], tuple(arrays[0].columns))
+        if hasattr(arrays[0], "columns")
+        else _array(arrays[0], f"x of {place}")
     )
-    y = _labels(pair[1], f"y of {place}")
+    y = _labels(arrays[1], f"y of {place}")
     if x.ndim == 0 or len(x) != len(y):
         raise DataError(f"{place}: x has {len(x) if x.ndim else 0} examples, y has {len(y)} labels")
-    return x, y
+    if len(arrays) == 2:
+        return GivenExamples("arrays", x, y)
+    where = f"the third array of {place}"
+    patients = _labels(arrays[2], where)
+    if patients.shape != (len(y),):
+        raise DataError(f"{where} must name one patient for each of {len(y)} examples, got shape {patients.shape}")
+    return GivenExamples("arrays", x, y, patients=names_of_patients(patients.tolist(), where))
 
 
 def _array(values: Any, place: str) -> _Array:
@@ -660,26 +672,30 @@ MOST_ALONE = 20
 
 
 def _of_clients(data: Mapping[Any, Any]) -> GivenExamples:
-    """Examples from {client: (x, y)}, clients in the order given."""
+    """Examples from {client: (x, y)} or {client: (x, y, patients)}, clients in the order given."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
-    pairs: dict[str, tuple[_Array, _Array]] = {}
-    for name, pair in data.items():
-        if str(name) in pairs:
+    of: dict[str, GivenExamples] = {}
+    for name, arrays in data.items():
+        if str(name) in of:
             twin = next(other for other in data if str(other) == str(name))
             raise DataError(f"clients {twin!r} and {name!r} have one name when written out; rename one of them")
-        pairs[str(name)] = _pair(pair, f"client {name}")
-    shapes = {name: x.shape[1:] for name, (x, _) in pairs.items()}
-    first = next(iter(shapes))
-    for name, shape in shapes.items():
-        if shape != shapes[first]:
-            raise DataError(f"examples of client {name} have shape {shape}, those of client {first} {shapes[first]}")
-        if len(pairs[name][1]) == 0:
+        of[str(name)] = _of_arrays(arrays, f"client {name}")
+    first, *_ = of
+    for name, its in of.items():
+        shape, shape_of_first = its.x.shape[1:], of[first].x.shape[1:]
+        if shape != shape_of_first:
+            raise DataError(f"examples of client {name} have shape {shape}, those of client {first} {shape_of_first}")
+        if len(its.y) == 0:
             raise DataError(f"client {name} has no examples; leave it out")
-        _check_alike(first, pairs[first], name, pairs[name])
-    clients = [name for name, (_, y) in pairs.items() for _ in range(len(y))]
-    x, y = (np.concatenate(part) for part in zip(*pairs.values(), strict=True))
-    return GivenExamples("arrays", x, y, clients, tuple(pairs))
+        if (its.patients is None) != (of[first].patients is None):
+            with_them, without = (name, first) if of[first].patients is None else (first, name)
+            raise DataError(f"client {with_them} names its patients and client {without} does not; name all or none")
+        _check_alike(first, of[first], name, its)
+    clients = [name for name, its in of.items() for _ in range(len(its.y))]
+    patients = [who for its in of.values() for who in its.patients or ()]
+    x, y = (np.concatenate(part) for part in ([its.x for its in of.values()], [its.y for its in of.values()]))
+    return GivenExamples("arrays", x, y, clients, tuple(of), patients or None)
 
 
 def client_arrays(data: Mapping[Any, Any]) -> dict[str, _Array] | None:
@@ -702,16 +718,17 @@ def client_arrays(data: Mapping[Any, Any]) -> dict[str, _Array] | None:
         "y_train": y,
         "client_train": owners,
         "clients": names_array(rows.client_names, "clients"),
+        **({} if rows.patients is None else {"patient_train": coded((rows.patients, rows.clients))[0]}),
     }
 
 
-def _check_alike(first: str, of_first: tuple[_Array, _Array], name: str, of_name: tuple[_Array, _Array]) -> None:
+def _check_alike(first: str, of_first: GivenExamples, name: str, of_name: GivenExamples) -> None:
     """Refuse two clients whose inputs or labels are of different kinds, which one array would hide.
 
     Whole numbers beside others are refused where they are bytes or images: one client's pixels then reach from 0 to
     255 and another's, in all likelihood, from 0 to 1.
     """
-    (x, y), (x_name, y_name) = of_first, of_name
+    x, y, x_name, y_name = of_first.x, of_first.y, of_name.x, of_name.y
     if (x.dtype.kind == "f") != (x_name.dtype.kind == "f") and (x.ndim > 2 or np.uint8 in (x.dtype, x_name.dtype)):
         raise DataError(
             f"examples of client {first} are {_range(x)}, those of client {name} {_range(x_name)}; bring "
@@ -788,7 +805,7 @@ def _patients(table: Any, column: str, others: Sequence[Any]) -> list[str]:
             f"patient: column {column!r} is that of the target or of the clients, too; where every client is one "
             "patient, leave patient out"
         )
-    return names_of_patients(values, column)
+    return names_of_patients(values, f"column {column!r}")
 
 
 def column_of(data: Any, name: str, setting: str, holds: str = "test rows") -> list[Any]:

@@ -22,23 +22,23 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-def names_of_patients(values: Sequence[Any], column: str) -> list[str]:
-    """The patient of each row as a name, by a column that says so: 17 and 17.0 are one.
+def names_of_patients(values: Sequence[Any], where: str) -> list[str]:
+    """The patient of each row as a name, by what says so, such as "column 'who'": 17 and 17.0 are one.
 
     Raises:
-        DataError: If a row has none, or the column holds something else than words and whole numbers.
+        DataError: If a row has none, or there is something else than words and whole numbers.
     """
     names = []
     for i, value in enumerate(values):
         if is_gap(value) or not str(value).strip():
-            raise DataError(f"column {column!r} names no patient in {place(i)}; fill it, or leave the row out")
+            raise DataError(f"{where} names no patient in {place(i)}; fill it, or leave the row out")
         if not isinstance(value, str | int | np.integer) and not (isinstance(value, float) and value.is_integer()):
             raise DataError(
-                f"column {column!r} must name patients by words or whole numbers, got {value!r} in {place(i)}; name "
-                "another column, or correct it"
+                f"{where} must name patients by words or whole numbers, got {value!r} in {place(i)}; correct it, or "
+                "name others"
             )
         names.append(value if isinstance(value, str) else str(int(value)))
-    check_words(names, f"column {column!r}")
+    check_words(names, where)
     return names
 
 

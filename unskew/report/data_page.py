@@ -11,6 +11,7 @@ from unskew.data.look import ColumnLook, Look
 from unskew.report import figures, html
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.version import __version__
+from unskew.words import counted
 
 MOST_SITES = 20
 """Sites up to which each has a column in tables of gaps and a mark in figures."""
@@ -24,7 +25,8 @@ def lead(look: Look) -> str:
     sites = f"{len(look.sites):,} sites" if look.sites else "no sites named"
     test = "" if look.test_rows is None else f", {look.test_rows:,} of them for testing"
     target = f"; the target has {len(look.classes)} classes ({_some(look.classes)})" if look.classes else ""
-    first = f"{look.rows:,} rows{test}, {len(look.columns):,} columns, {sites}{target}."
+    who = "" if look.patients is None else f" of {counted(look.patients, 'patient')}"
+    first = f"{look.rows:,} rows{who}{test}, {len(look.columns):,} columns, {sites}{target}."
     return " ".join([first, *(_sentence(number.meaning) for number in look.disagreement)])
 
 
@@ -55,11 +57,12 @@ def write_look(look: Look, out: Path) -> Path:
 
 # ---------------------------------------------------------------- tables
 def sites_table(look: Look) -> Table:
-    """A row for each site: rows, classes or mean of the target, gaps."""
+    """A row for each site: patients where they are known, rows, classes or mean of the target, gaps."""
     tested = look.test_rows is not None
     by_class = len(look.classes) if len(look.classes) <= 8 else 0
     numeric = any(site.mean is not None for site in look.sites)
-    head = [("site", ""), ("rows", "to train on" if tested else "")]
+    people = look.patients is not None
+    head = [("site", ""), *([("patients", "")] if people else []), ("rows", "to train on" if tested else "")]
     head += [("rows", "for testing")] if tested else []
     head += [(name, "% of rows") for name in look.classes[:by_class]]
     head += [("target", "mean ± sd")] if numeric else []
@@ -67,7 +70,8 @@ def sites_table(look: Look) -> Table:
     entries = []
     for site in look.sites:
         n = max(site.train + site.test, 1)
-        cells = [f"{site.train:,}", *([f"{site.test:,}"] if tested else [])]
+        cells = [f"{site.patients:,}"] if people else []
+        cells += [f"{site.train:,}", *([f"{site.test:,}"] if tested else [])]
         cells += [f"{100 * count / n:.0f}" for count in site.labels[:by_class]]
         cells += [f"{site.mean:.3g} ± {site.sd:.2g}"] if numeric and site.mean is not None else []
         entries.append(TableRow(site.name, (*cells, f"{100 * site.missing:.1f}")))
@@ -136,8 +140,9 @@ def _disagreement(look: Look) -> Section | None:
     if not look.disagreement:
         return None
     chart = _shift_chart(look)
+    drawn = "rows" if look.patients is None else "patients"
     text = (
-        "Each number stands beside the one that sites drawn at random from all rows would have. Disagreement is no "
+        f"Each number stands beside the one that sites drawn at random from all {drawn} would have. Disagreement is no "
         "reason against training together, but a reason to look at every site's own result, and to try methods that "
         "fit a model to each site."
     )
