@@ -340,3 +340,19 @@ def test_a_model_takes_files_as_it_was_trained_on_them(tmp_path: Path) -> None:
     grey = Inputs("images", (0.5,), (0.1,), shape=(1, 8, 8))
     with pytest.raises(DataError, match=r"light\.jpg has colours, and the model was trained on grey images"):
         image_folders.read_files([tmp_path / "light.jpg"], grey)
+
+
+def test_a_model_of_images_that_were_made_grey_takes_new_ones_with_colours(tmp_path: Path) -> None:
+    for i, label in enumerate(("dark", "light") * 20):
+        shade = 40 + 140 * (label == "light") + i
+        place = tmp_path / "data" / ("Basel" if i % 4 < 2 else "Bern") / label
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (shade, shade // 2, 0)).save(place / f"{i}.png")
+    task = us.TaskConfig(data=f"images:{tmp_path / 'data'}", data_options={"channels": 1}, model="logistic")
+    history = us.simulate(us.FedAvg(us.SgdConfig(lr=0.1)), task=task, rounds=3, progress=False)
+    file = tmp_path / "new.png"
+    Image.new("RGB", (8, 8), (190, 95, 0)).save(file)
+    us.save_model(history.model("FedAvg"), tmp_path / "model.safetensors")
+    luma = np.asarray(Image.open(file).convert("L"))[None]
+    for model in (history.model("FedAvg"), us.load_model(tmp_path / "model.safetensors")):
+        assert us.predict(model, [file], probabilities=True) == us.predict(model, luma, probabilities=True)

@@ -131,7 +131,8 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     )
     if options.testing and "test" not in files:
         data = all_for_testing(data)
-    return replace(data, doubts=(*doubts, *data.doubts))
+    inputs = replace(data.inputs, made_grey=options.channels == 1)
+    return replace(data, inputs=inputs, doubts=(*doubts, *data.doubts))
 
 
 # ---------------------------------------------------------------- folders
@@ -449,15 +450,16 @@ def _mixed(root: Path, announced: Mapping[Path, _Announced]) -> str:
 def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
     """The images in files, as those that a model was trained on were read.
 
-    They are turned upright; where training had squares they are resized to them, and grey ones get three channels where
-    the model has them.
+    They are turned upright; where training had squares they are resized to them, grey ones get three channels where the
+    model has them, and ones with colours become grey where those for training did.
 
     Args:
         files: The files.
         inputs: The model's, of kind "images".
 
     Raises:
-        DataError: If a file is no image, it has colours and the model's had none, or memory has no room.
+        DataError: If a file is no image, it has colours and those for training were grey by themselves, or memory has
+            no room.
     """
     if not inputs.shape:
         raise DataError("the model is of an older version and does not say how large its images were; give an array")
@@ -466,7 +468,7 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
     announced = {file: _announced(file) for file in files}
     _require_room(files[0].parent, announced, size, channels == 1)
     coloured = [file for file, one in announced.items() if not one.grey]
-    if channels == 1 and coloured:
+    if channels == 1 and coloured and not inputs.made_grey:
         raise DataError(f"{coloured[0]} has colours, and the model was trained on grey images; save it in grey")
     return pixels(files, size, channels == 1)
 

@@ -143,6 +143,7 @@ class Inputs:
         dtype: "float32" or "int64", of inputs that stay as given; empty of others, and in files of older versions.
         largest: Largest absolute value of the training images, before they were standardised; None of others, and in
             files of older versions.
+        made_grey: True if images with colours were made grey, so that a new one is made so, too.
     """
 
     kind: Literal["as given", "images", "texts", "table"] = "as given"
@@ -156,6 +157,7 @@ class Inputs:
     axes: tuple[str, ...] = ()
     dtype: str = ""
     largest: float | None = None
+    made_grey: bool = False
 
     def contradiction(self, shape: tuple[int, ...]) -> str:
         """Say what cannot be in a file from elsewhere, since a part does not fit another; empty if all fit.

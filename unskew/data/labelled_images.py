@@ -130,7 +130,8 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         warnings.warn(doubt, DataWarning, stacklevel=2)
     if options.testing and options.test is None:
         data = all_for_testing(data)
-    return replace(data, doubts=(*doubts, *data.doubts))
+    inputs = replace(data.inputs, made_grey=options.channels == 1)
+    return replace(data, inputs=inputs, doubts=(*doubts, *data.doubts))
 
 
 # ---------------------------------------------------------------- table
