@@ -368,6 +368,19 @@ def test_a_site_s_auroc_has_delong_s_paired_interval_over_its_test_rows() -> Non
     assert still[0] == of_sites[0]
 
 
+def test_the_chance_in_an_auroc_over_patients_has_their_degrees_of_freedom() -> None:
+    """Twelve patients of two rows: DeLong's values by patient, variance over 11, and Student's t of 11 (Obuchowski)."""
+    rng, y, people = np.random.default_rng(1), [0, 0, 1, 1] * 6, np.repeat(np.arange(12), 2)
+    better, worse = (
+        dataclasses.replace(_ranked((shift * np.array(y) + rng.normal(size=24)).tolist(), y), patients={0: people})
+        for shift in (1.0, 0.0)
+    )
+    _, of_sites = gain([better], [worse], AUROC)
+    values = by_patient(better.by_row[0] - worse.by_row[0], people)
+    half = 2.200985 * math.sqrt(values.var(ddof=1) / 12)
+    assert of_sites[0].low == pytest.approx(of_sites[0].mean - half)
+
+
 def test_few_rows_of_a_class_leave_a_site_s_auroc_open_however_seeds_agree() -> None:
     y = [1] * 9 + [0] * 50
     better, worse = _ranked([1.0] * 9 + [0.0] * 50, y), _ranked([0.0] * 59, y)

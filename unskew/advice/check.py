@@ -218,7 +218,12 @@ def gain(
     rows = _differences([s.each for s in these], [s.each for s in those], sign, patients)
     by_row = rows or _differences([s.by_row for s in these], [s.by_row for s in those], sign, patients)
     of_sites = {
-        c: _gain(means[c], None if c not in by_row else _over_rows(by_row[c], measure), measure.percent, confidence)
+        c: _gain(
+            means[c],
+            None if c not in by_row else _over_rows(by_row[c], measure, c in patients),
+            measure.percent,
+            confidence,
+        )
         for c in both
     }
     whole = [statistics.fmean(of_seed) for of_seed in zip(*means.values(), strict=True)]
@@ -246,10 +251,14 @@ def _differences(
     }
 
 
-def _over_rows(rows: Floats, measure: Measure) -> Chance | None:
-    """The chance in the mean of a site's differences, by row; None if it cannot be told."""
+def _over_rows(rows: Floats, measure: Measure, of_patients: bool) -> Chance | None:
+    """The chance in the mean of a site's differences, by row or by patient; None if it cannot be told.
+
+    Of an AUROC over patients it is that of DeLong's values summed by patient (N. A. Obuchowski, "Nonparametric analysis
+    of clustered ROC curve data", Biometrics 53, 1997), with as many degrees of freedom as there are patients, less one.
+    """
     n = len(rows)
-    if measure.by_row is not None:
+    if measure.by_row is not None and not of_patients:
         return Chance(float(rows.var()) / n)  # DeLong's degrees of freedom are in the values
     if measure.percent:
         mean = float(rows.sum()) / (n + 2)
