@@ -400,6 +400,45 @@ def test_a_loss_that_takes_the_mean_itself_is_refused() -> None:
         run("regression", loss=lambda outputs, y: (outputs[:, 0] - y).square().mean())
 
 
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        (lambda outputs, y: outputs[:, 0] - y, r"must return one number for all \d+ examples, got shape \(\d+,\)"),
+        (lambda outputs, y: None, r"must return one number for all \d+ examples, got NoneType; take their mean"),
+        (lambda outputs, y: outputs.topk(1), r"cannot take NumPy arrays of outputs, \(\d+, 1\), .*: AttributeError: "),
+    ],
+)
+def test_a_metric_that_is_no_number_or_fails_is_refused(metric: Callable[..., Any], said: str) -> None:
+    metric.__name__ = "mine"
+    with pytest.raises(ConfigError, match=f"evaluate: mine {said}"):
+        run("regression", evaluate=["global", metric])
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("number", [True, np.bool_(True), np.float32(1), np.array(1.0), torch.tensor(1.0)])
+def test_a_metric_may_be_any_kind_of_number(number: Any) -> None:
+    def mine(outputs: Array, y: Array) -> Any:
+        return number
+
+    assert last(run("regression", evaluate=["global", mine]))["global.mine"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("each", "said"),
+    [
+        (lambda outputs, y: (outputs[:, 0] - y).abs().mean(0, keepdim=True), r"a value for each of 2 .* shape \(1,\)"),
+        (lambda outputs, y: outputs - y, r"a value for each of 2 examples, \(2,\), got shape \(2, 2\); leave out"),
+        (lambda outputs, y: outputs.numpy()[:, 0], r"a value for each of 2 examples, \(2,\), got ndarray"),
+        (lambda outputs, y: outputs.nothing, r"cannot take outputs of shape \(2, 1\) .* AttributeError"),
+    ],
+)
+def test_a_measure_by_examples_has_a_value_for_each(each: Callable[..., Any], said: str) -> None:
+    """A mean of each batch would weigh a last small batch as much as the others, and nobody would see it."""
+    mine = us.Measure("mine", "mine", "lower", None, None, percent=False, each=each)
+    with pytest.raises(ConfigError, match=f"evaluate: `each` of mine .*{said}"):
+        run("regression", evaluate=["global", mine])
+
+
 def test_a_metric_from_a_strangers_file_is_not_imported() -> None:
     table = {"rounds": 1, "method": {"name": "fedavg"}, "evaluate": ["foreign_code:metric"]}
     with pytest.raises(ConfigError, match=r"evaluate.0 names code .foreign_code:metric"):

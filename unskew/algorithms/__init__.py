@@ -292,7 +292,11 @@ def wrapping(method: Callable[..., Any], wrapper: type, word: str) -> Callable[.
 
     option = word.rpartition(":")[2]
     if option in inspect.signature(method).parameters:
-        raise ConfigError(f"the method has an option {option} of its own, so +{word} cannot be added; leave it out")
+        name = getattr(method, "__name__", "the method")
+        raise ConfigError(
+            f"{name} has an option {option} already, its own or an earlier wrapper's, so +{word} cannot be added; "
+            "leave it out"
+        )
 
     def made(**options: Any) -> Any:
         by = options.pop(option, None)

@@ -120,9 +120,9 @@ class SCAFFOLD:
     Attributes:
         option: Update of a client's variate: "II" from its displacement, "I" by a full gradient at the received model,
             which costs a pass over the data and works with any optimiser.
-            server_lr: Server learning rate.
-            local: The clients' optimisation; option II needs SGD, plain or with momentum, without clipping.
-            weighting: Weights of the models: "uniform" as published, or "samples".
+        server_lr: Server learning rate.
+        local: The clients' optimisation; option II needs SGD, plain or with momentum, without clipping.
+        weighting: Weights of the models: "uniform" as published, or "samples".
 
     Raises:
         ConfigError: If option II is used with an optimiser whose displacement is not a sum of gradients.

@@ -1,15 +1,16 @@
 """A task: its kind, a network for it, and which tensors play which part.  No data, no device, no optimiser."""
 
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, UnskewError
 from unskew.keys import Key
 from unskew.protocol import Layout
 from unskew.tasks.classification import CLASSIFICATION
@@ -80,10 +81,31 @@ class Task:
         )
 
     def whole(self, measure: Measure, columns: Sequence[Tensor]) -> float:
-        """The value of a measure that needs all examples at once, from their columns."""
+        """The value of a measure that needs all examples at once, from their columns.
+
+        Raises:
+            ConfigError: If it fails, or is no number.
+        """
         assert measure.whole is not None
         outputs, y = (column.cpu().numpy() for column in columns[-2:])
-        return float(measure.whole(outputs.astype(np.float64), y))
+        value: Any  # a function of somebody's own may return whatever it likes
+        try:
+            value = measure.whole(outputs.astype(np.float64), y)
+        except UnskewError:
+            raise
+        except Exception as error:  # may be user code
+            raise ConfigError(
+                f"evaluate: {measure.name} cannot take NumPy arrays of outputs, {outputs.shape}, and of targets of "
+                f"{y.dtype}, {y.shape}: {type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
+        is_array = isinstance(value, np.ndarray | Tensor)
+        if not (value.ndim == 0 if is_array else isinstance(value, numbers.Real | np.bool_)):
+            got = f"shape {tuple(value.shape)}" if is_array else type(value).__name__
+            raise ConfigError(
+                f"evaluate: {measure.name} must return one number for all {len(y)} examples, got {got}; take their "
+                "mean, or give a Measure whose `each` has a value for every example"
+            )
+        return float(value)
 
     @property
     def min_batch(self) -> int:
@@ -256,6 +278,7 @@ def check_network(
         )
     if targets is not None:
         _check_loss(task, logits, targets)
+        _check_measures(task, logits, targets)
 
 
 def _check_loss(task: Task, outputs: Tensor, targets: Tensor) -> None:
@@ -275,6 +298,28 @@ def _check_loss(task: Task, outputs: Tensor, targets: Tensor) -> None:
             f"task.loss {name} must return the loss of each of {len(targets)} examples, ({len(targets)},), got {got}; "
             'leave out the mean, as with reduction="none"'
         )
+
+
+def _check_measures(task: Task, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a measure by examples that does not return a number for each: of batches' means none would be right."""
+    for measure in task.measures:
+        if measure.each is None:
+            continue
+        try:
+            with torch.no_grad():
+                each = measure.each(outputs, targets)
+        except Exception as error:  # may be user code
+            raise ConfigError(
+                f"evaluate: `each` of {measure.name} cannot take outputs of shape {tuple(outputs.shape)} and targets "
+                f"of {targets.dtype} of shape {tuple(targets.shape)}: {type(error).__name__}: "
+                f"{' '.join(str(error).split())}"
+            ) from error
+        if not isinstance(each, Tensor) or tuple(each.shape) != (len(targets),):
+            got = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else type(each).__name__
+            raise ConfigError(
+                f"evaluate: `each` of {measure.name} must return a value for each of {len(targets)} examples, "
+                f"({len(targets)},), got {got}; leave out the mean, or make it the measure's `whole`"
+            )
 
 
 def _draws(m: nn.Module) -> bool:
