@@ -15,10 +15,11 @@ row, with the sum of its rows' differences (`unskew.advice.training.by_patient`)
 
 For shares of rows the rows' variance is the adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals
 for comparing matched proportions", Statistics in Medicine 24, 2005: half an observation more in each of the four cells,
-so that few rows never look certain.  For a site's AUROC it is DeLong's of two correlated ones.  Of a measure that is
-not a mean over rows, as AUROC, the mean gain has the variance over sites in place of that over rows.  A site without a
-variance over rows has no interval at all: seeds alone do not tell whether it gains, because its test rows are the same
-under all of them.  With one seed, chance of seeds is not known, and the interval leaves it out.
+so that few rows never look certain; that of the mean over sites is at least as if one of all rows differed.  For a
+site's AUROC it is DeLong's of two correlated ones.  Of a measure that is not a mean over rows, as AUROC, the mean gain
+has the variance over sites in place of that over rows.  A site without a variance over rows has no interval at all:
+seeds alone do not tell whether it gains, because its test rows are the same under all of them.  With one seed, chance
+of seeds is not known, and the interval leaves it out.
 """
 
 import math
@@ -229,7 +230,10 @@ def gain(
     whole = [statistics.fmean(of_seed) for of_seed in zip(*means.values(), strict=True)]
     known = [rows[c] for c in both if c in rows]
     if len(known) == len(both):
-        variance = pooled_variance(known) * sum(1 / len(r) for r in known) / len(known) ** 2
+        of_row = pooled_variance(known)
+        if measure.percent:  # where methods agree on every row, few rows would look certain
+            of_row = max(of_row, 1 / (sum(map(len, known)) + 2))
+        variance = of_row * sum(1 / len(r) for r in known) / len(known) ** 2
         freedom = sum(len(r) - 1 for r in known) or math.inf
         return _gain(whole, Chance(variance, freedom), measure.percent, confidence), of_sites
     over_sites = _spread([statistics.fmean(of_seeds) for of_seeds in means.values()])
