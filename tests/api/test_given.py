@@ -164,6 +164,23 @@ def test_what_was_warned_of_stands_in_the_report(tmp_path: Path) -> None:
         assert remark[1:80] in page
 
 
+@pytest.mark.parametrize(("first", "second", "told"), [("yes", "no", False), ("ja", "nein", True), ("0", "1", False)])
+def test_a_common_class_that_is_looked_for_by_the_alphabet_alone_is_said(
+    first: str, second: str, told: bool, tmp_path: Path
+) -> None:
+    """One of five has the first word: `no` comes before `yes`, and `nein` after `ja`."""
+    y = np.where(np.arange(200) % 5 == 0, first, second)
+    folder = tmp_path / "run"
+    us.simulate(us.FedAvg(FAST), data=(X[:200], y), task="binary", split=us.IID(num_clients=2), out=folder, **FEW)
+    said = [r for r in read(folder).remarks if "looks for the second class" in r]
+    assert len(said) == told
+    if told:
+        assert f"{second!r}, and 80 % of the training examples" in said[0]
+        assert f"data_options.classes = [{second!r}, {first!r}]" in said[0]
+    page = (folder / "report.html").read_text()
+    assert f"the level is the share of {max(first, second)}," in page
+
+
 @pytest.fixture
 def pictures(tmp_path: Path) -> str:
     """Grey pictures of two classes at three sites, as a name of data."""

@@ -548,6 +548,8 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
         expected = hook(method.algorithm, "expected_losses")
         if expected is not None:
             yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
+    if experiment.task.kind == "binary" and "classes" not in experiment.task.data_options:
+        yield from _common_class_is_second(setup.dataset)
     most = _most_of_a_patient(setup.dataset)
     for method in experiment.methods:
         if most > 1 and hook(method.algorithm, "covers_examples"):
@@ -567,6 +569,24 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
                     "it does, the two no longer agree and training can end beside the optimum"
                 )
             inner = inner.of
+
+
+def _common_class_is_second(dataset: Dataset) -> Iterator[str]:
+    """Say that what is looked for is the more frequent class, where nothing but the alphabet has made it the second."""
+    if len(dataset.classes) != 2 or dataset.classes in IN_ORDER:
+        return
+    (first, second), share = dataset.classes, float(dataset.y_train.double().mean())
+    if share > 0.5:
+        yield (
+            f"task.kind = 'binary' looks for the second class, {second!r}, and {100 * share:.0f} % of the training "
+            f"examples are of it: sensitivity, specificity, average precision and the curves are of {second!r}; if "
+            f"{first!r} is what is looked for, name the classes in this order, data_options.classes = [{second!r}, "
+            f"{first!r}], or write the target as 0 and 1"
+        )
+
+
+IN_ORDER = (("0", "1"), ("-1", "1"), ("False", "True"), ("false", "true"))
+"""Names of two classes of which nobody doubts that the second is looked for."""
 
 
 def _most_of_a_patient(dataset: Dataset) -> int:

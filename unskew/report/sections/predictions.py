@@ -29,7 +29,13 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     if numbers:
         charts.append(_numbers_chart(numbers, marks))
     if ranked:
-        charts += [_roc_chart(ranked, marks), _precision_chart(ranked, marks), _calibration_chart(ranked, marks)]
+        partition = next(iter(record.partitions.values()), None)
+        second = "the second class" if partition is None or not partition.classes else partition.label(1)
+        charts += [
+            _roc_chart(ranked, marks),
+            _precision_chart(ranked, marks, second),
+            _calibration_chart(ranked, marks, second),
+        ]
     lead = "Predictions of the global models for the global test set after the last round, of the first seed."
     return Section("Predictions", lead, tuple(charts)) if charts else None
 
@@ -103,7 +109,7 @@ def _roc_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.
     return Chart("ROC curve", "Up and left is better; the diagonal is chance.", svg, _legend(ranked, marks))
 
 
-def _precision_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle]) -> Chart:
+def _precision_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle], second: str) -> Chart:
     with figures.style("precision"):
         figure, axes = _square("recall", "precision")
         for method, info in ranked.items():
@@ -112,11 +118,13 @@ def _precision_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, fi
         axes.axhline(share, color=figures.INK, linewidth=0.8)
         precision = "; ".join(f"{m} {i.average_precision:.3f}" for m, i in ranked.items())
         svg = figures.markup(figure, "precision", f"Precision by recall; average precision {precision}.")
-    caption = f"Up and right is better; the level is the share of the second class, {100 * share:.1f} %."
+    caption = f"Up and right is better; the level is the share of {second}, {100 * share:.1f} %."
     return Chart("Precision and recall", caption, svg, _legend(ranked, marks))
 
 
-def _calibration_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle]) -> Chart:
+def _calibration_chart(
+    ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle], second: str
+) -> Chart:
     with figures.style("calibration"):
         figure, axes = _square("predicted probability", "share that is of the class")
         axes.plot([0, 1], [0, 1], color=figures.INK, linewidth=0.8)
@@ -125,8 +133,8 @@ def _calibration_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, 
         points = "; ".join(f"{m} {len(i.likely)} points" for m, i in ranked.items())
         svg = figures.markup(figure, "calibration", f"Calibration: {points}.")
     caption = (
-        "A point is a tenth of the test examples, ordered by predicted probability; on the line the probabilities are "
-        "right."
+        f"A point is a tenth of the test examples, ordered by predicted probability of {second}; on the line the "
+        "probabilities are right."
     )
     return Chart("Calibration", caption, svg, _legend(ranked, marks))
 
