@@ -34,6 +34,15 @@ def number(look: Look, name: str) -> Any:
     return next(one for one in look.disagreement if one.name == name)
 
 
+def test_a_site_that_measures_in_another_unit_is_named() -> None:
+    glucose = np.random.default_rng(1).normal(5.5, 1.0, N)
+    assert not [note for note in seen(table(glucose=glucose)).notes if "unit" in note]
+    (note,) = [n for n in seen(table(glucose=glucose * np.where(SITE == "Bern", 18.0, 1.0))).notes if "unit" in n]
+    assert note.startswith("column 'glucose' has the mean ")
+    assert note.endswith(" at the others: is it in the same unit there?")
+    assert " at Bern, and 5." in note
+
+
 def test_sizes_count_as_so_many_equal_clients() -> None:
     """Shares .75 and .25: 1 / (.5625 + .0625) = 1.6."""
     sizes = number(seen(table()), "sizes")

@@ -1,10 +1,12 @@
 """Columns become inputs: gaps, scales and words, with numbers from training rows alone."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import polars
 import pytest
 import torch
@@ -18,7 +20,7 @@ from unskew.data.inputs import Inputs
 from unskew.data.preprocess import ColumnMoments, ColumnRule, Preprocess, agreed, fit
 from unskew.data.sources import save
 from unskew.data.split import IID, Natural
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.keys import Key
 
 NAN = float("nan")
@@ -185,6 +187,7 @@ def by_feature(whole: FederatedData, part: FederatedData) -> dict[str, torch.Ten
     return dict(zip(names, x.T, strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:column 'age' has the mean")
 @pytest.mark.parametrize("scale", ["agreed", "site"])
 @pytest.mark.parametrize("unseen", [("Davos",), 0.25])
 def test_no_number_of_those_who_train_depends_on_clients_that_come_later(scale: Any, unseen: Any) -> None:
@@ -287,6 +290,7 @@ def test_saved_columns_that_are_broken_are_refused(key: str, value: Any, tmp_pat
         us.load("run:data.npz", tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:column 'age' has the mean")
 def test_a_run_is_the_same_whatever_rows_a_later_client_has(tmp_path: Path) -> None:
     """And its model card has the numbers of those who trained."""
 
@@ -442,3 +446,24 @@ def test_a_hugging_face_dataset_is_a_table_like_any_other() -> None:
     assert (given.inputs, given.client_names) == (wanted.inputs, wanted.client_names)
     whole = own.dataset(Part(table), test="part", **columns)
     assert torch.equal(whole.x_train, wanted.x_train)  # type: ignore[arg-type]
+
+
+def test_a_column_in_another_unit_is_doubted_at_a_site_and_in_new_rows() -> None:
+    """Creatinine in mg/dl is 88.4 times as large in µmol/l; scaled by site, a unit makes no difference."""
+    rng = np.random.default_rng(2)
+    site = np.repeat(["Basel", "Bern", "Chur"], 30)
+    frame = pandas.DataFrame(
+        {"site": site, "creatinine": rng.normal(1, 0.2, 90), "age": rng.normal(60, 9, 90), "y": np.arange(90) % 2}
+    )
+    mixed = frame.assign(creatinine=frame.creatinine * np.where(site == "Chur", 88.4, 1.0))
+    settings: dict[str, Any] = {"target": "y", "client": "site", "rounds": 1, "model": "logistic", "progress": False}
+    with pytest.warns(DataWarning, match=r"column 'creatinine' has the mean .* at Chur, and 0.* the same unit there"):
+        us.simulate(us.FedAvg(), data=mixed, preprocess=True, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        us.simulate(us.FedAvg(), data=mixed, preprocess=us.Preprocess(scale="site"), **settings)
+        model = us.simulate(us.FedAvg(), data=frame, preprocess=True, **settings).model("FedAvg")
+        us.predict(model, frame)
+        us.predict(model, frame.head(1).assign(creatinine=None))
+    with pytest.warns(DataWarning, match=r"column 'creatinine' is about 8.* here, and had the mean 0.* same unit\?"):
+        us.predict(model, frame.assign(creatinine=frame.creatinine * 88.4))

@@ -122,6 +122,19 @@ class Column:
         return np.concatenate([values[:, None], *gaps], 1, dtype=np.float64)
 
 
+def _far_from_training(column: Column, values: Array) -> str:
+    """A sentence on numbers that are so far from those of training that their unit may be another; empty if none is."""
+    if values.dtype.kind != "f" or len(column.sd) != 1 or not column.sd[0] or np.isnan(values).all():
+        return ""
+    middle, mean, sd = float(np.nanmedian(values)), column.mean[0], column.sd[0]
+    if abs(middle - mean) <= FAR_BEYOND * sd:
+        return ""
+    return (
+        f"column {column.name!r} is {'about ' * (len(values) > 1)}{middle:g} here, and had the mean {mean:g} (standard "
+        f"deviation {sd:g}) in training: is it in the same unit?"
+    )
+
+
 def _of_client(numbers: tuple[float, ...], client: npt.NDArray[np.int64] | int) -> Any:
     return np.asarray(numbers)[client] if len(numbers) > 1 else numbers[0]
 
@@ -290,7 +303,11 @@ class Inputs:
         # A table that was trained on may have held the word itself; in a CSV file it meant a gap.
         gaps = {c.name: (*self.gaps, *(one for one in GAPS if one not in c.values)) for c in self.columns}
         table = raw_table(x, list(gaps), gaps)
-        return torch.from_numpy(prepared(self.columns, table, 0))
+        ready = torch.from_numpy(prepared(self.columns, table, 0))
+        for column in self.columns:
+            if sentence := _far_from_training(column, table[column.name]):
+                warnings.warn(sentence, DataWarning, stacklevel=3)
+        return ready
 
     def _texts(self, x: Sequence[str]) -> Tensor:
         if isinstance(x, str) or not all(isinstance(text, str) for text in x):

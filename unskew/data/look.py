@@ -34,7 +34,7 @@ from unskew.data.inputs import (
 )
 from unskew.data.patients import coded, names_of_patients
 from unskew.data.places import place
-from unskew.data.preprocess import LARGE, LARGEST, no_numbers, spelt
+from unskew.data.preprocess import LARGE, LARGEST, another_unit, moments_of_sites, no_numbers, spelt
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.words import counted, some, spelling_variants
@@ -588,6 +588,12 @@ def _notes(
             )
         elif values is not None and (silent := _constant_at(values, rows.clients, sites)):
             sentences.append(f"column {column.name!r} has one value only at {silent}: not measured there?")
+        elif (
+            values is not None
+            and not rows.images
+            and (odd := another_unit(column.name, moments_of_sites(values, rows.clients, rows.client_names)))
+        ):
+            sentences.append(odd)
         elif any(share == 1 for share in column.missing_by_site):
             where = [s.name for s, share in zip(sites, column.missing_by_site, strict=True) if share == 1]
             sentences.append(f"column {column.name!r} has no value at {some(where)}")

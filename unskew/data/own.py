@@ -49,7 +49,16 @@ from unskew.data.inputs import (
 from unskew.data.lengths import check_words, names_array
 from unskew.data.patients import coded, names_of_patients, part_of
 from unskew.data.places import Place, by_number, place, rows_at
-from unskew.data.preprocess import ColumnRule, Preprocess, check_gaps, check_size, unagreed, unscaled
+from unskew.data.preprocess import (
+    ColumnRule,
+    Preprocess,
+    another_unit,
+    check_gaps,
+    check_size,
+    moments_of_sites,
+    unagreed,
+    unscaled,
+)
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
@@ -425,6 +434,10 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
                     f"column {name!r} holds words that were not agreed on, and become {becomes}: {some(strange)} "
                     f"(agreed: {some(agreed)})"
                 )
+            scale = data.raw.rules.columns.get(name, ColumnRule()).scale or data.raw.rules.scale
+            if scale != "site" and owners is not None:  # a site's own scale takes its unit away
+                of_sites = moments_of_sites(values[train], owners[train], clients)
+                sentences += filter(None, [another_unit(name, of_sites)])
             if values.dtype.kind == "O" and (sentence := column_variants(name, values, owners, clients, agreed)):
                 sentences.append(sentence)
     holders: _Array | None = None if rows.clients is None else np.unique(rows.clients, return_inverse=True)[1]

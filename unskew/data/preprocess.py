@@ -38,6 +38,9 @@ MOST_ROWS = 10**12
 """Training rows that no site has."""
 
 FAR_FROM_OTHERS = 20
+MOST_COMPARED = 100
+"""Sites up to which each one's mean is compared with that of the others."""
+
 """Standard deviations of the others' rows from their mean, beyond which a site's mean is hardly in the same unit."""
 
 MOST_OF_ALL, MOST_OF_TWO = 0.5, 0.9
@@ -499,17 +502,31 @@ def _lopsided(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
         parts = {
             site: ColumnMoments(of.n, of.mean, of.m2) for site, by_name in sites.items() if (of := by_name[name]).n
         }
-        apart = {
-            site: _apart(own, [part for other, part in parts.items() if other != site]) for site, own in parts.items()
-        }
-        site = max(apart, key=lambda one: apart[one], default="")
-        if site and apart[site] > FAR_FROM_OTHERS:
-            others = agreed([part for other, part in parts.items() if other != site])
-            sentences.append(
-                f"column {name!r} has the mean {parts[site].mean:g} at {site}, and {others.mean:g} (standard deviation "
-                f"{others.sd:g}) at the others: is it in the same unit there?"
-            )
+        if sentence := another_unit(name, parts):
+            sentences.append(sentence)
     return sentences
+
+
+def another_unit(name: str, parts: Mapping[str, ColumnMoments]) -> str:
+    """A sentence on the site whose mean is so far from the others' that its unit may be another; empty if none is."""
+    if len(parts) > MOST_COMPARED:
+        return ""
+    apart = {site: _apart(own, [part for other, part in parts.items() if other != site]) for site, own in parts.items()}
+    site = max(apart, key=lambda one: apart[one], default="")
+    if not site or apart[site] <= FAR_FROM_OTHERS:
+        return ""
+    others = agreed([part for other, part in parts.items() if other != site])
+    return (
+        f"column {name!r} has the mean {parts[site].mean:g} at {site}, and {others.mean:g} (standard deviation "
+        f"{others.sd:g}) at the others: is it in the same unit there?"
+    )
+
+
+def moments_of_sites(values: Array, owners: Array | None, sites: Sequence[str]) -> dict[str, ColumnMoments]:
+    """Moments of a column of numbers at each site that has some; none where there are no sites, or it holds words."""
+    if owners is None or values.dtype.kind != "f" or len(sites) > MOST_COMPARED:
+        return {}
+    return {site: m for i, site in enumerate(sites) if (m := ColumnMoments.of(values[owners == i])).n}
 
 
 def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:
