@@ -295,7 +295,7 @@ def test_clients_are_named_as_the_data_name_them(tmp_path: Path) -> None:
         model = load_model(tmp_path, "m", client=name)
         assert (model.unskew.client, model.unskew.client_name) == (number, ("Oslo", "Ward 7")[number])
         assert model.head.weight.eq(number).all()
-    with pytest.raises(RunError, match=r"there is no client 'Olso'; did you mean Oslo.*clients: Oslo, Ward 7"):
+    with pytest.raises(RunError, match=r"no client 'Olso' of .*, seed 0; did you mean Oslo.*clients: Oslo, Ward 7"):
         load_model(tmp_path, "m", client="Olso")
 
 

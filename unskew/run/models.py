@@ -527,7 +527,7 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
         near = "" if position else did_you_mean(written, names)
         known = f" (clients: {some(names)})" if names else f"; clients are 0 to {cell.num_clients - 1}"
         why = "; where names are numbers, a client is called by its name" if position else ""
-        raise RunError(f"there is no client {client!r}{near} {where}{known}{why}")
+        raise RunError(f"there is no client {client!r} {where}{near}{known}{why}")
     if int(written) >= cell.num_clients:
         raise RunError(f"there is no client {written} {where}; clients are 0 to {cell.num_clients - 1}")
     return int(written)
