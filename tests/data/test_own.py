@@ -1,6 +1,7 @@
 """Data that people have at hand, in every form, become one `Dataset`."""
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +19,10 @@ from torch.utils.data import Dataset as TorchDataset
 from unskew.data import FromManifest, Natural, federate, load, own, to_manifest
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
+from unskew.data.preprocess import Preprocess
 from unskew.data.sources import save
 from unskew.data.split import IID
-from unskew.errors import DataError
+from unskew.errors import DataError, DataWarning
 from unskew.keys import Key
 
 # The towns have one class each, which is warned of.
@@ -439,3 +441,32 @@ def test_floats_far_beyond_1_are_doubted(factor: int, text: str) -> None:
     doubts = own.dataset((x * factor, y)).doubts
     assert len(doubts) == bool(text)
     assert all(re.search(text, doubt) for doubt in doubts)
+
+
+def test_frames_of_clients_whose_columns_stand_in_another_order_are_refused() -> None:
+    """Beside labels only places count, so that one client's age would be another's weight."""
+    frame = pandas.DataFrame({"age": [60.0, 70, 50, 40], "weight": [80.0, 70, 60, 75]})
+    y = [0, 1, 0, 1]
+    own.dataset({"Basel": (frame, y), "Bern": (frame, y)})
+    with pytest.raises(DataError, match="column 0 of client Bern is 'weight', and of client Basel 'age'; give all"):
+        own.dataset({"Basel": (frame, y), "Bern": (frame[["weight", "age"]], y)})
+
+
+@pytest.mark.parametrize("name", ["Patient", "patient_id", "PatNr", "MRN"])
+def test_a_column_that_seems_to_say_who_is_in_a_row_is_doubted_where_no_patients_are_named(name: str) -> None:
+    """Sixty rows of thirty people: its numbers would be an input, and people stand in both parts."""
+    frame = pandas.DataFrame(
+        {name: np.arange(60) // 2 + 0.0, "age": np.random.default_rng(0).normal(size=60), "y": np.arange(60) % 2}
+    )
+    with pytest.warns(DataWarning, match=f"column {name!r} is an input and seems to say who .* patient = {name!r}, so"):
+        own.dataset(frame, target="y", preprocess=Preprocess())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        own.dataset(frame, target="y", patient=name, preprocess=Preprocess())
+        own.dataset(frame.assign(**{name: frame[name] // 10}), target="y", preprocess=Preprocess())  # three kinds
+
+
+def test_a_word_where_numbers_are_needed_is_shown_as_it_is_written() -> None:
+    frame = pandas.DataFrame({"sex": [np.str_("m"), None, np.str_("w")], "y": [0, 1, 1]})
+    with pytest.raises(DataError, match="holds words, such as 'm' in row 0"):
+        own.dataset(frame, target="y")

@@ -453,11 +453,29 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
             f"column {numbering[0]!r} {what}, and a model that trusts it learns nothing about new ones; leave "
             f"it out with leave_out = [{numbering[0]!r}]"
         )
+    if rows.patients is None:
+        sentences += [_unnamed_patients(name) for name, values in columns.items() if _says_who(name, values)][:1]
     raw = data.raw
     of_train = [*x[train].T] if raw is None else [values[train] for values in raw.train.values()]
     of_test = [*x_test.T] if raw is None else [raw.test[name] for name in raw.train]
     repeated = copies(of_train, of_test, data.labels.numpy()[train], data.y_test.numpy())
     return [*sentences, *filter(None, [repeated.doubt("row", len(x_test))])]
+
+
+_WHO = re.compile(r"(pat|patient|patienten|subject|person|case|fall)[ _.-]?(id|nr|no|num|number|nummer)?|pid|mrn", re.I)
+
+
+def _says_who(name: str, values: _Array) -> bool:
+    """True for a column that is called as those are that say who is in a row, where somebody has several rows."""
+    different = len(set(values.tolist()))
+    return _WHO.fullmatch(name.strip()) is not None and MOST_ALONE < different < len(values)
+
+
+def _unnamed_patients(name: str) -> str:
+    return (
+        f"column {name!r} is an input and seems to say who is in a row, of whom some have several: name it with "
+        f"patient = {name!r}, so that nobody is in training and in testing, or leave it out"
+    )
 
 
 def _is_numbering(values: _Array, owners: _Array | None) -> bool:
@@ -705,10 +723,24 @@ def _of_clients(data: Mapping[Any, Any]) -> GivenExamples:
             with_them, without = (name, first) if of[first].patients is None else (first, name)
             raise DataError(f"client {with_them} names its patients and client {without} does not; name all or none")
         _check_alike(first, of[first], name, its)
+    _check_columns({str(name): arrays[0].columns for name, arrays in data.items() if hasattr(arrays[0], "columns")})
     clients = [name for name, its in of.items() for _ in range(len(its.y))]
     patients = [who for its in of.values() for who in its.patients or ()]
     x, y = (np.concatenate(part) for part in ([its.x for its in of.values()], [its.y for its in of.values()]))
     return GivenExamples("arrays", x, y, clients, tuple(of), patients or None)
+
+
+def _check_columns(columns: Mapping[str, Any]) -> None:
+    """Refuse clients' frames whose columns are others, or stand in another order, for only their places count here."""
+    named = {client: [str(column) for column in of] for client, of in columns.items()}
+    first = next(iter(named), "")
+    for client, of in named.items():
+        for i, (one, other) in enumerate(zip(of, named[first], strict=True)):
+            if one != other:
+                raise DataError(
+                    f"column {i} of client {client} is {one!r}, and of client {first} {other!r}; give all clients the "
+                    "same columns in one order"
+                )
 
 
 def client_arrays(data: Mapping[Any, Any]) -> dict[str, _Array] | None:
@@ -892,8 +924,8 @@ def _measurement(values: Any, column: object) -> _Array:
         for i, value in enumerate(array.tolist()):
             if isinstance(value, str) and not is_date(value):
                 raise DataError(
-                    f"column {column!r} holds words, such as {value!r} in {place(i)}; make numbers of them, which "
-                    "preprocess does, or leave the column out"
+                    f"column {column!r} holds words, such as {str(value)!r} in {place(i)}; make numbers of them, "
+                    "which preprocess does, or leave the column out"
                 )
             if not is_gap(value) and not isinstance(value, bool | int | float):
                 raise no_number(column, i, value)

@@ -404,7 +404,8 @@ def _check_category(name: str, known: Sequence[str], cells: Sequence[str], decla
     if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > n):
         raise DataError(
             f"column {name!r} holds {len(known)} different words in {n} training rows, such as {known[0]!r}; leave it "
-            "out, group them, or make numbers of them"
+            "out, group them, or make numbers of them; if it says who is in a row, name it with patient = "
+            f"{name!r}"
         )
 
 
