@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import Column, Inputs
 from unskew.data.sources import load
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import DataError, DataWarning
@@ -134,3 +134,12 @@ def test_pixels_on_another_scale_than_in_training_are_warned_of(trained: str, fa
     with pytest.warns(DataWarning, match=text):
         inputs.prepare((x * factor).astype(x.dtype))
     inputs.prepare(np.zeros_like(x))
+
+
+def test_decimal_commas_that_a_reader_left_as_words_are_named_with_the_way_to_read_them() -> None:
+    """Beside a word for gaps that pandas does not know, it makes no number of any field."""
+    inputs = Inputs("table", columns=(Column("crp", mean=(5.0,), sd=(1.0,)),))
+    with pytest.raises(DataError, match=r"'crp' must hold numbers, .* got '3,68'; read .* decimal=',' and na_values$"):
+        inputs.prepare({"crp": ["3,68", "4,1"]})
+    with pytest.raises(DataError, match=r"'crp' must hold numbers, .* got 'high'$"):
+        inputs.prepare({"crp": ["high"]})

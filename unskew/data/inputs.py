@@ -558,7 +558,12 @@ def _as(kind: str, values: Array, name: str) -> Array:
         known = [value for value in values if value is not None]
         one = next((value for value in known if value_of(value) is None), None)
         if one is not None:
-            raise DataError(f"column {name!r} must hold numbers, like those the model was trained on, got {one!r}")
+            comma = isinstance(one, str) and value_of(one.replace(",", ".")) is not None
+            remedy = "; read the file's decimal commas as such, and its words for gaps, as pandas.read_csv does by "
+            remedy = f"{remedy}decimal=',' and na_values" if comma else ""
+            raise DataError(
+                f"column {name!r} must hold numbers, like those the model was trained on, got {one!r}{remedy}"
+            )
         # Of a column with a gap that it does not know, a reader makes words.
         return np.array([np.nan if value is None else value_of(value) for value in values], np.float64)
     return values

@@ -335,8 +335,8 @@ def predict(
 
     Args:
         x: Inputs as they were given for training: images (N, H, W), (N, H, W, 3) or (N, C, H, W), or a list of their
-            files, which are resized as in training; texts, numbers (N, ...), or a table or a row of it, with the
-            columns that were trained on, which are filled and scaled as in training.
+            files, or one of them, which are resized as in training; texts, numbers (N, ...), or a table or a row of it,
+            with the columns that were trained on, which are filled and scaled as in training.
         batch_size: Inputs that the network takes at once.
         client: Name of the client whose rows they are, for a global model whose clients scaled their rows each by its
             own numbers.  A client's own model takes no rows as another's.
@@ -352,6 +352,8 @@ def predict(
         raise ConfigError(
             "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
         )
+    if card.inputs.kind == "images" and isinstance(x, str | Path):
+        x = [x]
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
         x = image_folders.read_files([Path(file) for file in x], card.inputs)
     inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
