@@ -558,9 +558,12 @@ def _as(kind: str, values: Array, name: str) -> Array:
         known = [value for value in values if value is not None]
         one = next((value for value in known if value_of(value) is None), None)
         if one is not None:
-            comma = isinstance(one, str) and value_of(one.replace(",", ".")) is not None
-            remedy = "; read the file's decimal commas as such, and its words for gaps, as pandas.read_csv does by "
-            remedy = f"{remedy}decimal=',' and na_values" if comma else ""
+            remedy = ""
+            if isinstance(one, str) and value_of(one.replace(",", ".")) is not None:
+                remedy = (
+                    "; read the file's decimal commas as such, and its words for gaps, as pandas.read_csv does by "
+                    "decimal=',' and na_values"
+                )
             raise DataError(
                 f"column {name!r} must hold numbers, like those the model was trained on, got {one!r}{remedy}"
             )

@@ -38,10 +38,10 @@ MOST_ROWS = 10**12
 """Training rows that no site has."""
 
 FAR_FROM_OTHERS = 20
+"""Standard deviations of the others' rows from their mean, beyond which a site's mean is hardly in the same unit."""
+
 MOST_COMPARED = 100
 """Sites up to which each one's mean is compared with that of the others."""
-
-"""Standard deviations of the others' rows from their mean, beyond which a site's mean is hardly in the same unit."""
 
 MOST_OF_ALL, MOST_OF_TWO = 0.5, 0.9
 """Share of all rows above which one site of several, or of two, is named: it decides what all agree on."""
