@@ -305,7 +305,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[UnskewError], str]] = {
     "a name for a split": ({"split": "dirichlet"}, ConfigError, "^split must be one of IID, .* got 'dirichlet'"),
     "more clients than examples": ({"split": us.IID(num_clients=5000)}, DataError, "1438"),
     "an unknown data set": ({"data": "digit"}, DataError, "did you mean digits?"),
-    "one array": ({"data": np.zeros(3)}, DataError, r"^data must be \(x, y\), .*; got one array of shape \(3,\)$"),
+    "one array": ({"data": np.zeros(3)}, DataError, r"^data must be \(x, y\) or .*; got one array of shape \(3,\)$"),
     "a table without target": ({"data": FRAME}, DataError, r"^target must name the column of the labels"),
     "a column of a name": ({"client": "town"}, ConfigError, "not with a name; got 'digits'"),
     "a split of clients": ({"data": {"a": PAIR, "b": PAIR}}, DataError, "with its 2 clients, .*: leave split out"),
