@@ -221,7 +221,9 @@ def test_a_damaged_checkpoint_is_refused_with_the_way_out(unskew: Unskew, here: 
 
 def test_what_is_no_run_is_not_resumed_and_not_written_to(unskew: Unskew, here: Path) -> None:
     (here / "other").mkdir()
-    refused(unskew("resume", "nowhere"), "RunError", "nowhere is not a run folder")
+    refused(
+        unskew("resume", "nowhere"), "RunError", "there is no folder nowhere; a run has none until its data are read"
+    )
     refused(unskew("resume", "other"), "RunError", "other is not a run folder")
     assert list((here / "other").iterdir()) == []
     untouched(here, "other")

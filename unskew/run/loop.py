@@ -171,6 +171,10 @@ def resume(
         RunError: If the folder is not a run, was changed or has links to other folders, is that of a run over a network
             without such a backend, or (EnvironmentChanged) the environment has changed.
     """
+    if not folder.exists():
+        raise RunError(
+            f"there is no folder {folder}; a run has none until its data are read: give the command that began it again"
+        )
     if backend is IN_PROCESS and not (folder / "summary.json").exists():
         refuse_deployed(folder)
     read_json(folder / "run.json")  # a folder without one is no run
