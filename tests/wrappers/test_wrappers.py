@@ -469,7 +469,7 @@ def test_wrappers_stand_in_a_file_in_order_and_read_back_equal() -> None:
         ({"with": ["topk"]}, r"unknown wrapper 'topk'; did you mean top_k"),
         ({"with": [{"name": "top_k", "share": 2.0}]}, "method.top_k.share must be <= 1"),
         ({"with": [{"name": "top_k", "shar": 0.5}]}, "unknown key method.top_k.shar; did you mean share"),
-        ({"with": ["dw", "dw"]}, "option dw of its own"),
+        ({"with": ["dw", "dw"]}, "FedAvg\\+dw has an option dw already, its own or an earlier wrapper's"),
         ({"with": [{"name": "dw", "mu": 0.1}, {"name": "dw", "mu": 0.2}]}, "method.with.1: dw is there already"),
     ],
 )

@@ -296,7 +296,7 @@ def check_parts(rows: GivenExamples, is_test: npt.NDArray[np.bool_], column: str
 
 
 def _where_patients(column: str | None) -> str:
-    """What names the patients, for sentences: a column, or else the last of (x, y, patients)."""
+    """Words for what names the patients: a column, or else the last of (x, y, patients)."""
     return "the third array" if column is None else f"column {column!r}"
 
 
