@@ -521,7 +521,7 @@ def test_a_run_over_a_network_is_not_gone_on_with_in_one_process(stopped: Path, 
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="there is no folder .*nothing; .* give the command that began it again"):
+    with pytest.raises(RunError, match=r"there is no folder .*nothing; .* give the command that began it again"):
         loop.resume(tmp_path / "nothing")
     with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
         loop.resume(tmp_path)
