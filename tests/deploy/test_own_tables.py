@@ -399,6 +399,12 @@ def test_a_site_that_decides_the_agreed_numbers_is_named(
     assert all(text in str(one.message) for text, one in zip(says, recwarn.list, strict=True))
 
 
+def test_of_a_hundred_sites_and_more_one_in_another_unit_is_named_too(tmp_path: Path) -> None:
+    files = [sums_file(tmp_path, f"site{i}", "age", n=200, mean=60.0 + i / 100, m2=200 * 15.0**2) for i in range(101)]
+    with pytest.warns(DataWarning, match="column 'age' has the mean 4000 at far, and 60.5 "):
+        unskew(*files, sums_file(tmp_path, "far", "age", n=200, mean=4000.0, m2=200 * 15.0**2))
+
+
 def test_what_is_said_of_a_site_that_decides_stands_on_stderr(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "unskew", "data", *three_sites(tmp_path, 10**12, -1e30)]
     said = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -41,7 +41,7 @@ FAR_FROM_OTHERS = 20
 """Standard deviations of the others' rows from their mean, beyond which a site's mean is hardly in the same unit."""
 
 MOST_COMPARED = 100
-"""Sites up to which each one's mean is compared with that of the others."""
+"""Sites up to which each one's mean is compared with that of the others in data that are at hand."""
 
 MOST_OF_ALL, MOST_OF_TWO = 0.5, 0.9
 """Share of all rows above which one site of several, or of two, is named: it decides what all agree on."""
@@ -510,8 +510,6 @@ def _lopsided(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
 
 def another_unit(name: str, parts: Mapping[str, ColumnMoments]) -> str:
     """A sentence on the site whose mean is so far from the others' that its unit may be another; empty if none is."""
-    if len(parts) > MOST_COMPARED:
-        return ""
     apart = {site: _apart(own, [part for other, part in parts.items() if other != site]) for site, own in parts.items()}
     site = max(apart, key=lambda one: apart[one], default="")
     if not site or apart[site] <= FAR_FROM_OTHERS:
@@ -524,7 +522,7 @@ def another_unit(name: str, parts: Mapping[str, ColumnMoments]) -> str:
 
 
 def moments_of_sites(values: Array, owners: Array | None, sites: Sequence[str]) -> dict[str, ColumnMoments]:
-    """Moments of a column of numbers at each site that has some; none where there are no sites, or it holds words."""
+    """Moments of a column of numbers at each site that has some; none of words, without sites or with a great many."""
     if owners is None or values.dtype.kind != "f" or len(sites) > MOST_COMPARED:
         return {}
     return {site: m for i, site in enumerate(sites) if (m := ColumnMoments.of(values[owners == i])).n}
