@@ -283,43 +283,37 @@ def check_network(
 
 def _check_loss(task: Task, outputs: Tensor, targets: Tensor) -> None:
     """Refuse a loss that does not return a number for each example."""
-    name = getattr(task.loss, "__name__", type(task.loss).__name__)
-    try:
-        with torch.no_grad():
-            each = task.loss(outputs, targets)
-    except Exception as error:  # may be user code
-        raise ConfigError(
-            f"task.loss {name} cannot take outputs of shape {tuple(outputs.shape)} and targets of {targets.dtype} of "
-            f"shape {tuple(targets.shape)}: {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
-    if not isinstance(each, Tensor) or tuple(each.shape) != (len(targets),):
-        got = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else type(each).__name__
-        raise ConfigError(
-            f"task.loss {name} must return the loss of each of {len(targets)} examples, ({len(targets)},), got {got}; "
-            'leave out the mean, as with reduction="none"'
-        )
+    name = f"task.loss {getattr(task.loss, '__name__', type(task.loss).__name__)}"
+    remedy = 'leave out the mean, as with reduction="none"'
+    _check_by_example(name, task.loss, outputs, targets, "the loss of", remedy)
 
 
 def _check_measures(task: Task, outputs: Tensor, targets: Tensor) -> None:
     """Refuse a measure by examples that does not return a number for each: of batches' means none would be right."""
+    remedy = "leave out the mean, or make it the measure's `whole`"
     for measure in task.measures:
-        if measure.each is None:
-            continue
-        try:
-            with torch.no_grad():
-                each = measure.each(outputs, targets)
-        except Exception as error:  # may be user code
-            raise ConfigError(
-                f"evaluate: `each` of {measure.name} cannot take outputs of shape {tuple(outputs.shape)} and targets "
-                f"of {targets.dtype} of shape {tuple(targets.shape)}: {type(error).__name__}: "
-                f"{' '.join(str(error).split())}"
-            ) from error
-        if not isinstance(each, Tensor) or tuple(each.shape) != (len(targets),):
-            got = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else type(each).__name__
-            raise ConfigError(
-                f"evaluate: `each` of {measure.name} must return a value for each of {len(targets)} examples, "
-                f"({len(targets)},), got {got}; leave out the mean, or make it the measure's `whole`"
-            )
+        if measure.each is not None:
+            name = f"evaluate: `each` of {measure.name}"
+            _check_by_example(name, measure.each, outputs, targets, "a value for", remedy)
+
+
+def _check_by_example(
+    name: str, function: Callable[[Tensor, Tensor], Any], outputs: Tensor, targets: Tensor, what: str, remedy: str
+) -> None:
+    """Refuse a function that fails, or does not return `what` each example of these has."""
+    try:
+        with torch.no_grad():
+            each = function(outputs, targets)
+    except Exception as error:  # may be user code
+        raise ConfigError(
+            f"{name} cannot take outputs of shape {tuple(outputs.shape)} and targets of {targets.dtype} of shape "
+            f"{tuple(targets.shape)}: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+    if not isinstance(each, Tensor) or tuple(each.shape) != (len(targets),):
+        got = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else type(each).__name__
+        raise ConfigError(
+            f"{name} must return {what} each of {len(targets)} examples, ({len(targets)},), got {got}; {remedy}"
+        )
 
 
 def _draws(m: nn.Module) -> bool:
