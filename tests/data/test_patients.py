@@ -188,6 +188,8 @@ def test_test_arrays_are_of_others_and_say_who_they_are() -> None:
         own.dataset((x[8:], y[8:], who[8:]), test=(x[:8], y[:8], who[:8]))
     with pytest.raises(DataError, match="the test rows have no patients, so it is not known who is in them; add them"):
         own.dataset((x[9:], y[9:], who[9:]), test=(x[:9], y[:9]))
+    with pytest.raises(DataError, match="the test part names its patients and the training part does not; name them"):
+        own.dataset((x[9:], y[9:]), test=(x[:9], y[:9], who[:9]))
     with pytest.raises(DataError, match="the test rows have no clients, so it is not known who is in them; add them"):
         own.dataset(triples(), test=(x[:9], y[:9], who[:9]))
 

@@ -33,7 +33,8 @@ def describe(
     """Look at data: sites, sizes, labels, columns, gaps, disagreement, and rows that stand twice.
 
     Args:
-        data: A DataFrame, the path of a table, {client: (x, y)}, (x, y), what `unskew.load` returns, or a name.
+        data: A DataFrame, the path of a table, (x, y), (x, y, patients), {client: either}, what
+            `unskew.load` returns, or a name.
         target, client: Columns of a table; both may be left out.
         patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
         test: Column that says which rows are test rows, or a table of them.

@@ -217,6 +217,8 @@ def dataset(
         arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if code_names else part.y}
     if (names := code_names or rows.classes) is not None:
         arrays["classes"] = names_array(names, "classes")
+    if rows.patients is None and held_out is not None and held_out.patients is not None:
+        raise DataError("the test part names its patients and the training part does not; name them in both or in none")
     if rows.patients is not None:
         arrays |= _patients_of_parts(parts, patient, client, None if column is not None else test_rows_at)
     if rows.clients is not None:
