@@ -272,7 +272,7 @@ def test_patients_are_counted_at_each_site_and_named_where_they_are_in_both_part
     frame.write_csv(tmp_path / "h.csv")
     columns = ("--target", "sick", "--client", "site", "--patient", "who")
     printed = CliRunner().invoke(app, ["data", str(tmp_path / "h.csv"), *columns], catch_exceptions=False).stdout
-    assert "200 rows of 26 patients, " in " ".join(printed.split())
+    assert "200 rows, 26 patients, " in " ".join(printed.split())
     assert re.search("Basel +│? *19 ", printed)
 
 

@@ -25,8 +25,8 @@ def lead(look: Look) -> str:
     sites = f"{len(look.sites):,} sites" if look.sites else "no sites named"
     test = "" if look.test_rows is None else f", {look.test_rows:,} of them for testing"
     target = f"; the target has {len(look.classes)} classes ({_some(look.classes)})" if look.classes else ""
-    who = "" if look.patients is None else f" of {counted(look.patients, 'patient')}"
-    first = f"{look.rows:,} rows{who}{test}, {len(look.columns):,} columns, {sites}{target}."
+    who = "" if look.patients is None else f", {counted(look.patients, 'patient')}"
+    first = f"{look.rows:,} rows{test}{who}, {counted(len(look.columns), 'column')}, {sites}{target}."
     return " ".join([first, *(_sentence(number.meaning) for number in look.disagreement)])
 
 
