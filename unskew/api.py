@@ -231,6 +231,7 @@ def described(
     """
     chosen = from_python.methods_of(methods)
     rules = (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
+    data, test = (str(given) if isinstance(given, Path) else given for given in (data, test))
     if isinstance(data, str) and ":" not in data and (kind := kind_at(data)) is not None and data not in DATA.names():
         data = f"{kind}:{data}"
     test_fraction = settings.get("test_fraction", Experiment.test_fraction)

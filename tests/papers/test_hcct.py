@@ -281,10 +281,19 @@ def reproduce(name: str, folder: Path, tasks: dict[str, Any], **changes: Any) ->
     asked = request(name.replace("_", "-"), folder, seeds=[0, 1], **changes)
     table = toolkit.settings(asked)
     table["tasks"] = {task: {**table["tasks"][task], **own} for task, own in tasks.items()}
+    table["on"] = list(tasks)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toolkit, "settings", lambda _: table)
         result: Result = getattr(hcct, name)(asked)
     return result
+
+
+def test_digit_is_run_apart_with_more_seeds() -> None:
+    others, digit = (Draft.of(request(name, Path())) for name in ("table4", "table4-digit"))
+    assert (others["on"], others["seeds"]) == (["FMNIST", "CIFAR-10"], [0, 1, 2])
+    assert (digit["on"], digit["seeds"]) == (["Digit"], list(range(10)))
+    assert digit["tasks"] == others["tasks"]
+    assert papers.TABLE["hcct/table4-digit"].target == "unskew.papers.hcct:table4"
 
 
 def test_all_six_are_in_the_table() -> None:

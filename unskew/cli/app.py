@@ -20,6 +20,7 @@ from unskew.cli.doctor import doctor
 from unskew.cli.export import export
 from unskew.cli.leave_out import leave_one_out
 from unskew.cli.plan import plan
+from unskew.cli.predict import predict
 from unskew.cli.price import price
 from unskew.cli.prior import prior
 from unskew.cli.reproduce import reproduce
@@ -61,6 +62,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "table": table,
     "export": export,
+    "predict": predict,
     "list": list_,
     "data": data,
     "reproduce": reproduce,

@@ -266,6 +266,21 @@ def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
     return folders, files
 
 
+def images_below(root: Path) -> list[Path]:
+    """All images below the folder, in order, files directly in a folder before those of its folders.
+
+    Raises:
+        DataError: If a folder cannot be read, or a link leads out of `root`.
+    """
+    images: list[Path] = []
+    pending = [root]
+    while pending:
+        folders, files = entries(pending.pop(), str(root.resolve()))
+        images += filter(is_image, files)
+        pending += reversed(folders)
+    return images
+
+
 def _check_link(link: Path, home: str) -> None:
     """Refuse a link that leads out of the folder, to other files of this machine, or back to where it came from."""
     target = os.path.realpath(link)

@@ -7,7 +7,7 @@ PATH, or by the file's name, with or without its ending, where only one file has
 import re
 import warnings
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -91,7 +91,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         name = getattr(options, setting)
         if name is not None and not (options.alone and setting == "client"):
             own.check_column(words, name, f"task.data_options.{setting}")
-    images = [file for file in _below(root) if image_folders.is_image(file)]
+    images = image_folders.images_below(root)
     named = None if options.alone else options.client
     patient = None if options.testing and options.test is None else options.patient  # nobody is kept apart from anybody
     with rows_at(tables.lines_of(kind, table, columns)):
@@ -220,15 +220,6 @@ def _by_name(root: Path, images: Sequence[Path]) -> Mapping[str, list[Path]]:
         for of_kind, name in zip(known, names, strict=True):
             of_kind.setdefault(name, []).append(file)
     return ChainMap(*known)
-
-
-def _below(root: Path) -> Iterator[Path]:
-    """All files below the folder."""
-    pending = [root]
-    while pending:
-        folders, files = image_folders.entries(pending.pop(), str(root.resolve()))
-        yield from files
-        pending += reversed(folders)
 
 
 def _unnamed(root: Path, left: set[Path], of: int, table: Path) -> list[str]:

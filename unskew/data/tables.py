@@ -228,6 +228,33 @@ def words_of(kind: str, path: Path, options: TableOptions) -> dict[str, list[str
     return {column.name: column.cast(polars.String).to_list() for column in frame}
 
 
+def rows_of(
+    kind: str, path: Path, options: TableOptions, wanted: Sequence[str]
+) -> tuple[Any, dict[str, list[str | None]]]:
+    """The columns that are wanted, read as for training, and all columns as they are written; None for a gap.
+
+    A column that is wanted and is not there is no error here.
+
+    Raises:
+        ConfigError: If the declared notation of numbers is none.
+        DataError: If Polars is not installed, or the file is missing or cannot be read.
+    """
+    if not path.is_file():
+        raise DataError(f"there is no file {path.absolute()}")
+    words = words_of(kind, path, options)
+    others = tuple(name for name in words if name not in wanted)
+    return frame_of(kind, path, replace(options, leave_out=others))[0], words
+
+
+def separator_of(path: Path, options: TableOptions) -> str:
+    """The character between the columns of a CSV file.
+
+    Raises:
+        DataError: If it is no text in UTF-8.
+    """
+    return _head(path, options.separator).separator
+
+
 def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
     """The places of the rows that `frame_of` reads: lines of a CSV file, or of the files of a folder."""
     if kind != "csv":

@@ -30,10 +30,11 @@ import torch
 from torch import Tensor, nn
 
 from unskew import models, tasks, wire
-from unskew.data import image_folders
+from unskew.data import image_folders, tables
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
 from unskew.data.numerals import is_number
+from unskew.data.places import path_of
 from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
@@ -335,8 +336,9 @@ def predict(
 
     Args:
         x: Inputs as they were given for training: images (N, H, W), (N, H, W, 3) or (N, C, H, W), or a list of their
-            files, or one of them, which are resized as in training; texts, numbers (N, ...), or a table or a row of it,
-            with the columns that were trained on, which are filled and scaled as in training.
+            files, or one of them, which are resized as in training; texts, numbers (N, ...), or a table, its file
+            (.csv, .parquet) or a row of it, with the columns that were trained on, which are filled and scaled as in
+            training.
         batch_size: Inputs that the network takes at once.
         client: Name of the client whose rows they are, for a global model whose clients scaled their rows each by its
             own numbers.  A client's own model takes no rows as another's.
@@ -347,11 +349,9 @@ def predict(
         ConfigError: If the model has no card that says how inputs are prepared, or does not learn probabilities.
         DataError: If the inputs are not of the kind it was trained on, or the model has no numbers of the client.
     """
-    card = getattr(model, "unskew", None)
-    if not isinstance(card, ModelCard):
-        raise ConfigError(
-            "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
-        )
+    card = card_of(model)
+    if card.inputs.kind == "table" and isinstance(x, str | Path):
+        x = _table_at(path_of(x), card.inputs)
     if card.inputs.kind == "images" and isinstance(x, str | Path):
         x = [x]
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
@@ -375,6 +375,29 @@ def predict(
             return [one for batch in outputs for one in kind.predict(batch, card.classes)]
     finally:
         model.train(training)
+
+
+def card_of(model: nn.Module) -> ModelCard:
+    """The description of a model.
+
+    Raises:
+        ConfigError: If it has none.
+    """
+    card = getattr(model, "unskew", None)
+    if not isinstance(card, ModelCard):
+        raise ConfigError(
+            "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
+        )
+    return card
+
+
+def _table_at(path: Path, inputs: Inputs) -> Any:
+    """The columns of a table's file that the model was trained on."""
+    kind = tables.kind_of(str(path))
+    if kind is None:
+        raise DataError(f"{path} is no table (.csv, .tsv, .parquet, .pq), like that the model was trained on")
+    options = tables.TableOptions("", gaps=inputs.gaps)
+    return tables.rows_of(kind, path, options, [column.name for column in inputs.columns])[0]
 
 
 def _whose(card: ModelCard, client: ClientId | str | None) -> ClientId | str | None:

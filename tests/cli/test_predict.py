@@ -1,0 +1,213 @@
+"""`unskew predict`, called as from a shell, gives what `unskew.predict` gives, beside the rows as they are written."""
+
+import csv
+import dataclasses
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+import unskew as us
+from unskew.data.inputs import Inputs
+from unskew.errors import DataWarning
+
+from .conftest import Unskew
+
+HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals.csv"
+METHODS = {"FedAvg": us.FedAvg(), "alone": us.Independent()}
+
+
+def trained(data: Any = HOSPITALS, methods: Any = METHODS, **settings: Any) -> None:
+    """Train two rounds into the folder `r`."""
+    if data is HOSPITALS:
+        settings = {"target": "diagnosis", "client": "hospital", "preprocess": True, **settings}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        us.simulate(methods, data=data, rounds=2, out="r", progress=False, **settings)
+
+
+def read(text: str, separator: str = ",") -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines(), delimiter=separator))
+
+
+# ---------------------------------------------------------------- tables
+def test_a_table_comes_back_with_a_column_more(here: Path, unskew: Unskew) -> None:
+    trained()
+    said = unskew("predict", "r", HOSPITALS, "--method", "FedAvg")
+    assert said.code == 0, said.err
+    table = pandas.read_csv(HOSPITALS)
+    expected = us.predict(us.load_model("r", "FedAvg"), table)
+    assert [row.pop("predicted") for row in read(said.out)] == expected
+    (here / "back.csv").write_text(said.out, "utf-8")
+    pandas.testing.assert_frame_equal(pandas.read_csv(here / "back.csv").drop(columns="predicted"), table)
+    assert said.err.startswith(f"{len(table)} predictions: ")
+    assert said.err.endswith("; global model of FedAvg, seed 0\n")
+    assert all(f"{name} {expected.count(name)}" in said.err for name in set(expected))
+
+
+def test_probabilities_have_a_column_each_and_one_sum(here: Path, unskew: Unskew) -> None:
+    trained()
+    said = unskew("predict", "r", HOSPITALS, "--method", "alone", "--client", "Bern", "--probabilities", "--json")
+    rows = json.loads(said.out)["rows"]
+    model = us.load_model("r", "alone", client="Bern")
+    expected = us.predict(model, pandas.read_csv(HOSPITALS), probabilities=True)
+    names = list(expected[0])
+    assert [[row[f"probability of {name}"] for name in names] for row in rows] == [list(p.values()) for p in expected]
+    assert all(sum(p.values()) == pytest.approx(1) for p in expected)
+    assert [row["predicted"] for row in rows] == us.predict(model, pandas.read_csv(HOSPITALS))
+
+
+def test_another_notation_is_read_and_written(here: Path, unskew: Unskew) -> None:
+    trained()
+    table = pandas.read_csv(HOSPITALS)
+    expected = us.predict(us.load_model("r", "FedAvg"), table.assign(age=table["age"] + 0.5), probabilities=True)
+    table.assign(age=table["age"] + 0.5).to_csv("new.csv", sep=";", decimal=",", na_rep="unknown", index=False)
+    said = unskew(
+        "predict", "r", "new.csv", "--method", "FedAvg", "--decimal", ",", "--gaps", "unknown", "--probabilities",
+        "--out", "answers.csv",
+    )  # fmt: skip
+    assert (said.code, said.out) == (0, ""), said.err
+    rows = read((here / "answers.csv").read_text("utf-8"), ";")
+    name = next(iter(expected[0]))
+    told = [float(row[f"probability of {name}"].replace(",", ".")) for row in rows]
+    assert told == pytest.approx([p[name] for p in expected], abs=1e-5)
+    assert rows[0]["age"] == f"{table['age'][0]},5"
+
+
+def test_columns_that_were_not_trained_on_may_be_anything(here: Path, unskew: Unskew) -> None:
+    trained()
+    table = pandas.read_csv(HOSPITALS).drop(columns=["diagnosis", "hospital"])
+    table.assign(note="x" * 5000, day="2026-13-45", other="1.5 mg").to_csv("new.csv", index=True)  # a nameless column
+    said = unskew("predict", "r", "new.csv", "--method", "FedAvg")
+    assert said.code == 0, said.err
+    assert [row["predicted"] for row in read(said.out)] == us.predict(us.load_model("r", "FedAvg"), table)
+
+
+def test_python_takes_the_file_too(here: Path) -> None:
+    trained()
+    model = us.load_model("r", "FedAvg")
+    assert us.predict(model, HOSPITALS) == us.predict(model, str(HOSPITALS))
+    assert us.predict(model, HOSPITALS) == us.predict(model, pandas.read_csv(HOSPITALS))
+    with pytest.raises(us.errors.DataError, match=r"cases\.txt is no table \(\.csv"):
+        us.predict(model, "cases.txt")
+
+
+def test_rows_that_clients_scaled_need_a_client(here: Path, unskew: Unskew) -> None:
+    trained(preprocess=us.Preprocess(scale="site"))
+    said = unskew("predict", "r", HOSPITALS, "--method", "FedAvg")
+    assert said.code == 2
+    assert "say whose rows these are with --rows-of" in said.err
+    said = unskew("predict", "r", HOSPITALS, "--method", "FedAvg", "--rows-of", "Bern")
+    expected = us.predict(us.load_model("r", "FedAvg"), HOSPITALS, client="Bern")
+    assert [row["predicted"] for row in read(said.out)] == expected
+    own = unskew("predict", "r", HOSPITALS, "--method", "alone", "--client", "Bern")
+    assert [r["predicted"] for r in read(own.out)] == us.predict(us.load_model("r", "alone", client="Bern"), HOSPITALS)
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        (["nix.csv"], "there is no file "),
+        (["few.csv"], "inputs have no column 'smoker' (columns: age, sex, cholesterol, pressure)"),
+        (["twice.csv"], "twice.csv has a column 'predicted' already"),
+        (["empty.csv"], "empty.csv has no rows"),
+        (["words.csv"], "column 'age' must hold numbers, like those the model was trained on, got 'old'"),
+        (["tiny.toml"], "give one table (.csv, .tsv, .parquet, .pq), as the model was trained on, got tiny.toml"),
+        (["few.csv", "twice.csv"], "give one table (.csv, .tsv, .parquet, .pq), as the model was trained on, got few"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(here: Path, unskew: Unskew, files: list[str], sentence: str) -> None:
+    trained()
+    table = pandas.read_csv(HOSPITALS)
+    table.drop(columns=["smoker", "hospital", "diagnosis"]).to_csv("few.csv", index=False)
+    table.assign(predicted="sick").to_csv("twice.csv", index=False)
+    table[:0].to_csv("empty.csv", index=False)
+    table.astype({"age": object}).assign(age="old").to_csv("words.csv", index=False)
+    said = unskew("predict", "r", *files, "--method", "FedAvg")
+    assert (said.code, said.out) == (2, "")
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_nothing_is_overwritten(here: Path, unskew: Unskew) -> None:
+    trained()
+    (here / "mine.csv").write_text("kept")
+    said = unskew("predict", "r", HOSPITALS, "--method", "FedAvg", "--out", "mine.csv")
+    assert (said.code, (here / "mine.csv").read_text()) == (2, "kept")
+    assert unskew("predict", "r", HOSPITALS, "--method", "FedAvg", "--out", "no/where.csv").code == 2
+
+
+# ---------------------------------------------------------------- images, texts, numbers
+@pytest.fixture
+def scans(here: Path) -> npt.NDArray[Any]:
+    """Images of three patients, in a folder for each, and `notes.txt`, which is none."""
+    images = np.round(load_digits().images[:6] * 15).astype(np.uint8)
+    for i, image in enumerate(images):
+        (here / "scans" / f"patient-{i // 2}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(here / "scans" / f"patient-{i // 2}" / f"{i}.png")
+    (here / "scans" / "notes.txt").write_text("")
+    return images
+
+
+def test_images_are_found_below_a_folder(here: Path, unskew: Unskew, scans: npt.NDArray[Any]) -> None:
+    x, y = np.round(load_digits().images * 15).astype(np.uint8), load_digits().target
+    trained({f"site {i}": (x[i::3], y[i::3]) for i in range(3)}, us.FedAvg())
+    expected = [str(one) for one in us.predict(us.load_model("r"), scans)]
+    said = unskew("predict", "r", "scans")
+    assert said.code == 0, said.err
+    rows = read(said.out)
+    assert [row["file"] for row in rows] == [f"scans/patient-{i // 2}/{i}.png" for i in range(6)]
+    assert [row["predicted"] for row in rows] == expected
+    one = read(unskew("predict", "r", "scans/patient-1", "scans/patient-0/1.png").out)
+    assert [row["predicted"] for row in one] == [expected[2], expected[3], expected[1]]
+    np.save("scans.npy", scans)
+    assert [row["predicted"] for row in read(unskew("predict", "r", "scans.npy").out)] == expected
+    (here / "nothing").mkdir()
+    assert "there is no image below" in unskew("predict", "r", "nothing").err
+
+
+def test_an_array_that_would_run_code_is_not_loaded(here: Path, unskew: Unskew) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    trained((x, (x[:, 0] > 0).astype(int)), us.FedAvg(), split=us.IID(num_clients=3))
+    np.save("x.npy", x[:5])
+    rows = json.loads(unskew("predict", "r", "x.npy", "--json").out)["rows"]
+    assert rows == [{"example": i, "predicted": p} for i, p in enumerate(us.predict(us.load_model("r"), x[:5]))]
+    np.save("bad.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    said = unskew("predict", "r", "bad.npy")
+    assert (said.code, said.out) == (2, "")
+    assert "bad.npy is not a readable array" in said.err
+    assert unskew("predict", "r", HOSPITALS).code == 2
+
+
+def test_numbers_are_summed_up_by_their_range(here: Path, unskew: Unskew) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    trained((x, x[:, 0] * 3), us.FedAvg(), split=us.IID(num_clients=3), task="regression")
+    np.save("x.npy", x[:5])
+    found = us.predict(us.load_model("r"), x[:5])
+    said = unskew("predict", "r", "x.npy")
+    assert said.err.startswith(f"5 predictions, from {min(found):.4g} to {max(found):.4g}; ")
+    assert [float(row["predicted"]) for row in read(said.out)] == pytest.approx(found, rel=1e-5)
+
+
+def test_texts_stand_a_line_each(here: Path, unskew: Unskew) -> None:
+    words, tokens = ("a", "bad", "film", "good"), np.random.default_rng(0).integers(2, 6, (40, 3))
+    trained((tokens, np.array([1, 0] * 20)), us.FedAvg(), split=us.IID(num_clients=2), model="bilstm")
+    model = us.load_model("r")
+    task = dataclasses.replace(model.unskew.task, inputs=Inputs("texts", vocabulary=words))
+    model.unskew = dataclasses.replace(model.unskew, task=task)
+    us.save_model(model, "m.safetensors")
+    (here / "new.txt").write_text("a good film\nbad\n", "utf-8")
+    rows = json.loads(unskew("predict", "m.safetensors", "new.txt", "--json").out)["rows"]
+    found = us.predict(model, ["a good film", "bad"])
+    assert rows == [{"text": "a good film", "predicted": found[0]}, {"text": "bad", "predicted": found[1]}]
+    (here / "new.txt").write_bytes("schön".encode("latin-1"))
+    assert "new.txt is not in UTF-8; save it so" in unskew("predict", "m.safetensors", "new.txt").err
+    (here / "new.txt").write_text("")
+    assert "new.txt is empty: there is nothing to predict" in unskew("predict", "m.safetensors", "new.txt").err

@@ -1,0 +1,121 @@
+"""`unskew predict`: a trained model on new rows, images, texts or arrays."""
+
+import csv
+import io
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from unskew.cli.options import AllowCode, AsJson, find_own_code
+from unskew.errors import ConfigError, RunError, shown
+from unskew.words import counted, some
+
+if TYPE_CHECKING:
+    from unskew.run.models import ModelCard
+    from unskew.run.predictions import Row
+
+MOST_SAID = 10
+"""Most different predictions whose numbers are said."""
+
+
+def predict(
+    model: Annotated[Path, typer.Argument()],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...")],
+    method: Annotated[str | None, typer.Option(help="Label of the method, if the run has several.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Client whose model is used, by name, or number if no name is one.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; default: the smallest of the run.")] = None,
+    rows_of: Annotated[
+        str | None, typer.Option(help="Client whose rows they are, where a global model has numbers of each client.")
+    ] = None,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="Also each class's probability.")] = False,
+    separator: Annotated[
+        str | None, typer.Option(help="Between columns of a CSV file; default as its first line.")
+    ] = None,
+    thousands: Annotated[
+        Literal["", ".", ",", "'", " "] | None, typer.Option(help="Between thousands in a CSV file; default nothing.")
+    ] = None,
+    decimal: Annotated[
+        Literal[".", ","] | None, typer.Option(help="Before the decimals in a CSV file; default a point.")
+    ] = None,
+    gaps: Annotated[
+        list[str] | None, typer.Option(help="A further word of a CSV file that means no value; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The CSV file to write; default: stdout.")] = None,
+    allow_code: AllowCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict what a trained model has learned, for each row of a table, each image, text or example of an array.
+
+    MODEL is a run's folder, that of a deployed client, or a file of unskew
+    export.  FILE is a table (.csv, .parquet) with the columns that were trained
+    on; images, or folders of them; a text a line (.txt); or an array (.npy).
+    A table comes back as it is written, with the column predicted.
+
+    [dim]unskew predict runs/hospitals new.csv --method FedAvg --out answers.csv[/]
+    [dim]unskew predict ward-3.safetensors new-scans/ --probabilities[/]
+    """
+    from unskew.data.tables import TableOptions, kind_of, separator_of
+    from unskew.files import write_atomically
+    from unskew.run import models
+    from unskew.run.predictions import PREDICTED, predict_files
+
+    if out is not None and out.exists():
+        raise RunError(f"{out} exists already; choose another --out")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise RunError(f"there is no folder {out.parent}; make it, or choose another --out")
+    if allow_code:
+        find_own_code()
+    network = models.load_model(model, method, client, seed, allow_code=allow_code)
+    inputs = models.card_of(network).inputs
+    if rows_of is None and len(inputs.clients) > 1 and any(column.by_client for column in inputs.columns):
+        raise ConfigError(
+            "the global model scales each client's rows by that client's own numbers: say whose rows these are with "
+            f"--rows-of, or take a client's own model with --client (clients: {some(inputs.clients)})"
+        )
+    written = TableOptions("", separator=separator, thousands=thousands, decimal=decimal, gaps=tuple(gaps or ()))
+    rows = predict_files(network, files, written, rows_of, probabilities)
+    if as_json:
+        text = json.dumps({"rows": rows}) + "\n"
+    else:
+        between = separator_of(files[0], written) if kind_of(str(files[0])) == "csv" else ","
+        text = _as_csv(rows, between, decimal or ".")
+    if out is None:
+        print(text, end="")
+    else:
+        write_atomically(out, text)
+    print(shown(f"{_said([row[PREDICTED] for row in rows])}; {_which(models.card_of(network))}"), file=sys.stderr)
+
+
+def _as_csv(rows: "list[Row]", separator: str, decimal: str) -> str:
+    lines = io.StringIO(newline="")
+    table = csv.DictWriter(lines, rows[0], delimiter=separator, lineterminator="\n")
+    table.writeheader()
+    table.writerows({name: _cell(value, decimal) for name, value in row.items()} for row in rows)
+    return lines.getvalue()
+
+
+def _cell(value: Any, decimal: str) -> Any:
+    if isinstance(value, float):
+        return f"{value:.6g}".replace(".", decimal)
+    return "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def _said(found: list[Any]) -> str:
+    """Number of predictions of each class, or the range of those that are numbers."""
+    if all(isinstance(one, float) for one in found):
+        return f"{counted(len(found), 'prediction')}, from {min(found):.4g} to {max(found):.4g}"
+    numbers = Counter("; ".join(one) if isinstance(one, list | tuple) else str(one) for one in found).most_common()
+    more = f" and {len(numbers) - MOST_SAID:,} others" if len(numbers) > MOST_SAID else ""
+    each = ", ".join(f"{name or 'none'} {n:,}" for name, n in numbers[:MOST_SAID])
+    return f"{counted(len(found), 'prediction')}: {each}{more}"
+
+
+def _which(card: "ModelCard") -> str:
+    owner = "global model" if card.client is None else f"model of client {card.client_name or card.client}"
+    return f"{owner} of {card.method}, seed {card.seed}"

@@ -1,0 +1,128 @@
+"""Predictions for what lies in files: rows of a table, images, texts, or examples of an array.
+
+    rows     FILE.csv, .tsv, .parquet, .pq: the columns that were trained on, among any others
+    images   files and folders of them, or FILE.npy: one array (N, H, W), (N, H, W, 3) or (N, C, H, W)
+    texts    FILE.txt, a text a line
+    numbers  FILE.npy, one array (N, ...)
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from unskew import machine
+from unskew.data import image_folders, tables
+from unskew.data.inputs import Inputs
+from unskew.data.places import Place, by_number, rows_at
+from unskew.errors import DataError, DataWarning
+from unskew.files import check_text
+from unskew.protocol import ClientId
+from unskew.run import models
+
+PREDICTED = "predicted"
+"""The column of predictions."""
+
+Row = dict[str, Any]
+Read = tuple[list[Row], Any, Place]
+"""What is shown of each row, the inputs of `predict`, and where a row stands."""
+
+
+def predict_files(
+    model: nn.Module,
+    paths: Sequence[Path],
+    options: tables.TableOptions,
+    client: ClientId | str | None = None,
+    probabilities: bool = False,
+) -> list[Row]:
+    """Predict for each row, image, text or example, in order, what the model has learned.
+
+    Args:
+        model: From `load_model`.
+        paths: The files, of the kind that the model was trained on.
+        options: How a CSV file is written: `separator`, `thousands`, `decimal` and `gaps`.
+        client: As in `predict`.
+        probabilities: Give the probability of every class, too.
+
+    Returns:
+        A row for each: of a table its columns as they are written, of an image its `file`, of a text the `text`, else
+        its `example` from 0; then `predicted`, and with `probabilities` a column `probability of CLASS` for each.
+
+    Raises:
+        ConfigError: As in `predict`.
+        DataError: If the files are of another kind, cannot be read, or as in `predict`.
+    """
+    card = models.card_of(model)
+    read = {"table": _rows, "images": _images, "texts": _texts}.get(card.inputs.kind, _numbers)
+    shown, x, place = read(card.inputs, paths, options)
+    if not shown:
+        raise DataError(f"{paths[0]} is empty: there is nothing to predict")
+    by_class: list[Row] = [{}] * len(shown)
+    with rows_at(place):
+        if probabilities:
+            by_class = models.predict(model, x, client=client, probabilities=True)
+        with warnings.catch_warnings():
+            if probabilities:  # what is odd has been said
+                warnings.simplefilter("ignore", DataWarning)
+            found = models.predict(model, x, client=client)
+    added = [PREDICTED, *(f"probability of {name}" for name in by_class[0])]
+    twice = next((name for name in added if name in shown[0]), None)
+    if twice is not None:
+        raise DataError(f"{paths[0]} has a column {twice!r} already, which is that of predictions; rename it there")
+    return [
+        {**row, **dict(zip(added, (one, *of.values()), strict=True))}
+        for row, one, of in zip(shown, found, by_class, strict=True)
+    ]
+
+
+def _rows(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
+    path = _one(paths, "one table (.csv, .tsv, .parquet, .pq)", tables.kind_of(str(paths[0])) is not None)
+    kind = tables.kind_of(str(path)) or ""
+    options = replace(options, gaps=(*inputs.gaps, *options.gaps))
+    frame, words = tables.rows_of(kind, path, options, [column.name for column in inputs.columns])
+    shown = [dict(zip(words, row, strict=True)) for row in zip(*words.values(), strict=True)]
+    return shown, frame, tables.lines_of(kind, path, options)
+
+
+def _images(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
+    if paths[0].suffix.lower() == ".npy":
+        return _numbers(inputs, paths, options)
+    files = [file for path in paths for file in (image_folders.images_below(path) if path.is_dir() else [path])]
+    if not files:
+        raise DataError(f"there is no image below {paths[0].absolute()}")
+    return [{"file": str(file)} for file in files], files, by_number
+
+
+def _texts(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
+    path = _one(paths, "one file of texts, a text a line (.txt)", paths[0].suffix.lower() == ".txt")
+    try:
+        texts = path.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not in UTF-8; save it so") from None
+    except OSError as error:
+        raise DataError(f"{path.absolute()} cannot be read: {error.strerror}") from None
+    return [{"text": text} for text in texts], texts, by_number
+
+
+def _numbers(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
+    path = _one(paths, "one array of examples (.npy)", paths[0].suffix.lower() == ".npy")
+    try:
+        machine.require_room(path.stat().st_size, path)
+        with path.open("rb") as file:
+            x = np.load(file, allow_pickle=False)
+        if not isinstance(x, np.ndarray) or x.ndim == 0:
+            raise ValueError("an archive or a single number")
+        check_text("it", x)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path.absolute()} is not a readable array: {error}; write it with numpy.save") from None
+    return [{"example": i} for i in range(len(x))], x, by_number
+
+
+def _one(paths: Sequence[Path], what: str, right: bool) -> Path:
+    if len(paths) > 1 or not right:
+        raise DataError(f"give {what}, as the model was trained on, got {', '.join(map(str, paths))}")
+    return paths[0]
