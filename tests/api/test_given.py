@@ -164,6 +164,37 @@ def test_what_was_warned_of_stands_in_the_report(tmp_path: Path) -> None:
         assert remark[1:80] in page
 
 
+class Flat(nn.Module):
+    """Takes a trailing 1 away, as networks for two classes do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten()[:, None]
+
+
+@pytest.mark.parametrize(
+    ("layers", "settings", "told"),
+    [
+        ([nn.Linear(6, 3), nn.Softmax(1)], {}, "softmax"),
+        ([nn.Linear(6, 1), nn.Sigmoid(), Flat()], {"task": "binary"}, "sigmoid"),
+        ([nn.Linear(6, 3)], {}, None),
+        ([nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 3)], {}, None),
+        ([nn.Linear(6, 3), nn.LogSoftmax(1)], {}, None),  # whose softmax is that of what came before it
+        ([nn.Linear(6, 3), nn.Softmax(1)], {"loss": lambda out, y: -(out.gather(1, y[:, None])[:, 0].log())}, None),
+        ([nn.Linear(6, 1), nn.Sigmoid()], {"task": "regression"}, None),
+    ],
+)
+def test_a_network_whose_outputs_are_squashed_twice_is_said(
+    layers: list[nn.Module], settings: dict[str, Any], told: str | None, tmp_path: Path
+) -> None:
+    y = Y % 2 if settings.get("task") == "binary" else Y.astype(float) if "task" in settings else Y
+    split = us.IID(num_clients=3)
+    us.simulate(
+        us.FedAvg(FAST), data=(X, y), model=nn.Sequential(*layers), split=split, out=tmp_path / "r", **settings, **FEW
+    )
+    said = [remark for remark in read(tmp_path / "r").remarks if "the network ends in" in remark]
+    assert [remark.split("ends in ")[1].partition(",")[0] for remark in said] == ([told] if told else [])
+
+
 @pytest.mark.parametrize(("first", "second", "told"), [("yes", "no", False), ("ja", "nein", True), ("0", "1", False)])
 def test_a_common_class_that_is_looked_for_by_the_alphabet_alone_is_said(
     first: str, second: str, told: bool, tmp_path: Path

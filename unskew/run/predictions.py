@@ -1,9 +1,9 @@
 """Predictions for what lies in files: rows of a table, images, texts, or examples of an array.
 
-    rows     FILE.csv, .tsv, .parquet, .pq: the columns that were trained on, among any others
-    images   files and folders of them, or FILE.npy: one array (N, H, W), (N, H, W, 3) or (N, C, H, W)
-    texts    FILE.txt, a text a line
-    numbers  FILE.npy, one array (N, ...)
+rows     FILE.csv, .tsv, .parquet, .pq: the columns that were trained on, among any others
+images   files and folders of them, or FILE.npy: one array (N, H, W), (N, H, W, 3) or (N, C, H, W)
+texts    FILE.txt, a text a line
+numbers  FILE.npy, one array (N, ...)
 """
 
 import warnings

@@ -39,7 +39,7 @@ from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Driver
 from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
-from unskew.tasks.task import Task, check_network, make_task, parameter_count
+from unskew.tasks.task import Task, check_network, ends_in, make_task, parameter_count
 from unskew.tree import Params, is_record
 from unskew.wrappers.base import Wrapped
 from unskew.wrappers.malicious import with_attack
@@ -550,6 +550,7 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
             yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
     if experiment.task.kind == "binary" and "classes" not in experiment.task.data_options:
         yield from _common_class_is_second(setup.dataset)
+    yield from _squashed_twice(experiment.task, setup)
     most = _most_of_a_patient(setup.dataset)
     for method in experiment.methods:
         if most > 1 and hook(method.algorithm, "covers_examples"):
@@ -582,6 +583,20 @@ def _common_class_is_second(dataset: Dataset) -> Iterator[str]:
             f"examples are of it: sensitivity, specificity, average precision and the curves are of {second!r}; if "
             f"{first!r} is what is looked for, name the classes in this order, data_options.classes = [{second!r}, "
             f"{first!r}], or write the target as 0 and 1"
+        )
+
+
+def _squashed_twice(config: TaskConfig, setup: Setup) -> Iterator[str]:
+    """Say that a network of one's own returns probabilities where its loss takes what comes before them."""
+    inputs, kind = setup.inputs, setup.task.kind
+    own_network = inputs.module is not None or inputs.factory is not None or ":" in config.model
+    if not own_network or inputs.loss is not None or kind.probabilities is None:
+        return
+    name = ends_in(setup.task, setup.dataset.x_train[:2])
+    if name is not None and config.loss in (None, next(iter(kind.losses))):
+        yield (
+            f"the network ends in {name}, and the loss takes what comes before it and applies it itself, so that the "
+            f"network learns slowly or not at all: leave {name} out; predict(..., probabilities=True) has probabilities"
         )
 
 

@@ -227,6 +227,26 @@ def check_tensors(module: nn.Module) -> None:
             )
 
 
+def ends_in(task: Task, examples: Tensor) -> str | None:
+    """Name the function, softmax or sigmoid, whose values the network returns as they are; None if it is neither.
+
+    Args:
+        task: The network, which takes the examples.
+        examples: One or more examples as training sees them.
+    """
+    module = task.module().float().eval()
+    with torch.enable_grad(), Key(0).ambient():
+        last = module(examples).grad_fn
+    while last is not None and last.name().startswith(_SAME_VALUES):
+        last = last.next_functions[0][0]
+    name = "" if last is None else last.name().removesuffix("Backward0").lower()
+    return name if name in ("softmax", "sigmoid") else None
+
+
+_SAME_VALUES = ("View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Alias")
+"""Operations, as autograd calls them, that give the same values in another shape."""
+
+
 def check_network(
     task: Task, examples: Tensor, targets: Tensor | None = None, precision: Literal["float32", "bfloat16"] = "float32"
 ) -> None:
