@@ -276,6 +276,14 @@ def test_patients_are_counted_at_each_site_and_named_where_they_are_in_both_part
     assert re.search("Basel +│? *19 ", printed)
 
 
+def test_a_column_that_seems_to_say_who_is_in_a_row_is_named_as_a_run_does() -> None:
+    frame = table(patient_id=[float(i // 2) for i in range(N)])
+    said = "column 'patient_id' is an input and seems to say who is in a row"
+    assert any(note.startswith(said) for note in seen(frame).notes)
+    assert not any("who is in a row" in note for note in seen(frame, patient="patient_id").notes)
+    assert not any("who is in a row" in note for note in seen(frame[::2]).notes)
+
+
 def test_sites_whose_patients_have_many_rows_differ_as_much_by_chance() -> None:
     """Of 20 patients with ten rows of one class each, 20 rows say as much as 200: sites are alike, and look uneven."""
     sick = ["yes" if i % 3 else "no" for i in range(20) for _ in range(10)]

@@ -32,7 +32,7 @@ from unskew.data.inputs import (
     label_variants,
     shared_numbers,
 )
-from unskew.data.patients import coded, names_of_patients
+from unskew.data.patients import coded, names_of_patients, unnamed_patients
 from unskew.data.places import place
 from unskew.data.preprocess import LARGE, LARGEST, another_unit, moments_of_sites, no_numbers, spelt
 from unskew.errors import DataError
@@ -555,6 +555,8 @@ def _notes(
             f"{counted(len(both), 'patient')} {'has' if len(both) == 1 else 'have'} rows for training and for testing "
             f"({first} and {other}): put all of a patient into one part"
         )
+    if rows.patients is None and not rows.images:
+        sentences += unnamed_patients(rows.columns)
     for column in columns:
         values = rows.columns.get(column.name)
         if values is not None and values.dtype.kind == "O":

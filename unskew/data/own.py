@@ -47,7 +47,7 @@ from unskew.data.inputs import (
     shared_numbers,
 )
 from unskew.data.lengths import check_words, names_array
-from unskew.data.patients import coded, names_of_patients, part_of
+from unskew.data.patients import coded, names_of_patients, part_of, unnamed_patients
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import (
     ColumnRule,
@@ -456,28 +456,12 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
             f"it out with leave_out = [{numbering[0]!r}]"
         )
     if rows.patients is None:
-        sentences += [_unnamed_patients(name) for name, values in columns.items() if _says_who(name, values)][:1]
+        sentences += unnamed_patients(columns)
     raw = data.raw
     of_train = [*x[train].T] if raw is None else [values[train] for values in raw.train.values()]
     of_test = [*x_test.T] if raw is None else [raw.test[name] for name in raw.train]
     repeated = copies(of_train, of_test, data.labels.numpy()[train], data.y_test.numpy())
     return [*sentences, *filter(None, [repeated.doubt("row", len(x_test))])]
-
-
-_WHO = re.compile(r"(pat|patient|patienten|subject|person|case|fall)[ _.-]?(id|nr|no|num|number|nummer)?|pid|mrn", re.I)
-
-
-def _says_who(name: str, values: _Array) -> bool:
-    """True for a column that is called as those are that say who is in a row, where somebody has several rows."""
-    different = len(set(values.tolist()))
-    return _WHO.fullmatch(name.strip()) is not None and MOST_ALONE < different < len(values)
-
-
-def _unnamed_patients(name: str) -> str:
-    return (
-        f"column {name!r} is an input and seems to say who is in a row, of whom some have several: name it with "
-        f"patient = {name!r}, so that nobody is in training and in testing, or leave it out"
-    )
 
 
 def _is_numbering(values: _Array, owners: _Array | None) -> bool:

@@ -5,7 +5,8 @@ all in training, all in validation or all in a test part, and at one client.  Pa
 two clients share one.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,25 @@ def names_of_patients(values: Sequence[Any], where: str) -> list[str]:
         names.append(value if isinstance(value, str) else str(int(value)))
     check_words(names, where)
     return names
+
+
+_WHO = re.compile(r"(pat|patient|patienten|subject|person|case|fall)[ _.-]?(id|nr|no|num|number|nummer)?|pid|mrn", re.I)
+
+FEWEST = 20
+"""Names of people in a column are more than this; fewer are groups."""
+
+
+def unnamed_patients(columns: Mapping[str, npt.NDArray[Any]]) -> list[str]:
+    """A sentence on the first column, of the inputs, that seems to say who is in a row; none where none does.
+
+    Such a column is called as they are, and somebody has several rows.
+    """
+    return [
+        f"column {name!r} is an input and seems to say who is in a row, of whom some have several: name it with "
+        f"patient = {name!r}, so that nobody is in training and in testing, or leave it out"
+        for name, values in columns.items()
+        if _WHO.fullmatch(name.strip()) is not None and FEWEST < len(set(values.tolist())) < len(values)
+    ][:1]
 
 
 def coded(*parts: tuple[Sequence[str], Sequence[str] | None]) -> list[Ints]:
