@@ -20,6 +20,7 @@ from torch import nn
 from unskew import schema, tasks
 from unskew.data import own
 from unskew.data.dataset import Dataset
+from unskew.data.places import rows_at
 from unskew.data.preprocess import Preprocess
 from unskew.data.sources import DATA, save
 from unskew.data.split import IID, Dirichlet, Natural, Split
@@ -93,10 +94,10 @@ def simulate(
         methods: A method, several, or {label: method}; a string is a name from the table.  The run of a
             method that holds functions or classes of your own cannot be resumed: no file can describe them.
         data: Arrays or tensors (x, y), or (x, y, patients); {client: either}; a pandas or Polars DataFrame, or a
-            Hugging Face dataset, with `target` and, if it has one, `client`; the path of such a table, .csv or
-            .parquet; a torch Dataset of (input, label) pairs; what `unskew.load` returns; or a name.  Labels may be
-            words.  By default what `task` names, else digits.  With `out`, the run's folder keeps data that are given
-            as values, to be resumed with.
+            Hugging Face dataset, with `target` and, if it has one, `client`; {client: DataFrame}, with `target`; the
+            path of a table, .csv or .parquet; a torch Dataset of (input, label) pairs; what `unskew.load` returns; or a
+            name.  Labels may be words.  By default what `task` names, else digits.  With `out`, the run's folder keeps
+            data that are given as values, to be resumed with.
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
             with (input_shape, num_classes) or nothing; or a name; by default what `task` names, else that of the kind
             of task.  The run of a module, or of a function that no other program can import, cannot be resumed.
@@ -357,6 +358,12 @@ def _model_name(model: object) -> str:
 
 def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Dataset:
     """The data set passed as a value, or named by the task."""
+    if isinstance(data, Mapping) and own.is_frames(data):
+        test, at = table["test"], own.row_of_client(data)
+        data, client = own.joined(data, table["client"])
+        table = {**table, "client": client, "test": own.joined(test, client)[0]}
+        with rows_at(at):
+            return _dataset(task, data, table)
     if data is not ... and not isinstance(data, str):
         return own.dataset(data, **table, preprocess=task.preprocess, targets=tasks.kind_of(task.kind).targets)
     named = task.data.partition(":")[0] in ENDINGS

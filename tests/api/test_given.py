@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import polars
 import pytest
 import torch
 from PIL import Image
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 import unskew as us
 from unskew import api
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
 from unskew.record.reader import read
 from unskew.report import write_comparison, write_report
@@ -290,3 +291,79 @@ def test_what_only_the_task_says_is_taken() -> None:
     assert experiment.task.model == "logistic"
     experiment, _ = api.described("fedavg", {"rounds": 1}, data=(X, Y), model="resnet18", task=us.TaskConfig())
     assert experiment.task.model == "resnet18"
+
+
+# ---------------------------------------------------------------- a table for each client
+HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals.csv"
+
+
+def tables(library: Any) -> tuple[Any, dict[str, Any]]:
+    """The table of all hospitals, and a table of each without the column of hospitals."""
+    whole = library.read_csv(HOSPITALS)
+    if library is pandas:
+        return whole, {str(name): part.drop(columns="hospital") for name, part in whole.groupby("hospital")}
+    return whole, {name: part.drop("hospital") for (name,), part in whole.group_by("hospital", maintain_order=True)}
+
+
+@pytest.mark.parametrize("library", [pandas, polars])
+def test_a_table_for_each_client_is_one_table_with_their_names(library: Any) -> None:
+    """The rows of the joined table stand client by client, so the whole is sorted so before it is compared."""
+    whole, parts = tables(library)
+    order = list(parts)
+    if library is pandas:
+        together = pandas.concat([whole[whole["hospital"] == name] for name in order], ignore_index=True)
+    else:
+        together = polars.concat([whole.filter(polars.col("hospital") == name) for name in order])
+    settings: dict[str, Any] = {"target": "diagnosis", "preprocess": True, "rounds": 2, "progress": False}
+    apart = us.simulate({"FedAvg": us.FedAvg(FAST)}, data=parts, **settings)
+    joined = us.simulate({"FedAvg": us.FedAvg(FAST)}, data=together, client="hospital", **settings)
+    assert apart.client_names == joined.client_names
+    assert apart.value("FedAvg") == joined.value("FedAvg")
+    assert [(row["name"], row["value"]) for row in apart.rows if row["name"] != "seconds"] == [
+        (row["name"], row["value"]) for row in joined.rows if row["name"] != "seconds"
+    ]
+    one, other = us.describe(parts, target="diagnosis"), us.describe(together, target="diagnosis", client="hospital")
+    assert one.sites == other.sites
+    assert one.columns == other.columns
+    assert [c.name for c in us.describe(parts, target="diagnosis", leave_out=["age"]).columns] == [
+        c.name for c in one.columns if c.name != "age"
+    ]
+
+
+def test_clients_tables_may_have_test_tables() -> None:
+    _, parts = tables(pandas)
+    train, test = ({name: part[k::2] for name, part in parts.items()} for k in (0, 1))
+    _, inputs = api.described(
+        us.FedAvg(), {"name": "x", "rounds": 1}, data=train, test=test, target="diagnosis", preprocess=True
+    )
+    data = inputs.dataset
+    assert data is not None
+    assert data.own_test is not None
+    assert (len(data.y_test), int(data.own_test.sum())) == (sum(map(len, test.values())),) * 2
+    assert us.describe(train, target="diagnosis", test=test).test_rows == len(data.y_test)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda p: {**p, "Bern": p["Bern"].drop(columns="age")}, "tables of clients Basel and Bern differ in .*: age$"),
+        (lambda p: {**p, "Bern": p["Bern"][:0]}, "client Bern has no rows; leave it out"),
+        (lambda p: {**p, "Bern": polars.DataFrame({"age": [1]})}, "clients' tables are of pandas and polars"),
+        (lambda p: {n: t.assign(client=1) for n, t in p.items()}, "no column names the clients; .* rename a column"),
+        (lambda p: {1: p["Bern"], "1": p["Bern"]}, "clients 1 and '1' have one name when written out"),
+        (lambda p: {**p, "Bern": p["Bern"].assign(age=np.inf)}, "column 'age' is infinite in row 0 of Bern"),
+        (lambda p: {**p, "Bern": (np.eye(2), [0, 1])}, "name columns of a table, and a dict has none"),
+    ],
+)
+def test_clients_tables_that_do_not_go_together_are_refused(change: Any, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        us.simulate(
+            us.FedAvg(), data=change(tables(pandas)[1]), target="diagnosis", preprocess=True, rounds=1, progress=False
+        )
+
+
+def test_dates_at_one_client_and_numbers_at_another_are_not_counted_as_days() -> None:
+    _, parts = tables(polars)
+    parts["Bern"] = parts["Bern"].with_columns(polars.date(2020, 1, 1).alias("age"))
+    with pytest.raises(DataError, match="column 'age' holds dates in Bern, and numbers in Bas"):
+        us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)

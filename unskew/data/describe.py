@@ -11,7 +11,7 @@ from unskew.data import own, sources, tables
 from unskew.data.dataset import Dataset
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
-from unskew.data.places import Place, path_of, rows_at
+from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.errors import ConfigError
 
 
@@ -33,7 +33,7 @@ def describe(
     """Look at data: sites, sizes, labels, columns, gaps, disagreement, and rows that stand twice.
 
     Args:
-        data: A DataFrame, the path of a table, (x, y), (x, y, patients), {client: either}, what
+        data: A DataFrame, the path of a table, (x, y), (x, y, patients), {client: one of these but a path}, what
             `unskew.load` returns, or a name.
         target, client: Columns of a table; both may be left out.
         patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
@@ -69,7 +69,15 @@ def describe(
         return replace(
             seen, notes=(*seen.notes, *tables.unused_gaps(kind, [path, tested] if later else [path], options))
         )
+    if isinstance(data, Mapping) and own.is_frames(data):
+        table, column = own.joined(data, client)
+        later = own.joined(test, client)[0]
+        with rows_at(_one_after_the_other(own.row_of_client(data), len(table), by_number, "test")):
+            return describe(table, target=target, client=column, patient=patient, test=later, leave_out=leave_out)
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
+        for column in leave_out:
+            own.check_column(data.columns, column, "leave_out")
+        data = data[[column for column in data.columns if column not in leave_out]]
         return look(_of_frame(data, "dataframe", target, client, patient, test))
     if isinstance(data, str):
         if any(of is not None for of in (target, client, patient)) or isinstance(test, str):

@@ -4,6 +4,7 @@
     (x, y, patients)            the same with who is in each example, in words or whole numbers
     {client: (x, y)}            one of these for each client; the clients' names are kept
     a DataFrame                 of pandas or Polars; `target` names the column of labels, `client` that of clients
+    {client: a DataFrame}       the same columns at all clients; `joined` makes one table of them
     a torch Dataset             of (input, label) pairs, read once from its first item to its last
     a Hugging Face dataset      or a DatasetDict with "train" and "test"; columns as of a DataFrame
     a `Dataset`                 what `unskew.load` returns, as it is
@@ -12,9 +13,10 @@ Everything is brought into the plain layout of `unskew.data.sources`, whose rule
 whole numbers 0..255 are standardised per channel with constants of the training part, floats stay as they are, whole
 numbers in two dimensions are token ids, labels may be words.  Columns of a table are measurements: they become floats
 and are not scaled, unless a preprocessing (`unskew.data.preprocess`) says what becomes of them.  No library but PyTorch
-is imported here: tables are recognised by their methods.
+is imported here but the one whose frames were given: tables are recognised by their methods.
 """
 
+import importlib
 import itertools
 import re
 import warnings
@@ -65,7 +67,7 @@ from unskew.tasks.targets import CLASS, Targets
 from unskew.words import letters, some, spelling_variants
 
 FORMS = (
-    "(x, y) or (x, y, patients), {client: (x, y)}, a pandas or Polars DataFrame, a torch Dataset, a Hugging Face "
+    "(x, y) or (x, y, patients), a pandas or Polars DataFrame, {client: one of these}, a torch Dataset, a Hugging Face "
     "dataset, what us.load returns, or a name"
 )
 
@@ -255,6 +257,100 @@ def dataset(
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     return replace(given, doubts=(*given.doubts, *doubts))
+
+
+CLIENT = "client"
+"""Column of the clients' names in a table that is joined of theirs."""
+
+
+def is_frames(data: object) -> bool:
+    """True for {client: DataFrame}."""
+    return isinstance(data, Mapping) and bool(data) and all(_is_frame(of) for of in data.values())
+
+
+def _is_frame(data: object) -> bool:
+    return hasattr(data, "columns") and hasattr(data, "to_numpy")
+
+
+def joined(data: Any, client: str | None) -> tuple[Any, str | None]:
+    """One DataFrame of {client: DataFrame}, and its column of clients; anything else as it is, with its column.
+
+    Raises:
+        DataError: If the frames are of several libraries, differ in columns or have one of clients, or one is empty.
+    """
+    if not is_frames(data):
+        return data, client
+    first, *others = data
+    libraries = {type(frame).__module__.partition(".")[0] for frame in data.values()}
+    if len(libraries) > 1:
+        raise DataError(f"clients' tables are of {' and '.join(sorted(libraries))}; give all of one")
+    columns = list(data[first].columns)
+    for name in others:
+        if odd := sorted(map(str, set(columns) ^ set(data[name].columns))):
+            raise DataError(f"the tables of clients {first} and {name} differ in columns: {', '.join(odd)}")
+    if client not in (None, CLIENT) or CLIENT in columns:
+        raise DataError(
+            f"every client has a table of its own, so no column names the clients; leave client out, and rename a "
+            f"column {CLIENT!r}"
+        )
+    if empty := [str(name) for name, frame in data.items() if len(frame) == 0]:
+        raise DataError(f"client {empty[0]} has no rows; leave it out")
+    names = _different(data)
+    (library,) = libraries
+    made = importlib.import_module(library)
+    if library == "polars":
+        return stacked(made, {names[i]: frame for i, frame in data.items()}, columns, CLIENT), CLIENT
+    parts = [frame[columns].assign(**{CLIENT: names[i]}) for i, frame in data.items()]
+    return made.concat(parts, ignore_index=True), CLIENT
+
+
+def stacked(polars: Any, frames: Mapping[str, Any], columns: Sequence[str], client: str) -> Any:
+    """One table of several of Polars', each one's name in a column of clients.
+
+    Args:
+        polars: The library.
+        frames: By name.
+        columns: Those of all.
+        client: Name of the new column.
+
+    Raises:
+        DataError: If a column is of kinds that do not go together.
+    """
+    for column in columns:
+        kinds = {name: f[column].dtype for name, f in frames.items() if f[column].null_count() < f.height}
+        dates = [name for name, kind in kinds.items() if kind.is_temporal()]
+        numbers = [name for name, kind in kinds.items() if kind.is_numeric()]
+        if dates and numbers:  # Polars would count days
+            raise DataError(
+                f"column {column!r} holds dates in {dates[0]}, and numbers in {numbers[0]}, such as "
+                f"{frames[numbers[0]][column].drop_nulls()[0]!r}; make numbers of all, or leave the column out"
+            )
+    named = [frame.select(columns).with_columns(polars.lit(name).alias(client)) for name, frame in frames.items()]
+    try:
+        return polars.concat(named, how="vertical_relaxed")
+    except polars.exceptions.PolarsError:
+        for column in columns:
+            kinds = {name: str(frame[column].dtype) for name, frame in frames.items()}
+            words = [name for name, kind in kinds.items() if kind == "String"]
+            if words and len(words) < len(kinds):
+                word = frames[words[0]][column].drop_nulls()
+                raise DataError(
+                    f"column {column!r} holds numbers, and words in {words[0]}, such as {word[0]!r}; correct it there"
+                ) from None
+        raise DataError(f"the columns of {', '.join(frames)} are not of the same kinds") from None
+
+
+def row_of_client(frames: Mapping[Any, Any]) -> Place:
+    """The places of the rows of {client: DataFrame} in the table that is joined of them."""
+
+    def of(row: int) -> str:
+        for name, frame in frames.items():
+            if row < len(frame):
+                return f"{by_number(row)} of {name}"
+            row -= len(frame)
+        return by_number(row)
+
+    return of
 
 
 def _checked(rows: GivenExamples, where: str, targets: Targets, rules: Preprocess | None) -> GivenExamples:
@@ -524,7 +620,7 @@ def _rows(
         return _of_hugging_face(data, target, client, (ignored,), raw, patient)
     if hasattr(data, "collect") and not hasattr(data, "to_numpy"):
         raise DataError("data is a lazy frame; collect() it first")
-    if hasattr(data, "columns") and hasattr(data, "to_numpy"):
+    if _is_frame(data):
         return _of_table(data, target, client, columns, ignored, raw, patient)
     if any(of is not None for of in (target, client, ignored, patient)):
         raise DataError(
@@ -692,12 +788,8 @@ def _of_clients(data: Mapping[Any, Any]) -> GivenExamples:
     """Examples from {client: (x, y)} or {client: (x, y, patients)}, clients in the order given."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
-    of: dict[str, GivenExamples] = {}
-    for name, arrays in data.items():
-        if str(name) in of:
-            twin = next(other for other in data if str(other) == str(name))
-            raise DataError(f"clients {twin!r} and {name!r} have one name when written out; rename one of them")
-        of[str(name)] = _of_arrays(arrays, f"client {name}")
+    names = _different(data)
+    of = {names[name]: _of_arrays(arrays, f"client {name}") for name, arrays in data.items()}
     first, *_ = of
     for name, its in of.items():
         shape, shape_of_first = its.x.shape[1:], of[first].x.shape[1:]
@@ -714,6 +806,15 @@ def _of_clients(data: Mapping[Any, Any]) -> GivenExamples:
     patients = [who for its in of.values() for who in its.patients or ()]
     x, y = (np.concatenate(part) for part in ([its.x for its in of.values()], [its.y for its in of.values()]))
     return GivenExamples("arrays", x, y, clients, tuple(of), patients or None)
+
+
+def _different(data: Mapping[Any, Any]) -> dict[Any, str]:
+    """The clients' names as text; two that are written alike are refused."""
+    names: dict[str, Any] = {}
+    for name in data:
+        if (twin := names.setdefault(str(name), name)) is not name:
+            raise DataError(f"clients {twin!r} and {name!r} have one name when written out; rename one of them")
+    return {name: text for text, name in names.items()}
 
 
 def _check_columns(columns: Mapping[str, Any]) -> None:

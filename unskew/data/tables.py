@@ -27,7 +27,7 @@ from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import ANY, BETWEEN, Decimal, Notation, Thousands, declared, refused, value_of
 from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.tasks.targets import CLASS, Targets
 
 INSTALL = "pip install 'unskew[tables]'"
@@ -301,28 +301,7 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
         if sorted(frame.columns) != sorted(columns):
             odd = sorted(set(frame.columns) ^ set(columns))
             raise DataError(f"{name} and {first} differ in columns: {', '.join(odd)}")
-    for column in columns:
-        kinds = {name: f[column].dtype for name, f in frames.items() if f[column].null_count() < f.height}
-        dates = [name for name, kind in kinds.items() if kind.is_temporal()]
-        numbers = [name for name, kind in kinds.items() if kind.is_numeric()]
-        if dates and numbers:  # Polars would count days
-            raise DataError(
-                f"column {column!r} holds dates in {dates[0]}, and numbers in {numbers[0]}, such as "
-                f"{frames[numbers[0]][column].drop_nulls()[0]!r}; make numbers of all, or leave it out with leave_out"
-            )
-    named = [frame.select(columns).with_columns(polars.lit(name).alias(client)) for name, frame in frames.items()]
-    try:
-        return polars.concat(named, how="vertical_relaxed")
-    except polars.exceptions.PolarsError:
-        for column in columns:
-            kinds = {name: str(frame[column].dtype) for name, frame in frames.items()}
-            words = [name for name, kind in kinds.items() if kind == "String"]
-            if words and len(words) < len(kinds):
-                word = frames[words[0]][column].drop_nulls()
-                raise DataError(
-                    f"column {column!r} holds numbers, and words in {words[0]}, such as {word[0]!r}; correct it there"
-                ) from None
-        raise DataError(f"the columns of {', '.join(frames)} are not of the same kinds") from None
+    return own.stacked(polars, frames, columns, client)
 
 
 def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, some_columns: bool = False) -> Any:
@@ -360,7 +339,10 @@ def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, 
         frame = _named(frame, head, path, options.gaps)
     lacking = [column for column in options.leave_out if column not in frame.columns]
     if lacking:
-        raise ConfigError(f"leave_out: {path} has no column {lacking[0]!r} (columns: {', '.join(frame.columns)})")
+        nearest = did_you_mean(lacking[0], frame.columns)
+        raise ConfigError(
+            f"leave_out: {path} has no column {lacking[0]!r}{nearest} (columns: {', '.join(frame.columns)})"
+        )
     frame = frame.drop(list(options.leave_out))
     if "" in frame.columns and not some_columns:
         raise DataError(
