@@ -25,6 +25,7 @@ from unskew.data.preprocess import Preprocess
 from unskew.data.sources import DATA, save
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at
+from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
@@ -93,14 +94,15 @@ def simulate(
     Args:
         methods: A method, several, or {label: method}; a string is a name from the table.  The run of a
             method that holds functions or classes of your own cannot be resumed: no file can describe them.
-        data: Arrays or tensors (x, y), or (x, y, patients); {client: either}; a pandas or Polars DataFrame, or a
-            Hugging Face dataset, with `target` and, if it has one, `client`; {client: DataFrame}, with `target`; the
-            path of a table, .csv or .parquet; a torch Dataset of (input, label) pairs; what `unskew.load` returns; or a
-            name.  Labels may be words.  By default what `task` names, else digits.  With `out`, the run's folder keeps
-            data that are given as values, to be resumed with.
+        data: Arrays or tensors (x, y), or (x, y, patients), where x may be a list of texts; {client: either}; a pandas
+            or Polars DataFrame, or a Hugging Face dataset, with `target` and, if it has one, `client`; {client:
+            DataFrame}, with `target`; the path of a table, .csv or .parquet; a torch Dataset of (input, label) pairs;
+            what `unskew.load` returns; or a name.  Labels may be words.  By default what `task` names, else digits.
+            With `out`, the run's folder keeps data that are given as values, to be resumed with.
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
             with (input_shape, num_classes) or nothing; or a name; by default what `task` names, else that of the kind
-            of task.  The run of a module, or of a function that no other program can import, cannot be resumed.
+            of task, of texts bag_of_words.  The run of a module, or of a function that no other program can import,
+            cannot be resumed.
         target, client: Columns of a table: the labels, and the client that holds the row.  A target of several columns
             names them all, as in target=["days", "died"].
         patient: Column of a table that says who is in the row, where somebody has several.  All rows of one are in
@@ -257,6 +259,10 @@ def described(
     if isinstance(model, nn.Module):
         check_tensors(model)
     dataset = _dataset(experiment.task, data, table)
+    if dataset.inputs.kind == "texts" and model is None and (task is None or isinstance(task, str)):
+        vectors = {"words": FIRST_WORD + len(dataset.inputs.vocabulary)}
+        of_texts = dataclasses.replace(experiment.task, model=OF_TEXTS, model_options=vectors)
+        experiment = dataclasses.replace(experiment, task=of_texts)
     if split is None and dataset.owners is None:
         by_class = dataset.targets.classes or experiment.task.bins is not None
         split = Dirichlet(alpha=0.1, num_clients=20) if by_class else IID(num_clients=20)
@@ -343,6 +349,10 @@ def _address(piece: Any) -> str:
     module = getattr(piece, "__module__", "")
     known = module != "__main__" and getattr(sys.modules.get(module), name, None) is piece
     return f"{module}:{name}" if known else f"{IN_PYTHON}{name}"
+
+
+OF_TEXTS = "bag_of_words"
+"""Name of the network that is trained on texts if none is named."""
 
 
 def _model_name(model: object) -> str:

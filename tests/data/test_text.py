@@ -5,6 +5,11 @@ def test_words_are_lower_case_and_breaks_are_spaces():
     assert words("It's GREAT!<br />10/10") == ["it's", "great", "10", "10"]
 
 
+def test_words_have_the_letters_of_any_language():
+    """Written with one character or with a letter and its accent, a word is the same; an underline is none."""
+    assert words("Größe, fiancé_e") == words("Gro\u0308ße, fiance\u0301_e") == ["größe", "fiancé", "e"]
+
+
 def test_the_vocabulary_ranks_by_frequency_then_alphabet():
     """b 3 times, a and c twice each; room for 2 words beside padding and unknown."""
     assert vocabulary(["b b b a", "c a c"], size=4) == {"b": 2, "a": 3}

@@ -29,7 +29,7 @@ SMALLEST = {
     "lstm_rows": (1, 2, 2),
 }
 # Networks that read token ids, and how many of them here.
-TEXTS = {"bilstm": (12,), "char_lstm": (12,)}
+TEXTS = {"bag_of_words": (12,), "bilstm": (12,), "char_lstm": (12,)}
 # Those with a row of outputs for each token.
 POSITIONS = {"char_lstm"}
 NORMALISED = [name for name in TABLE if "norm" in options_of(name)]
@@ -73,6 +73,7 @@ PUBLISHED = [
     ("digit_model", (3, 28, 28), 10, 14_219_210),
     ("cnn_mnist", (1, 28, 28), 10, 121_642),
     ("cnn_cifar10", (3, 32, 32), 10, 139_714),
+    ("bag_of_words", (200,), 2, 320_066),
     ("bilstm", (200,), 2, 1_593_858),
     ("pfl_cnn", (3, 32, 32), 10, 1_626_442),
     ("torch_cnn", (3, 32, 32), 10, 62_006),
@@ -525,6 +526,25 @@ def test_bilstm_reads_both_ways_and_means_over_its_steps():
     changed, _ = network.body.lstm.lstm(network.body.words.embedding(last))
     assert torch.equal(changed[:, 0, :128], steps[:, 0, :128])
     assert not torch.equal(changed[:, 0, 128:], steps[:, 0, 128:])
+
+
+def test_a_bag_of_words_is_the_mean_of_known_words_whatever_their_order():
+    """Vectors 3, 4, 5 count; padding (0) and a word outside the vocabulary (1) do not."""
+    network = fresh("bag_of_words", (5,), classes=2, words=9)
+    vectors = network.body.embedding.weight
+    x = torch.tensor([[3, 4, 5, 0, 0], [5, 1, 3, 4, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
+    torch.testing.assert_close(network.body(x)[:2], vectors[[3, 4, 5]].mean(0).expand(2, -1))
+    assert not network.body(x)[2:].any()
+    torch.testing.assert_close(network(x)[2:], network.head.bias.expand(2, -1))
+
+
+def test_a_bag_of_words_names_what_it_cannot_read():
+    with pytest.raises(ConfigError, match=r"model bag_of_words reads texts, .*got \(1, 28, 28\); use mlp"):
+        build("bag_of_words", (1, 28, 28), 2)
+    with pytest.raises(ConfigError, match=r"reads token ids, int64, but the data are torch.float32"):
+        fresh("bag_of_words", (4,))(torch.rand(2, 4))
+    with pytest.raises(ConfigError, match=r"has vectors for 20 words, and the data hold token id 20"):
+        fresh("bag_of_words", (4,), words=20)(torch.tensor([[0, 19, 20, 1]]))
 
 
 def test_bilstm_of_a_length_is_bilstm_on_texts_that_were_cut_there():

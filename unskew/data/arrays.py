@@ -32,6 +32,7 @@ from unskew.data.inputs import (
 from unskew.data.lengths import check_array
 from unskew.data.patients import check_together, set_aside
 from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
+from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
@@ -106,7 +107,8 @@ def from_arrays(
     for key, what in (("domain_train", "domains"), ("client_train", "clients")):
         if key in content and names_of(name, what, arrays) is None:
             check_plausible(name, **{key: content[key]})  # here, where rows are still those of the source
-    sha256 = _sha256(content if tables is None else {**content, **_hashable(tables)})
+    texts = _texts_among(name, content)
+    sha256 = _sha256({**content, **texts} if tables is None else {**content, **_hashable(tables)})
     content |= {f"file_{part}": np.array(paths, object) for part, paths in (files or {}).items()}
     names = names_of(name, "classes", arrays) or classes
     if targets.classes:
@@ -128,7 +130,9 @@ def from_arrays(
     if tables is not None:
         raw = _raw_rows(rules or Preprocess("none"), content, tables, client_names)
         content, inputs = _preprocessed(raw, content)
-    doubts = _doubts(content, client_names) if own and inputs is None else []
+    doubts = _doubts(content, client_names) if own and inputs is None and not texts else []
+    if texts:
+        content, inputs, doubts = _read_texts(content)
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None, constants)
@@ -167,6 +171,37 @@ def from_arrays(
         test_patients=None if tested is None else torch.from_numpy(tested),
     )
     return replace(dataset, doubts=tuple(doubts))
+
+
+def _texts_among(name: str, content: Arrays) -> Arrays:
+    """A short name of each text, for the parts whose inputs are texts, which are objects; both parts are, or none.
+
+    Raises:
+        DataError: If one part alone has texts.
+    """
+    of = {key: content[key] for key in ("x_train", "x_test") if key in content}
+    texts = {key: x for key, x in of.items() if x.dtype.kind == "O"}
+    if 0 < len(texts) < len(of):
+        raise DataError(f"{name}: {next(iter(texts))} holds texts and the other part does not; give texts for both")
+    return {
+        key: np.array([hashlib.sha256(text.encode()).hexdigest() for text in x], object) for key, x in texts.items()
+    }
+
+
+def _read_texts(content: Arrays) -> tuple[Arrays, Inputs, list[str]]:
+    """The content with token ids for texts, how they came about, and a sentence if many texts are cut."""
+    ids = vocabulary(content["x_train"])
+    read = {key: tokens(content[key], ids).numpy() for key in ("x_train", "x_test")}
+    share = cut(content["x_train"]) / len(content["x_train"])
+    doubt = (
+        f"{share:.0%} of the training texts have more than {LENGTH} words, and only the first {LENGTH} of each are "
+        "read: put first what matters, or divide them"
+    )
+    return {**content, **read}, Inputs("texts", vocabulary=tuple(ids)), [doubt] if share >= MANY_CUT else []
+
+
+MANY_CUT = 0.05
+"""Share of the texts that are cut, from which on it is said."""
 
 
 def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:

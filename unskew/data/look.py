@@ -35,6 +35,7 @@ from unskew.data.inputs import (
 from unskew.data.patients import coded, names_of_patients, unnamed_patients
 from unskew.data.places import place
 from unskew.data.preprocess import LARGE, LARGEST, another_unit, moments_of_sites, no_numbers, spelt
+from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.words import counted, some, spelling_variants
@@ -52,14 +53,14 @@ class Rows:
 
     Attributes:
         name: Name of the data.
-        columns: Inputs by name; of images their mean brightness and contrast.
+        columns: Inputs by name; of images their mean brightness and contrast, of texts their number of words.
         target: Classes as words or numbers, or numbers, (N,); None if no target is known.
         clients: Number of each row's client in `client_names`, (N,); -1 where it has none; None if there are no
             clients.
         client_names: A name for each client.
         test: True for test rows, (N,); None if none are known.
         dates: Columns that hold dates; they are not among `columns`.
-        images: True if `columns` were taken from images.
+        measured: True if `columns` were measured on images or texts.
         common_test: The test rows are nobody's own; each client keeps rows of its own for testing.
         keys: A hash of each row's inputs, (N,).
         patients: Number of who is in each row, (N,), no two clients sharing one; None if they are not known.
@@ -73,7 +74,7 @@ class Rows:
     test: npt.NDArray[np.bool_] | None
     keys: Array
     dates: tuple[str, ...] = ()
-    images: bool = False
+    measured: bool = False
     common_test: bool = False
     patients: npt.NDArray[np.int64] | None = None
 
@@ -195,13 +196,13 @@ def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
     """The rows of arrays in the plain layout.
 
     Raises:
-        DataError: If examples are no numbers.
+        DataError: If examples are no numbers and no texts, which are objects.
     """
     parts = [part for part in ("train", "test") if f"x_{part}" in arrays]
     for part in parts:
         x = arrays[f"x_{part}"]
-        if x.dtype.kind not in "fiub":
-            raise DataError(f"{name}: x_{part} must hold numbers, got {x.dtype} of shape {x.shape}")
+        if x.dtype.kind not in "fiubO":
+            raise DataError(f"{name}: x_{part} must hold numbers or texts, got {x.dtype} of shape {x.shape}")
     x = np.concatenate([arrays[f"x_{part}"] for part in parts])
     y = np.concatenate([arrays[f"y_{part}"] for part in parts])
     classes = arrays.get("classes")
@@ -214,11 +215,11 @@ def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
         given = arrays.get("clients")
         names = tuple(map(str, given if given is not None else range(int(owners.max()) + 1)))
     test = np.arange(len(y)) >= len(arrays["y_train"]) if len(parts) > 1 else None
-    columns, images = _columns_of(x, arrays.get("features"))
+    columns, measured = _columns_of(x, arrays.get("features"))
     common = owners is not None and test is not None and "client_test" not in arrays
     known = all(f"patient_{part}" in arrays for part in parts)
     patients = np.concatenate([arrays[f"patient_{part}"] for part in parts]) if known else None
-    return Rows(name, columns, named, owners, names, test, _keys_of(x), (), images, common, patients)
+    return Rows(name, columns, named, owners, names, test, _keys_of(x), (), measured, common, patients)
 
 
 def of_dataset(dataset: Dataset) -> Rows:
@@ -251,6 +252,8 @@ def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
     if x.ndim == 2 and x.dtype.kind == "f":
         labels = names if names is not None else [f"x{i}" for i in range(x.shape[1])]
         return {str(label): x[:, i].astype(np.float64) for i, label in enumerate(labels)}, False
+    if x.dtype.kind == "O":
+        return {"number of words": np.array([len(words(text)) for text in x], np.float64)}, True
     if x.ndim < 3:
         return {}, False
     flat = x.reshape(len(x), -1).astype(np.float32)
@@ -296,6 +299,8 @@ def _keys(columns: RawTable, n: int) -> Array:
 
 
 def _keys_of(x: Array) -> Array:
+    if x.dtype.kind == "O":
+        return np.array([hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in x])
     rows = np.ascontiguousarray(x)
     return np.array([hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in rows])
 
@@ -555,7 +560,7 @@ def _notes(
             f"{counted(len(both), 'patient')} {'has' if len(both) == 1 else 'have'} rows for training and for testing "
             f"({first} and {other}): put all of a patient into one part"
         )
-    if rows.patients is None and not rows.images:
+    if rows.patients is None and not rows.measured:
         sentences += unnamed_patients(rows.columns)
     for column in columns:
         values = rows.columns.get(column.name)
@@ -592,14 +597,14 @@ def _notes(
             sentences.append(f"column {column.name!r} has one value only at {silent}: not measured there?")
         elif (
             values is not None
-            and not rows.images
+            and not rows.measured
             and (odd := another_unit(column.name, moments_of_sites(values, rows.clients, rows.client_names)))
         ):
             sentences.append(odd)
         elif any(share == 1 for share in column.missing_by_site):
             where = [s.name for s, share in zip(sites, column.missing_by_site, strict=True) if share == 1]
             sentences.append(f"column {column.name!r} has no value at {some(where)}")
-    if not rows.images:
+    if not rows.measured:
         sizes = {
             name: float(np.sqrt(np.nanmean(values[train] ** 2)))
             for name, values in rows.columns.items()

@@ -1,6 +1,6 @@
 """Turns the user's data into a `Dataset`: arrays, tables, PyTorch's and Hugging Face's data sets.
 
-    (x, y)                      NumPy arrays, tensors or lists
+    (x, y)                      NumPy arrays, tensors or lists; x may be a list or column of texts
     (x, y, patients)            the same with who is in each example, in words or whole numbers
     {client: (x, y)}            one of these for each client; the clients' names are kept
     a DataFrame                 of pandas or Polars; `target` names the column of labels, `client` that of clients
@@ -655,11 +655,7 @@ def _of_arrays(arrays: Any, place: str) -> GivenExamples:
     """Examples from (x, y) or (x, y, patients), of equal lengths."""
     if not isinstance(arrays, tuple | list) or len(arrays) not in (2, 3):
         raise DataError(f"{place} must be (x, y), or (x, y, patients), got {_kind(arrays)}")
-    x = (
-        _measurements(arrays[0], tuple(arrays[0].columns))
-        if hasattr(arrays[0], "columns")
-        else _array(arrays[0], f"x of {place}")
-    )
+    x = _inputs(arrays[0], f"x of {place}")
     y = _labels(arrays[1], f"y of {place}")
     if x.ndim == 0 or len(x) != len(y):
         raise DataError(f"{place}: x has {len(x) if x.ndim else 0} examples, y has {len(y)} labels")
@@ -670,6 +666,23 @@ def _of_arrays(arrays: Any, place: str) -> GivenExamples:
     if patients.shape != (len(y),):
         raise DataError(f"{where} must name one patient for each of {len(y)} examples, got shape {patients.shape}")
     return GivenExamples("arrays", x, y, patients=names_of_patients(patients.tolist(), where))
+
+
+def _inputs(values: Any, place: str) -> _Array:
+    """Inputs of one client or of all: columns of a table, texts as objects, or numbers."""
+    if hasattr(values, "columns"):
+        return _measurements(values, tuple(values.columns))
+    listed = values.to_list() if hasattr(values, "to_list") else values
+    if isinstance(listed, np.ndarray) and listed.dtype.kind in "OU" and listed.ndim == 1:
+        listed = listed.tolist()
+    if not isinstance(listed, list | tuple) or not listed or not isinstance(listed[0], str):
+        return _array(values, place)
+    for i, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise DataError(f"{place} holds texts, and {text!r} in row {i}; give a text, or leave the row out")
+    texts = np.empty(len(listed), object)
+    texts[:] = listed
+    return texts
 
 
 def _array(values: Any, place: str) -> _Array:
@@ -861,6 +874,8 @@ def _check_alike(first: str, of_first: GivenExamples, name: str, of_name: GivenE
     255 and another's, in all likelihood, from 0 to 1.
     """
     x, y, x_name, y_name = of_first.x, of_first.y, of_name.x, of_name.y
+    if (x.dtype.kind == "O") != (x_name.dtype.kind == "O"):
+        raise DataError(f"one of the clients {first} and {name} has texts and the other numbers; give all the same")
     if (x.dtype.kind == "f") != (x_name.dtype.kind == "f") and (x.ndim > 2 or np.uint8 in (x.dtype, x_name.dtype)):
         raise DataError(
             f"examples of client {first} are {_range(x)}, those of client {name} {_range(x_name)}; bring "

@@ -1,6 +1,7 @@
 """Turns texts into token ids, with a vocabulary from the training texts only."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -13,12 +14,21 @@ LENGTH = 200
 """Tokens per text, shorter texts padded and longer ones cut at the end."""
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 
-_WORD = re.compile(r"[a-z0-9']+")
+_WORD = re.compile(r"(?:[^\W_]|')+")
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased words (letters, digits, apostrophes); HTML line breaks are spaces."""
-    return _WORD.findall(text.replace("<br />", " ").lower())
+    """Lower-cased words (letters of any language, digits, apostrophes); HTML line breaks are spaces.
+
+    >>> words("It's a Größe_2")
+    ["it's", 'a', 'größe', '2']
+    """
+    return _WORD.findall(unicodedata.normalize("NFC", text.replace("<br />", " ")).lower())
+
+
+def cut(texts: Sequence[str], length: int = LENGTH) -> int:
+    """Number of texts that have more words than are read."""
+    return sum(len(words(text)) > length for text in texts)
 
 
 def vocabulary(texts: Sequence[str], size: int = VOCABULARY) -> dict[str, int]:

@@ -1,0 +1,67 @@
+"""A linear model of the words in a text: A. Joulin, E. Grave, P. Bojanowski, T. Mikolov, Bag of tricks for efficient
+text classification, EACL 2017, without its n-grams."""
+
+from typing import final
+
+from torch import Tensor, nn
+
+from unskew.data.text import FIRST_WORD
+from unskew.errors import ConfigError
+from unskew.models.network import AtLeastOne, Network
+
+
+@final
+class MeanOfWords(nn.Module):
+    """Token ids (B, L), int64, to the mean of their vectors (B, size).
+
+    Padding and words outside the vocabulary are left out: of a vocabulary that has all words of the training texts,
+    the vector of others would stay as it was drawn.  Without a word the mean is 0.
+    """
+
+    def __init__(self, words: int, size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean vectors (B, size).
+
+        Raises:
+            ConfigError: If these are not token ids, or (on a CPU) one of them has no vector.
+        """
+        if x.is_floating_point():
+            raise ConfigError(
+                f"model bag_of_words reads token ids, int64, but the data are {x.dtype}; give texts, or take mlp, "
+                "which accepts any input"
+            )
+        try:
+            vectors: Tensor = self.embedding(x)
+        except IndexError:
+            raise ConfigError(
+                f"model bag_of_words has vectors for {self.embedding.num_embeddings} words, and the data hold token id "
+                f"{int(x.max())}; raise option words"
+            ) from None
+        there = (x >= FIRST_WORD).to(vectors.dtype)[..., None]
+        return (vectors * there).sum(1) / there.sum(1).clamp(min=1.0)
+
+
+def bag_of_words(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    words: AtLeastOne = 10_000,
+    embedding: AtLeastOne = 32,
+    head_bias: bool = True,
+) -> Network:
+    """The mean of a text's word vectors of 32, then C: 320,000 + 33 C parameters at 10,000 words.
+
+    The order of words does not count, and a text without a word that is known has the head's bias alone.
+
+    Raises:
+        ConfigError: If the inputs are not sequences.
+    """
+    if len(input_shape) != 1:
+        raise ConfigError(
+            f"model bag_of_words reads texts, token ids of shape (length,), got {input_shape}; use mlp, which accepts "
+            "any input"
+        )
+    return Network(MeanOfWords(words, embedding), nn.Linear(embedding, num_classes, bias=head_bias))
