@@ -64,6 +64,12 @@ def test_a_first_look_counts_words_and_finds_copies() -> None:
     assert any("rows occur at several sites with identical inputs" in leak for leak in seen.leaks)
 
 
+def test_a_text_that_is_no_unicode_is_read_as_far_as_it_is() -> None:
+    texts = [*TEXTS[:-1], "gut \ud800 schön"]
+    history = us.simulate(METHOD, data=(texts, LABELS), split=us.IID(num_clients=2), rounds=1, progress=False)
+    assert len(us.predict(history.model("FedAvg"), texts)) == len(texts)
+
+
 def test_texts_that_are_cut_are_said() -> None:
     long = [" ".join(["word"] * (LENGTH + 1)), *TEXTS[1:10]]
     with pytest.warns(DataWarning, match=r"10% of the training texts have more than 200 words, and only the first 200"):

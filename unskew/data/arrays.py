@@ -184,15 +184,17 @@ def _texts_among(name: str, content: Arrays) -> Arrays:
     if 0 < len(texts) < len(of):
         raise DataError(f"{name}: {next(iter(texts))} holds texts and the other part does not; give texts for both")
     return {
-        key: np.array([hashlib.sha256(text.encode()).hexdigest() for text in x], object) for key, x in texts.items()
+        key: np.array([hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in x], object)
+        for key, x in texts.items()
     }
 
 
 def _read_texts(content: Arrays) -> tuple[Arrays, Inputs, list[str]]:
     """The content with token ids for texts, how they came about, and a sentence if many texts are cut."""
-    ids = vocabulary(content["x_train"])
-    read = {key: tokens(content[key], ids).numpy() for key in ("x_train", "x_test")}
-    share = cut(content["x_train"]) / len(content["x_train"])
+    texts = {key: content[key].tolist() for key in ("x_train", "x_test")}
+    ids = vocabulary(texts["x_train"])
+    read = {key: tokens(of, ids).numpy() for key, of in texts.items()}
+    share = cut(texts["x_train"]) / len(texts["x_train"])
     doubt = (
         f"{share:.0%} of the training texts have more than {LENGTH} words, and only the first {LENGTH} of each are "
         "read: put first what matters, or divide them"

@@ -300,7 +300,9 @@ def _keys(columns: RawTable, n: int) -> Array:
 
 def _keys_of(x: Array) -> Array:
     if x.dtype.kind == "O":
-        return np.array([hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in x])
+        return np.array(
+            [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in x]
+        )
     rows = np.ascontiguousarray(x)
     return np.array([hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in rows])
 
