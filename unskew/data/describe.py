@@ -75,11 +75,11 @@ def describe(
         with rows_at(_one_after_the_other(own.row_of_client(data), len(table), by_number, "test")):
             return describe(table, target=target, client=column, patient=patient, test=later, leave_out=leave_out)
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
-        frame: Any = data
+        whole: Any = data
         for column in leave_out:
-            own.check_column(frame.columns, column, "leave_out")
-        frame = frame[[column for column in frame.columns if column not in leave_out]]
-        return look(_of_frame(frame, "dataframe", target, client, patient, test))
+            own.check_column(whole.columns, column, "leave_out")
+        left = whole[[column for column in whole.columns if column not in leave_out]]
+        return look(_of_frame(left, "dataframe", target, client, patient, test))
     if isinstance(data, str):
         if any(of is not None for of in (target, client, patient)) or isinstance(test, str):
             raise ConfigError(
