@@ -5,9 +5,11 @@ from typing import final
 
 from torch import Tensor, nn
 
-from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError
 from unskew.models.network import AtLeastOne, Network
+
+FIRST_WORD = 2
+"""The first token id that is a word's, as in `unskew.data.text`: 0 is padding, 1 any word outside the vocabulary."""
 
 
 @final
