@@ -4,14 +4,14 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from unskew.cli.options import AsJson, DataDir, load_own
+from unskew.cli.options import AsJson, DataDir, Decimal, Gaps, Separator, Thousands, load_own
 from unskew.cli.text import escape
 from unskew.errors import ConfigError
 
@@ -28,18 +28,10 @@ def data(
     client: Annotated[str | None, typer.Option(help="Column of the sites.")] = None,
     patient: Annotated[str | None, typer.Option(help="Column of who is in the row; patients are counted.")] = None,
     test: Annotated[str | None, typer.Option(help="Column that says which are test rows, or a file of them.")] = None,
-    separator: Annotated[
-        str | None, typer.Option(help="Between columns of a CSV file; default as its first line.")
-    ] = None,
-    thousands: Annotated[
-        Literal["", ".", ",", "'", " "] | None, typer.Option(help="Between thousands in a CSV file; default nothing.")
-    ] = None,
-    decimal: Annotated[
-        Literal[".", ","] | None, typer.Option(help="Before the decimals in a CSV file; default a point.")
-    ] = None,
-    gaps: Annotated[
-        list[str] | None, typer.Option(help="A further word of a CSV file that means no value; may be repeated.")
-    ] = None,
+    separator: Separator = None,
+    thousands: Thousands = None,
+    decimal: Decimal = None,
+    gaps: Gaps = None,
     leave_out: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Write a page with figures here, as data.html.")] = None,

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,6 +26,14 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AllowCode = Annotated[
     bool,
     typer.Option("--allow-code", help="Import methods and networks that the folder names by module:attribute."),
+]
+Separator = Annotated[str | None, typer.Option(help="Between columns of a CSV file; default as its first line.")]
+Thousands = Annotated[
+    Literal["", ".", ",", "'", " "] | None, typer.Option(help="Between thousands in a CSV file; default nothing.")
+]
+Decimal = Annotated[Literal[".", ","] | None, typer.Option(help="Before the decimals in a CSV file; default a point.")]
+Gaps = Annotated[
+    list[str] | None, typer.Option(help="A further word of a CSV file that means no value; may be repeated.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")]
 

@@ -6,11 +6,11 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unskew.cli.options import AllowCode, AsJson, find_own_code
+from unskew.cli.options import AllowCode, AsJson, Decimal, Gaps, Separator, Thousands, find_own_code
 from unskew.errors import ConfigError, RunError, shown
 from unskew.words import counted, some
 
@@ -34,18 +34,10 @@ def predict(
         str | None, typer.Option(help="Client whose rows they are, where a global model has numbers of each client.")
     ] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Also each class's probability.")] = False,
-    separator: Annotated[
-        str | None, typer.Option(help="Between columns of a CSV file; default as its first line.")
-    ] = None,
-    thousands: Annotated[
-        Literal["", ".", ",", "'", " "] | None, typer.Option(help="Between thousands in a CSV file; default nothing.")
-    ] = None,
-    decimal: Annotated[
-        Literal[".", ","] | None, typer.Option(help="Before the decimals in a CSV file; default a point.")
-    ] = None,
-    gaps: Annotated[
-        list[str] | None, typer.Option(help="A further word of a CSV file that means no value; may be repeated.")
-    ] = None,
+    separator: Separator = None,
+    thousands: Thousands = None,
+    decimal: Decimal = None,
+    gaps: Gaps = None,
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; default: stdout.")] = None,
     allow_code: AllowCode = False,
     as_json: AsJson = False,

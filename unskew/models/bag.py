@@ -6,7 +6,7 @@ from typing import final
 from torch import Tensor, nn
 
 from unskew.errors import ConfigError
-from unskew.models.network import AtLeastOne, Network
+from unskew.models.network import AtLeastOne, Network, vectors_of
 
 FIRST_WORD = 2
 """The first token id that is a word's, as in `unskew.data.text`: 0 is padding, 1 any word outside the vocabulary."""
@@ -30,18 +30,7 @@ class MeanOfWords(nn.Module):
         Raises:
             ConfigError: If these are not token ids, or (on a CPU) one of them has no vector.
         """
-        if x.is_floating_point():
-            raise ConfigError(
-                f"model bag_of_words reads token ids, int64, but the data are {x.dtype}; give texts, or take mlp, "
-                "which accepts any input"
-            )
-        try:
-            vectors: Tensor = self.embedding(x)
-        except IndexError:
-            raise ConfigError(
-                f"model bag_of_words has vectors for {self.embedding.num_embeddings} words, and the data hold token id "
-                f"{int(x.max())}; raise option words"
-            ) from None
+        vectors = vectors_of("bag_of_words", self.embedding, x)
         there = (x >= FIRST_WORD).to(vectors.dtype)[..., None]
         return (vectors * there).sum(1) / there.sum(1).clamp(min=1.0)
 

@@ -33,6 +33,27 @@ class Network(nn.Module):
         return out.softmax(1) if self.softmax else out
 
 
+def vectors_of(model: str, embedding: nn.Embedding, x: Tensor) -> Tensor:
+    """The vectors (..., size) of token ids (...), int64.
+
+    Raises:
+        ConfigError: If these are not token ids, or (on a CPU) one of them has no vector; names the model.
+    """
+    if x.is_floating_point():
+        raise ConfigError(
+            f"model {model} reads token ids, int64, but the data are {x.dtype}; give texts, or a text data set such as "
+            "imdb, or take mlp, which accepts any input"
+        )
+    try:
+        vectors: Tensor = embedding(x)
+    except IndexError:
+        raise ConfigError(
+            f"model {model} has vectors for {embedding.num_embeddings} words, and the data hold token id "
+            f"{int(x.max())}; raise option words"
+        ) from None
+    return vectors
+
+
 def stack(**layers: nn.Module | None) -> nn.Sequential:
     """Stack named layers one after the other; those that are None are left out."""
     sequence = nn.Sequential()

@@ -5,7 +5,7 @@ from typing import final
 from torch import Tensor, nn
 
 from unskew.errors import ConfigError
-from unskew.models.network import AtLeastOne, Dropout, Network, dropout_layer, image, stack
+from unskew.models.network import AtLeastOne, Dropout, Network, dropout_layer, image, stack, vectors_of
 
 
 @final
@@ -56,20 +56,8 @@ class Words(nn.Module):
         Raises:
             ConfigError: If these are not token ids, or (on a CPU) one of them has no vector.
         """
-        if x.is_floating_point():
-            raise ConfigError(
-                f"model bilstm reads token ids, int64, but the data are {x.dtype}; use a text data set such as imdb, "
-                "or mlp, which accepts any input"
-            )
         x = x if self.length is None else x[:, : self.length]
-        try:
-            out: Tensor = self.embedding(x)
-        except IndexError:
-            raise ConfigError(
-                f"model bilstm has vectors for {self.embedding.num_embeddings} words, and the data hold token id "
-                f"{int(x.max())}; raise option words"
-            ) from None
-        return out
+        return vectors_of("bilstm", self.embedding, x)
 
 
 @final
