@@ -26,7 +26,7 @@ from unskew.data.sources import DATA, save
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at
 from unskew.data.text import FIRST_WORD
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, DataError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.history import History, Scratch, history
@@ -370,10 +370,18 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
     """The data set passed as a value, or named by the task."""
     if isinstance(data, Mapping) and own.is_frames(data):
         test, at = table["test"], own.row_of_client(data)
-        data, client = own.joined(data, table["client"])
+        if table["target"] is None or isinstance(table["target"], str):
+            own.check_column(next(iter(data.values())).columns, table["target"], "target", "labels")
+        if len(data) == 1:
+            raise DataError(f"{next(iter(data))!r} is the only client; give its table itself, and a split divides it")
+        if task.preprocess is not None:
+            own.check_test_of(data, test)
+        joined, client = own.joined(data, table["client"])
         table = {**table, "client": client, "test": own.joined(test, client)[0]}
+        if isinstance(test, Mapping) and own.is_frames(test):
+            table["test_rows_at"] = own.row_of_client(test, "test")
         with rows_at(at):
-            return _dataset(task, data, table)
+            return _dataset(task, joined, table)
     if data is not ... and not isinstance(data, str):
         return own.dataset(data, **table, preprocess=task.preprocess, targets=tasks.kind_of(task.kind).targets)
     named = task.data.partition(":")[0] in ENDINGS

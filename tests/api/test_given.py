@@ -1,6 +1,8 @@
 """`simulate` with data and models that are values: what is trained, what is kept, what can go on."""
 
+import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from torch import Tensor, nn
 
 import unskew as us
 from unskew import api
-from unskew.errors import ConfigError, DataError
+from unskew.data import own
+from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment import config
 from unskew.record.reader import read
 from unskew.report import write_comparison, write_report
@@ -367,3 +370,87 @@ def test_dates_at_one_client_and_numbers_at_another_are_not_counted_as_days() ->
     parts["Bern"] = parts["Bern"].with_columns(polars.date(2020, 1, 1).alias("age"))
     with pytest.raises(DataError, match="column 'age' holds dates in Bern, and numbers in Bas"):
         us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
+
+
+class Own(pandas.DataFrame):
+    """A table of one's own making, as other libraries make them."""
+
+
+def test_a_subclass_of_a_table_is_a_table() -> None:
+    _, parts = tables(pandas)
+    table, client = own.joined({name: Own(part) for name, part in parts.items()}, None)
+    assert client == "client"
+    assert len(table) == sum(map(len, parts.values()))
+
+
+@pytest.mark.parametrize("library", [pandas, polars])
+def test_codes_at_one_client_and_words_at_another_are_doubted(library: Any) -> None:
+    _, parts = tables(library)
+    codes = {"f": 1, "m": 2}
+    if library is pandas:
+        parts["Bern"] = parts["Bern"].assign(sex=parts["Bern"]["sex"].map(codes))
+    else:
+        parts["Bern"] = parts["Bern"].with_columns(polars.col("sex").replace_strict(codes))
+    sentence = "column 'sex' holds numbers at Bern (1, 2), and words at Basel, Chur (f, m), which count as different"
+    assert any(note.startswith(sentence) for note in us.describe(parts, target="diagnosis").notes)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
+    assert sum(sentence in str(warning.message) for warning in said) == 1
+
+
+def test_labels_that_are_numbers_at_one_client_are_doubted_too() -> None:
+    _, parts = tables(polars)
+    parts["Bern"] = parts["Bern"].with_columns(polars.col("diagnosis").replace_strict({"sick": 1, "healthy": 0}))
+    with pytest.warns(DataWarning, match=r"the target holds numbers at Bern \(0, 1\), and words at Basel, Chur \(hea"):
+        us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
+
+
+def test_a_column_that_one_client_never_measured_stays_numbers() -> None:
+    _, parts = tables(polars)
+    parts["Bern"] = parts["Bern"].with_columns(age=polars.lit(None).cast(polars.String))
+    history = us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
+    (age, *_) = history.model("fedavg").unskew.inputs.columns
+    assert (age.name, age.kind) == ("age", "number")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"target": None}, "target must name the column of the labels, as in target='diagnosis'"),
+        (
+            {"test": pandas.DataFrame({"age": [1]})},
+            "the test part is one table for all: give each client's, as in test=",
+        ),
+        ({"data": "one"}, "'Bern' is the only client; give its table itself"),
+        ({"data": "twice"}, "the table of client Bern has 2 columns 'age'; rename one"),
+        ({"test": "infinite"}, "column 'age' is infinite in row 0 of Bern, test"),
+    ],
+)
+def test_what_is_missing_is_said_in_the_words_of_who_has_a_table_for_each(settings: Any, sentence: str) -> None:
+    _, parts = tables(pandas)
+    twice = pandas.concat([parts["Bern"], parts["Bern"][["age"]]], axis=1)
+    data = {"one": {"Bern": parts["Bern"]}, "twice": {**parts, "Bern": twice}}.get(settings.pop("data", ""), parts)
+    if settings.get("test") is not None and not hasattr(settings["test"], "columns"):
+        settings["test"] = {n: part.assign(age=np.inf if n == "Bern" else part["age"]) for n, part in parts.items()}
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        us.simulate(
+            us.FedAvg(), data=data, rounds=1, progress=False, **{"target": "diagnosis", "preprocess": True, **settings}
+        )
+    if hasattr(settings.get("test"), "columns"):
+        with pytest.raises(DataError, match="the test part is one table for all"):
+            us.describe(data, target="diagnosis", test=settings["test"])
+
+
+def test_softmax_in_evaluation_alone_is_not_said_to_slow_training(tmp_path: Path) -> None:
+    class Later(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.out(x)
+            return out if self.training else out.softmax(1)
+
+    us.simulate(us.FedAvg(FAST), data=(X, Y), model=Later(), split=us.IID(num_clients=3), out=tmp_path / "r", **FEW)
+    assert not read(tmp_path / "r").remarks

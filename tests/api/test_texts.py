@@ -33,7 +33,10 @@ def test_texts_of_each_site_are_learned_and_new_ones_told() -> None:
     assert set(model.unskew.inputs.vocabulary) == {*GOOD, *BAD, *OTHERS}
 
 
-@pytest.mark.parametrize("form", [list, tuple, np.array, pandas.Series, lambda x: np.array(x, object)])
+@pytest.mark.parametrize(
+    "form",
+    [list, tuple, np.array, pandas.Series, lambda x: np.array(x, object), lambda x: pandas.DataFrame({"note": x})],
+)
 def test_every_form_of_a_list_of_texts_is_the_same(form: Any) -> None:
     def curve(texts: Any) -> list[float]:
         history = us.simulate(METHOD, data=(texts, LABELS), split=us.IID(num_clients=3), rounds=2, progress=False)
@@ -91,6 +94,7 @@ def test_texts_that_are_cut_are_said() -> None:
     [
         (([*TEXTS[:5], None], LABELS[:6]), {}, "x of data holds texts, and None in row 5; give a text"),
         (([*TEXTS[:5], 7.0], LABELS[:6]), {}, "x of data holds texts, and 7.0 in row 5"),
+        (([None, *TEXTS[:5]], LABELS[:6]), {}, "x of data holds texts, and None in row 0"),
         ({**SITES, "Bern": (np.eye(4), [0, 1, 0, 1])}, {}, "texts and the other numbers|have shape"),
         ({**SITES, "Bern": (np.arange(4.0), LABELS[:4])}, {}, "one of the clients Basel and Bern has texts"),
         (SITES, {"test": (np.arange(4.0), LABELS[:4])}, "x_train holds texts and the other part does not"),
@@ -106,5 +110,12 @@ def test_what_does_not_go_with_texts_is_refused(data: Any, settings: dict[str, A
 def test_a_network_for_images_is_refused_with_a_sentence() -> None:
     with pytest.raises(ConfigError, match="cnn_small"):
         us.simulate(METHOD, data=SITES, model="cnn_small", rounds=1, progress=False)
-    with pytest.raises(ConfigError, match="int64"):
+    with pytest.raises(ConfigError, match="token ids, as of texts, need .* such as bag_of_words or bilstm"):
         us.simulate(METHOD, data=SITES, task=us.TaskConfig(model="mlp"), rounds=1, progress=False)
+
+
+@pytest.mark.parametrize("given", [{"note": TEXTS}, pandas.DataFrame({"note": TEXTS}), "a text", 5, Path("a.txt")])
+def test_what_is_no_list_of_texts_is_not_predicted(given: Any) -> None:
+    model = us.simulate(METHOD, data=SITES, rounds=1, progress=False).model("FedAvg")
+    with pytest.raises(DataError, match="inputs must be a list"):
+        us.predict(model, given)

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas
+import polars
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -144,6 +146,74 @@ def test_nothing_is_overwritten(here: Path, unskew: Unskew) -> None:
     assert unskew("predict", "r", HOSPITALS, "--method", "FedAvg", "--out", "no/where.csv").code == 2
 
 
+def test_codes_that_look_like_numbers_are_what_they_are_in_a_longer_file(here: Path, unskew: Unskew) -> None:
+    """Polars makes 250.0 of 250.00 and a truth of True where a file holds no other words."""
+    code = np.random.default_rng(0).choice(["250.00", "V27.0", "007", "True"], 240)
+    sick = np.where(code == "250.00", "yes", "no")
+    pandas.DataFrame({"site": np.arange(240) % 3, "code": code, "y": sick}).to_csv("codes.csv", index=False)
+    trained("codes.csv", us.FedAvg(), target="y", client="site", preprocess=True)
+    model = us.load_model("r")
+    whole = us.predict(model, here / "codes.csv", probabilities=True)
+    assert whole == us.predict(model, pandas.DataFrame({"code": code}), probabilities=True)
+    for one in sorted(set(code)):
+        (here / "one.csv").write_text(f"code\n{one}\n", "utf-8")
+        expected = whole[list(code).index(one)]
+        assert us.predict(model, here / "one.csv", probabilities=True) == [expected]
+        assert us.predict(model, pandas.read_csv(here / "one.csv"), probabilities=True) == [expected]
+        (row,) = json.loads(unskew("predict", "r", "one.csv", "--probabilities", "--json").out)["rows"]
+        assert (row["code"], row["probability of yes"]) == (one, expected["yes"])
+
+
+def test_how_numbers_are_written_goes_with_the_model(here: Path, unskew: Unskew) -> None:
+    rng = np.random.default_rng(0)
+    cells = rng.integers(4000, 11000, 90)
+    frame = pandas.DataFrame(
+        {"site": np.arange(90) % 3, "cells": [f"{c / 1000:.3f}" for c in cells], "y": cells > 7000}
+    )
+    frame.to_csv("cells.csv", index=False)
+    options = {"target": "y", "client": "site", "thousands": "."}
+    task = us.TaskConfig("csv:cells.csv", "logistic", data_options=options, preprocess=us.Preprocess())
+    us.simulate(METHODS, task=task, rounds=5, out="r", progress=False)
+    model = us.load_model("r", "FedAvg")
+    assert us.predict(model, "cells.csv") == us.predict(model, pandas.DataFrame({"cells": cells}))
+    said = unskew("predict", "r", "cells.csv", "--method", "FedAvg")
+    assert [row["predicted"] for row in read(said.out)] == us.predict(model, "cells.csv")
+    assert [row["cells"] for row in read(said.out)] == list(frame["cells"])
+
+
+def test_what_means_no_value_is_shown_as_it_is_written(here: Path, unskew: Unskew) -> None:
+    trained()
+    (here / "new.csv").write_text("id,age,sex,cholesterol,pressure,smoker\n64,64,f,NA,120,NA\n,64,f,200,120,never\n")
+    rows = read(unskew("predict", "r", "new.csv", "--method", "FedAvg", "--gaps", "64").out)
+    assert [(row["id"], row["age"], row["cholesterol"], row["smoker"]) for row in rows] == [
+        ("64", "64", "NA", "NA"), ("", "64", "200", "never"),
+    ]  # fmt: skip
+
+
+def test_a_file_is_one_model_and_no_other(here: Path, unskew: Unskew) -> None:
+    trained()
+    assert unskew("export", "r", "--method", "alone", "--client", "Bern", "--out", "m.safetensors").code == 0
+    for words in (("--client", "Basel"), ("--method", "FedAvg"), ("--seed", "3")):
+        said = unskew("predict", "m.safetensors", HOSPITALS, *words)
+        assert (said.code, said.out) == (2, "")
+        assert f"with {words[0][2:]}" in said.err
+    assert unskew("predict", "m.safetensors", HOSPITALS, "--client", "Bern", "--method", "alone").code == 0
+    said = unskew("predict", "m.safetensors", HOSPITALS, "--rows-of", "Bern")
+    assert "scales all clients' rows alike: leave --rows-of out" in said.err
+
+
+def test_columns_of_any_kind_beside_those_of_the_model_do_no_harm(here: Path, unskew: Unskew) -> None:
+    trained()
+    table = polars.read_csv(HOSPITALS, null_values="NA").with_columns(
+        polars.lit([1, 2]).alias("list"), polars.lit(b"\xff").alias("bytes"), polars.duration(days=1).alias("stay")
+    )
+    table.write_parquet("new.parquet")
+    said = unskew("predict", "r", "new.parquet", "--method", "FedAvg")
+    assert said.code == 0, said.err
+    found = us.predict(us.load_model("r", "FedAvg"), "new.parquet")
+    assert [row["predicted"] for row in read(said.out)] == found
+
+
 # ---------------------------------------------------------------- images, texts, numbers
 @pytest.fixture
 def scans(here: Path) -> npt.NDArray[Any]:
@@ -167,6 +237,7 @@ def test_images_are_found_below_a_folder(here: Path, unskew: Unskew, scans: npt.
     assert [row["predicted"] for row in rows] == expected
     one = read(unskew("predict", "r", "scans/patient-1", "scans/patient-0/1.png").out)
     assert [row["predicted"] for row in one] == [expected[2], expected[3], expected[1]]
+    assert list(map(str, us.predict(us.load_model("r"), here / "scans"))) == expected
     np.save("scans.npy", scans)
     assert [row["predicted"] for row in read(unskew("predict", "r", "scans.npy").out)] == expected
     (here / "nothing").mkdir()
@@ -184,6 +255,14 @@ def test_an_array_that_would_run_code_is_not_loaded(here: Path, unskew: Unskew) 
     assert (said.code, said.out) == (2, "")
     assert "bad.npy is not a readable array" in said.err
     assert unskew("predict", "r", HOSPITALS).code == 2
+    for shape in ("(3000000000, 0)", "(3000000000, 400)"):  # announced, and not there
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+        (here / "bomb.npy").write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header.encode())
+        said = unskew("predict", "r", "bomb.npy")
+        assert (said.code, said.out) == (2, "")
+        assert "bomb.npy is not a readable array" in said.err
+    os.mkfifo("pipe.npy")
+    assert "there is no such file" in unskew("predict", "r", "pipe.npy").err
 
 
 def test_numbers_are_summed_up_by_their_range(here: Path, unskew: Unskew) -> None:
@@ -207,6 +286,9 @@ def test_texts_stand_a_line_each(here: Path, unskew: Unskew) -> None:
     rows = json.loads(unskew("predict", "m.safetensors", "new.txt", "--json").out)["rows"]
     found = us.predict(model, ["a good film", "bad"])
     assert rows == [{"text": "a good film", "predicted": found[0]}, {"text": "bad", "predicted": found[1]}]
+    (here / "new.txt").write_text("a\u2028b\x0cc\r\nbad\n\n", "utf-8", newline="")
+    rows = json.loads(unskew("predict", "m.safetensors", "new.txt", "--json").out)["rows"]
+    assert [row["text"] for row in rows] == ["a\u2028b\x0cc", "bad", ""]
     (here / "new.txt").write_bytes("schön".encode("latin-1"))
     assert "new.txt is not in UTF-8; save it so" in unskew("predict", "m.safetensors", "new.txt").err
     (here / "new.txt").write_text("")

@@ -70,10 +70,37 @@ def test_each_sites_own_numbers_scale_its_rows() -> None:
 
 def test_a_word_that_no_training_row_had_is_none_of_them_or_other() -> None:
     one: dict[str, Any] = {"age": [30.0], "smokes": ["pipe"], "grade": [2.0]}
-    assert prepared(fit(Preprocess(), TRAIN, OWNERS, NAMES), **one)[0][2:5] == [0, 0, 0]
+    with pytest.warns(
+        DataWarning, match=r"'smokes' holds words here .*, such as 'pipe', and they say .*known: no, yes"
+    ):
+        assert prepared(fit(Preprocess(), TRAIN, OWNERS, NAMES), **one)[0][2:5] == [0, 0, 0]
     other = fit(Preprocess(unseen="other"), TRAIN, OWNERS, NAMES)
     assert other.columns[1].features == ("smokes=no", "smokes=yes", "smokes=other", "smokes missing")
-    assert prepared(other, **one)[0][2:6] == [0, 0, 1, 0]
+    with pytest.warns(DataWarning, match="such as 'pipe', and they count as one other word"):
+        assert prepared(other, **one)[0][2:6] == [0, 0, 1, 0]
+
+
+def test_codes_that_look_like_numbers_are_the_words_of_training() -> None:
+    """A reader makes 250.0, 7 and True of 250.00, 007 and True where a table has no others."""
+    codes = np.array(["250.00", "V27.0", "007", "True", "maybe", "False"], object)
+    inputs = fit(Preprocess(), {"code": codes}, np.zeros(6, int), ("Bern",))
+    eye = prepared(inputs, code=list(codes))
+    assert sorted(map(sum, eye)) == [1] * 6
+    assert prepared(inputs, code=[250.0, 7]) == [eye[0], eye[2]]
+    assert prepared(inputs, code=[True, False]) == [eye[3], eye[5]]
+    numbers = fit(
+        Preprocess(columns={"code": ColumnRule(kind="category")}), {"code": np.arange(3.0)}, np.zeros(3, int), ("Bern",)
+    )
+    assert prepared(numbers, code=["1.0", "2", "0"]) == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+
+
+def test_a_row_without_a_value_is_named() -> None:
+    one: dict[str, Any] = {"age": [30.0, None, None], "smokes": ["no", None, None], "grade": [2.0, 1.0, 1.0]}
+    inputs = fit(Preprocess(), TRAIN, OWNERS, NAMES)
+    prepared(inputs, **one)
+    table = {**TRAIN, "grade": np.array([1.0, NAN, 2.0, 3.0])}
+    with pytest.warns(DataWarning, match=r"row 1 has no value in any column \(2 such rows in all\)"):
+        prepared(fit(Preprocess(), table, OWNERS, NAMES), **{**one, "grade": [2.0, None, None]})
 
 
 def test_numbers_that_are_codes_are_words_in_the_order_of_numbers() -> None:
@@ -87,7 +114,8 @@ def test_a_sites_median_fills_its_gaps() -> None:
     table = {"a": np.array([1.0, 2.0, 30.0, NAN, 5.0, 5.0])}
     rules = Preprocess(scale="none", missing="site median", indicator=False)
     inputs = fit(rules, table, np.array([0, 0, 0, 0, 1, 1]), NAMES)
-    assert prepared(inputs, "Basel", a=[NAN, 4.0]) == [[2.0], [4.0]]
+    with pytest.warns(DataWarning, match="row 0 has no value in any column"):
+        assert prepared(inputs, "Basel", a=[NAN, 4.0]) == [[2.0], [4.0]]
 
 
 @given(
@@ -334,6 +362,7 @@ def test_the_manifest_has_the_numbers_and_what_had_to_be_sent() -> None:
     assert (prepared["bytes_per_client"], prepared["in_the_ledger"]) == (24 + 5 + 1, False)
 
 
+@pytest.mark.filterwarnings("ignore:row 1 has no value in any column")
 def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> None:
     table = frame(200)
     history = us.simulate(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,9 @@ def test_a_semicolon_a_decimal_comma_and_a_byte_order_mark_are_read(tmp_path: Pa
         DataError, match=r"column 'b' of .*h\.csv holds numbers with a decimal comma, such as '0,5': set"
     ):
         load(f"csv:{comma}", None, options, Preprocess())
-    assert same(load(f"csv:{comma}", None, {**options, "decimal": ","}, Preprocess()), plain)
+    read = load(f"csv:{comma}", None, {**options, "decimal": ","}, Preprocess())
+    assert read.inputs == replace(plain.inputs, decimal=",")
+    assert same(replace(read, inputs=plain.inputs), plain)
 
 
 def written_as(folder: Path, *values: str, site: str = "", separator: str = ";") -> str:

@@ -8,6 +8,7 @@ def test_words_are_lower_case_and_breaks_are_spaces():
 def test_words_have_the_letters_of_any_language():
     """Written with one character or with a letter and its accent, a word is the same; an underline is none."""
     assert words("Größe, fiancé_e") == words("Gro\u0308ße, fiance\u0301_e") == ["größe", "fiancé", "e"]
+    assert words("हिन्दी में नमस्ते, don\u2019t") == ["हिन्दी", "में", "नमस्ते", "don't"]
 
 
 def test_the_vocabulary_ranks_by_frequency_then_alphabet():

@@ -5,6 +5,7 @@ import io
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,7 +53,7 @@ def predict(
     [dim]unskew predict runs/hospitals new.csv --method FedAvg --out answers.csv[/]
     [dim]unskew predict ward-3.safetensors new-scans/ --probabilities[/]
     """
-    from unskew.data.tables import TableOptions, kind_of, separator_of
+    from unskew.data.tables import kind_of, separator_of
     from unskew.files import write_atomically
     from unskew.run import models
     from unskew.run.predictions import PREDICTED, predict_files
@@ -70,13 +71,22 @@ def predict(
             "the global model scales each client's rows by that client's own numbers: say whose rows these are with "
             f"--rows-of, or take a client's own model with --client (clients: {some(inputs.clients)})"
         )
-    written = TableOptions("", separator=separator, thousands=thousands, decimal=decimal, gaps=tuple(gaps or ()))
+    if rows_of is not None and not any(column.by_client for column in inputs.columns):
+        raise ConfigError("the model scales all clients' rows alike: leave --rows-of out")
+    known = models.notation(inputs)
+    written = replace(
+        known,
+        separator=separator,
+        thousands=known.thousands if thousands is None else thousands,
+        decimal=known.decimal if decimal is None else decimal,
+        gaps=(*known.gaps, *(gaps or ())),
+    )
     rows = predict_files(network, files, written, rows_of, probabilities)
     if as_json:
         text = json.dumps({"rows": rows}) + "\n"
     else:
         between = separator_of(files[0], written) if kind_of(str(files[0])) == "csv" else ","
-        text = _as_csv(rows, between, decimal or ".")
+        text = _as_csv(rows, between, written.decimal or ".")
     if out is None:
         print(text, end="")
     else:

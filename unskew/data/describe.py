@@ -70,6 +70,7 @@ def describe(
             seen, notes=(*seen.notes, *tables.unused_gaps(kind, [path, tested] if later else [path], options))
         )
     if isinstance(data, Mapping) and own.is_frames(data):
+        own.check_test_of(data, test)
         table, column = own.joined(data, client)
         later = own.joined(test, client)[0]
         with rows_at(_one_after_the_other(own.row_of_client(data), len(table), by_number, "test")):
@@ -78,7 +79,7 @@ def describe(
         whole: Any = data
         for column in leave_out:
             own.check_column(whole.columns, column, "leave_out")
-        left = whole[[column for column in whole.columns if column not in leave_out]]
+        left = whole[[column for column in whole.columns if column not in leave_out]] if leave_out else whole
         return look(_of_frame(left, "dataframe", target, client, patient, test))
     if isinstance(data, str):
         if any(of is not None for of in (target, client, patient)) or isinstance(test, str):

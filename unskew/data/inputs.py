@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unskew.data.numerals import value_of
+from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
@@ -135,6 +135,30 @@ def _far_from_training(column: Column, values: Array) -> str:
     )
 
 
+def _words_unknown(column: Column, values: Array) -> str:
+    """A sentence on words of which most are none that training had; empty if most are known."""
+    if column.kind != "category":
+        return ""
+    words = [one for one in _codes(values, column.values) if one is not None]
+    unknown = [one for one in words if one not in column.values or one in column.unlearnt]
+    if 2 * len(unknown) <= len(words):
+        return ""
+    return (
+        f"column {column.name!r} holds words here that training did not have, such as {unknown[0]!r}, and they "
+        f"{'count as one other word' if column.other else 'say nothing to the model'} (known: {some(column.values)})"
+    )
+
+
+def _without_values(table: RawTable) -> str:
+    """A sentence on rows that have no value in any column; empty if there are none."""
+    gaps = [np.isnan(v) if v.dtype.kind == "f" else np.array([one is None for one in v], bool) for v in table.values()]
+    rows = np.flatnonzero(np.logical_and.reduce(gaps))
+    if not len(rows):
+        return ""
+    several = f" ({len(rows):,} such rows in all)" if len(rows) > 1 else ""
+    return f"{place(rows[0])} has no value in any column{several}, and what is predicted of it says nothing"
+
+
 def _of_client(numbers: tuple[float, ...], client: npt.NDArray[np.int64] | int) -> Any:
     return np.asarray(numbers)[client] if len(numbers) > 1 else numbers[0]
 
@@ -151,6 +175,7 @@ class Inputs:
         columns: Columns of a table, in order.
         clients: Names of the clients whose numbers some columns have.
         gaps: Words of the table that mean that there is no value; a word that is a number means that number, too.
+        thousands, decimal: What stands between thousands and before decimals in the table's file, where it was said.
         shape: Of one example as the network takes it; empty of texts and tables, and in files of older versions.
         axes: Names of the shape's dimensions, where these are images.
         dtype: "float32" or "int64", of inputs that stay as given; empty of others, and in files of older versions.
@@ -166,6 +191,8 @@ class Inputs:
     columns: tuple[Column, ...] = ()
     clients: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
+    thousands: Thousands | None = None
+    decimal: Decimal | None = None
     shape: tuple[int, ...] = ()
     axes: tuple[str, ...] = ()
     dtype: str = ""
@@ -305,12 +332,19 @@ class Inputs:
         table = raw_table(x, list(gaps), gaps)
         ready = torch.from_numpy(prepared(self.columns, table, 0))
         for column in self.columns:
-            if sentence := _far_from_training(column, table[column.name]):
+            values = table[column.name]
+            if sentence := _far_from_training(column, values) or _words_unknown(column, values):
                 warnings.warn(sentence, DataWarning, stacklevel=3)
+        if sentence := _without_values(table):
+            warnings.warn(sentence, DataWarning, stacklevel=3)
         return ready
 
     def _texts(self, x: Sequence[str]) -> Tensor:
-        if isinstance(x, str) or not all(isinstance(text, str) for text in x):
+        if hasattr(x, "columns") or isinstance(x, Mapping):
+            raise DataError(
+                f"inputs must be a list or column of texts, got a {type(x).__name__}; give its column of texts"
+            )
+        if isinstance(x, str) or not isinstance(x, Iterable) or not all(isinstance(text, str) for text in x):
             raise DataError(f"inputs must be a list of texts, got {type(x).__name__}")
         return tokens(x, {word: i for i, word in enumerate(self.vocabulary, start=FIRST_WORD)})
 
@@ -384,7 +418,7 @@ def prepared(
     columns: Sequence[Column], table: RawTable, client: npt.NDArray[np.int64] | int
 ) -> npt.NDArray[np.float32]:
     """The network's inputs (N, features) from raw columns; `client` as in `Column.prepared`."""
-    parts = [column.prepared(_as(column.kind, table[column.name], column.name), client) for column in columns]
+    parts = [column.prepared(_as(column, table[column.name]), client) for column in columns]
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is refused where it is checked
         return np.ascontiguousarray(np.concatenate(parts, 1), np.float32)
 
@@ -531,6 +565,31 @@ def column_variants(
     )
 
 
+def coded_differently(what: str, values: Array, owners: Array | None, clients: Sequence[str]) -> str:
+    """A sentence if some clients write a column in numbers and others in words, and have none in common.
+
+    Args:
+        what: What holds them, such as "column 'sex'".
+        values: Words, and anything that is no word for a gap.
+        owners, clients: As in `variants_by_client`.
+    """
+    if owners is None:
+        return ""
+    held: dict[int, set[str]] = {c: set() for c in range(len(clients))}
+    for value, owner in zip(values.tolist(), owners.tolist(), strict=True):
+        if isinstance(value, str) and owner >= 0:
+            held[owner].add(value)
+    sides: list[tuple[list[str], set[str]]] = []
+    for spelt in (False, True):
+        those = [c for c, of in held.items() if of and all((value_of(v) is None) == spelt for v in of)]
+        sides.append(([clients[c] for c in those], {value for c in those for value in held[c]}))
+    (_, numbers), (_, words) = sides
+    if not numbers or not words or numbers & words:
+        return ""
+    one, other = (f"{some(who)} ({some(sorted(of))})" for who, of in sides)
+    return f"{what} holds numbers at {one}, and words at {other}, which count as different: write them alike"
+
+
 def is_date(value: object) -> bool:
     """True for a date, and for a word that is written as one."""
     return hasattr(value, "year") or (isinstance(value, str) and _DATE.fullmatch(value.strip()) is not None)
@@ -550,11 +609,15 @@ def word(number: float) -> str:
     return str(int(number)) if float(number).is_integer() else repr(float(number))
 
 
-def _as(kind: str, values: Array, name: str) -> Array:
-    """The column as the kind it was trained as: numbers that are codes become words."""
-    if kind == "category" and values.dtype.kind == "f":
-        return np.array([None if value != value else word(value) for value in values.tolist()], object)
-    if kind == "number" and values.dtype.kind == "O":
+def _as(column: Column, values: Array) -> Array:
+    """The column as the kind it was trained as: numbers that are codes become words.
+
+    Raises:
+        DataError: If a word stands where numbers are learned from.
+    """
+    if column.kind == "category":
+        return _codes(values, column.values)
+    if values.dtype.kind == "O":
         known = [value for value in values if value is not None]
         one = next((value for value in known if value_of(value) is None), None)
         if one is not None:
@@ -565,8 +628,31 @@ def _as(kind: str, values: Array, name: str) -> Array:
                     "decimal=',' and na_values"
                 )
             raise DataError(
-                f"column {name!r} must hold numbers, like those the model was trained on, got {one!r}{remedy}"
+                f"column {column.name!r} must hold numbers, like those the model was trained on, got {one!r}{remedy}"
             )
         # Of a column with a gap that it does not know, a reader makes words.
         return np.array([np.nan if value is None else value_of(value) for value in values], np.float64)
     return values
+
+
+def _codes(values: Array, known: Sequence[str]) -> Array:
+    """Words, as training had them, of a column of codes; None for a gap.
+
+    A reader makes numbers of codes that look like them, 007 or 250.00, where a table holds no others, and truths of
+    true and false: such a number is the known word that is this number, unless several are.
+    """
+    words, of_number = set(known), {}
+    for one in known:
+        number = {"true": 1.0, "false": 0.0}.get(one.lower(), value_of(one))
+        if number is not None:
+            of_number[number] = None if number in of_number else one
+
+    def code(value: Any) -> str | None:
+        if value is None or value != value:
+            return None
+        if isinstance(value, str):
+            number = {"true": 1.0, "false": 0.0}.get(value.lower(), value_of(value))
+            return value if value in words or number is None or word(number) not in words else word(number)
+        return word(value) if word(value) in words else of_number.get(value) or word(value)
+
+    return np.array([code(value) for value in values.tolist()], object)

@@ -25,6 +25,7 @@ from unskew.data.images import as_tensor
 from unskew.data.inputs import (
     Array,
     RawTable,
+    coded_differently,
     column_variants,
     is_counter,
     is_date,
@@ -533,11 +534,12 @@ def _leaks(rows: Rows) -> tuple[str, ...]:
 def _notes(
     rows: Rows, sites: Sequence[Site], columns: Sequence[ColumnLook], test: npt.NDArray[np.bool_]
 ) -> tuple[str, ...]:
-    sentences = []
+    sentences: list[str] = []
     train = ~test
     if rows.target is not None and rows.target.dtype.kind in "OU":
         found = label_variants(map(str, np.unique(rows.target)), rows.target, rows.clients, rows.client_names)
-        sentences += [found] if found else []
+        mixed = coded_differently("the target", rows.target, rows.clients, rows.client_names)
+        sentences += filter(None, [found or mixed])
     if len(sites) == 1:
         sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
     few = [site.name for site in sites if site.train < FEW_ROWS]
@@ -568,7 +570,8 @@ def _notes(
         values = rows.columns.get(column.name)
         if values is not None and values.dtype.kind == "O":
             found = column_variants(column.name, values, rows.clients, rows.client_names)
-            sentences += [found] if found else []
+            mixed = coded_differently(f"column {column.name!r}", values, rows.clients, rows.client_names)
+            sentences += filter(None, [found or mixed])
         numbers = values if values is not None and values.dtype.kind == "f" else np.empty(0)
         beyond = np.flatnonzero(np.abs(numbers) > LARGEST)
         if column.missing == 1:

@@ -21,7 +21,7 @@ import itertools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,7 @@ from unskew.data.inputs import (
     Column,
     Inputs,
     RawTable,
+    coded_differently,
     column_variants,
     is_counter,
     is_date,
@@ -280,11 +281,15 @@ def joined(data: Any, client: str | None) -> tuple[Any, str | None]:
     """
     if not is_frames(data):
         return data, client
-    first, *others = data
-    libraries = {type(frame).__module__.partition(".")[0] for frame in data.values()}
+    libraries = {_library(frame) for frame in data.values()}
     if len(libraries) > 1:
         raise DataError(f"clients' tables are of {' and '.join(sorted(libraries))}; give all of one")
+    first, *others = data
     columns = list(data[first].columns)
+    for name, frame in data.items():
+        known = list(frame.columns)
+        if twice := [column for column in known if known.count(column) > 1]:
+            raise DataError(f"the table of client {name} has {known.count(twice[0])} columns {twice[0]!r}; rename one")
     for name in others:
         if odd := sorted(map(str, set(columns) ^ set(data[name].columns))):
             raise DataError(f"the tables of clients {first} and {name} differ in columns: {', '.join(odd)}")
@@ -302,6 +307,26 @@ def joined(data: Any, client: str | None) -> tuple[Any, str | None]:
         return stacked(made, {names[i]: frame for i, frame in data.items()}, columns, CLIENT), CLIENT
     parts = [frame[columns].assign(**{CLIENT: names[i]}) for i, frame in data.items()]
     return made.concat(parts, ignore_index=True), CLIENT
+
+
+def check_test_of(data: Mapping[Any, Any], test: object) -> None:
+    """Refuse one table as the test part of clients that have a table each.
+
+    Raises:
+        DataError: If it is one.
+    """
+    if _is_frame(test):
+        first = next(iter(data))
+        raise DataError(
+            "every client has a table of its own, and the test part is one table for all: give each client's, as in "
+            f"test={{{first!r}: ...}}, the name of a column that says which rows are for testing, or a share"
+        )
+
+
+def _library(frame: Any) -> str:
+    """The library of a DataFrame, of which a user's may be a subclass."""
+    known = [of.__module__.partition(".")[0] for of in type(frame).__mro__]
+    return next((name for name in known if name in ("pandas", "polars")), known[0])
 
 
 def stacked(polars: Any, frames: Mapping[str, Any], columns: Sequence[str], client: str) -> Any:
@@ -325,7 +350,14 @@ def stacked(polars: Any, frames: Mapping[str, Any], columns: Sequence[str], clie
                 f"column {column!r} holds dates in {dates[0]}, and numbers in {numbers[0]}, such as "
                 f"{frames[numbers[0]][column].drop_nulls()[0]!r}; make numbers of all, or leave the column out"
             )
-    named = [frame.select(columns).with_columns(polars.lit(name).alias(client)) for name, frame in frames.items()]
+    # A column without a value has no kind, whatever its reader says.
+    void = {n: [c for c in columns if f[c].null_count() == f.height] for n, f in frames.items()}
+    named = [
+        frame.select(columns).with_columns(
+            *(polars.lit(None).alias(column) for column in void[name]), polars.lit(name).alias(client)
+        )
+        for name, frame in frames.items()
+    ]
     try:
         return polars.concat(named, how="vertical_relaxed")
     except polars.exceptions.PolarsError:
@@ -340,13 +372,13 @@ def stacked(polars: Any, frames: Mapping[str, Any], columns: Sequence[str], clie
         raise DataError(f"the columns of {', '.join(frames)} are not of the same kinds") from None
 
 
-def row_of_client(frames: Mapping[Any, Any]) -> Place:
-    """The places of the rows of {client: DataFrame} in the table that is joined of them."""
+def row_of_client(frames: Mapping[Any, Any], part: str = "") -> Place:
+    """The places of the rows of {client: DataFrame}, of the part named, in the table that is joined of them."""
 
     def of(row: int) -> str:
         for name, frame in frames.items():
             if row < len(frame):
-                return f"{by_number(row)} of {name}"
+                return f"{by_number(row)} of {name}{part and f', {part}'}"
             row -= len(frame)
         return by_number(row)
 
@@ -515,6 +547,9 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
                 f"{some(single)} {'has' if len(single) == 1 else 'have'} training rows of one class only: a model "
                 "trained there alone learns nothing but to say it"
             )
+        if data.targets.classes:
+            said = np.array(data.classes, object)[labels]
+            sentences += filter(None, [coded_differently("the target", said, owners, data.client_names)])
     if alike_names := spelling_variants(data.client_names):
         sentences.append(
             f"clients {alike_names} differ in case or spaces alone: one client under several names? make them one"
@@ -536,8 +571,9 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
             if scale != "site" and owners is not None:  # a site's own scale takes its unit away
                 of_sites = moments_of_sites(values[train], owners[train], clients)
                 sentences += filter(None, [another_unit(name, of_sites)])
-            if values.dtype.kind == "O" and (sentence := column_variants(name, values, owners, clients, agreed)):
-                sentences.append(sentence)
+            if values.dtype.kind == "O":
+                of_words = column_variants(name, values, owners, clients, agreed)
+                sentences += filter(None, [of_words or coded_differently(f"column {name!r}", values, owners, clients)])
     holders: _Array | None = None if rows.clients is None else np.unique(rows.clients, return_inverse=True)[1]
     if data.raw is not None and data.owners is not None:
         columns, holders = data.raw.train, data.raw.owners
@@ -671,11 +707,13 @@ def _of_arrays(arrays: Any, place: str) -> GivenExamples:
 def _inputs(values: Any, place: str) -> _Array:
     """Inputs of one client or of all: columns of a table, texts as objects, or numbers."""
     if hasattr(values, "columns"):
-        return _measurements(values, tuple(values.columns))
+        if len(values.columns) != 1 or not _begins_with_text(values[values.columns[0]]):
+            return _measurements(values, tuple(values.columns))
+        values = values[values.columns[0]]
     listed = values.to_list() if hasattr(values, "to_list") else values
     if isinstance(listed, np.ndarray) and listed.dtype.kind in "OU" and listed.ndim == 1:
         listed = listed.tolist()
-    if not isinstance(listed, list | tuple) or not listed or not isinstance(listed[0], str):
+    if not isinstance(listed, list | tuple) or not _begins_with_text(listed):
         return _array(values, place)
     for i, text in enumerate(listed):
         if not isinstance(text, str):
@@ -683,6 +721,11 @@ def _inputs(values: Any, place: str) -> _Array:
     texts = np.empty(len(listed), object)
     texts[:] = listed
     return texts
+
+
+def _begins_with_text(values: Iterable[Any]) -> bool:
+    """True if the first value that is there is a text."""
+    return isinstance(next((value for value in values if not is_gap(value)), None), str)
 
 
 def _array(values: Any, place: str) -> _Array:

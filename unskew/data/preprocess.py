@@ -189,7 +189,12 @@ class RawRows:
         rows = np.concatenate([train, later])
         known = np.arange(len(rows)) < len(train)
         table = {name: values[rows] for name, values in self.train.items()}
-        return replace(fit(self.rules, table, self.owners[rows], self.clients, known, before.columns), gaps=before.gaps)
+        return replace(
+            fit(self.rules, table, self.owners[rows], self.clients, known, before.columns),
+            gaps=before.gaps,
+            thousands=before.thousands,
+            decimal=before.decimal,
+        )
 
 
 def fit(

@@ -22,7 +22,7 @@ import numpy as np
 from unskew import machine
 from unskew.data import own
 from unskew.data.dataset import Dataset
-from unskew.data.inputs import GAPS, gap_numbers, raw_column
+from unskew.data.inputs import GAPS, Column, gap_numbers, raw_column
 from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import ANY, BETWEEN, Decimal, Notation, Thousands, declared, refused, value_of
 from unskew.data.places import Place, by_number, path_of, rows_at
@@ -135,7 +135,9 @@ def read_table(
             test_rows_at=test_rows_at,
             one_client=options.alone,
         )
-    inputs = replace(data.inputs, gaps=options.gaps) if kind == "csv" else data.inputs
+    inputs = data.inputs
+    if kind == "csv":
+        inputs = replace(inputs, gaps=options.gaps, thousands=options.thousands, decimal=options.decimal)
     return replace(data, inputs=inputs, doubts=(*doubts, *data.doubts))
 
 
@@ -228,22 +230,58 @@ def words_of(kind: str, path: Path, options: TableOptions) -> dict[str, list[str
     return {column.name: column.cast(polars.String).to_list() for column in frame}
 
 
-def rows_of(
-    kind: str, path: Path, options: TableOptions, wanted: Sequence[str]
-) -> tuple[Any, dict[str, list[str | None]]]:
-    """The columns that are wanted, read as for training, and all columns as they are written; None for a gap.
+def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> dict[str, Any]:
+    """The columns of a table that a model was trained on, as `predict` takes them; one that is not there is left out.
 
-    A column that is wanted and is not there is no error here.
+    Numbers are read as for training.  Words of a CSV file are those that are written: 250.00 and 007 are no numbers.
 
     Raises:
         ConfigError: If the declared notation of numbers is none.
-        DataError: If Polars is not installed, or the file is missing or cannot be read.
+        DataError: If Polars is not installed, or the file is missing, no table or cannot be read.
     """
+    kind = _kind_of_file(path)
+    words = written(path, options) if kind == "csv" else {}
+    names = list(words) if kind == "csv" else _schema(path)
+    read = {c.name for c in columns if c.name in names and (c.kind == "number" or kind != "csv")}
+    frame = (
+        frame_of(kind, path, replace(options, leave_out=tuple(n for n in names if n not in read)))[0] if read else {}
+    )
+
+    def values(column: Column) -> Any:
+        if column.name in read:
+            return frame[column.name]
+        none = set(options.gaps).difference(column.values)
+        return np.array([None if word in none else word for word in words[column.name]], object)
+
+    return {column.name: values(column) for column in columns if column.name in names}
+
+
+def written(path: Path, options: TableOptions) -> dict[str, list[str | None]]:
+    """The columns of a table as they are written, gaps as the words they are; None where nothing is written.
+
+    Raises:
+        DataError: If Polars is not installed, or the file is missing, no table or cannot be read.
+    """
+    kind = _kind_of_file(path)
+    frame = _read(kind, path, options, as_words=True, some_columns=True, gaps=False)
+    return {column.name: [None if v is None else str(v) for v in column.to_list()] for column in frame}
+
+
+def _kind_of_file(path: Path) -> str:
+    kind = kind_of(str(path))
+    if kind is None:
+        raise DataError(f"{path} is no table (.csv, .tsv, .parquet, .pq), like that the model was trained on")
     if not path.is_file():
-        raise DataError(f"there is no file {path.absolute()}")
-    words = words_of(kind, path, options)
-    others = tuple(name for name in words if name not in wanted)
-    return frame_of(kind, path, replace(options, leave_out=others))[0], words
+        raise DataError(f"{path.absolute()} is a folder" if path.is_dir() else f"there is no file {path.absolute()}")
+    return kind
+
+
+def _schema(path: Path) -> list[str]:
+    polars = _polars()
+    try:
+        return list(polars.read_parquet_schema(path))
+    except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path} is not a readable parquet file: {_reason(error, None)}") from None
 
 
 def separator_of(path: Path, options: TableOptions) -> str:
@@ -304,12 +342,20 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
     return own.stacked(polars, frames, columns, client)
 
 
-def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, some_columns: bool = False) -> Any:
-    """One file; `as_words` leaves numbers as they are written.
+def _read(
+    kind: str,
+    path: Path,
+    options: TableOptions,
+    as_words: bool = False,
+    some_columns: bool = False,
+    gaps: bool = True,
+) -> Any:
+    """One file; `as_words` leaves numbers as they are written, and without `gaps` words for them are words.
 
     Where only `some_columns` are used, others may be without a name, and hold long texts.
     """
     polars = _polars()
+    none = [*GAPS, *options.gaps] if gaps else []
     head = _head(path, options.separator) if kind == "csv" else None
     try:
         if head is None:
@@ -323,7 +369,7 @@ def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, 
                 path,
                 separator=head.separator,
                 decimal_comma=_notation(options).decimal == ",",
-                null_values=[*GAPS, *options.gaps],
+                null_values=none,
                 infer_schema=not as_words,
                 infer_schema_length=None,
                 skip_lines=head.above,
@@ -336,7 +382,7 @@ def _read(kind: str, path: Path, options: TableOptions, as_words: bool = False, 
     if len(frame.columns) == 1 and ";" in frame.columns[0]:
         raise DataError(f"{path} has one column only, {frame.columns[0][:60]!r}: set separator = ';'")
     if head is not None:
-        frame = _named(frame, head, path, options.gaps)
+        frame = _named(frame, head, path, none)
     lacking = [column for column in options.leave_out if column not in frame.columns]
     if lacking:
         nearest = did_you_mean(lacking[0], frame.columns)
@@ -497,7 +543,7 @@ def _reason(error: Exception, head: _Head | None) -> str:
     return reason[:200]
 
 
-def _named(frame: Any, head: _Head, path: Path, gaps: Sequence[str]) -> Any:
+def _named(frame: Any, head: _Head, path: Path, none: Sequence[str]) -> Any:
     """The table without spaces beside the separators, and without columns that have neither name nor value.
 
     Such columns come of a separator at the end of lines.
@@ -511,7 +557,7 @@ def _named(frame: Any, head: _Head, path: Path, gaps: Sequence[str]) -> Any:
     if head.padded:
         names = tuple(_bare(name) for name in names)
         words = polars.col(polars.String).str.strip_chars().str.replace(r'(?s)^"(.*)"$', "${1}")
-        frame = frame.with_columns(polars.when(~words.is_in([*GAPS, *gaps])).then(words))
+        frame = frame.with_columns(polars.when(~words.is_in(list(none))).then(words))
     left = [i for i, name in enumerate(names) if name.strip() or frame[:, i].null_count() < frame.height]
     known = [names[i] for i in left]
     twice = next((name for name in known if known.count(name) > 1), None)

@@ -1,6 +1,5 @@
 """Turns texts into token ids, with a vocabulary from the training texts only."""
 
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,17 @@ LENGTH = 200
 """Tokens per text, shorter texts padded and longer ones cut at the end."""
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 
-_WORD = re.compile(r"(?:[^\W_]|')+")
+
+class _BetweenWords(dict[int, int | str]):
+    """A table for `str.translate`: what is no letter, mark of one, digit or apostrophe becomes a space."""
+
+    def __missing__(self, code: int) -> int | str:
+        char = chr(code)
+        self[code] = code if char == "'" or char.isalnum() or unicodedata.category(char)[0] == "M" else " "
+        return self[code]
+
+
+_BETWEEN = _BetweenWords({ord("\u2019"): "'"})
 
 
 def words(text: str) -> list[str]:
@@ -23,7 +32,8 @@ def words(text: str) -> list[str]:
     >>> words("It's a Größe_2")
     ["it's", 'a', 'größe', '2']
     """
-    return _WORD.findall(unicodedata.normalize("NFC", text.replace("<br />", " ")).lower())
+    plain = text.replace("<br />", " ").lower()
+    return (plain if plain.isascii() else unicodedata.normalize("NFC", plain)).translate(_BETWEEN).split()
 
 
 def cut(texts: Sequence[str], length: int = LENGTH) -> int:

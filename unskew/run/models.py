@@ -319,6 +319,8 @@ def load_model(
     """
     path = Path(path)
     card, tensors = _read_file(path) if path.is_file() else _read_folder(path, method, client, seed)
+    if path.is_file():
+        _check_asked(path, card, method, client, seed)
     return _with_weights(_network(card.task, network, path, allow_code, tensors), card, tensors)
 
 
@@ -351,9 +353,9 @@ def predict(
     """
     card = card_of(model)
     if card.inputs.kind == "table" and isinstance(x, str | Path):
-        x = _table_at(path_of(x), card.inputs)
+        x = tables.columns_at(path_of(x), notation(card.inputs), card.inputs.columns)
     if card.inputs.kind == "images" and isinstance(x, str | Path):
-        x = [x]
+        x = image_folders.images_below(Path(x)) if Path(x).is_dir() else [x]
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
         x = image_folders.read_files([Path(file) for file in x], card.inputs)
     inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
@@ -391,13 +393,31 @@ def card_of(model: nn.Module) -> ModelCard:
     return card
 
 
-def _table_at(path: Path, inputs: Inputs) -> Any:
-    """The columns of a table's file that the model was trained on."""
-    kind = tables.kind_of(str(path))
-    if kind is None:
-        raise DataError(f"{path} is no table (.csv, .tsv, .parquet, .pq), like that the model was trained on")
-    options = tables.TableOptions("", gaps=inputs.gaps)
-    return tables.rows_of(kind, path, options, [column.name for column in inputs.columns])[0]
+def notation(inputs: Inputs) -> tables.TableOptions:
+    """Read how the CSV file that a model was trained on is written, as far as it was said."""
+    return tables.TableOptions("", gaps=inputs.gaps, thousands=inputs.thousands, decimal=inputs.decimal)
+
+
+def _names(card: ModelCard) -> tuple[str, ...]:
+    """The words by which the client of a model may be called; none of a global model."""
+    if card.client is None:
+        return ()
+    name = card.client_name or str(card.client)
+    return (name,) if is_number(name) else (name, str(card.client))
+
+
+def _check_asked(
+    path: Path, card: ModelCard, method: str | None, client: ClientId | str | None, seed: int | None
+) -> None:
+    """Refuse a file that is the model of another method, client or seed than was asked for."""
+    of = "all clients" if card.client is None else card.client_name or str(card.client)
+    for what, asked, held, right in (
+        ("method", method, card.method, method == card.method),
+        ("client", client, of, str(client) in _names(card)),
+        ("seed", seed, card.seed, seed == card.seed),
+    ):
+        if asked is not None and not right:
+            raise RunError(f"{path} is one model, with {what} {held}, and {asked} was asked for; leave {what} out")
 
 
 def _whose(card: ModelCard, client: ClientId | str | None) -> ClientId | str | None:
@@ -407,7 +427,7 @@ def _whose(card: ModelCard, client: ClientId | str | None) -> ClientId | str | N
     if card.client is None:
         return str(client) if str(client) in card.task.inputs.clients else client
     name = card.client_name or str(card.client)
-    if str(client) not in ((name,) if is_number(name) else (name, str(card.client))):
+    if str(client) not in _names(card):
         raise DataError(
             f"this is the own model of client {name!r}, and the rows are said to be of client {client!r}: load a model "
             f"with load_model(..., client={client!r}), or leave client out"

@@ -8,7 +8,6 @@ numbers  FILE.npy, one array (N, ...)
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from unskew.data import image_folders, tables
 from unskew.data.inputs import Inputs
 from unskew.data.places import Place, by_number, rows_at
 from unskew.errors import DataError, DataWarning
-from unskew.files import check_text
 from unskew.protocol import ClientId
 from unskew.run import models
 
@@ -72,7 +70,9 @@ def predict_files(
     added = [PREDICTED, *(f"probability of {name}" for name in by_class[0])]
     twice = next((name for name in added if name in shown[0]), None)
     if twice is not None:
-        raise DataError(f"{paths[0]} has a column {twice!r} already, which is that of predictions; rename it there")
+        trained = any(column.name == twice for column in card.inputs.columns)
+        remedy = "use unskew.predict in Python, since the model takes it" if trained else "rename it there"
+        raise DataError(f"{paths[0]} has a column {twice!r} already, which is that of predictions; {remedy}")
     return [
         {**row, **dict(zip(added, (one, *of.values()), strict=True))}
         for row, one, of in zip(shown, found, by_class, strict=True)
@@ -81,11 +81,10 @@ def predict_files(
 
 def _rows(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
     path = _one(paths, "one table (.csv, .tsv, .parquet, .pq)", tables.kind_of(str(paths[0])) is not None)
-    kind = tables.kind_of(str(path)) or ""
-    options = replace(options, gaps=(*inputs.gaps, *options.gaps))
-    frame, words = tables.rows_of(kind, path, options, [column.name for column in inputs.columns])
+    x = tables.columns_at(path, options, inputs.columns)
+    words = tables.written(path, options)
     shown = [dict(zip(words, row, strict=True)) for row in zip(*words.values(), strict=True)]
-    return shown, frame, tables.lines_of(kind, path, options)
+    return shown, x, tables.lines_of(tables.kind_of(str(path)) or "", path, options)
 
 
 def _images(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
@@ -100,23 +99,29 @@ def _images(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions)
 def _texts(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
     path = _one(paths, "one file of texts, a text a line (.txt)", paths[0].suffix.lower() == ".txt")
     try:
-        texts = path.read_text("utf-8-sig").splitlines()
+        # Not splitlines, for which form feeds and other characters of a text end lines, too.
+        texts = path.read_text("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError:
         raise DataError(f"{path} is not in UTF-8; save it so") from None
     except OSError as error:
         raise DataError(f"{path.absolute()} cannot be read: {error.strerror}") from None
+    texts = [] if texts == [""] else texts
     return [{"text": text} for text in texts], texts, by_number
 
 
 def _numbers(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
     path = _one(paths, "one array of examples (.npy)", paths[0].suffix.lower() == ".npy")
     try:
-        machine.require_room(path.stat().st_size, path)
-        with path.open("rb") as file:
-            x = np.load(file, allow_pickle=False)
+        if not path.is_file():
+            raise OSError("there is no such file")
+        # Mapped, so that a file cannot announce more than it has.
+        x = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(x, np.ndarray) or x.ndim == 0:
-            raise ValueError("an archive or a single number")
-        check_text("it", x)
+            raise ValueError("it is an archive or a single number")
+        if x.dtype.kind not in "biuf" or (len(x) and not x.size):
+            raise ValueError(f"it holds no numbers but {x.dtype} of shape {x.shape}")
+        machine.require_room(x.nbytes, path)
+        x = np.array(x)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path.absolute()} is not a readable array: {error}; write it with numpy.save") from None
     return [{"example": i} for i in range(len(x))], x, by_number

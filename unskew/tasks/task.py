@@ -228,15 +228,18 @@ def check_tensors(module: nn.Module) -> None:
 
 
 def ends_in(task: Task, examples: Tensor) -> str | None:
-    """Name the function, softmax or sigmoid, whose values the network returns as they are; None if it is neither.
+    """Name the function, softmax or sigmoid, whose values the network returns in training; None if it is neither.
 
     Args:
         task: The network, which takes the examples.
         examples: One or more examples as training sees them.
     """
-    module = task.module().float().eval()
+    module = task.module().float().train()
     with torch.enable_grad(), Key(0).ambient():
-        last = module(examples).grad_fn
+        try:
+            last = module(examples).grad_fn
+        except ValueError:  # so few examples are too few for batch norm
+            last = module.eval()(examples).grad_fn
     while last is not None and last.name().startswith(_SAME_VALUES):
         last = last.next_functions[0][0]
     name = "" if last is None else last.name().removesuffix("Backward0").lower()
@@ -275,9 +278,11 @@ def check_network(
                 f"{name} cannot be computed in {precision}: {type(error).__name__}: {reason}; leave local.precision "
                 "out, or let its forward take the type of its layers' outputs"
             ) from error
+        remedy = "give its first layer the width of the data, or reshape in its forward"
+        if examples.dim() == 2 and not examples.is_floating_point():
+            remedy = "token ids, as of texts, need a network that reads them, such as bag_of_words or bilstm"
         raise ConfigError(
-            f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: {reason}; give its first layer "
-            "the width of the data, or reshape in its forward"
+            f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: {reason}; {remedy}"
         ) from error
     if not isinstance(logits, Tensor):
         raise ConfigError(
