@@ -110,7 +110,7 @@ def test_what_does_not_go_with_texts_is_refused(data: Any, settings: dict[str, A
 def test_a_network_for_images_is_refused_with_a_sentence() -> None:
     with pytest.raises(ConfigError, match="cnn_small"):
         us.simulate(METHOD, data=SITES, model="cnn_small", rounds=1, progress=False)
-    with pytest.raises(ConfigError, match="token ids, as of texts, need .* such as bag_of_words or bilstm"):
+    with pytest.raises(ConfigError, match=r"token ids, as of texts, need .* such as bag_of_words or bilstm"):
         us.simulate(METHOD, data=SITES, task=us.TaskConfig(model="mlp"), rounds=1, progress=False)
 
 
