@@ -265,6 +265,15 @@ def test_an_array_that_would_run_code_is_not_loaded(here: Path, unskew: Unskew) 
     assert "there is no such file" in unskew("predict", "r", "pipe.npy").err
 
 
+def test_an_array_is_all_columns_of_a_table_in_order(here: Path, unskew: Unskew) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": (x[:, 0] > 0).astype(int)})
+    trained(frame, us.FedAvg(), target="y", split=us.IID(num_clients=3))
+    np.save("x.npy", x[:5])
+    found = us.predict(us.load_model("r"), frame[["a", "b"]][:5])
+    assert [row["predicted"] for row in read(unskew("predict", "r", "x.npy").out)] == found
+
+
 def test_numbers_are_summed_up_by_their_range(here: Path, unskew: Unskew) -> None:
     x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     trained((x, x[:, 0] * 3), us.FedAvg(), split=us.IID(num_clients=3), task="regression")

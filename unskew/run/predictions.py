@@ -1,9 +1,12 @@
 """Predictions for what lies in files: rows of a table, images, texts, or examples of an array.
 
-rows     FILE.csv, .tsv, .parquet, .pq: the columns that were trained on, among any others
-images   files and folders of them, or FILE.npy: one array (N, H, W), (N, H, W, 3) or (N, C, H, W)
-texts    FILE.txt, a text a line
-numbers  FILE.npy, one array (N, ...)
+    rows     FILE.csv, .tsv, .parquet, .pq: the columns that were trained on, among any others; or FILE.npy: all of
+             them, in order
+    images   files and folders of them, or FILE.npy: one array (N, H, W), (N, H, W, 3) or (N, C, H, W)
+    texts    FILE.txt, a text a line
+    numbers  FILE.npy, one array (N, ...)
+
+What is shown beside a prediction is written as it is in the file.
 """
 
 import warnings
@@ -80,6 +83,8 @@ def predict_files(
 
 
 def _rows(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
+    if paths[0].suffix.lower() == ".npy":
+        return _numbers(inputs, paths, options)
     path = _one(paths, "one table (.csv, .tsv, .parquet, .pq)", tables.kind_of(str(paths[0])) is not None)
     x = tables.columns_at(path, options, inputs.columns)
     words = tables.written(path, options)
