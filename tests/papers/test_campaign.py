@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -127,6 +128,21 @@ def test_what_is_done_is_not_run_again(done: tuple[Campaign, Path, int]) -> None
     assert count.rounds == 0
     assert (folder / "STATUS.md").read_text("utf-8") == before
     assert lines[0] == "1/2: [holds] a term of no weight changes nothing: +0.00 [+0.00, +0.00]"
+
+
+def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
+    done: tuple[Campaign, Path, int], tmp_path: Path
+) -> None:
+    two, folder, _ = done
+    for card in (folder / "arms").glob("*/seed-*.json"):
+        (tmp_path / "arms" / card.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(card, tmp_path / "arms" / card.parent.name)
+    here, there = (campaign_run.to_json(two, CampaignWork(of)) for of in (folder, tmp_path))
+    assert there == here
+    assert there["done"] == len(two.claims)
+    assert not [path for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith("seed-")]
+    campaign_run.run(two, tmp_path, NoCallback(), say=silent)
+    assert not list(tmp_path.rglob("run.json"))
 
 
 def test_the_status_page_has_verdicts_and_costs(done: tuple[Campaign, Path, int]) -> None:

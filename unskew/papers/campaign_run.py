@@ -4,6 +4,8 @@ A claim is looked at after every seed, by the confidence sequence of `unskew.run
 campaign's folder, and how a claim stands is read from there, so that a campaign may be stopped or killed anywhere:
 
     arms/ADDRESS/seed-0/      an arm under a seed: the folder of a run; arm.toml beside it says what it runs
+    arms/ADDRESS/seed-0.json  its outcome, a few kilobytes: where this file is, the arm is not run again, so it can be
+                              carried to another machine without the run
     reproductions/ADDRESS/    the runs of a whole reproduction
     results/ADDRESS/          its result
     STATUS.md, status.json    claims decided, cost so far and to come; written after every arm
@@ -93,16 +95,10 @@ class CampaignWork:
         """The outcome of an arm under a seed; None if it has not run to its end."""
         key, place = (arm.address, seed), self._place(arm, seed)
         if key not in self._known:
-            if (place / "summary.json").exists():
-                card, summary = read_json(place / "run.json"), read_json(place / "summary.json")
-                curves: dict[str, dict[int, float]] = {}
-                for row in METRICS.rows(place):
-                    if "client" not in row:
-                        curves.setdefault(row["name"], {})[row["round"]] = row["value"]
-                measures = tuple(map(described, card["measures"]))
-                self._known[key] = Outcome(summary["seconds"], curves, measures)
-            elif _diverged(place).exists():
-                self._known[key] = Outcome(**read_json(_diverged(place)))
+            if (card := _card_of(place)).exists():
+                self._known[key] = _outcome(read_json(card))
+            elif (place / "summary.json").exists():
+                self._known[key] = _outcome(_read_run(place))
         return self._known.get(key)
 
     def run(self, arm: Arm, seed: int, callback: Callback) -> Outcome:
@@ -124,7 +120,9 @@ class CampaignWork:
         except DivergedError as error:
             spent = sum(row["value"] for row in METRICS.rows(place) if row["name"] == "seconds")
             card = {"seconds": spent, "diverged": str(error).removeprefix(f"{LABEL}, ")}
-            write_atomically(_diverged(place), json.dumps(card))
+        else:
+            card = _read_run(place)
+        write_atomically(_card_of(place), json.dumps(card))
         outcome = self.outcome(arm, seed)
         assert outcome is not None
         return outcome
@@ -166,8 +164,23 @@ class CampaignWork:
         return Standing(tuple(last), tuple(fifth), "undecided", f"{rule.most} seeds, the most")
 
 
-def _diverged(place: Path) -> Path:
-    return place.with_name(f"{place.name}-diverged.json")
+def _card_of(place: Path) -> Path:
+    return place.with_name(f"{place.name}.json")
+
+
+def _read_run(place: Path) -> dict[str, Any]:
+    """What is known of an arm that has run, as its file has it."""
+    curves: dict[str, dict[int, float]] = {}
+    for row in METRICS.rows(place):
+        if "client" not in row:
+            curves.setdefault(row["name"], {})[row["round"]] = row["value"]
+    seconds, measures = read_json(place / "summary.json")["seconds"], read_json(place / "run.json")["measures"]
+    return {"seconds": seconds, "curves": curves, "measures": measures}
+
+
+def _outcome(card: Mapping[str, Any]) -> Outcome:
+    curves = {name: {int(t): value for t, value in of.items()} for name, of in card.get("curves", {}).items()}
+    return Outcome(card["seconds"], curves, tuple(map(described, card.get("measures", ()))), card.get("diverged", ""))
 
 
 def _verdict(
