@@ -169,7 +169,7 @@ def _card_of(place: Path) -> Path:
 
 
 def _read_run(place: Path) -> dict[str, Any]:
-    """What is known of an arm that has run, as its file has it."""
+    """Read what is known of an arm that has run, as its file has it."""
     curves: dict[str, dict[int, float]] = {}
     for row in METRICS.rows(place):
         if "client" not in row:
