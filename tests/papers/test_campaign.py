@@ -338,6 +338,15 @@ def test_the_campaign_of_small_sizes_reads_and_changes_seeds_alone() -> None:
         assert more > 0 if whole.changes else more == 0
 
 
+def test_the_campaign_of_strengths_has_the_arms_of_the_papers_own() -> None:
+    """So that no arm runs twice whatever of the two is run first."""
+    papers, strength = (campaign.load(campaign.SHIPPED[name], Path("/nowhere")) for name in ("papers", "strength"))
+    own, all_ = ({a.address for c in of.claims if isinstance(c, Planned) for a in c.arms} for of in (strength, papers))
+    assert own < all_
+    assert len(own) == 5
+    assert all(isinstance(c, Planned) and len(c.rule.seeds) == 3 for c in strength.claims)
+
+
 def test_the_shipped_campaign_reads_and_has_the_headline_claims_at_their_size() -> None:
     shipped = campaign.load(campaign.SHIPPED["papers"], Path("/nowhere"))
     planned = [c for c in shipped.claims if isinstance(c, Planned)]

@@ -32,7 +32,9 @@ def reproduce(
     keep: Annotated[bool, typer.Option("--keep", help="Copy the result to docs/results/.")] = False,
     campaign: Annotated[
         str | None,
-        typer.Option("--campaign", metavar="FILE", help="Decide the claims of this file, or of ours: papers, small."),
+        typer.Option(
+            "--campaign", metavar="FILE", help="Decide the claims of this file, or of ours: papers, small, strength."
+        ),
     ] = None,
     cores: Annotated[int, typer.Option(min=1, help="With --campaign: processes that train.")] = 1,
     nice: Annotated[int, typer.Option(min=0, max=19, help="With --campaign: its priority; 19 is the lowest.")] = 10,

@@ -44,8 +44,13 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, UntilDecided
 from unskew.papers import toolkit
 
-SHIPPED = {"papers": toolkit.FOLDER / "campaign.toml", "small": toolkit.FOLDER / "campaign-small.toml"}
-"""Our own campaigns: headline claims at the papers' size, and more seeds for what small sizes left open."""
+SHIPPED = {
+    "papers": toolkit.FOLDER / "campaign.toml",
+    "small": toolkit.FOLDER / "campaign-small.toml",
+    "strength": toolkit.FOLDER / "campaign-strength.toml",
+}
+"""Our own campaigns: headline claims at the papers' size, more seeds for what small sizes left open, and FedDW's term
+alone at the paper's size."""
 
 LABEL = "arm"
 """Name of every arm's method in its own run, whatever claims call it."""
