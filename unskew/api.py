@@ -368,7 +368,7 @@ def _model_name(model: object) -> str:
 
 def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Dataset:
     """The data set passed as a value, or named by the task."""
-    if isinstance(data, Mapping) and own.is_frames(data):
+    if own.is_frames(data):
         test, at = table["test"], own.row_of_client(data)
         if table["target"] is None or isinstance(table["target"], str):
             own.check_column(next(iter(data.values())).columns, table["target"], "target", "labels")
@@ -378,7 +378,7 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
             own.check_test_of(data, test)
         joined, client = own.joined(data, table["client"])
         table = {**table, "client": client, "test": own.joined(test, client)[0]}
-        if isinstance(test, Mapping) and own.is_frames(test):
+        if own.is_frames(test):
             table["test_rows_at"] = own.row_of_client(test, "test")
         with rows_at(at):
             return _dataset(task, joined, table)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import unskew
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign, campaign_run, toolkit
 from unskew.papers.campaign import Campaign, Planned
@@ -143,6 +143,22 @@ def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
     assert not [path for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith("seed-")]
     campaign_run.run(two, tmp_path, NoCallback(), say=silent)
     assert not list(tmp_path.rglob("run.json"))
+    for damage in ("{}", '{"seconds": 1, "curves": {"a": [1]}}', '{"seconds": 1, "measures": [3]}'):
+        (tmp_path / "arms" / card.parent.name / card.name).write_text(damage)
+        with pytest.raises(RunError, match=r"seed-\d+\.json is no outcome of an arm .*; delete it"):
+            campaign_run.to_json(two, CampaignWork(tmp_path))
+
+
+def test_an_arm_killed_before_its_file_was_written_gets_it(done: tuple[Campaign, Path, int], tmp_path: Path) -> None:
+    two, folder, _ = done
+    shutil.copytree(folder, tmp_path / "out")
+    cards = {card: card.read_bytes() for card in (tmp_path / "out" / "arms").glob("*/seed-*.json")}
+    for card in cards:
+        card.unlink()
+    count = Count()
+    campaign_run.run(two, tmp_path / "out", count, say=silent)
+    assert count.rounds == 0
+    assert {card: card.read_bytes() for card in cards} == cards
 
 
 def test_the_status_page_has_verdicts_and_costs(done: tuple[Campaign, Path, int]) -> None:

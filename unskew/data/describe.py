@@ -69,11 +69,12 @@ def describe(
         return replace(
             seen, notes=(*seen.notes, *tables.unused_gaps(kind, [path, tested] if later else [path], options))
         )
-    if isinstance(data, Mapping) and own.is_frames(data):
+    if own.is_frames(data):
         own.check_test_of(data, test)
         table, column = own.joined(data, client)
         later = own.joined(test, client)[0]
-        with rows_at(_one_after_the_other(own.row_of_client(data), len(table), by_number, "test")):
+        test_rows = own.row_of_client(test) if own.is_frames(test) else by_number
+        with rows_at(_one_after_the_other(own.row_of_client(data), len(table), test_rows, "test")):
             return describe(table, target=target, client=column, patient=patient, test=later, leave_out=leave_out)
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         whole: Any = data

@@ -23,7 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -264,7 +264,7 @@ CLIENT = "client"
 """Column of the clients' names in a table that is joined of theirs."""
 
 
-def is_frames(data: object) -> bool:
+def is_frames(data: object) -> TypeGuard[Mapping[Any, Any]]:
     """True for {client: DataFrame}."""
     return isinstance(data, Mapping) and bool(data) and all(_is_frame(of) for of in data.values())
 
@@ -301,12 +301,11 @@ def joined(data: Any, client: str | None) -> tuple[Any, str | None]:
     if empty := [str(name) for name, frame in data.items() if len(frame) == 0]:
         raise DataError(f"client {empty[0]} has no rows; leave it out")
     names = _different(data)
-    (library,) = libraries
-    made = importlib.import_module(library)
-    if library == "polars":
-        return stacked(made, {names[i]: frame for i, frame in data.items()}, columns, CLIENT), CLIENT
+    library = importlib.import_module(libraries.pop())
+    if library.__name__ == "polars":
+        return stacked(library, {names[i]: frame for i, frame in data.items()}, columns, CLIENT), CLIENT
     parts = [frame[columns].assign(**{CLIENT: names[i]}) for i, frame in data.items()]
-    return made.concat(parts, ignore_index=True), CLIENT
+    return library.concat(parts, ignore_index=True), CLIENT
 
 
 def check_test_of(data: Mapping[Any, Any], test: object) -> None:
@@ -548,8 +547,8 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
                 "trained there alone learns nothing but to say it"
             )
         if data.targets.classes:
-            said = np.array(data.classes, object)[labels]
-            sentences += filter(None, [coded_differently("the target", said, owners, data.client_names)])
+            classes = np.array(data.classes, object)[labels]
+            sentences += filter(None, [coded_differently("the target", classes, owners, data.client_names)])
     if alike_names := spelling_variants(data.client_names):
         sentences.append(
             f"clients {alike_names} differ in case or spaces alone: one client under several names? make them one"

@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from unskew import papers
-from unskew.errors import ConfigError, DivergedError
+from unskew.errors import ConfigError, DivergedError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import UntilDecided
 from unskew.files import write_atomically
@@ -96,7 +96,7 @@ class CampaignWork:
         key, place = (arm.address, seed), self._place(arm, seed)
         if key not in self._known:
             if (card := _card_of(place)).exists():
-                self._known[key] = _outcome(read_json(card))
+                self._known[key] = _read_card(card)
             elif (place / "summary.json").exists():
                 self._known[key] = _outcome(_read_run(place))
         return self._known.get(key)
@@ -120,12 +120,17 @@ class CampaignWork:
         except DivergedError as error:
             spent = sum(row["value"] for row in METRICS.rows(place) if row["name"] == "seconds")
             card = {"seconds": spent, "diverged": str(error).removeprefix(f"{LABEL}, ")}
-        else:
-            card = _read_run(place)
-        write_atomically(_card_of(place), json.dumps(card))
+            write_atomically(_card_of(place), json.dumps(card))
+        self.write_card(arm, seed)
         outcome = self.outcome(arm, seed)
         assert outcome is not None
         return outcome
+
+    def write_card(self, arm: Arm, seed: int) -> None:
+        """Write the file of an arm that has run, if it is not there: its run may have been killed just before."""
+        place = self._place(arm, seed)
+        if (place / "summary.json").exists() and not _card_of(place).exists():
+            write_atomically(_card_of(place), json.dumps(_read_run(place)))
 
     def _place(self, arm: Arm, seed: int) -> Path:
         return self.folder / "arms" / arm.address / f"seed-{seed}"
@@ -176,6 +181,14 @@ def _read_run(place: Path) -> dict[str, Any]:
             curves.setdefault(row["name"], {})[row["round"]] = row["value"]
     seconds, measures = read_json(place / "summary.json")["seconds"], read_json(place / "run.json")["measures"]
     return {"seconds": seconds, "curves": curves, "measures": measures}
+
+
+def _read_card(path: Path) -> Outcome:
+    """The outcome in an arm's file, which may come from another machine."""
+    try:
+        return _outcome(read_json(path))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path} is no outcome of an arm ({error!r}); delete it, and the arm runs again") from None
 
 
 def _outcome(card: Mapping[str, Any]) -> Outcome:
@@ -241,6 +254,7 @@ def run(
                             toolkit.load(request, arm.needs_all)
                             checked.add(arm.needs_all)
                         work.run(arm, seed, callback)
+                    work.write_card(arm, seed)
         elif not work.result(claim).exists():
             write_status(campaign, work)
             place = folder / "reproductions" / claim.address

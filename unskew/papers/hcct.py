@@ -230,7 +230,6 @@ class ImageTask:
         dataset: Its examples, in a file that every run reads.
         divide: Division of the examples among clients.
         why: Reasons why our numbers may differ from the published ones.
-        seeds: Seeds of its own; empty for the reproduction's.
     """
 
     name: str
@@ -238,7 +237,6 @@ class ImageTask:
     dataset: Dataset
     divide: Divide
     why: str
-    seeds: tuple[int, ...] = ()
 
     @property
     def rounds(self) -> int:
@@ -250,7 +248,7 @@ def read_task(draft: Draft, name: str) -> ImageTask:
     """A task of the reproduction."""
     settings = dict(draft["tasks"][name])
     why, divide = settings.pop("why", ""), division(**settings.pop("divide"))
-    seeds, groups = tuple(settings.pop("seeds", ())), settings.pop("groups", None)
+    groups = settings.pop("groups", None)
     data = load(draft.request, settings["task"]["data"])
     arrays: dict[str, npt.NDArray[Any]] = {
         "x_train": as_tensor(data.x_train).numpy(),
@@ -268,7 +266,7 @@ def read_task(draft: Draft, name: str) -> ImageTask:
     file = data.name if groups is None else f"{data.name}-{name}"
     source = write_npz(draft.request.folder / "data" / f"{file}.npz", arrays)
     settings["task"] = {**settings["task"], **source}
-    return ImageTask(name, settings, sources.load(source["data"]), divide, why, seeds)
+    return ImageTask(name, settings, sources.load(source["data"]), divide, why)
 
 
 def run(
@@ -406,7 +404,7 @@ def table4(request: ReproductionRequest) -> Result:
         task = read_task(draft, name)
         runs, alphas = [], []
         scores: dict[float, list[float]] = {}
-        for seed in task.seeds or draft["seeds"]:
+        for seed in draft["seeds"]:
             clients = task.divide(task.dataset, Key(seed) / request.name / task.name)
             by_share = _pilot(draft, task, clients, seed)
             best = chosen(by_share)

@@ -69,7 +69,7 @@ def predict_files(
         with warnings.catch_warnings():
             if probabilities:  # what is odd has been said
                 warnings.simplefilter("ignore", DataWarning)
-            found = models.predict(model, x, client=client)
+            predictions = models.predict(model, x, client=client)
     added = [PREDICTED, *(f"probability of {name}" for name in by_class[0])]
     twice = next((name for name in added if name in shown[0]), None)
     if twice is not None:
@@ -78,7 +78,7 @@ def predict_files(
         raise DataError(f"{paths[0]} has a column {twice!r} already, which is that of predictions; {remedy}")
     return [
         {**row, **dict(zip(added, (one, *of.values()), strict=True))}
-        for row, one, of in zip(shown, found, by_class, strict=True)
+        for row, one, of in zip(shown, predictions, by_class, strict=True)
     ]
 
 
