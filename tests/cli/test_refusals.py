@@ -390,3 +390,9 @@ def test_a_folder_from_elsewhere_does_not_shadow_packages_that_are_not_installed
     """A tracker, for one, is a package that may be missing, and the working directory may hold a file of its name."""
     unskew(*words.split())
     assert str(here) not in sys.path
+
+
+def test_a_campaign_that_is_not_there_is_named_with_ours(unskew: Unskew) -> None:
+    said = unskew("reproduce", "--campaign", "strenght")
+    assert said.code == 2
+    assert "there is no file strenght; did you mean strength? (ours: papers, small, strength)" in said.err

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from unskew.cli.options import AsJson, DataDir, Quiet
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, did_you_mean
 
 
 def reproduce(
@@ -115,6 +115,11 @@ def _campaign(
 
     find_own_code()
     path = campaign.SHIPPED.get(file) or Path(file)
+    if not path.is_file():
+        raise ConfigError(
+            f"--campaign: there is no file {file}{did_you_mean(file, campaign.SHIPPED)} (ours: "
+            f"{', '.join(campaign.SHIPPED)})"
+        )
     folder = out or Path("runs") / f"campaign-{file if file in campaign.SHIPPED else path.stem}"
     claims = campaign.load(path, data_dir, cores)
     work = campaign_run.CampaignWork(folder)
