@@ -372,6 +372,17 @@ def test_dates_at_one_client_and_numbers_at_another_are_not_counted_as_days() ->
         us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
 
 
+def test_clients_tables_may_list_their_words_differently() -> None:
+    """Polars' Enum and Categorical carry a list of words each; a site that never filled a column has none."""
+    _, parts = tables(polars)
+    lists = {"Basel": polars.Enum(["f", "m"]), "Bern": polars.Enum(["x", "m", "f"]), "Chur": polars.Categorical}
+    listed = {name: part.with_columns(polars.col("sex").cast(lists[name])) for name, part in parts.items()}
+    joined, client = own.joined(listed, None)
+    assert joined.equals(own.joined(parts, None)[0])
+    listed["Bern"] = listed["Bern"].with_columns(polars.lit(None, lists["Bern"]).alias("sex"))
+    assert own.joined(listed, None)[0].filter(polars.col(client) == "Bern")["sex"].null_count() == len(parts["Bern"])
+
+
 class Own(pandas.DataFrame):
     """A table of one's own making, as other libraries make them."""
 

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -174,6 +175,24 @@ def test_columns_of_whole_numbers_and_truths_are_measurements_and_clients_are_or
     given = own.dataset(frame, target="y", client="site")
     assert given.x_train.dtype == torch.float32
     assert given.client_names == ("2", "9", "10")
+
+
+@pytest.mark.parametrize("make", [pandas.DataFrame, polars.DataFrame], ids=["pandas", "polars"])
+@pytest.mark.parametrize("rules", [None, Preprocess()], ids=["raw", "preprocess"])
+def test_decimals_as_databases_give_them_are_numbers(make: Any, rules: Preprocess | None) -> None:
+    ages = [Decimal(30 + label) / 4 for label in Y.tolist()]
+    exact = {"age": ages, "stay": [Decimal(i) for i in range(60)], "y": list(map(Decimal, Y.tolist()))}
+    floats = {"age": list(map(float, ages)), "stay": list(range(60)), "y": Y.tolist()}
+    sites = [10, 9, 2] * 20
+    given = own.dataset(make(exact | {"site": list(map(Decimal, sites))}), target="y", client="site", preprocess=rules)
+    assert equal(given, own.dataset(make(floats | {"site": sites}), target="y", client="site", preprocess=rules))
+    assert given.client_names == ("2", "9", "10")
+
+
+def test_a_decimal_that_is_no_number_is_a_gap() -> None:
+    ages = [Decimal("NaN"), *(Decimal(30 + label) for label in Y[1:].tolist())]
+    with pytest.raises(DataError, match=r"column 'age' has no value in row 0; fill it"):
+        own.dataset(pandas.DataFrame({"age": ages, "y": Y}), target="y")
 
 
 def test_a_tables_test_part_has_the_same_columns_in_any_order() -> None:

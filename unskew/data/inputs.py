@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal as DecimalNumber
 from typing import Any, Literal
 
 import numpy as np
@@ -464,7 +465,7 @@ def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
     Raises:
         DataError: If a value is neither a number nor a word.
     """
-    array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    array = column_values(values)
     if array.ndim != 1:
         raise DataError(f"there are {array.shape[1]} columns {name!r}; rename or remove all but one")
     if array.dtype.kind in "fiub":
@@ -481,6 +482,21 @@ def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
         if value is not None and not isinstance(value, bool | int | float):
             raise no_number(name, i, value)
     return np.array([np.nan if value is None else value for value in plain], np.float64)
+
+
+def column_values(values: Any) -> Array:
+    """A column of a DataFrame, or a list, as an array; decimals, as databases give them, are plain numbers in it."""
+    array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    if array.dtype.kind != "O" or not any(isinstance(value, DecimalNumber) for value in array.flat):
+        return array
+    plain = np.empty(array.shape, object)
+    plain.flat = [_plain(value) if isinstance(value, DecimalNumber) else value for value in array.flat]
+    return plain
+
+
+def _plain(value: DecimalNumber) -> int | float:
+    """The nearest whole number or float."""
+    return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
 
 
 def gap_numbers(gaps: Sequence[str]) -> list[float]:

@@ -41,6 +41,7 @@ from unskew.data.inputs import (
     Inputs,
     RawTable,
     coded_differently,
+    column_values,
     column_variants,
     is_counter,
     is_date,
@@ -351,10 +352,11 @@ def stacked(polars: Any, frames: Mapping[str, Any], columns: Sequence[str], clie
             )
     # A column without a value has no kind, whatever its reader says.
     void = {n: [c for c in columns if f[c].null_count() == f.height] for n, f in frames.items()}
+    coded = polars.selectors.by_dtype(polars.Categorical, polars.Enum)  # whose lists of words may differ
     named = [
-        frame.select(columns).with_columns(
-            *(polars.lit(None).alias(column) for column in void[name]), polars.lit(name).alias(client)
-        )
+        frame.select(columns)
+        .with_columns(coded.cast(polars.String))
+        .with_columns(*(polars.lit(None).alias(column) for column in void[name]), polars.lit(name).alias(client))
         for name, frame in frames.items()
     ]
     try:
@@ -750,7 +752,7 @@ def _labels(values: Any, place: str) -> _Array:
     else:
         if isinstance(values, list | tuple):
             check_words(values, place)
-        labels = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+        labels = column_values(values)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     return labels
@@ -970,7 +972,7 @@ def _of_table(
         check_column(frame.columns, column, "test", "a measurement")
     if not columns:
         raise DataError(f"no column is left to learn from beside {target!r}" + (f" and {client!r}" if client else ""))
-    clients, names = (None, ()) if client is None else owners_of(frame[client].to_numpy().tolist(), client)
+    clients, names = (None, ()) if client is None else owners_of(column_values(frame[client]).tolist(), client)
     labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {target!r}")
     if raw:
         table = {str(column): raw_column(frame[column], column) for column in columns}
@@ -1059,7 +1061,7 @@ def owners_of(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str,
 
 def _measurements(frame: Any, columns: tuple[Any, ...]) -> _Array:
     """Columns of numbers as floats (N, columns)."""
-    return np.column_stack([_measurement(frame[column].to_numpy(), column) for column in columns])
+    return np.column_stack([_measurement(column_values(frame[column]), column) for column in columns])
 
 
 def _measurement(values: Any, column: object) -> _Array:
