@@ -339,3 +339,18 @@ def test_a_page_is_drawn(tmp_path: Path) -> None:
     frame = table(dose=[None if i % 10 == 0 else float(i) for i in range(N)])
     text = write_look(seen(frame), tmp_path / "data.html").read_text("utf-8")
     assert text.count("<svg role=") == 3
+
+
+def test_a_look_is_printed_in_sentences() -> None:
+    look = seen(table(dose=[None if i % 10 == 0 else float(i) for i in range(N)]))
+    first, *warnings = str(look).splitlines()
+    assert first.startswith("dataframe: 200 rows, 2 columns, 2 sites; the target has 2 classes (no, yes). By number of")
+    assert "- Column dose has gaps: fill with preprocess." in warnings
+    assert repr(look).startswith("<Look at dataframe: 200 rows")
+
+
+def test_decimals_of_a_database_are_numbers() -> None:
+    doses = [i / 4 for i in range(N)]
+    exact = table(dose=doses).with_columns(polars.col("dose").cast(polars.Decimal(9, 2)))
+    assert str(seen(exact, leave_out=["age"])) == str(seen(table(dose=doses), leave_out=["age"]))
+    assert next(column.kind for column in seen(exact).columns if column.name == "dose") == "number"

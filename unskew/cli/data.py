@@ -167,7 +167,7 @@ def _print(look: "Look") -> None:
     from unskew.report import data_page
 
     console = Console()
-    console.print(f"[bold]{escape(look.name)}[/]: {escape(data_page.lead(look))}", highlight=False)
+    console.print(f"[bold]{escape(look.name)}[/]: {escape(look.lead)}", highlight=False)
     tables = [data_page.sites_table(look)] if look.sites else []
     tables += [data_page.disagreement_table(look)] if look.disagreement else []
     tables += [data_page.columns_table(look, MOST_PRINTED)] if look.columns else []

@@ -489,13 +489,13 @@ def column_values(values: Any) -> Array:
     array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     if array.dtype.kind != "O" or not any(isinstance(value, DecimalNumber) for value in array.flat):
         return array
-    plain = np.empty(array.shape, object)
-    plain.flat = [_plain(value) if isinstance(value, DecimalNumber) else value for value in array.flat]
-    return plain
+    return np.fromiter(map(without_decimals, array.flat), object, array.size).reshape(array.shape)
 
 
-def _plain(value: DecimalNumber) -> int | float:
-    """The nearest whole number or float."""
+def without_decimals(value: Any) -> Any:
+    """A decimal as the nearest whole number or float, anything else as it is."""
+    if not isinstance(value, DecimalNumber):
+        return value
     return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
 
 

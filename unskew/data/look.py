@@ -32,6 +32,7 @@ from unskew.data.inputs import (
     is_gap,
     label_variants,
     shared_numbers,
+    without_decimals,
 )
 from unskew.data.patients import coded, names_of_patients, unnamed_patients
 from unskew.data.places import place
@@ -43,6 +44,9 @@ from unskew.words import counted, some, spelling_variants
 
 MOST_CLASSES = 20
 """Different whole numbers up to which a target of whole numbers is classes; words always are."""
+
+NAMED = 6
+"""Classes that a sentence names."""
 
 SHUFFLES = 20
 FEW_ROWS = 5
@@ -138,9 +142,9 @@ class Disagreement:
     reference: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Look:
-    """Summary of a data set.
+    """Summary of a data set; `print` says it in sentences.
 
     Attributes:
         name: Name of the data.
@@ -164,6 +168,36 @@ class Look:
     leaks: tuple[str, ...]
     notes: tuple[str, ...]
     patients: int | None = None
+
+    @property
+    def size(self) -> str:
+        """Rows, columns, sites and classes, in one phrase."""
+        sites = f"{len(self.sites):,} sites" if self.sites else "no sites named"
+        test = "" if self.test_rows is None else f", {self.test_rows:,} of them for testing"
+        names = ", ".join(self.classes[:NAMED]) + (", ..." if len(self.classes) > NAMED else "")
+        target = f"; the target has {len(self.classes)} classes ({names})" if self.classes else ""
+        who = "" if self.patients is None else f", {counted(self.patients, 'patient')}"
+        return f"{self.rows:,} rows{test}{who}, {counted(len(self.columns), 'column')}, {sites}{target}"
+
+    @property
+    def lead(self) -> str:
+        """What there is and how sites differ, in a few sentences."""
+        return " ".join([f"{self.size}.", *(_sentence(number.meaning) for number in self.disagreement)])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What should be seen to before a run, a sentence each."""
+        return [_sentence(text) for text in (*self.leaks, *self.notes)]
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.name}: {self.lead}", *(f"- {warning}" for warning in self.warnings)])
+
+    def __repr__(self) -> str:
+        return f"<Look at {self.name}: {self.size}; print() says more>"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
 
 
 # ---------------------------------------------------------------- rows
@@ -273,7 +307,7 @@ def _plain(values: Any) -> Array | None:
 
 
 def _listed(values: Any) -> list[Any]:
-    return list(values.to_list() if hasattr(values, "to_list") else values)
+    return list(map(without_decimals, values.to_list() if hasattr(values, "to_list") else values))
 
 
 def _target(values: Any) -> Array:

@@ -1,6 +1,5 @@
 """The page and the sentences of a first look at data (`unskew.data.look`)."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,31 +10,12 @@ from unskew.data.look import ColumnLook, Look
 from unskew.report import figures, html
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.version import __version__
-from unskew.words import counted
 
 MOST_SITES = 20
 """Sites up to which each has a column in tables of gaps and a mark in figures."""
 
 MOST_COLUMNS = 15
 """Columns of data that figures show: those that differ most, or have most gaps."""
-
-
-def lead(look: Look) -> str:
-    """Describe the data in two sentences."""
-    sites = f"{len(look.sites):,} sites" if look.sites else "no sites named"
-    test = "" if look.test_rows is None else f", {look.test_rows:,} of them for testing"
-    target = f"; the target has {len(look.classes)} classes ({_some(look.classes)})" if look.classes else ""
-    who = "" if look.patients is None else f", {counted(look.patients, 'patient')}"
-    first = f"{look.rows:,} rows{test}{who}, {counted(len(look.columns), 'column')}, {sites}{target}."
-    return " ".join([first, *(_sentence(number.meaning) for number in look.disagreement)])
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
-
-
-def _some(names: Sequence[str], most: int = 6) -> str:
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def write_look(look: Look, out: Path) -> Path:
@@ -48,8 +28,8 @@ def write_look(look: Look, out: Path) -> Path:
     view = {
         "look": look,
         "version": __version__,
-        "lead": lead(look),
-        "warnings": [_sentence(text) for text in (*look.leaks, *look.notes)],
+        "lead": look.lead,
+        "warnings": look.warnings,
         "sections": sections,
     }
     return html.write(html.page("data.html", view), out)
