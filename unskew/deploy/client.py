@@ -161,6 +161,11 @@ def own_setup(experiment: Experiment, config: ClientConfig, folder: Path) -> Set
     if task.preprocess is not None:
         check_agreed(task.preprocess, setup.dataset.inputs)
     inputs = setup.dataset.inputs
+    if inputs.kind == "texts":
+        raise DataError(
+            f"data = {config.data!r} are texts, and each client would number their words by its own texts: agree on "
+            'one vocabulary, and give token ids (data = "npz:FILE", whole numbers in rows of one length)'
+        )
     if gives_bytes(experiment.task.data) and inputs.axes and inputs.kind != "images":
         raise DataError(
             f"the experiment's images ({experiment.task.data}) are bytes, which are standardised, and those of "
