@@ -410,6 +410,11 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "all missing": ({"ca": [None] * 40}, {}, "column 'ca' has no value in any training row; leave it out"),
     "a name in every row": ({"id": [f"p{i}" for i in range(40)]}, {}, "column 'id' holds 32 different words in 32"),
+    "a text in every row": (
+        {"note": [f"slept well in night {i} of the stay, no complaints" for i in range(40)]},
+        {},
+        "of the s...'; leave it out, or learn from the texts alone, in Python with data = (table['note'], table[T",
+    ),
     "a word among measurements": (
         {"ca": [*map(str, range(39)), "high"]},
         {},

@@ -407,6 +407,11 @@ def _check_category(name: str, known: Sequence[str], cells: Sequence[str], decla
             f"file writes them), or declare the column with preprocess.columns.{name}.kind = 'category'"
         )
     if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > n):
+        if sorted(len(one.split()) for one in known)[len(known) // 2] > 2:  # names have two
+            raise DataError(
+                f"column {name!r} holds texts, such as {f'{known[0][:30]}...'!r}; leave it out, or learn from the "
+                f"texts alone, in Python with data = (table[{name!r}], table[TARGET])"
+            )
         raise DataError(
             f"column {name!r} holds {len(known)} different words in {n} training rows, such as {known[0]!r}; leave it "
             "out, group them, or make numbers of them; if it says who is in a row, name it with patient = "
