@@ -333,7 +333,7 @@ def _asked(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]
                 (method, *(_value(by.get((method, name)), m) for name, m in zip(names, measures, strict=True)))
                 for method in methods
             ]
-            tables.append((title, [("method", *(m.name for m in measures)), *lines]))
+            tables.append((title, [("method", *(m.name + (m.found and f" for {m.found}") for m in measures)), *lines]))
     return tables
 
 

@@ -69,6 +69,11 @@ def test_print_and_notebook_show_them_under_their_names(run: us.History) -> None
         assert all(value in page.replace(" %", "") for value in shown(run))
     assert max(map(len, text.splitlines())) <= 120
     assert ("global.NAME" in text) == bool(names(run))
+    finding = [card["name"] for card in run.summary["asked"] if card["found"]]
+    assert finding == [
+        name for name in names(run) if "sensitivity" in name or name in ("specificity", "average_precision")
+    ]
+    assert all(f"{name} for 1" in text for name in finding)  # the second class
 
 
 def test_the_terminal_shows_all_of_them_within_its_width(run: us.History) -> None:

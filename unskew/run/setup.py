@@ -271,7 +271,7 @@ def make_named_task(
     """
     kind = tasks.kind_of(config.kind)
     outputs = len(dataset.outputs)
-    return make_task(
+    task = make_task(
         partial(network, config, dataset.input_shape, kind.width(outputs), inputs),
         dataset.num_classes,
         loss=inputs.loss or config.loss or (models.LOSS.get(config.model) if kind.losses_of_models else None),
@@ -280,6 +280,7 @@ def make_named_task(
         asked=[inputs.metrics.get(name, name) for name in asked],
         outputs=outputs,
     )
+    return dataclasses.replace(task, measures=tuple(measure.of_classes(dataset.outputs) for measure in task.measures))
 
 
 def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData:

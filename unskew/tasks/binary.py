@@ -115,11 +115,12 @@ def at_specificity(name: str) -> Measure | None:
     The threshold is chosen on the examples that are evaluated, so that methods are compared at one specificity.
     """
     match = _AT.fullmatch(name)
-    if match is None:
-        return None
-    percent = int(match[1])
+    return None if match is None else _at(name, int(match[1]))
+
+
+def _at(name: str, percent: int) -> Measure:
     label = f"sensitivity at {percent} % specificity"
-    return Measure(name, label, whole=lambda outputs, y: sensitivity_at(outputs, y, percent / 100))
+    return Measure(name, label, whole=lambda outputs, y: sensitivity_at(outputs, y, percent / 100), finds=True)
 
 
 def two_classes(targets: Array, names: Sequence[str], loss: str) -> str:
@@ -172,14 +173,14 @@ BINARY = TaskKind(
     losses={"cross_entropy": cross_entropy},
     measures=(
         Measure("auroc", "AUROC", percent=False, whole=auroc, by_row=auroc_by_row),
-        Measure("average_precision", "average precision", percent=False, whole=average_precision),
+        Measure("average_precision", "average precision", percent=False, whole=average_precision, finds=True),
         Measure("brier", "Brier score", "lower", percent=False, each=squared_error),
         dataclasses.replace(ACCURACY, each=correct),
         Measure("balanced_accuracy", "balanced accuracy", whole=balanced_accuracy),
         Measure("macro_f1", "macro F1", whole=macro_f1),
-        Measure("sensitivity", "sensitivity", whole=lambda outputs, y: recall(outputs, y, 1)),
-        Measure("specificity", "specificity", whole=lambda outputs, y: recall(outputs, y, 0)),
-        Measure("sensitivity_at_90", "sensitivity at 90 % specificity", whole=lambda o, y: sensitivity_at(o, y, 0.9)),
+        Measure("sensitivity", "sensitivity", whole=lambda outputs, y: recall(outputs, y, 1), finds=True),
+        Measure("specificity", "specificity", whole=lambda outputs, y: recall(outputs, y, 0), finds=True),
+        _at("sensitivity_at_90", 90),
     ),
     predict=_predict,
     probabilities=lambda outputs: torch.cat([-outputs, outputs], 1).sigmoid(),
