@@ -27,6 +27,7 @@ from unskew.run.folder import read_json
 from unskew.run.metrics import steadier
 from unskew.run.models import load_model
 from unskew.tasks.measure import Measure, described
+from unskew.words import of_seeds
 
 if TYPE_CHECKING:
     import pandas
@@ -348,7 +349,8 @@ def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
 def _value(row: Mapping[str, Any] | None, measure: Measure) -> str:
     if row is None:
         return "-"
-    return measure.with_unit(row["mean"]) + measure.spread(row["std"])
+    few = of_seeds(len(row["seeds"]), row.get("undefined", 0))
+    return measure.with_unit(row["mean"]) + measure.spread(row["std"]) + few
 
 
 def history(outcome: loop.RunResult) -> History:

@@ -64,3 +64,12 @@ def separate_classes(variants: str) -> str:
         f"labels {variants} differ in case or spaces alone, and each is a class of its own: if they mean the same, no "
         "result means anything until they are written alike; if not, name all in data_options.classes"
     )
+
+
+def of_seeds(defined: int, undefined: int) -> str:
+    """Say under how many seeds a result is defined; empty if it is under all.
+
+    >>> of_seeds(4, 1), of_seeds(5, 0)
+    (' (4 of 5 seeds)', '')
+    """
+    return f" ({defined} of {defined + undefined} seeds)" if undefined else ""

@@ -1,14 +1,20 @@
 """Reductions over clients and the table of results, worked by hand."""
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import unskew as us
+from unskew.record.reader import read
+from unskew.report import tables
 from unskew.run.metrics import Metric, reduce_clients, sample_std, summarise
-from unskew.tasks.measure import ACCURACY
+from unskew.tasks.measure import ACCURACY, Measure
 
 
 def by_name(metrics: list[Metric]) -> dict[str, float]:
@@ -135,6 +141,55 @@ def test_a_seed_without_the_number_is_left_out_and_pairs_are_kept() -> None:
     assert cell(table, "m", "global.accuracy")["seeds"] == [0.9, 0.5]
     assert cell(table, "m", "global.accuracy.minus_fedavg")["seeds"] == pytest.approx([0.3])
     assert not [r for r in table if r["method"] == "absent"]
+
+
+def test_a_round_in_which_a_metric_is_not_defined_is_no_round_before_it() -> None:
+    """AUROC of m is not defined in round 4 under seed 1, though rounds 0 to 3 have it, and never under seed 3.
+
+    What was evaluated is known by the loss.  Of the last two evaluations, 3 and 4, seed 1 has .7 alone.  Seed 2: last
+    .9, last two .85; minus fedavg's .6 and .6 that is .3 and .25.
+    """
+    auroc = Measure("auroc", "AUROC", percent=False)
+
+    def of(method: str, seed: int, values: Mapping[int, float]) -> list[dict[str, Any]]:
+        losses = [row(method, seed, t, "global.loss", 1.0) for t in range(5)]
+        return [*losses, *(row(method, seed, t, "global.auroc", v) for t, v in values.items())]
+
+    rows = [
+        *of("m", 1, {0: 0.1, 1: 0.5, 2: 0.6, 3: 0.7}),
+        *of("m", 2, {2: 0.5, 3: 0.8, 4: 0.9}),
+        *of("m", 3, {}),
+        *(one for seed in (1, 2, 3) for one in of("fedavg", seed, dict.fromkeys(range(5), 0.6))),
+    ]
+    table = summarise(rows, ["fedavg", "m"], [1, 2, 3], "s", 2, "fedavg", auroc)
+    found = {r["metric"]: (r["seeds"], r.get("undefined", 0)) for r in table if r["method"] == "m"}
+    assert found["global.auroc"] == ([0.9], 2)
+    assert found["global.auroc.mean_last_2"] == (pytest.approx([0.7, 0.85]), 1)
+    assert found["global.auroc.minus_fedavg"] == (pytest.approx([0.3]), 2)
+    assert found["global.auroc.mean_last_2.minus_fedavg"] == (pytest.approx([0.1, 0.25]), 1)
+    assert found["global.loss"] == ([1.0, 1.0, 1.0], 0)
+
+
+def test_a_value_of_an_earlier_round_is_nowhere_shown_as_the_last(tmp_path: Path) -> None:
+    """Of the model before training a metric is .25, of a trained one it is not defined."""
+
+    def early(outputs: Any, y: Any) -> float:
+        return 0.25 if (outputs.argmax(1) == y).mean() < 0.5 else float("nan")
+
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 4
+    x = (np.eye(4)[y] + 0.01 * rng.normal(size=(200, 4))).astype(np.float32)
+    history = us.simulate(
+        {"FedAvg": us.FedAvg(), "again": us.FedAvg()}, data=(x, y),
+        split=us.IID(2), rounds=6, evaluate=["global", early], out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    assert dict(history.curve("FedAvg", "global.early"))[0] == 0.25
+    with pytest.raises(KeyError):
+        history.value("FedAvg", "global.early")
+    record = read(tmp_path / "run")
+    assert tables.last_round(record, "FedAvg", ["global.early"]) == (None,)
+    assert tables.paired(record, "global.early", "FedAvg") == ()
+    assert "25.0" not in str(history)
 
 
 def test_single_clients_stay_out_of_the_table() -> None:

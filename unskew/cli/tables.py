@@ -13,6 +13,7 @@ from rich.table import Table
 
 from unskew.cli.text import escape
 from unskew.errors import RunError
+from unskew.words import of_seeds
 
 if TYPE_CHECKING:
     from unskew.record.reader import Record
@@ -168,4 +169,5 @@ def with_spread(row: Mapping[str, Any] | None, measure: "Measure", spread: bool 
     """A row's mean ± standard deviation for a table, or the mean alone; a dash if not measured."""
     if row is None:
         return "–"
-    return measure.show(row["mean"]) + (measure.spread(row.get("std")) if spread else "")
+    few = of_seeds(len(row["seeds"]), row.get("undefined", 0)) if "seeds" in row else ""
+    return measure.show(row["mean"]) + (measure.spread(row.get("std")) if spread else "") + few

@@ -36,7 +36,7 @@ from unskew.record.logs import METRICS
 from unskew.run import decide, loop
 from unskew.run.callbacks import Callback
 from unskew.run.folder import read_json
-from unskew.run.metrics import last_value, mean_of_last
+from unskew.run.metrics import last_value, mean_of_last, minus
 from unskew.run.progress import duration
 from unskew.tasks.measure import Measure, described
 
@@ -160,8 +160,8 @@ class CampaignWork:
                 if metric not in outcome.curves:
                     raise ConfigError(f"{claim.text!r}: {arm.label} has no {metric}, but {', '.join(outcome.curves)}")
             a, b = above.curves[metric], below.curves[metric]
-            last.append(scale * (last_value(a) - last_value(b)))
-            fifth.append(scale * (mean_of_last(a) - mean_of_last(b)))
+            for values, pick in ((last, last_value), (fifth, mean_of_last)):
+                values += [scale * apart for apart in [minus(pick(a), pick(b))] if apart is not None]
             values = last if rule.metric == "last_round" else fifth
             percent = above.scale(claim) == 100.0
             if len(values) >= rule.least and (verdict := _verdict(values, claim, rule, percent)):
@@ -441,7 +441,8 @@ def _result(name: str, title: str, planned: Sequence[Planned], work: CampaignWor
             ran = {s: o for s in p.rule.seeds if (o := work.outcome(arm, s)) is not None and not o.diverged}
             for ending, of in (("", last_value), (".mean_last_fifth", mean_of_last)) if ran else ():
                 metric = next(iter(ran.values())).metric(p.claim)
-                row = over_seeds(arm.label, arm.size, f"{metric}{ending}", [of(o.curves[metric]) for o in ran.values()])
+                values = [value for o in ran.values() if (value := of(o.curves[metric])) is not None]
+                row = over_seeds(arm.label, arm.size, f"{metric}{ending}", values)
                 rows += [row] if row not in rows else []
             spent |= {(arm.address, seed): o.seconds for seed, o in ran.items()}
     seeds = tuple(sorted({seed for _, seed in spent}))

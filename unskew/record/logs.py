@@ -7,7 +7,7 @@ ledger has millions of them, and pydantic reads these faster than `json.loads` r
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
@@ -114,6 +114,23 @@ def deployed(folder: Path, command: str) -> bool:
 
 SERVED, ADAPTED = "unseen", "unseen_adapted"
 """Clients that come after training, as they are served and after adapting: the parts of such metrics' names."""
+
+
+def part_of(name: str) -> str:
+    """What a metric is measured on; all metrics of one part are taken in the same rounds.
+
+    >>> part_of("personal.accuracy.mean")
+    'personal'
+    """
+    return name.partition(".")[0]
+
+
+def evaluated(curves: Mapping[tuple[str, int, str], Iterable[int]]) -> dict[tuple[str, int, str], set[int]]:
+    """The rounds in which each part was evaluated: (method, seed, part) from the rounds of (method, seed, name)."""
+    rounds: dict[tuple[str, int, str], set[int]] = {}
+    for (method, seed, name), of in curves.items():
+        rounds.setdefault((method, seed, part_of(name)), set()).update(of)
+    return rounds
 
 
 def gap_name(part: str, measure: str) -> str:

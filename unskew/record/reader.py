@@ -6,7 +6,7 @@ Two things are not errors, because a killed run leaves them behind: files that d
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NotRequired, TypeVar
@@ -19,7 +19,7 @@ from unskew.files import from_toml
 from unskew.info import TYPES, Count, Info, adapter, ignored_of, info_type, warnings_of
 from unskew.ledger import Direction, Kind, direction_of
 from unskew.record import columns, logs
-from unskew.record.logs import Bound, document, plain, read_text, refusal
+from unskew.record.logs import Bound, document, evaluated, part_of, plain, read_text, refusal
 from unskew.tasks.measure import ACCURACY, Measure, described
 
 AnyInfo = TypeVar("AnyInfo", bound=Info)
@@ -232,6 +232,14 @@ class Record:
         """Types of info that unskew does not define, by method."""
         names = {m: tuple(sorted(self.info.get(m, frozenset()) - TYPES.keys())) for m in self.methods}
         return {m: types for m, types in names.items() if types}
+
+    @functools.cached_property
+    def _evaluated(self) -> Mapping[tuple[str, int, str], Collection[int]]:
+        return evaluated(self.series)
+
+    def evaluated(self, method: str, seed: int, name: str) -> Collection[int]:
+        """The rounds in which the part that a metric is measured on was evaluated, whether it is defined or not."""
+        return self._evaluated.get((method, seed, part_of(name)), ())
 
     def cell(self, method: str) -> Cell:
         """The first cell of a method: its setting and bound are those of every seed."""

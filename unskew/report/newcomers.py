@@ -58,13 +58,12 @@ def rows(record: Record) -> tuple[NewcomerRow, ...]:
 
 def _gap(record: Record, method: str, seeds: Sequence[int], part: str) -> Gap | None:
     name = gap_name(part, record.headline.name)
-    last = [record.series.get((method, seed, name), {}) for seed in seeds]
-    if not all(last):
+    last = tables.ends(record, method, seeds, name)
+    if last is None:
         return None
-    values = tuple(by_round[max(by_round)] for by_round in last)
     client_values = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
     pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in client_values]
-    return Gap(Spread(values), interval(values, sequential=record.until is not None), welch(pairs))
+    return Gap(last, interval(last.values, sequential=record.until is not None), welch(pairs))
 
 
 def section(record: Record, marks: Mapping[str, figures.LineStyle]) -> Section | None:

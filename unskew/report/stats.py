@@ -18,9 +18,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Spread:
-    """Values over seeds."""
+    """Values over seeds; `undefined` is the number of further seeds under which there is none."""
 
     values: tuple[float, ...]
+    undefined: int = 0
 
     @property
     def mean(self) -> float:

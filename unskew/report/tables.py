@@ -10,19 +10,19 @@ initial weights and most of the spread over seeds is common to both.
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import itemgetter
 from typing import Literal
 
 from unskew.ledger import DIRECTIONS, KINDS, Direction, Kind
 from unskew.record.logs import ADAPTED, SERVED, Bound
 from unskew.record.reader import Flow, Record, configured
 from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, holm, interval, p_value
-from unskew.run.metrics import last_value, mean_of_last
+from unskew.run.metrics import last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
+from unskew.words import of_seeds
 
 BOUNDS: dict[Bound, str] = {"lower": "lower bound", "pooled": "bound, pooled data"}
 
@@ -142,16 +142,14 @@ def _headline(record: Record, method: str) -> Headline:
     seeds, cell, k = counted(record, method), record.cell(method), last_k(record)
     measure = record.headline
 
-    def of_curves(name: str, pick: Callable[[Mapping[int, float]], float]) -> Spread | None:
+    def total(name: str) -> Spread | None:
         by_seed = [record.series.get((method, s, name), {}) for s in seeds]
-        if not by_seed or not all(by_seed):
-            return None
-        return Spread(tuple(pick(v) for v in by_seed))
+        return Spread(tuple(math.fsum(v.values()) for v in by_seed)) if by_seed and all(by_seed) else None
 
-    def over(name: str, pick: Callable[[list[float]], float]) -> Spread | None:
-        return of_curves(name, lambda by_round: pick(list(by_round.values())))
+    def last(name: str) -> Spread | None:
+        return ends(record, method, seeds, name)
 
-    traffic = {d: over(f"bytes.{d}", math.fsum) for d in DIRECTIONS}
+    traffic = {d: total(f"bytes.{d}") for d in DIRECTIONS}
     return Headline(
         method=method,
         setting=cell.setting,
@@ -160,17 +158,28 @@ def _headline(record: Record, method: str) -> Headline:
         planned=sum(c.method == method for c in record.cells),
         rounds=min((reached(record, method, s) for s in seeds), default=0),
         measure=measure,
-        shared=over(measure.shared, itemgetter(-1)),
-        tail=of_curves(measure.shared, partial(mean_of_last, last=k)),
-        best=over(measure.shared, measure.best),
-        personal=over(measure.own, itemgetter(-1)),
-        worst=over(measure.worst, itemgetter(-1)),
-        across=over(measure.across, itemgetter(-1)),
-        unseen=over(f"{SERVED}.{measure.name}.mean", itemgetter(-1)),
-        adapted=over(f"{ADAPTED}.{measure.name}.mean", itemgetter(-1)),
+        shared=last(measure.shared),
+        tail=ends(record, method, seeds, measure.shared, partial(mean_of_last, last=k)),
+        best=ends(record, method, seeds, measure.shared, lambda v, _: measure.best(v.values()) if v else None),
+        personal=last(measure.own),
+        worst=last(measure.worst),
+        across=last(measure.across),
+        unseen=last(f"{SERVED}.{measure.name}.mean"),
+        adapted=last(f"{ADAPTED}.{measure.name}.mean"),
         mb={d: Spread(tuple(b / MB for b in t.values)) for d, t in traffic.items() if t is not None},
-        seconds=over("seconds", math.fsum),
+        seconds=total("seconds"),
     )
+
+
+Pick = Callable[[Mapping[int, float], Collection[int]], float | None]
+"""From a curve and the rounds that were evaluated to a result; None if it is not defined."""
+
+
+def ends(record: Record, method: str, seeds: Sequence[int], name: str, pick: Pick = last_value) -> Spread | None:
+    """A method's results under these seeds, of which some may not be defined; None if none is."""
+    values = [pick(record.series.get((method, s, name), {}), record.evaluated(method, s, name)) for s in seeds]
+    defined = tuple(value for value in values if value is not None)
+    return Spread(defined, len(values) - len(defined)) if defined else None
 
 
 @dataclass(frozen=True)
@@ -202,8 +211,8 @@ def asked(record: Record) -> tuple[Asked, ...]:
 
 def last_round(record: Record, method: str, names: Sequence[str]) -> tuple[Spread | None, ...]:
     """A method's metrics of these names after the last round, over the seeds that are counted."""
-    of = [[record.series.get((method, seed, name), {}) for seed in counted(record, method)] for name in names]
-    return tuple(Spread(tuple(map(last_value, seeds))) if seeds and all(seeds) else None for seeds in of)
+    seeds = counted(record, method)
+    return tuple(ends(record, method, seeds, name) for name in names)
 
 
 def reference(record: Record) -> str | None:
@@ -225,7 +234,7 @@ def paired(
     record: Record,
     metric: str | None = None,
     base: str | None = None,
-    pick: Callable[[Mapping[int, float]], float] = last_value,
+    pick: Pick = last_value,
 ) -> tuple[Difference, ...]:
     """Last-evaluation differences to `base` over common seeds, for each method that measured `metric`.
 
@@ -241,10 +250,11 @@ def paired(
             continue
         pairs: dict[int, float] = {}
         for seed in sorted({c.seed for c in record.cells if c.method == method}):
-            ours = record.series.get((method, seed, metric), {})
-            theirs = record.series.get((str(base), seed, metric), {})
-            if ours and theirs and (record.finished or max(ours) == max(theirs)):
-                pairs[seed] = pick(ours) - pick(theirs)
+            both = [(name, record.evaluated(name, seed, metric)) for name in (method, str(base))]
+            if all(at for _, at in both) and (record.finished or max(both[0][1]) == max(both[1][1])):
+                apart = minus(*(pick(record.series.get((of, seed, metric), {}), at) for of, at in both))
+                if apart is not None:
+                    pairs[seed] = apart
         if pairs:
             row = difference(method, pairs, record.cell(method).bound, record.headline, record.until is not None)
             narrow = None if record.until is None else record.until["until"] / record.headline.scale
@@ -289,9 +299,9 @@ def leader(record: Record, metric: str | None = None) -> str | None:
     metric = metric or record.headline.shared
     means = {}
     for method in record.methods:
-        last = [record.series.get((method, s, metric), {}) for s in counted(record, method)]
-        if record.cell(method).bound is None and last and all(last):
-            means[method] = statistics.fmean(v[max(v)] for v in last)
+        last = ends(record, method, counted(record, method), metric)
+        if record.cell(method).bound is None and last is not None and not last.undefined:
+            means[method] = last.mean
     if len(means) < 2:
         return None
     top = record.headline.first(means)
@@ -554,7 +564,7 @@ def with_spread(spread: Spread | None, measure: Measure = ACCURACY) -> str:
     """
     if spread is None:
         return "–"
-    return measure.show(spread.mean) + measure.spread(spread.std)
+    return measure.show(spread.mean) + measure.spread(spread.std) + of_seeds(len(spread.values), spread.undefined)
 
 
 def bracket(difference: Difference) -> str:

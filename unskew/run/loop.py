@@ -34,7 +34,7 @@ from unskew.local.executor import EvalJob
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, report_of
 from unskew.record import columns
-from unskew.record.logs import METRICS, SCHEMA, WORK
+from unskew.record.logs import METRICS, SCHEMA, WORK, evaluated, part_of
 from unskew.run import attack, checkpoint, decide, models, one_class, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
@@ -57,7 +57,7 @@ from unskew.run.folder import (
     refuse_deployed,
     refuse_links,
 )
-from unskew.run.metrics import Metric, last_value, mean_of_last, summarise
+from unskew.run.metrics import Metric, last_value, mean_of_last, minus, summarise
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
@@ -425,17 +425,23 @@ class _Run:
         """
         until, experiment, measure = self.experiment.until, self.experiment, self.setup.task.headline
         assert until is not None
-        series: dict[tuple[str, str, int], dict[int, float]] = {}
+        curves: dict[tuple[str, int, str], dict[int, float]] = {}
         for row in METRICS.rows(self.folder):
-            if row["name"] in (measure.shared, measure.own) and "client" not in row:
-                series.setdefault((row["method"], row["name"], row["seed"]), {})[row["round"]] = row["value"]
-        last = mean_of_last if until.metric == "last_fifth" else last_value
+            if part_of(row["name"]) in ("global", "personal") and "client" not in row:
+                curves.setdefault((row["method"], row["seed"], row["name"]), {})[row["round"]] = row["value"]
+        rounds = evaluated(curves)
+        pick = mean_of_last if until.metric == "last_fifth" else last_value
+
+        def end(method: str, name: str, seed: int) -> float | None:
+            at = rounds.get((method, seed, part_of(name)))
+            return None if at is None else pick(curves.get((method, seed, name), {}), at)
+
         base, gains = str(experiment.baseline), {}
         for method in experiment.compared:
             for name in (measure.shared, measure.own) if method != base else ():
-                seeds = [s for s in experiment.seeds if (method, name, s) in series and (base, name, s) in series]
-                if seeds:
-                    gains[method] = [last(series[method, name, s]) - last(series[base, name, s]) for s in seeds]
+                apart = [minus(end(method, name, s), end(base, name, s)) for s in experiment.seeds]
+                if any(of is not None for of in apart):
+                    gains[method] = [of for of in apart if of is not None]
                     break
         return gains
 

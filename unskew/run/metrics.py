@@ -8,15 +8,16 @@ spread over seeds is the sample's (ddof 1).
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from unskew.ledger import DIRECTIONS
-from unskew.record.logs import MetricRow
+from unskew.record.logs import MetricRow, evaluated, part_of
 from unskew.tasks.measure import Measure
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
@@ -74,21 +75,33 @@ def result_row(method: str, setting: str, metric: str, values: Sequence[float]) 
     }
 
 
-def last_value(by_round: Mapping[int, float]) -> float:
-    """The value of the last round evaluated."""
-    return by_round[max(by_round)]
+def last_value(by_round: Mapping[int, float], rounds: Collection[int] = ()) -> float | None:
+    """The value of the last round evaluated; None if it is not defined there.
+
+    Args:
+        by_round: The values, {round: value}.
+        rounds: The rounds that were evaluated, where the metric is not defined in all of them.
+    """
+    return by_round.get(max(rounds or by_round, default=0))
 
 
-def mean_of_last(by_round: Mapping[int, float], last: int | None = None) -> float:
+def mean_of_last(by_round: Mapping[int, float], rounds: Collection[int] = (), last: int | None = None) -> float | None:
     """The mean of the last evaluations, steadier than the last one alone: `last` of them, by default the last fifth.
 
-    A fifth is rounded up; the model before training counts only if nothing else was evaluated.
+    A fifth is rounded up; the model before training counts only if nothing else was evaluated.  Of these rounds those
+    count in which the metric is defined; None if it is in none.  The arguments are those of `last_value`.
 
     >>> mean_of_last({0: 0.1, 1: 0.5, 2: 0.6, 3: 0.7, 4: 0.8, 5: 0.7, 6: 0.9})
     0.8
     """
-    rounds = sorted(t for t in by_round if t > 0) or sorted(by_round)
-    return statistics.fmean(by_round[t] for t in rounds[-(last or math.ceil(len(rounds) / 5)) :])
+    evaluated = sorted(t for t in rounds or by_round if t > 0) or sorted(rounds or by_round)
+    values = [by_round[t] for t in evaluated[-(last or math.ceil(len(evaluated) / 5)) :] if t in by_round]
+    return statistics.fmean(values) if values else None
+
+
+def minus(ours: float | None, theirs: float | None) -> float | None:
+    """The difference of two values; None if either is not defined."""
+    return None if ours is None or theirs is None else ours - theirs
 
 
 def last_name(last: int | None) -> str:
@@ -122,7 +135,8 @@ def summarise(
 
     The result is the last round's; `.best` is the best evaluation on the test set and therefore optimistic;
     `.mean_last_fifth` averages the last fifth of evaluations; `.minus_X` is the paired difference to method X, seed by
-    seed.
+    seed.  A metric that is not defined in the last round, as AUROC of one class, has no result under that seed; the
+    row then says so in `undefined`, the number of such seeds.
 
     Args:
         rows: Rows of metrics.jsonl.
@@ -140,28 +154,36 @@ def summarise(
     names = list(dict.fromkeys(name for _, _, name in series))
     out: list[dict[str, Any]] = []
 
-    def add(method: str, metric: str, per_seed: Mapping[int, float]) -> None:
-        if per_seed:
-            out.append(result_row(method, setting, metric, list(per_seed.values())))
+    rounds = evaluated(curves)
+
+    def add(method: str, metric: str, per_seed: Mapping[int, float | None]) -> None:
+        values = [value for value in per_seed.values() if value is not None]
+        if values:
+            lacks = len(per_seed) - len(values)
+            out.append({**result_row(method, setting, metric, values), **({"undefined": lacks} if lacks else {})})
+
+    def ends(method: str, name: str, pick: Callable[..., float | None]) -> dict[int, float | None]:
+        at = {s: rounds[method, s, part_of(name)] for s in seeds if (method, s, part_of(name)) in rounds}
+        return {s: pick(curves.get((method, s, name), {}), of) for s, of in at.items()}
 
     for m in methods:
         for name in names:
             by_seed = {s: series[m, s, name] for s in seeds if (m, s, name) in series}
-            if name.startswith("bytes."):
+            if name.startswith("bytes.") or name == "seconds":
                 add(m, name, {s: float(sum(v)) for s, v in by_seed.items()})
-            elif name == "seconds":
-                add(m, "seconds", {s: float(sum(v)) for s, v in by_seed.items()})
-            else:
-                add(m, name, {s: v[-1] for s, v in by_seed.items()})
-                if name in (headline.shared, headline.own):
-                    add(m, f"{name}.best", {s: headline.best(v) for s, v in by_seed.items()})
-                    steady = {s: mean_of_last(curves[m, s, name], mean_last) for s in by_seed}
-                    add(m, f"{name}.{last_name(mean_last)}", steady)
-                    if baseline is not None and m != baseline:
-                        base = {s: curves[baseline, s, name] for s in by_seed if (baseline, s, name) in series}
-                        add(m, f"{name}.minus_{baseline}", {s: by_seed[s][-1] - last_value(base[s]) for s in base})
-                        apart = {s: steady[s] - mean_of_last(base[s], mean_last) for s in base}
-                        add(m, f"{name}.{last_name(mean_last)}.minus_{baseline}", apart)
+                continue
+            last = ends(m, name, last_value)
+            add(m, name, last)
+            if name in (headline.shared, headline.own):
+                add(m, f"{name}.best", {s: headline.best(v) for s, v in by_seed.items()})
+                tail = partial(mean_of_last, last=mean_last)
+                steady = ends(m, name, tail)
+                add(m, f"{name}.{last_name(mean_last)}", steady)
+                if baseline is not None and m != baseline:
+                    base, steady_base = ends(baseline, name, last_value), ends(baseline, name, tail)
+                    add(m, f"{name}.minus_{baseline}", {s: minus(v, base[s]) for s, v in last.items() if s in base})
+                    apart = {s: minus(v, steady_base[s]) for s, v in steady.items() if s in base}
+                    add(m, f"{name}.{last_name(mean_last)}.minus_{baseline}", apart)
         total = {s: sum(sum(series.get((m, s, f"bytes.{d}"), [])) for d in DIRECTIONS) for s in seeds}
         add(m, "bytes.total", {s: float(v) for s, v in total.items() if any((m, s, n) in series for n in names)})
     return out
