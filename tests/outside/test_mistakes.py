@@ -133,3 +133,19 @@ def test_a_split_with_a_mistake_is_refused_in_a_sentence(made: Any, text: str) -
 
     with pytest.raises(DataError, match=text):
         assign(Split(), np.zeros(9, np.int64), 1, Key(0))
+
+
+def test_a_split_that_changes_the_labels_it_is_given_changes_not_the_data() -> None:
+    @dataclass(frozen=True)
+    class BySuperclass:
+        num_clients: int = 2
+
+        def assign(self, examples: Any, key: Key) -> Any:
+            y = examples.labels
+            y %= 2
+            return [np.flatnonzero(y == 0), np.flatnonzero(y == 1)]
+
+    labels = np.arange(12) % 4
+    even, odd = assign(BySuperclass(), labels, 4, Key(0))
+    assert (even.tolist(), odd.tolist()) == ([0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11])
+    assert labels.tolist() == (np.arange(12) % 4).tolist()

@@ -439,6 +439,34 @@ def test_a_measure_by_examples_has_a_value_for_each(each: Callable[..., Any], sa
         run("regression", evaluate=["global", mine])
 
 
+def test_a_metric_that_changes_what_it_is_given_changes_no_other() -> None:
+    def clean(outputs: Array, y: Array) -> float:
+        return float(np.abs(outputs[:, 0] - y).mean())
+
+    def dirty(outputs: Array, y: Array) -> float:
+        y *= 0
+        outputs *= 0
+        return 1.0
+
+    def erase(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return outputs.mul_(0)[:, 0] + y.mul_(0)
+
+    erasing = us.Measure("erasing", "erasing", "lower", None, None, percent=False, each=erase)
+    alone = last(run("regression", evaluate=["global", clean, "mae"]))
+    beside = last(run("regression", evaluate=["global", erasing, dirty, clean, "mae"]))
+    assert {name: beside[name] for name in alone} == alone
+
+
+@pytest.mark.parametrize("name", ["mse", "loss"])
+def test_a_metric_with_the_name_of_another_is_refused(name: str) -> None:
+    def mine(outputs: Array, y: Array) -> float:
+        return 1.0
+
+    mine.__name__ = name
+    with pytest.raises(ConfigError, match=f"two metrics are called '{name}'; give one of them another name"):
+        run("regression", evaluate=["global", mine])
+
+
 def test_a_metric_from_a_strangers_file_is_not_imported() -> None:
     table = {"rounds": 1, "method": {"name": "fedavg"}, "evaluate": ["foreign_code:metric"]}
     with pytest.raises(ConfigError, match=r"evaluate.0 names code .foreign_code:metric"):

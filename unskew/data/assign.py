@@ -79,7 +79,8 @@ def assign(
         i = int(np.flatnonzero((labels < 0) | (labels >= num_classes))[0])
         raise DataError(f"labels[{i}] is {labels[i]}, must be 0..{num_classes - 1} ({num_classes} classes)")
     if isinstance(split, OwnSplit):
-        return _own(split, TrainingExamples(labels, num_classes, domains), key)
+        mine = TrainingExamples(labels.copy(), num_classes, None if domains is None else domains.copy())
+        return _own(split, mine, key)  # somebody's code may change what it is given, and these are the data's
     if isinstance(split, FromManifest):
         return _by_manifest(split, n)
     if isinstance(split, ByGroup):

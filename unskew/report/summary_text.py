@@ -13,6 +13,7 @@ from unskew.report.tables import (
     Difference,
     Headline,
     bracket,
+    for_own_models,
     headline,
     last_words,
     paired,
@@ -106,23 +107,41 @@ def found(record: Record, base: str | None = None) -> str:
     Without `base` it is the run's FedAvg.
     """
     base = reference(record) if base is None else base
-    rows = [d for d in paired(record, base=base) if d.bound is None]
     best, measure = _best(headline(record), record.headline), record.headline
-    unit = " points" if measure.percent else ""
     if base is None:
         return f"{best}No method here is plain FedAvg, so no difference to it is given."
-    if not rows:
+    rows, own = _compared(record, base)
+    if not rows and not own:
         return (
             f"{best}Of no other competing method was a global model evaluated on the seeds of {base}, so there is no "
             "difference to give."
         )
+    whose = f"By the {measure.label} of clients’ own models on their own test data: " if own else ""
+    parts = [_verdicts(record, rows, base, measure.shared), _verdicts(record, own, base, measure.own)]
+    return f"{best}{parts[0]}{whose}{parts[1]}".rstrip()
+
+
+def _compared(record: Record, base: str | None) -> tuple[list[Difference], list[Difference]]:
+    """Differences to `base`: by the global model, or where a method is for clients' own models by these."""
+    measure, own = record.headline, for_own_models(record)
+    by_own = [d for d in paired(record, measure.own, base) if d.bound is None and d.method in own]
+    named = {d.method for d in by_own}
+    return [d for d in paired(record, base=base) if d.bound is None and d.method not in named], by_own
+
+
+def _verdicts(record: Record, rows: Sequence[Difference], base: str, metric: str) -> str:
+    """Sentences on which methods differ from `base` in this metric, and how that is known; empty for no rows."""
+    if not rows:
+        return ""
+    what = record.headline.label + (", mean over clients," if metric == record.headline.own else "")
+    unit = " points" if record.headline.percent else ""
     # Of the rows that have no interval, only the number of seeds is common to all.
     if all(len(d.seeds) < 2 for d in rows):
         return (
-            f"{best}With fewer than two seeds no interval is possible: differences to {base} "
-            f"({listed([f'{d.method} {bracket(d)}{unit}' for d in rows])}) may be chance."
+            f"With fewer than two seeds no interval is possible: differences to {base} "
+            f"({listed([f'{d.method} {bracket(d)}{unit}' for d in rows])}) may be chance. "
         )
-    sentences = [best]
+    sentences = []
     for verdict, phrase in (("higher", "higher than"), ("lower", "lower than")):
         chosen = [d for d in rows if d.verdict == verdict]
         if chosen:
@@ -140,10 +159,10 @@ def found(record: Record, base: str | None = None) -> str:
     n = sorted({len(d.seeds) for d in rows})
     kind = "t-interval" if record.until is None else "confidence sequence"
     sentences.append(
-        f"This is by the 95 % {kind} of paired differences in last-round {measure.label} over "
-        f"{' to '.join(map(str, n))} seeds, {'percentage points, ' * measure.percent}each comparison by itself. "
+        f"This is by the 95 % {kind} of paired differences in last-round {what} over {' to '.join(map(str, n))} "
+        f"seeds, {'percentage points, ' * record.headline.percent}each comparison by itself. "
     )
-    return "".join([*sentences, _corrected(rows), _steadier(record, rows, base)]).rstrip()
+    return "".join([*sentences, _corrected(rows), _steadier(record, rows, base, metric)])
 
 
 def undecided(record: Record) -> bool:
@@ -152,8 +171,9 @@ def undecided(record: Record) -> bool:
     if base is None or record.until is not None or not record.headline.percent:
         return False
     consecutive = record.seeds == tuple(range(record.seeds[0], record.seeds[0] + len(record.seeds)))
-    rows = [d for d in paired(record, base=base) if d.bound is None]
-    return consecutive and any(d.verdict in ("undecided", "no interval") for d in rows)
+    return consecutive and any(
+        d.verdict in ("undecided", "no interval") for rows in _compared(record, base) for d in rows
+    )
 
 
 def intervals(record: Record, rows: Sequence[Difference]) -> str:
@@ -191,9 +211,9 @@ def _corrected(rows: Sequence[Difference]) -> str:
     return f"Corrected for {count} comparisons (Holm), {which}. "
 
 
-def _steadier(record: Record, rows: Sequence[Difference], base: str) -> str:
+def _steadier(record: Record, rows: Sequence[Difference], base: str, metric: str) -> str:
     """A sentence on the mean of the last evaluations, where it decides otherwise than the last round."""
-    tails = {d.method: d for d in paired_tails(record, base=base)}
+    tails = {d.method: d for d in paired_tails(record, metric, base)}
     others = [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
     if not others:
         return ""
@@ -205,7 +225,7 @@ def _steadier(record: Record, rows: Sequence[Difference], base: str) -> str:
         "no interval": "without an interval",
     }
     parts = listed([f"{d.method} is {words[d.verdict]} ({bracket(d)})" for d in others])
-    return f"By the mean of the {last_words(record)} of evaluations {parts}."
+    return f"By the mean of the {last_words(record)} of evaluations {parts}. "
 
 
 def _best(rows: Sequence[Headline], measure: Measure) -> str:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from unskew.algorithms import TABLE
+from unskew.errors import RunError
 from unskew.ledger import DIRECTIONS, KINDS, Direction, Kind
 from unskew.record.logs import ADAPTED, SERVED, Bound
 from unskew.record.reader import Flow, Record, configured
@@ -260,6 +262,26 @@ def paired(
             narrow = None if record.until is None else record.until["until"] / record.headline.scale
             rows.append(replace(row, until=narrow))
     return tuple(rows)
+
+
+def for_own_models(record: Record) -> frozenset[str]:
+    """Methods that are for the clients' own models, by the algorithm's name or since they have no global one."""
+    try:
+        entries = configured(record).get("methods", [])
+    except RunError:  # a report is written without its config.toml, too
+        entries = []
+    names = {entry.get("label", entry.get("name")): str(entry.get("name")).partition("+")[0] for entry in entries}
+    kinds = {label: TABLE[name].kind for label, name in names.items() if name in TABLE}
+    measure = record.headline
+    return frozenset(
+        method
+        for method in record.methods
+        if ends(record, method, counted(record, method), measure.own) is not None
+        and (
+            kinds.get(method) == "personal"
+            or not any(record.evaluated(method, seed, measure.shared) for seed in record.seeds)
+        )
+    )
 
 
 def paired_tails(record: Record, metric: str | None = None, base: str | None = None) -> tuple[Difference, ...]:

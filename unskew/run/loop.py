@@ -421,7 +421,7 @@ class _Run:
     def differences(self) -> dict[str, list[float]]:
         """The headline of each method that is not a reference run minus the baseline's, seed by seed.
 
-        Of a method without a global model it is that of the clients' own models.
+        Of a method that is for the clients' own models, or has no global one, it is that of their own.
         """
         until, experiment, measure = self.experiment.until, self.experiment, self.setup.task.headline
         assert until is not None
@@ -437,8 +437,10 @@ class _Run:
             return None if at is None else pick(curves.get((method, seed, name), {}), at)
 
         base, gains = str(experiment.baseline), {}
+        kinds = {method.label: method.kind for method in experiment.methods}
         for method in experiment.compared:
-            for name in (measure.shared, measure.own) if method != base else ():
+            names = (measure.own, measure.shared) if kinds[method] == "personal" else (measure.shared, measure.own)
+            for name in names if method != base else ():
                 apart = [minus(end(method, name, s), end(base, name, s)) for s in experiment.seeds]
                 if any(of is not None for of in apart):
                     gains[method] = [of for of in apart if of is not None]

@@ -146,8 +146,9 @@ class TaskKind:
         Raises:
             ConfigError: If there is no such measure, or two have one name.
         """
-        wanted = [self.measure(one) if isinstance(one, str) else one for one in dict.fromkeys(asked)]
-        measures = (self.headline, loss_measure(loss), *(m for m in wanted if m.name != self.headline.name))
+        further = [one for one in dict.fromkeys(asked) if one != self.headline.name]
+        wanted = [self.measure(one) if isinstance(one, str) else one for one in further]
+        measures = (self.headline, loss_measure(loss), *wanted)
         names = [m.name for m in measures]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

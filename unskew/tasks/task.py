@@ -69,7 +69,12 @@ class Task:
 
         Where a measure or a report needs all examples at once, the outputs and targets follow.
         """
-        values = tuple(m.each(outputs, y) for m in self.measures if m.each is not None)
+        ours = {"loss", *(m.name for m in self.kind.measures)}
+        values = tuple(
+            m.each(outputs, y) if m.name in ours else m.each(outputs.clone(), y.clone())  # which user code may change
+            for m in self.measures
+            if m.each is not None
+        )
         return (*values, outputs, y) if self.keeps_outputs else values
 
     def values(self, columns: Sequence[Tensor]) -> tuple[float, ...]:
@@ -90,7 +95,7 @@ class Task:
         outputs, y = (column.cpu().numpy() for column in columns[-2:])
         value: Any  # a function of somebody's own may return whatever it likes
         try:
-            value = measure.whole(outputs.astype(np.float64), y)
+            value = measure.whole(outputs.astype(np.float64), y.copy())
         except UnskewError:
             raise
         except Exception as error:  # may be user code
