@@ -475,6 +475,15 @@ def test_a_round_without_a_secure_sum_is_said_and_the_run_goes_on(
     assert [t for t in range(1, 7) if loss[t] == loss[t - 1]] == sorted(warned)
 
 
+def test_secrets_of_sums_that_were_lost_are_no_part_of_a_fingerprint(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    settings = ("methods.0.with=['secure_sum']", "rounds=3", "world.outage.late=0.5")
+    one, other = (loop.start(tiny(*settings), tmp_path / name) for name in ("one", "other"))
+    assert any("no secure sum" in str(row) for row in rows(one.folder / "info.jsonl"))
+    assert one.summary["fingerprint"] == other.summary["fingerprint"]
+
+
 def test_lost_replies_are_listed(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     folder = loop.start(tiny("rounds=6", "world.outage.late=0.2"), tmp_path / "run").folder
     lost = list(rows(folder / "failures.jsonl"))

@@ -103,6 +103,22 @@ def encode_state(state: Any, memory: Mapping[ClientId, Any]) -> dict[str, Pieces
     return files
 
 
+def without_secrets(memory: Any) -> Any:
+    """A client's memory without its secrets, which no two runs share: fields with metadata={"secret": True} are emptied.
+
+    The secret of a secure sum that was lost is still there at the end, and no result depends on it.
+    """
+    if not dataclasses.is_dataclass(memory) or isinstance(memory, type):
+        return memory
+    values = {f.name: getattr(memory, f.name) for f in dataclasses.fields(memory)}
+    emptied = {
+        f.name: type(values[f.name])() if f.metadata.get("secret") else without_secrets(values[f.name])
+        for f in dataclasses.fields(memory)
+    }
+    changed = {name: value for name, value in emptied.items() if value is not values[name]}
+    return dataclasses.replace(memory, **changed) if changed else memory
+
+
 def digest(files: Mapping[str, Pieces]) -> str:
     """One SHA-256 of a checkpoint's content."""
     combined = hashlib.sha256()

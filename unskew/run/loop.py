@@ -850,8 +850,8 @@ class _Cell:
         if notes:
             run.notes[f"{self.method.label}/{self.seed}"] = notes
             run.callback.note(f"{self.method.label}, seed {self.seed}: {'; '.join(notes)}")
-        files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
-        state = checkpoint.digest(files)
+        memory = {c: checkpoint.without_secrets(m) for c, m in self.sim.memory.at(self.round).items()}
+        state = checkpoint.digest(checkpoint.encode_state(self.state, memory))
         done = state if self.columns is None else hashlib.sha256(f"{state} {self.columns}".encode()).hexdigest()
         run.done = (*run.done, done)
         self.save_models()

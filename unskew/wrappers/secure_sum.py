@@ -38,7 +38,7 @@ import secrets
 import types
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Optional, TypeVar, cast
 
 import torch
@@ -109,7 +109,7 @@ class SecureMemory(Generic[M]):
     """A client's memory: the method's, and the secret of the sum in progress, hexadecimal; "" is none."""
 
     of: M
-    root: str
+    root: str = field(metadata={"secret": True})
 
 
 @dataclass(frozen=True)
@@ -600,8 +600,8 @@ class SecureSum(Wrapper):
     # ------------------------------------------------------------------ in words
     def info(self, method: Any, state: SecureState[Any]) -> tuple[object, ...]:
         """Report what the method does, and a sum that was lost."""
-        why = state.why.partition(": ")[2]
-        text = f"no secure sum, so the model stays as it was ({why}); sums lost so far: {state.lost}"
+        # One text for all rounds, so that a report can count them; who was lost is in the log of failures.
+        text = "no secure sum, so the model stays as it was: fewer clients stayed than it needs"
         return (*report_of(method, state.of), *([Info(warnings=(text,))] if state.why else []))
 
     def expected_losses(self, method: Any, lost: float, cohort: int) -> str:
