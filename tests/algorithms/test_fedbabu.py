@@ -1,5 +1,6 @@
 """FedBABU: the head is one value for ever, the body is FedAvg's, and clients fine-tune on their own."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedbabu import FedBABU
 from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
+from unskew.server.optimise import Moments
 from unskew.tree import Params
 from unskew.world.outage import Outage
 
@@ -56,6 +58,29 @@ def test_one_round_by_hand(classes: Any, equal: Any) -> None:
                 assert p.grad is not None
                 expected[n] = expected[n] - 0.1 * p.grad
     equal(play.params[1], expected, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class PartWay:
+    """The guide's rule: it goes through every tensor of the model."""
+
+    share: float
+
+    def start(self, params: Params) -> Moments:
+        return Moments()
+
+    def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
+        return {n: t + self.share * (mean[n] - t) for n, t in w.items()}, moments
+
+
+def test_a_rule_that_goes_through_all_tensors_finds_the_head_as_it_was(classes: Any, equal: Any) -> None:
+    """Half of the way: (w + mean) / 2, of which the head is what it was."""
+    whole, half = (
+        classes(norm=True).play(FedBABU(local=SMALL, server=PartWay(share)), 1).params[1] for share in (1.0, 0.5)
+    )
+    initial = classes(norm=True).population.initial
+    equal(half, {n: (initial[n] + whole[n]) / 2 for n in whole}, atol=1e-6)
+    assert changed(initial, half) == FC | NORM
 
 
 def test_with_nothing_fixed_it_is_fedavg(classes: Any, equal: Any) -> None:

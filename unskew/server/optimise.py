@@ -43,7 +43,10 @@ class Rule(Protocol):
         ...
 
     def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-        """Return the next global model, and what the rule remembers, from the model and the mean of a round."""
+        """Return the next global model, and what the rule remembers, from the model and the mean of a round.
+
+        Both have the same tensors; one that clients do not share, such as a fixed head, is in the mean as in `w`.
+        """
         ...
 
 
@@ -58,8 +61,8 @@ class Mean:
         return Moments()
 
     def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-        """Return the mean; tensors that it lacks stay as they are."""
-        return {n: mean.get(n, t) for n, t in w.items()}, moments
+        """Return the mean."""
+        return mean, moments
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ def step(rule: Rule, round: int, w: Params, mean: Params, moments: Moments) -> t
     Raises:
         ProtocolError: If that is not the next global model, tensor by tensor in shape and type, and the rule's moments.
     """
-    given: Any = rule.step(w, mean, moments)
+    given: Any = rule.step(w, {n: mean.get(n, t) for n, t in w.items()}, moments)
     if not isinstance(given, tuple | list):
         wrong = f"one {type(given).__name__}"
     elif len(given) != 2 or not isinstance(given[0], dict) or not isinstance(given[1], Moments):
@@ -224,4 +227,4 @@ def update(w: Params, mean: Params, moments: Moments) -> Params:
 
 def moved(w: Params, mean: Params, direction: Params, lr: float) -> Params:
     """Compute `w + lr direction`; a tensor without a direction, such as a buffer, becomes the mean."""
-    return {n: t + lr * direction[n] if n in direction else mean.get(n, t) for n, t in w.items()}
+    return {n: t + lr * direction[n] if n in direction else mean[n] for n, t in w.items()}
