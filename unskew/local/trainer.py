@@ -25,6 +25,7 @@ from unskew.local.data import DeviceData, batches_of
 from unskew.local.executor import Columns, joined
 from unskew.local.kernels import forward_block, tune, wants_channels_last
 from unskew.local.optim import one_pass, optimiser
+from unskew.local.terms import term_value
 from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace
 from unskew.protocol import (
     SERVER_ID,
@@ -224,7 +225,7 @@ class LocalTrainer:
 
         def add_terms() -> None:
             with torch.enable_grad():
-                value = reduce(add, [term(params, job.aux) for term in terms])
+                value = reduce(add, [term_value(term, params, job.aux) for term in terms])
                 if not value.requires_grad:  # a constant, as a method's term may be in its first round
                     return
                 gradients = torch.autograd.grad(value, trained, allow_unused=True)
@@ -271,12 +272,12 @@ class LocalTrainer:
             loss = each.mean()
             value = loss
             for term in plain:
-                value = value + term(params, job.aux)
+                value = value + term_value(term, params, job.aux)
             if seeing:
                 mask = torch.ones_like(each)
                 batch = Batch(x, y, mask, features, logits, each, partial(self.refer, x))
                 for term in seeing:
-                    value = value + term(params, job.aux, batch)
+                    value = value + term_value(term, params, job.aux, batch)
             return loss.detach(), value
 
         return objective

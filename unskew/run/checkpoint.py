@@ -104,7 +104,7 @@ def encode_state(state: Any, memory: Mapping[ClientId, Any]) -> dict[str, Pieces
 
 
 def without_secrets(memory: Any) -> Any:
-    """A client's memory without its secrets, which no two runs share: fields with metadata={"secret": True} are emptied.
+    """Empty the secrets of a client's memory, which no two runs share: fields with metadata={"secret": True}.
 
     The secret of a secure sum that was lost is still there at the end, and no result depends on it.
     """

@@ -29,6 +29,7 @@ from unskew.local.data import batches_of, steps_of_job
 from unskew.local.stacked.network import NetworkTraits, scatter, with_keyed_dropout
 from unskew.local.stacked.optim import RowOptimiser
 from unskew.local.stacked.tables import by_name, copies, fill, slots, to_device, to_table
+from unskew.local.terms import term_value
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workspace import FeatureNetwork, set_modes
 from unskew.protocol import Batch, Me, Sgd, SgdConfig, Term, sees_features
@@ -459,7 +460,7 @@ class ModelRows:
 
 
 def _sum_of(terms: Sequence[Any], params: Params, aux: Any, batch: Batch | None) -> Tensor:
-    return torch.stack([t(params, aux, batch) if sees_features(t) else t(params, aux) for t in terms]).sum()
+    return torch.stack([term_value(t, params, aux, batch if sees_features(t) else None) for t in terms]).sum()
 
 
 def _first(part: Any, dim: Any) -> Any:

@@ -1,0 +1,47 @@
+"""Loss terms of somebody's own: what they may return, and what is refused in a sentence."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unskew as us
+from unskew.errors import ProtocolError
+
+RNG = np.random.default_rng(0)
+Y = np.arange(60) % 3
+X = (np.eye(3)[Y] + RNG.normal(size=(60, 3))).astype(np.float32)
+
+
+def accuracy(executor: str, model: str, terms: tuple[Callable[..., Any], ...]) -> float:
+    history = us.simulate(
+        {"mine": us.FedAvg(terms=terms)}, data=(X, Y), model=model, split=us.IID(3), rounds=2, progress=False,
+        runtime=us.Runtime(executor=executor),
+    )  # fmt: skip
+    return history.value("mine", "global.loss")
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
+def test_a_term_that_is_a_plain_number_moves_nothing(executor: str, model: str) -> None:
+    plain = accuracy(executor, model, ())
+    assert accuracy(executor, model, (lambda params, aux: 0.0,)) == pytest.approx(plain, rel=1e-6)
+    assert accuracy(executor, model, (lambda params, aux: torch.tensor(3.0),)) == pytest.approx(plain, rel=1e-6)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+@pytest.mark.parametrize(
+    ("made", "got"),
+    [
+        (lambda params, aux: next(iter(params.values())), r"shape \(.*\)"),
+        (lambda params, aux: None, "NoneType"),
+        (lambda params, aux: [0.0], "list"),
+    ],
+)
+def test_a_term_that_is_no_number_is_refused(executor: str, made: Callable[..., Any], got: str) -> None:
+    with pytest.raises(
+        ProtocolError, match=rf"^mine, seed 0: the loss term <lambda> must return one number.* got {got}"
+    ):
+        accuracy(executor, "mlp", (made,))
