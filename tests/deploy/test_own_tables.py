@@ -159,7 +159,7 @@ def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp
 
 def test_a_site_without_agreed_numbers_is_told_how_to_get_them(tmp_path: Path) -> None:
     tables(tmp_path)
-    text = r"task\.preprocess\.columns\.age must have mean and sd and gaps: .*unskew data FILE --target \w+ --sums SITE"
+    text = r"task\.preprocess\.columns\.age must have mean and sd and gaps: .*unskew data FILE --target \w+ --test \w+ --sums SITE"
     with pytest.raises(ConfigError, match=text):
         open_client(site(tmp_path, 0, {}))
 
@@ -174,7 +174,7 @@ def test_a_federation_without_agreed_numbers_is_not_packed(tmp_path: Path) -> No
     site(tmp_path, 0, {"scale": "agreed"})
     elsewhere = config.load(tmp_path / "client-0" / "experiment.toml")
     here = replace(elsewhere, task=replace(elsewhere.task, data=f"csv:{tmp_path}/all.csv"))
-    how = r": a site that sees .*unskew data FILE --target COLUMN --sums SITE\.json"
+    how = r": a site that sees .*unskew data FILE --target COLUMN --test \w+ --sums SITE\.json"
     for experiment, rules, lacking in (
         (here, Preprocess(), r"columns\.age must have mean and sd and gaps"),
         (elsewhere, Preprocess(), r'with scale = "agreed" must have agreed numbers'),
@@ -257,6 +257,18 @@ def test_statistics_that_no_rows_have_are_refused(
     (tmp_path / "basel.json").write_text(json.dumps(basel))
     with pytest.raises(DataError, match=f"basel: {text}"):
         unskew(str(tmp_path / "bern.json"), str(tmp_path / "basel.json"))
+
+
+def test_a_site_whose_every_measurement_has_gaps_is_none_that_lies(tmp_path: Path) -> None:
+    """Words have n = 0, with gaps or without: they do not say how many rows there are."""
+    tables(tmp_path)
+    frame = polars.read_csv(tmp_path / "basel.csv", infer_schema_length=None)
+    gappy = frame.with_columns(age=polars.when(polars.int_range(polars.len()) % 5 == 0).then(None).otherwise("age"))
+    gappy.write_csv(tmp_path / "basel.csv")
+    agreed(tmp_path)
+    told = json.loads((tmp_path / "basel.json").read_text())
+    assert all(of["gaps"] for of in told.values() if of["words"] is None)
+    assert not told["smokes"]["gaps"]
 
 
 def test_a_file_that_holds_no_statistics_says_where(tmp_path: Path) -> None:

@@ -549,7 +549,7 @@ def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:
 
 def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
     """Refuse statistics that are not those of any rows: they come from elsewhere, and all sites would go by them."""
-    rows = max((of.n for of in by_name.values() if not of.gaps), default=None)
+    rows = max((of.n for of in by_name.values() if of.words is None and not of.gaps), default=None)  # words have n = 0
     for name, of in by_name.items():
         words = of.words or ()
         for what, text in (("a column's name", name), *((f"a word of column {name!r}", one) for one in words)):
@@ -578,8 +578,8 @@ def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
 
 
 HOW_AGREED = (
-    "a site that sees its own rows only cannot know them; every site runs `unskew data FILE --target COLUMN --sums "
-    "SITE.json`, and `unskew data *.json` makes the agreed numbers of these"
+    "a site that sees its own rows only cannot know them; every site runs `unskew data FILE --target COLUMN --test "
+    "COLUMN_OF_TEST_ROWS --sums SITE.json`, and `unskew data *.json` makes the agreed numbers of these"
 )
 
 
