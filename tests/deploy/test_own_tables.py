@@ -159,7 +159,7 @@ def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp
 
 def test_a_site_without_agreed_numbers_is_told_how_to_get_them(tmp_path: Path) -> None:
     tables(tmp_path)
-    text = r"task\.preprocess\.columns\.age must have mean and sd and gaps: .*unskew data FILE --target \w+ --test \w+ --sums SITE"
+    text = r"task\.preprocess\.columns\.age must have mean and sd and gaps: .*unskew data FILE --target \w+ --test \w+ "
     with pytest.raises(ConfigError, match=text):
         open_client(site(tmp_path, 0, {}))
 

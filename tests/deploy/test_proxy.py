@@ -6,7 +6,9 @@ import ssl
 import threading
 import time
 import tomllib
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,11 +16,16 @@ import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
 from unskew.deploy import certificates, folders, launch, processes, proxy, reach
 from unskew.deploy.settings import Address
 from unskew.experiment.config import Experiment
 
 CONTROL = "/v1/control/list-nodes"
+KEY = ec.generate_private_key(ec.SECP384R1())
 
 
 def own_address() -> str:
@@ -31,15 +38,33 @@ def own_address() -> str:
         return str(s.getsockname()[0])
 
 
+def signed(key: ec.EllipticCurvePrivateKey, age_s: float = 0.0) -> dict[str, str]:
+    """Headers of a call as Flower's client signs it."""
+    timestamp = (now() - timedelta(seconds=age_s)).isoformat()
+    return {
+        "flwr-public-key": b64encode(public_key_to_bytes(key.public_key())).decode(),
+        "flwr-timestamp": timestamp,
+        "flwr-signature": b64encode(sign_message(key, timestamp.encode())).decode(),
+    }
+
+
 def ask(
-    at: Address, root: Path, path: str, body: bytes = b"", method: str = "POST", version: ssl.TLSVersion | None = None
+    at: Address,
+    root: Path,
+    path: str,
+    body: bytes = b"",
+    method: str = "POST",
+    version: ssl.TLSVersion | None = None,
+    headers: dict[str, str] | None = None,
 ) -> tuple[int, bytes]:
     context = ssl.create_default_context(cafile=root)
     if version is not None:
         context.maximum_version = version
     connection = http.client.HTTPSConnection(at.host, at.port, timeout=30, context=context)
     try:
-        connection.request(method, path, body, {"Content-Type": "application/protobuf", "X-Key": "k"})
+        connection.request(
+            method, path, body, {"Content-Type": "application/protobuf", "X-Key": "k", **(headers or {})}
+        )
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -70,6 +95,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Address, 
     """A proxy at this machine's own address before something that answers everything; the authority's certificate."""
     folder, host = tmp_path_factory.mktemp("server"), own_address()
     certificates.issue_server(certificates.authority("test"), [host], folder)
+    (folder / "clients").mkdir()
+    (folder / "clients" / "0.pub").write_text(certificates.openssh(KEY.public_key()))
     inner = ThreadingHTTPServer(("127.0.0.1", 0), SuperLink)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.crt", folder / "server.key")
@@ -93,7 +120,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Address, 
 
 def test_a_client_s_calls_reach_the_superlink_whole_and_come_back(served: tuple[Address, Path]) -> None:
     body = bytes(range(256)) * 20000
-    assert ask(*served, "/v1/fleet/push-object", body) == (200, b"POST /v1/fleet/push-object k " + body)
+    answer = ask(*served, "/v1/fleet/push-object", body, headers=signed(KEY))
+    assert answer == (200, b"POST /v1/fleet/push-object k " + body)
     assert ask(*served, "/health", method="GET") == (200, b"GET /health k ")
 
 
@@ -121,8 +149,32 @@ def test_an_outsider_gets_nothing_but_a_refusal(served: tuple[Address, Path], pa
 
 def test_a_request_beyond_all_bounds_is_cut_off(served: tuple[Address, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "LARGEST", 1000)
-    assert ask(*served, "/v1/fleet/push-object", b"x" * 1000)[0] == 200
-    assert ask(*served, "/v1/fleet/push-object", b"x" * 1001)[0] == 413
+    assert ask(*served, "/v1/fleet/push-object", b"x" * 1000, headers=signed(KEY))[0] == 200
+    assert ask(*served, "/v1/fleet/push-object", b"x" * 1001, headers=signed(KEY))[0] == 413
+
+
+def test_what_no_registered_key_has_signed_is_short(served: tuple[Address, Path]) -> None:
+    """Flower takes all of a call into memory before it looks at the signature: a stranger could fill the server's."""
+    long, short = b"x" * (proxy.LARGEST_OF_STRANGERS + 1), b"x" * 1000
+    forged = {**signed(KEY), "flwr-timestamp": now().isoformat()}
+    for headers in (
+        {},
+        signed(ec.generate_private_key(ec.SECP384R1())),
+        signed(KEY, 400.0),
+        forged,
+        {"flwr-public-key": "?"},
+    ):
+        assert ask(*served, "/v1/fleet/push-object", short, headers=headers)[0] == 200  # the refusal is Flower's
+        assert ask(*served, "/v1/fleet/push-object", long, headers=headers)[0] == 413
+    assert ask(*served, "/v1/fleet/push-object", long, headers=signed(KEY))[0] == 200
+
+
+def test_a_key_that_is_added_is_known_without_a_restart(tmp_path: Path) -> None:
+    assert proxy.registered(tmp_path) == frozenset()
+    (tmp_path / "clients").mkdir()
+    assert proxy.registered(tmp_path) == frozenset()
+    (tmp_path / "clients" / "0.pub").write_text(certificates.openssh(KEY.public_key()))
+    assert proxy.is_signed(signed(KEY), proxy.registered(tmp_path))
 
 
 def test_only_tls_1_3_is_spoken(served: tuple[Address, Path]) -> None:

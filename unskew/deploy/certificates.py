@@ -262,6 +262,11 @@ def identity(path: Path) -> str:
         raise DeployError(f"{path} is not a public key in OpenSSH's form: {error}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise DeployError(f"{path} is not an ECDSA key; make one with ssh-keygen -t ecdsa -b 384")
+    return openssh(key)
+
+
+def openssh(key: ec.EllipticCurvePublicKey) -> str:
+    """Return a public key in OpenSSH's form, without a comment."""
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 

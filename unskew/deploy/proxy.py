@@ -4,27 +4,45 @@ Flower serves three interfaces on one port, and its Control API asks for no pass
 program on the server and on every client.  The SuperLink therefore listens on loopback only, and this process listens
 at the server's address.  It forwards the calls of the Fleet API, for which a client must have a registered key, and the
 check of health; it answers 403 to everything else.
+
+Flower looks at a call's signature when it has all of the call in memory.  This proxy looks before the first byte: what is
+not signed with a registered key may be a few kilobytes long, which is enough for Flower's refusal.
 """
 
+import functools
 import re
 import ssl
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from base64 import b64decode
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import uvicorn
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from unskew.deploy.certificates import identity, openssh
+from unskew.errors import DeployError
+
 ALLOWED = re.compile(r"/v1/fleet/[a-z]+(-[a-z]+)*|/health")
 """Paths that are forwarded; no dot, percent sign or further slash can lead from them to another interface."""
 LARGEST = 64 << 20
 """Largest request, bytes; Flower sends arrays in pieces of 5 MB."""
+LARGEST_OF_STRANGERS = 64 << 10
+"""Largest request that is not signed with a registered key, bytes."""
+LATELY_S = 305.0
+"""Age of a signature up to which Flower accepts it, seconds."""
+CONNECTIONS, OF_A_CLIENT = 1024, 16
+"""Connections at a time: as many in all, or, if that is more, for each registered client."""
 TIMEOUT_S = 120.0
 OF_ONE_CONNECTION = {"host", "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 """Headers that are not forwarded."""
@@ -43,11 +61,12 @@ def application(folder: Path, inner: int) -> Starlette:
         if not ALLOWED.fullmatch(path) or request.scope["query_string"]:
             return PlainTextResponse("only /v1/fleet/ is served here", 403)
         headers = [(k, v) for k, v in request.headers.raw if k.decode("latin-1") not in OF_ONE_CONNECTION]
+        largest = LARGEST if is_signed(request.headers, registered(folder)) else LARGEST_OF_STRANGERS
         try:
-            sent = client.build_request(request.method, path, headers=headers, content=_bounded(request))
+            sent = client.build_request(request.method, path, headers=headers, content=_bounded(request, largest))
             answer = await client.send(sent, stream=True)
         except ValueError:
-            return PlainTextResponse(f"a request must have at most {LARGEST} bytes", 413)
+            return PlainTextResponse(f"a request must have at most {largest} bytes", 413)
         except ClientDisconnect:
             return PlainTextResponse("the request ended early", 400)
         except httpx.TransportError as error:
@@ -66,12 +85,41 @@ def application(folder: Path, inner: int) -> Starlette:
     return Starlette(routes=[Route("/{path:path}", forward, methods=methods)], lifespan=closing)
 
 
-async def _bounded(request: Request) -> AsyncIterator[bytes]:
-    """Yield the request's body piece by piece, at most `LARGEST` bytes."""
+def registered(folder: Path) -> frozenset[str]:
+    """The public keys that a server's folder registers, in OpenSSH's form."""
+    clients = folder / "clients"
+    return _keys(clients, clients.stat().st_mtime_ns) if clients.is_dir() else frozenset()
+
+
+@functools.lru_cache(maxsize=1)
+def _keys(clients: Path, changed: int) -> frozenset[str]:
+    keys = set()
+    for path in clients.glob("*.pub"):
+        with suppress(DeployError):  # which the server's start reports
+            keys.add(identity(path))
+    return frozenset(keys)
+
+
+def is_signed(headers: Mapping[str, str], keys: Collection[str], now: datetime | None = None) -> bool:
+    """True if a call is signed with one of these keys, and lately, as Flower's clients sign each of theirs."""
+    try:
+        key = serialization.load_pem_public_key(b64decode(headers["flwr-public-key"], validate=True))
+        signature, timestamp = b64decode(headers["flwr-signature"], validate=True), headers["flwr-timestamp"]
+        age = ((now or datetime.now(UTC)) - datetime.fromisoformat(timestamp)).total_seconds()
+        if abs(age) > LATELY_S or not isinstance(key, ec.EllipticCurvePublicKey) or openssh(key) not in keys:
+            return False
+        key.verify(signature, timestamp.encode("ascii"), ec.ECDSA(hashes.SHA256()))
+    except (KeyError, ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+async def _bounded(request: Request, largest: int) -> AsyncIterator[bytes]:
+    """Yield the request's body piece by piece, at most so many bytes."""
     size = 0
     async for piece in request.stream():
         size += len(piece)
-        if size > LARGEST:
+        if size > largest:
             raise ValueError
         yield piece
 
@@ -92,6 +140,7 @@ def server(folder: Path, host: str, port: int, inner: int) -> uvicorn.Server:
         date_header=False,
         server_header=False,
         timeout_graceful_shutdown=1,
+        limit_concurrency=max(CONNECTIONS, OF_A_CLIENT * len(registered(folder))),
     )
     config.load()
     assert config.ssl is not None
