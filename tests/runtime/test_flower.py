@@ -735,6 +735,20 @@ def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) 
     assert membership.refused() == [(2, "client 2 had other data when it was met first")]
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_client_with_another_ones_data_is_said(own: bool, tmp_path: Path) -> None:
+    """Two sites were given one file; clients that divide a common data set all have that one."""
+    there = deployed("fedavg", tmp_path)
+    client = there.client_runtime(2)
+    twin = dataclasses.replace(client, info=dataclasses.replace(client.info, data="mine", own=own))
+    instead(there, 2, lambda message, honest: answer(message, twin))
+    known, said = {4: DataIdentity("mine", own)}, list[str]()
+    transport = FlowerTransport(there.grid, 0.0)
+    Membership(transport, "smallworld", there.membership.expected, known=known, note=said.append).call()
+    twice = "client 2 is here; its data are those of client 4, file for file, and count twice"
+    assert (twice in said, "client 2 is here" in said) == (own, not own)
+
+
 def test_a_client_that_was_taken_out_decides_about_nobody(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     columns = columns_hash([Column("forged")])

@@ -5,8 +5,8 @@ program on the server and on every client.  The SuperLink therefore listens on l
 at the server's address.  It forwards the calls of the Fleet API, for which a client must have a registered key, and the
 check of health; it answers 403 to everything else.
 
-Flower looks at a call's signature when it has all of the call in memory.  This proxy looks before the first byte: what is
-not signed with a registered key may be a few kilobytes long, which is enough for Flower's refusal.
+Flower looks at a call's signature when it has all of the call in memory.  This proxy looks before the first byte: what
+no registered key has signed may be a few kilobytes long, which is enough for Flower's refusal.
 """
 
 import functools

@@ -407,8 +407,10 @@ class Membership:
             return
         self._refused.pop(node, None)
         self._node[head.client] = node
+        twin = next((c for c, other in self.known.items() if c != head.client and now.own and other == now), None)
         self.known[head.client] = now
-        self.note(f"client {head.client} is here")
+        twice = "" if twin is None else f"; its data are those of client {twin}, file for file, and count twice"
+        self.note(f"client {head.client} is here{twice}")
 
     def _reject(self, node: Node, client: ClientId, reason: str, for_now: bool = False) -> None:
         reason = printable(reason)
