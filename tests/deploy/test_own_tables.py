@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tomllib
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +110,51 @@ def test_a_site_opens_with_its_own_table_and_the_agreed_numbers(tmp_path: Path) 
     clients = [open_client(site(tmp_path, i, {"columns": columns})) for i in (0, 1)]
     assert clients[0].info.layout == clients[1].info.layout
     assert "" != clients[0].account != clients[1].account
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            polars.col("age") * 18.0,
+            "column 'age' is about .* here, and the mean .* was agreed on: is it in the same unit",
+        ),
+        (
+            polars.when(polars.int_range(polars.len()) % 6 == 0).then(-9999.0).otherwise("age"),
+            "column 'age' is -9999 in .* rows here, and the mean .* was agreed on: does that stand for no value",
+        ),
+    ],
+)
+def test_a_site_far_from_what_was_agreed_is_asked_about_it(changed: polars.Expr, said: str, tmp_path: Path) -> None:
+    tables(tmp_path)
+    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    columns["age"]["gaps"] = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_client(site(tmp_path, 0, {"columns": columns}))
+    bern = polars.read_csv(tmp_path / "bern.csv", infer_schema_length=None)
+    bern.with_columns(changed.alias("age")).write_csv(tmp_path / "bern.csv")
+    with pytest.warns(DataWarning, match=said):
+        open_client(site(tmp_path, 1, {"columns": columns}))
+
+
+def test_a_column_without_a_value_at_a_site_with_its_own_scale_is_said(tmp_path: Path) -> None:
+    tables(tmp_path)
+    agreed(tmp_path)
+    columns = {"smokes": {"kind": "category", "words": ["no", "yes"]}, "chol": {"gaps": True}}
+    with pytest.warns(DataWarning, match="column 'chol' has no value in any training row here, so nothing is learnt"):
+        open_client(site(tmp_path, 1, {"scale": "site", "indicator": False, "columns": columns}))
+
+
+def test_a_site_of_one_class_is_told(tmp_path: Path) -> None:
+    frames = tables(tmp_path)
+    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    one = frames["basel"].with_columns(
+        sick=polars.when(polars.col("part") == "train").then(polars.lit("no")).otherwise("sick")
+    )
+    one.write_csv(tmp_path / "basel.csv")
+    with pytest.warns(DataWarning, match="all training rows here are of one class, no"):
+        open_client(site(tmp_path, 0, {"columns": columns}))
 
 
 def test_columns_come_in_the_experiments_order_whatever_the_files(tmp_path: Path) -> None:

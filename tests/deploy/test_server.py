@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 from unskew.data import load
 from unskew.deploy import parity
 from unskew.errors import ConfigError, DataError, DataWarning, QuorumError, RunError
+from unskew.experiment import config
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.record.logs import rows
 from unskew.run import loop
@@ -71,8 +72,6 @@ def start(root: Path, grid: Loopback) -> Path:
 
 
 def several(small: Small, *settings: str) -> Experiment:
-    from unskew.experiment import config
-
     raw = config.resolved(small(*THREE, *settings))
     return config.parse({**raw, "methods": METHODS, "local": {"lr": 0.1, "batch_size": 64}})
 
@@ -594,6 +593,34 @@ def test_server_and_clients_may_have_the_same_data_in_different_places(small: Sm
     file = tmp_path / "client-1" / "experiment.toml"
     file.write_text(file.read_text().replace("/a/own.npz", "/b/own.npz"))
     assert (start(tmp_path, grid) / "summary.json").exists()
+
+
+def test_a_run_goes_on_only_with_the_data_that_its_server_began_with(small: Small, tmp_path: Path) -> None:
+    """Clients with data of their own know nothing of the server's, and one curve would be of two test sets."""
+    digits = load_digits()
+    x, y = digits.images.astype(np.uint8), digits.target
+    for client in range(2):
+        np.savez(tmp_path / f"own-{client}.npz", x_train=x[client::2], y_train=y[client::2])
+    np.savez(tmp_path / "server.npz", x_train=x[:200], y_train=y[:200], x_test=x[200:300], y_test=y[200:300])
+    own = [f"npz:{tmp_path / f'own-{client}.npz'}" for client in range(2)]
+    experiment = small(f"task.data='npz:{tmp_path / 'server.npz'}'", "split.num_clients=2", "rounds=1")
+    grid = pack(tmp_path, experiment, 2, data=own)
+    start(tmp_path, grid)
+    (tmp_path / "server" / "run" / "summary.json").unlink()
+    np.savez(tmp_path / "server.npz", x_train=x[:200], y_train=y[:200], x_test=x[200:300], y_test=y[201:301])
+    with pytest.raises(RunError, match="the server's data are not those that its run began with"):
+        serve(FlowerTransport(grid), tmp_path / "server")
+
+
+def test_a_method_that_cannot_run_is_refused_before_the_first_round_of_any(small: Small, tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x_train=load_digits().images.astype(np.uint8), y_train=load_digits().target)
+    own = f"npz:{tmp_path / 'own.npz'}"
+    experiment = small("task.model='logistic'", "rounds=1", "split.num_clients=2")
+    bare = replace(experiment, methods=(*experiment.methods, config.method("fedper", {})))
+    grid = pack(tmp_path, bare, 2, data=[own] * 2)
+    with pytest.raises(ConfigError, match=r"^fedper: personal = \['head'\] leaves no parameter"):
+        start(tmp_path, grid)
+    assert not list(rows(tmp_path / "server" / "run" / "metrics.jsonl"))
 
 
 def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ from unskew.data.preprocess import (
     another_unit,
     check_gaps,
     check_size,
+    far_from_agreed,
+    missing_here,
     moments_of_sites,
     unagreed,
     unscaled,
@@ -521,6 +523,8 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
         sentences.append(warning)
     if one_client and train.sum() < FEW_ROWS:
         sentences.append(f"there are fewer than {FEW_ROWS} training rows here: too few to train on alone")
+    elif one_client and data.targets.classes and len(known := np.unique(data.labels.numpy()[train])) == 1:
+        sentences.append(f"all training rows here are of one class, {data.classes[int(known[0])]}")
     if data.owners is not None:
         owners, labels = data.owners.numpy()[train], data.labels.numpy()[train]
         sizes = np.bincount(owners, minlength=len(data.client_names))
@@ -569,6 +573,11 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
                     f"(agreed: {some(agreed)})"
                 )
             scale = data.raw.rules.columns.get(name, ColumnRule()).scale or data.raw.rules.scale
+            if scale == "site" and one_client and (missing := missing_here(name, values[train])):
+                sentences.append(missing)
+            rule = data.raw.rules.columns.get(name, ColumnRule())
+            if scale != "site" and one_client and (odd := far_from_agreed(name, values[train], rule)):
+                sentences.append(odd)
             if scale != "site" and owners is not None:  # a site's own scale takes its unit away
                 of_sites = moments_of_sites(values[train], owners[train], clients)
                 sentences += filter(None, [another_unit(name, of_sites)])

@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -516,6 +517,29 @@ def _lopsided(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
         if sentence := another_unit(name, parts):
             sentences.append(sentence)
     return sentences
+
+
+def far_from_agreed(name: str, values: Array, rule: ColumnRule) -> str:
+    """A sentence on a client's numbers whose unit may not be the one agreed on, or of which some stand for no value."""
+    if values.dtype.kind != "f" or rule.mean is None or not rule.sd or np.isnan(values).all():
+        return ""
+    agreed_on = f"the mean {rule.mean:g} (standard deviation {rule.sd:g}) was agreed on"
+    far = np.abs(values - rule.mean) > FAR_FROM_OTHERS * rule.sd
+    if abs(float(np.nanmedian(values)) - rule.mean) > FAR_FROM_OTHERS * rule.sd:
+        return f"column {name!r} is about {np.nanmedian(values):g} here, and {agreed_on}: is it in the same unit?"
+    if not far.any():
+        return ""
+    value, times = max(Counter(values[far].tolist()).items(), key=itemgetter(1))
+    rows = counted(int(far.sum()), "row")
+    such = f"is {value:g} in {rows}" if times == far.sum() else f"lies far off in {rows}, such as {value:g}"
+    return f"column {name!r} {such} here, and {agreed_on}: does that stand for no value?"
+
+
+def missing_here(name: str, values: Array) -> str:
+    """A sentence on a column in which a client has no value at all; empty if it has some."""
+    gap = np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
+    text = f"column {name!r} has no value in any training row here, so nothing is learnt from it"
+    return text if gap.all() else ""
 
 
 def another_unit(name: str, parts: Mapping[str, ColumnMoments]) -> str:

@@ -127,9 +127,11 @@ def check_serving(folder: Path, read_data: bool = False) -> Address:
     refuse_undeployable(experiment)
     path = folder / "server.toml"
     config = read_settings(path, ServerConfig)
+    clients = packed_clients(path, config, folders.keys(folder))
     if read_data or folders.not_here(experiment.task.data) is not None:
-        run_setup.prepare(at_server(experiment, config))
-    packed_clients(path, config, folders.keys(folder))
+        setup = run_setup.prepare(at_server(experiment, config))
+        for method in experiment.methods:
+            run_setup.check_method_alone(experiment, method, setup, clients)
     check_server(folder)
     reach.check_port(listen)
     return listen

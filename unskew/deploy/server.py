@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
+from unskew.data.federated import FederatedData
 from unskew.deploy import folders
 from unskew.deploy.client import divided, split_hash
 from unskew.deploy.settings import ServerConfig, packed_clients, read_settings
@@ -93,6 +91,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
         fingerprint(experiment, portable=True),
         "" if spends else fingerprint(experiment),
     )
+    deployment.check_data(setup.dataset.sha256)
     nodes = {node: client for client, node in registered.items()} if registered else None
 
     def keep(client: ClientId, reason: str) -> None:
@@ -197,6 +196,8 @@ class DeploymentState:
         attempt: Number of this server process, counted from 1.
         starts: By cell, (attempt, first round) of every server process that has worked on it.
         clients: Data of each client, as it described them when it first connected.
+        begun: By cell, the number of rounds that were begun.
+        data: SHA-256 of the data that servers before this one read; "" if there was none, or it did not write that.
     """
 
     def __init__(
@@ -208,9 +209,10 @@ class DeploymentState:
         starts: dict[int, tuple[tuple[int, int], ...]],
         clients: dict[ClientId, DataIdentity],
         begun: dict[int, int],
+        data: str = "",
     ) -> None:
         self.path, self.config, self.run, self.attempt = path, config, run, attempt
-        self.starts, self.clients, self.begun = starts, clients, begun
+        self.starts, self.clients, self.begun, self.data = starts, clients, begun, data
 
     @classmethod
     def open(cls, path: Path, config: str, before: str = "") -> "DeploymentState":
@@ -232,7 +234,8 @@ class DeploymentState:
             clients = {int(c): _identity(k) for c, k in table["clients"].items()}
             begun = {int(cell): int(n) for cell, n in table["begun"].items()}
             attempt = int(table["attempt"]) + 1
-            deployment = cls(path, str(table["config"]), str(table["run"]), attempt, starts, clients, begun)
+            known = str(table["config"]), str(table["run"]), attempt, starts, clients, begun, str(table.get("data", ""))
+            deployment = cls(path, *known)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise RunError(
                 f"{path} is damaged; restore it from a copy, clients' memory is tied to its contents"
@@ -242,6 +245,19 @@ class DeploymentState:
         if deployment.config != config:
             raise RunError(f"{path} belongs to a run of another experiment; make a new folder with unskew deploy pack")
         return deployment
+
+    def check_data(self, sha256: str) -> None:
+        """Refuse to go on with other data than the run began with: its accuracies would be on two test sets.
+
+        Raises:
+            RunError: If they are others.
+        """
+        if self.data not in ("", sha256):
+            raise RunError(
+                f"the server's data are not those that its run began with ({self.path}); put these back, or make a new "
+                "folder with unskew deploy pack"
+            )
+        self.data = sha256
 
     def begin(self, cell: int, first: int) -> tuple[tuple[int, int], ...]:
         """Record that this server's first round of a cell is `first`; all starts in the cell.
@@ -266,6 +282,7 @@ class DeploymentState:
         table = {
             "run": self.run,
             "config": self.config,
+            "data": self.data,
             "attempt": self.attempt,
             "starts": {str(cell): [list(row) for row in rows] for cell, rows in self.starts.items()},
             "begun": {str(cell): n for cell, n in self.begun.items()},
@@ -320,18 +337,18 @@ class OverNetwork:
         """Split the data as the clients do; clients with data of their own hold nothing that is known here."""
         if not self.own:
             return run_setup.divide(experiment, setup.dataset, seed)
-        nothing = torch.empty(0, dtype=torch.int64)
         number = self.membership.expected.num_clients
         experiment.cohort(number)
-        clients = ClientIndices.of([ClientIndex(nothing, nothing, nothing)] * number)
-        return FederatedData(setup.dataset, clients, {"name": "own data"}, seed, "")
+        return run_setup.with_own_data(setup.dataset, number, seed)
 
     def check_method(
         self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]
     ) -> None:
         """Refuse what the first round would refuse, as far as that can be told without the clients' data."""
         run_setup.played(experiment, method, experiment.seeds[0], self.membership.expected.num_clients, simulated=False)
-        if not self.own:
+        if self.own:
+            run_setup.check_method_alone(experiment, method, setup, self.membership.expected.num_clients)
+        else:
             run_setup.check_method(experiment, method, setup, feds)
 
     def runtime(

@@ -19,7 +19,7 @@ from unskew import models, references, schema, tasks, version
 from unskew.data.augment import augmentation
 from unskew.data.batches import num_steps
 from unskew.data.dataset import Dataset, binned
-from unskew.data.federated import FederatedData, federate, pooled
+from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, pooled
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment.config import Experiment, Method, Runtime, TaskConfig, resolved
@@ -504,7 +504,6 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
     Raises:
         ConfigError, DataError, ProtocolError: As in a run, naming the method.
     """
-    layout = setup.task.layout
     prior = hook(method.algorithm, "prior")
     try:
         if isinstance(prior, str):
@@ -520,13 +519,7 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                 if fed.unseen is not None:
                     served_to(method.algorithm, state, fed.num_clients)
             for local in _optimisations(method.algorithm):
-                if not layout.select(local.trainable).intersection(layout.trainable):
-                    raise ConfigError(
-                        f"local.trainable = {list(local.trainable)} selects no parameter; there would be nothing to "
-                        "train"
-                    )
-                if local.precision != "float32":
-                    check_network(setup.task, setup.dataset.x_train[:2], precision=local.precision)
+                _check_local(local, setup)
                 num_steps(
                     int(train.label_counts.sum(1).min()),
                     batch_size=local.batch_size,
@@ -536,6 +529,38 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                 )
     except (ConfigError, DataError, ProtocolError) as error:
         raise type(error)(f"{method.label}: {error}") from error
+
+
+def check_method_alone(experiment: Experiment, method: Method, setup: Setup, num_clients: int) -> None:
+    """Refuse what the first round would refuse whatever data the clients have.
+
+    Raises:
+        ConfigError, DataError, ProtocolError: As in a run, naming the method.
+    """
+    seed = experiment.seeds[0]
+    try:
+        simulator(experiment, method, setup, with_own_data(setup.dataset, num_clients, seed), seed)[0].start()
+        for local in _optimisations(method.algorithm):
+            _check_local(local, setup)
+    except (ConfigError, DataError, ProtocolError) as error:
+        raise type(error)(f"{method.label}: {error}") from error
+
+
+def with_own_data(dataset: Dataset, num_clients: int, seed: int) -> FederatedData:
+    """Clients that keep their examples to themselves: of none is anything known here."""
+    nothing = torch.empty(0, dtype=torch.int64)
+    clients = ClientIndices.of([ClientIndex(nothing, nothing, nothing)] * num_clients)
+    return FederatedData(dataset, clients, {"name": "own data"}, seed, "")
+
+
+def _check_local(local: SgdConfig, setup: Setup) -> None:
+    layout = setup.task.layout
+    if not layout.select(local.trainable).intersection(layout.trainable):
+        raise ConfigError(
+            f"local.trainable = {list(local.trainable)} selects no parameter; there would be nothing to train"
+        )
+    if local.precision != "float32":
+        check_network(setup.task, setup.dataset.x_train[:2], precision=local.precision)
 
 
 def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
