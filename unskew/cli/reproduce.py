@@ -62,6 +62,8 @@ def reproduce(
     """
     if (name is None) == (campaign is None):
         raise ConfigError("give the name of a reproduction, or a file of claims with --campaign")
+    if name is not None and (status or cores != 1 or nice != 10):
+        raise ConfigError("--status, --cores and --nice go with --campaign; a reproduction is run as it is")
     changes = _runtime(settings or [], campaign)
     if campaign is not None:
         _campaign(campaign, out, data_dir, cores, nice, status, keep, quiet, as_json)

@@ -102,6 +102,11 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
                 raise DeployError(f"{path} was changed since it was packed; ask the coordinator for the folder again")
             changed.append(name)
     config = read_settings(folder / "client.toml", ClientConfig)
+    if config.client != (packed := _signed_client(folder, manifest)):
+        raise DeployError(
+            f"client must be {packed}, for which this folder was packed and its key is registered, got {config.client} "
+            f"({folder}/client.toml)"
+        )
     if config.experiment not in files:
         raise DeployError(
             f"experiment must name a file that was signed, got {config.experiment!r} ({folder}/client.toml)"
@@ -132,6 +137,14 @@ def _signed_files(folder: Path, manifest: bytes) -> dict[str, str]:
     if not isinstance(files, dict) or not all(isinstance(v, str) and _is_inside(k) for k, v in files.items()):
         raise DeployError(f"{folder / MANIFEST} is not a list of files; ask the coordinator for the folder again")
     return dict(files)
+
+
+def _signed_client(folder: Path, manifest: bytes) -> int:
+    """Read the number of the client that a folder was packed for."""
+    client = json.loads(manifest).get("client")
+    if type(client) is not int or client < 0:
+        raise DeployError(f"{folder / MANIFEST} names no client; ask the coordinator for the folder again")
+    return client
 
 
 def _is_inside(name: str) -> bool:

@@ -109,16 +109,19 @@ def dry_run(
         requests.bytes = totals(() if prepared.pooled else trace.transfers)
         driven.append(requests)
     remembered = sim.memory.at(len(driven))
-    evaluation = executor.begin() if evaluated else None
-    if evaluation is not None:
-        began = time.monotonic()
-        examples = eval_set(prepared.trainer.task, fed, prepared.trainer.device)
-        trained = () if prepared.pooled else {w.client for w in trace.work}
-        clients = evaluated_clients(
-            experiment.evaluate_clients, fed.num_clients, experiment.cohort(fed.num_clients), prepared.seed, trained
-        )
-        evaluate(sim, state, len(driven), examples, experiment.evaluate, last=False, clients=clients)
-        evaluation.server_s = time.monotonic() - began - executor.spent
+    evaluation = None
+    if evaluated:
+        # Of two, the first imports what metrics need, which a run does once.
+        for _ in range(2 if any(m.whole is not None for m in prepared.trainer.task.measures) else 1):
+            evaluation = executor.begin()
+            began = time.monotonic()
+            examples = eval_set(prepared.trainer.task, fed, prepared.trainer.device)
+            trained = () if prepared.pooled else {w.client for w in trace.work}
+            clients = evaluated_clients(
+                experiment.evaluate_clients, fed.num_clients, experiment.cohort(fed.num_clients), prepared.seed, trained
+            )
+            evaluate(sim, state, len(driven), examples, experiment.evaluate, last=False, clients=clients)
+            evaluation.server_s = time.monotonic() - began - executor.spent
     return DryRun(
         driven,
         evaluation,
