@@ -137,6 +137,22 @@ def test_progress_tells_each_row_once_and_only_whole_lines(tmp_path: Path) -> No
     assert list(progress.new_lines()) == []
 
 
+def test_a_server_that_is_started_again_tells_what_is_new_and_keeps_its_notes(tmp_path: Path) -> None:
+    notes = tmp_path / folders.NOTES
+    notes.parent.mkdir(parents=True)
+    notes.write_text("client 0 is here\n")
+    (tmp_path / "run").mkdir()
+    row = {"method": "m", "seed": 0, "name": "seconds", "value": 1.0, "weight": 1.0}
+    log = tmp_path / "run" / "metrics.jsonl"
+    log.write_text(json.dumps({**row, "round": 1}) + "\n")
+    progress = operate.ProgressDisplay(tmp_path / "run", 3, notes=notes, read=operate.told(tmp_path))
+    assert list(progress.new_lines()) == []
+    with notes.open("a") as file, log.open("a") as rows:
+        file.write("client 1 is here\n")
+        rows.write(json.dumps({**row, "round": 2}) + "\n")
+    assert list(progress.new_lines()) == ["client 1 is here", "m, seed 0: round 2 of 3, 1.0 s"]
+
+
 def test_progress_follows_a_log_that_was_cut_to_a_checkpoint(tmp_path: Path) -> None:
     row = {"method": "fedavg", "seed": 0, "round": 1, "name": "seconds", "value": 2.0}
     log = tmp_path / "metrics.jsonl"

@@ -129,6 +129,16 @@ def test_a_participant_may_say_where_its_data_and_the_server_are(client: Path, t
     assert signing.check(client, tmp_path / "accepted").changed == ("client.toml", "network.toml")
 
 
+def test_a_folder_is_one_client_s(client: Path, tmp_path: Path) -> None:
+    text = (client / "client.toml").read_text()
+    number = int(text.partition("client = ")[2].split()[0])
+    (client / "client.toml").write_text(text.replace(f"client = {number}", f"client = {number + 1}", 1))
+    with pytest.raises(
+        DeployError, match=f"client must be {number}, for which this folder was packed .*, got {number + 1}"
+    ):
+        signing.check(client, tmp_path / "accepted")
+
+
 def test_an_experiment_that_was_not_signed_is_never_run(client: Path, tmp_path: Path) -> None:
     text = (client / "client.toml").read_text().replace('"experiment.toml"', '"/tmp/other.toml"')
     (client / "client.toml").write_text(text)

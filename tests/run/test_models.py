@@ -564,3 +564,13 @@ def test_inputs_that_contradict_each_other_are_refused(
     safetensors.torch.save_file(tensors, tmp_path / "model", {"unskew": json.dumps(card)})
     with pytest.raises((RunError, ConfigError), match=said):
         load_model(tmp_path / "model")
+
+
+def test_a_model_whose_outputs_are_no_numbers_predicts_nothing(run: Path) -> None:
+    """The largest of three NaN is the first, which is a class."""
+    model = load_model(run, "fedavg")
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    for probabilities in (False, True):
+        with pytest.raises(RunError, match="the model's outputs are not finite: its weights are damaged, or its tra"):
+            predict(model, IMAGES[:2], probabilities=probabilities)

@@ -3,7 +3,7 @@
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,8 @@ from unskew.tasks.measure import ACCURACY, Measure
 ASK_EVERY_S = 20.0
 """Interval between two requests for the run's status, seconds: each takes a program that starts slowly."""
 LOOK_EVERY_S = 0.25
+SHOWN = ("metrics", "failures")
+"""Logs of a run whose rows are shown while it goes on."""
 ASK_SERVER_EVERY_S = 30.0
 """Interval between two looks of a client whether the server is still there, seconds."""
 
@@ -153,7 +155,8 @@ def serve(folder: Path, say: Say) -> Path:
         listen = check_serving(folder)
         server = launch.start_server(group, folder, listen)
         say(f"server: listening at {listen}, {len(folders.keys(folder))} keys registered")
-        wait_for_end(server, launch_run(server), say)
+        since = told(folder)
+        wait_for_end(server, launch_run(server), say, since=since)
     return folder / "run"
 
 
@@ -173,9 +176,14 @@ def is_done(folder: Path) -> bool:
 
 def launch_run(server: ServerProcesses) -> int:
     """Start or continue the run; Flower's number of it."""
-    for name in ("outcome.json", folders.NOTES):  # those of a server before this one
-        (server.folder / name).unlink(missing_ok=True)
+    (server.folder / "outcome.json").unlink(missing_ok=True)  # that of a server before this one
     return launch.start_run(server)
+
+
+def told(folder: Path) -> dict[str, int]:
+    """Bytes of a server's notes and logs that servers before this one have written, and told."""
+    files = {"notes": folder / folders.NOTES, **{name: LOGS[name].file(folder / "run") for name in SHOWN}}
+    return {name: path.stat().st_size for name, path in files.items() if path.exists()}
 
 
 class Supervised(Protocol):
@@ -186,8 +194,21 @@ class Supervised(Protocol):
         ...
 
 
-def wait_for_end(server: ServerProcesses, run: int, say: Say, nodes: Sequence[Supervised] = ()) -> None:
+def wait_for_end(
+    server: ServerProcesses,
+    run: int,
+    say: Say,
+    nodes: Sequence[Supervised] = (),
+    since: Mapping[str, int] | None = None,
+) -> None:
     """Wait for the end of a run, reporting its progress and restarting clients.
+
+    Args:
+        server: The server.
+        run: Flower's number of the run.
+        say: Writes a line.
+        nodes: Processes to restart.
+        since: What was `told` before it was launched; by default nothing.
 
     Raises:
         DeployError: If a program of the server ends.
@@ -195,7 +216,8 @@ def wait_for_end(server: ServerProcesses, run: int, say: Say, nodes: Sequence[Su
     """
     experiment = load(server.folder / "experiment.toml", allow_code=True)
     headline = tasks.kind_of(experiment.task.kind).headline
-    progress = ProgressDisplay(server.folder / "run", experiment.rounds, headline, server.folder / folders.NOTES)
+    notes = server.folder / folders.NOTES
+    progress = ProgressDisplay(server.folder / "run", experiment.rounds, headline, notes, dict(since or {}))
     asked, status, details = time.monotonic(), "", ""
     while True:
         for node in nodes:
@@ -439,7 +461,8 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
             ]
             for node in nodes:
                 node.supervise()
-            wait_for_end(server, launch_run(server), say, nodes)
+            since = told(server.folder)
+            wait_for_end(server, launch_run(server), say, nodes, since)
     return collect(server_folder / "run", out)
 
 

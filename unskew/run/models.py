@@ -350,6 +350,7 @@ def predict(
     Raises:
         ConfigError: If the model has no card that says how inputs are prepared, or does not learn probabilities.
         DataError: If the inputs are not of the kind it was trained on, or the model has no numbers of the client.
+        RunError: If the network's outputs are no numbers.
     """
     card = card_of(model)
     if card.inputs.kind == "table" and isinstance(x, str | Path):
@@ -370,13 +371,22 @@ def predict(
     model.eval()
     try:
         with torch.no_grad():
-            outputs = (model(batch.to(device)) for batch in torch.split(inputs, batch_size))
+            outputs = (_finite(model(batch.to(device))) for batch in torch.split(inputs, batch_size))
             if probabilities and of_classes is not None:
                 rows = (row for batch in outputs for row in of_classes(batch).tolist())
                 return [dict(zip(card.classes, row, strict=True)) for row in rows]
             return [one for batch in outputs for one in kind.predict(batch, card.classes)]
     finally:
         model.train(training)
+
+
+def _finite(outputs: Tensor) -> Tensor:
+    """Refuse outputs that are no numbers: the largest of them is still a class."""
+    if not bool(torch.isfinite(outputs).all()):
+        raise RunError(
+            "the model's outputs are not finite: its weights are damaged, or its training diverged; take another file"
+        )
+    return outputs
 
 
 def card_of(model: nn.Module) -> ModelCard:
