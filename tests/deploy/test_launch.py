@@ -363,6 +363,22 @@ def test_a_supernode_that_lives_on_without_a_connection_is_started_afresh(
     assert said[0].endswith("; restarting in 1 s")
 
 
+def test_a_client_waits_for_a_server_behind_a_balancer_however_long_it_is_away(
+    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A balancer without a server accepts connections and ends them: each start of the SuperNode fails."""
+    monkeypatch.setattr(launch, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(launch, "LONGEST_PAUSE_S", 0.01)
+    script(bin, "flower-supernode", r"printf '\033[91mERROR \033[0m:     SSL error\n'; exec sleep 60")
+    script(bin, "flower-superexec", "exec sleep 60")
+    said: list[str] = []
+    with processes.ProcessGroup() as group:
+        node = launch.ClientProcesses(group, client, said.append)
+        node.failures, node.started = 6, time.monotonic()
+        keep_until(node, lambda: len(said) >= 2)
+    assert all("gave up its connection: SSL error" in line for line in said)
+
+
 def test_a_supernode_that_is_about_to_end_by_itself_is_left_to_say_why(
     bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

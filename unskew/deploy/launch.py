@@ -34,6 +34,8 @@ REJOIN_S = 90.0
 """Time to keep trying with a refused key, seconds: Flower keeps a lost node's session for up to 60 s."""
 LOOK_EVERY_S = 2.0
 """Interval between two looks at a SuperNode's log, seconds."""
+LONGEST_PAUSE_S = 60.0
+"""Longest pause before a client's programs are started again, seconds."""
 
 Say = Callable[[str], None]
 
@@ -315,7 +317,7 @@ class ClientProcesses:
         elif REFUSED in why:
             self._retry_after_refusal(now, why)
         else:
-            self._restart(now, why)
+            self._restart(now, why, away=given_up is not None)
 
     def _tell(self) -> None:
         """Say what the resident process says of the client: its rounds, that the server refuses it, its full disk."""
@@ -351,10 +353,11 @@ class ClientProcesses:
             raise DeployError(why)
         self.due = now + 3.0
 
-    def _restart(self, now: float, why: str) -> None:
+    def _restart(self, now: float, why: str, away: bool) -> None:
+        """Start the programs again after a pause; a server that is away may come back at any time."""
         self.failures = self.failures + 1 if now - self.started < REJOIN_S else 1
-        if self.failures > 5:
+        if self.failures > 5 and not away:
             raise DeployError(why)
-        pause = 2.0 ** (self.failures - 1)
+        pause = min(2.0 ** (self.failures - 1), LONGEST_PAUSE_S)
         self.say(f"{why}; restarting in {pause:.0f} s")
         self.due = now + pause
