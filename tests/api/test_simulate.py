@@ -229,6 +229,11 @@ def test_what_no_file_can_describe_runs_but_is_never_resumed_as_something_else(
         loop.resume(tmp_path / "r")
 
 
+def test_wrapped_methods_of_ones_own_are_called_after_what_is_wrapped() -> None:
+    wrapped = [us.wrap(us.FedAvg(terms=(pull,)), us.ClipNorm(1.0)), us.wrap(Strange(), us.ClipNorm(1.0))]
+    assert us.simulate(wrapped, **TINY).methods == ("FedAvg+clip_norm", "Strange+clip_norm")
+
+
 def test_a_class_of_ones_own_is_written_with_its_place_and_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

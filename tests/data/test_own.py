@@ -489,3 +489,12 @@ def test_a_word_where_numbers_are_needed_is_shown_as_it_is_written() -> None:
     frame = pandas.DataFrame({"sex": [np.str_("m"), None, np.str_("w")], "y": [0, 1, 1]})
     with pytest.raises(DataError, match="holds words, such as 'm' in row 0"):
         own.dataset(frame, target="y")
+
+
+def test_a_word_that_is_none_of_the_named_classes_is_refused_by_its_row() -> None:
+    """Rows are numbered as they were given, whatever part they are in."""
+    kinds = ["ill" if y else "well" for y in Y.tolist()]
+    kinds[40] = "Well "
+    frame = pandas.DataFrame({"age": X[:, 0], "kind": kinds, "later": [i >= 30 for i in range(60)]})
+    with pytest.raises(DataError, match=r"column 'kind' is 'Well ' in row 40, none of the 2 classes; did you"):
+        own.dataset(frame, target="kind", test="later", classes=("well", "ill"))

@@ -185,6 +185,8 @@ def dataset(
     if rows.columns and isinstance(target, str):
         _check_target(rows, target, targets)
     rows = _checked(rows, where, targets, preprocess)
+    if targets.classes:
+        _check_named(rows, classes, where)
     own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
     if column is not None:
         is_test = truths(column_of(data, column, "test"), column)
@@ -201,6 +203,8 @@ def dataset(
                 whose = client if own_test else whose if who is not None else None
                 held_out = _rows(test, target, whose, rows.columns, raw=raw, patient=who)
             held_out = None if held_out is None else _checked(held_out, where, targets, preprocess)
+            if held_out is not None and targets.classes:
+                _check_named(held_out, classes, where)
         tables = None if rows.table is None else {"train": rows.table}
         if tables is not None and held_out is not None and held_out.table is not None:
             tables["test"] = held_out.table
@@ -790,6 +794,21 @@ def _classes_of(name: str, labels: _Array) -> _Array:
     if any(words) and not all(words):
         raise DataError(f"{name}: some labels are words and some are numbers; make them all one or the other")
     return np.array([str(label) for label in plain]) if any(words) else np.array([int(v) for v in plain], np.int64)
+
+
+def _check_named(rows: GivenExamples, classes: Sequence[str] | None, where: str) -> None:
+    """Refuse a word that is none of the classes that are named, by its row.
+
+    Raises:
+        DataError: If there is one.
+    """
+    if classes is None or rows.y.dtype.kind != "U":
+        return
+    unknown = np.flatnonzero(~np.isin(rows.y, classes))
+    if len(unknown):
+        word = str(rows.y[unknown[0]])
+        nearest = did_you_mean(word, classes)
+        raise DataError(f"{where} is {word!r} in {place(unknown[0])}, none of the {len(classes)} classes{nearest}")
 
 
 def _check_target(rows: GivenExamples, column: str, targets: Targets) -> None:

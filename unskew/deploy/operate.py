@@ -357,6 +357,8 @@ def take_part(folder: Path, say: Say, allow_code: bool = False) -> None:
     check_signature(folder, say)
     folders.address(folder)
     with locked(folder), processes.stoppable(), ProcessGroup() as group:
+        for kept in ("state", "models"):  # whoever may enter the folder above, after a copy
+            make_private(folder / kept)
         last = ""
         while True:
             try:

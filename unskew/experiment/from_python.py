@@ -79,8 +79,12 @@ def method_of(value: object, label: str | None = None) -> Method:
                 if _same(method.algorithm, value):  # not if a record inside holds code, which `options` leave out
                     return method
     # Code in it, such as a loss term, has no place in a file.  The name is none, so that resume refuses, not guesses.
-    _check(value, label or kind.__name__)
-    return Method(label or kind.__name__, f"made in Python:{kind.__qualname__}", _as_in_a_file(_settings(value)), value)
+    inner = value
+    while isinstance(inner, Wrapped):
+        inner = inner.of
+    label = label or f"{type(inner).__name__}{words}"
+    _check(value, label)
+    return Method(label, f"made in Python:{kind.__qualname__}", _as_in_a_file(_settings(value)), value)
 
 
 def _wrappers(value: Any) -> dict[str, Any]:
