@@ -181,12 +181,12 @@ class Look:
 
     @property
     def lead(self) -> str:
-        """What there is and how sites differ, in a few sentences."""
+        """A few sentences on what there is and how sites differ."""
         return " ".join([f"{self.size}.", *(_sentence(number.meaning) for number in self.disagreement)])
 
     @property
     def warnings(self) -> list[str]:
-        """What should be seen to before a run, a sentence each."""
+        """Sentences on things to mend before a run."""
         return [_sentence(text) for text in (*self.leaks, *self.notes)]
 
     def __str__(self) -> str:

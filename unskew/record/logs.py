@@ -117,7 +117,7 @@ SERVED, ADAPTED = "unseen", "unseen_adapted"
 
 
 def part_of(name: str) -> str:
-    """What a metric is measured on; all metrics of one part are taken in the same rounds.
+    """The part that a metric is measured on; all metrics of one part are taken in the same rounds.
 
     >>> part_of("personal.accuracy.mean")
     'personal'
