@@ -138,6 +138,27 @@ def test_a_site_far_from_what_was_agreed_is_asked_about_it(changed: polars.Expr,
         open_client(site(tmp_path, 1, {"columns": columns}))
 
 
+@pytest.mark.parametrize(("part", "held"), [("train", "'unknown'"), ("test", "words in rows for testing")])
+def test_a_word_where_a_mean_was_agreed_on_is_named(part: str, held: str, tmp_path: Path) -> None:
+    frames = tables(tmp_path)
+    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    row = frames["bern"]["part"].to_list().index(part)
+    ages = [str(age) if i != row else "unknown" for i, age in enumerate(frames["bern"]["age"].to_list())]
+    frames["bern"].with_columns(polars.Series("age", ages)).write_csv(tmp_path / "bern.csv")
+    with pytest.raises(DataError, match=f"column 'age' holds {held}, and a mean was agreed on: correct it, or leave"):
+        open_client(site(tmp_path, 1, {"columns": columns}))
+
+
+def test_a_column_that_nobody_agreed_on_is_to_be_taken_out(tmp_path: Path) -> None:
+    frames = tables(tmp_path)
+    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    frames["basel"].with_columns(bmi=polars.col("age") / 2).write_csv(tmp_path / "basel.csv")
+    with pytest.raises(
+        ConfigError, match=r"column 'bmi' is none of those .* agreed on \(age, .*\): take it out of this"
+    ):
+        open_client(site(tmp_path, 0, {"columns": columns}))
+
+
 def test_a_column_without_a_value_at_a_site_with_its_own_scale_is_said(tmp_path: Path) -> None:
     tables(tmp_path)
     agreed(tmp_path)
@@ -402,7 +423,8 @@ def test_a_client_that_lacks_a_class_is_told_what_the_coordinator_can_do(tmp_pat
         open_client(folder)
     named = written.replace("[task.data_options]", '[task.data_options]\nclasses = ["no", "yes"]')
     (folder / "experiment.toml").write_text(named)
-    assert open_client(folder).info.classes == ("no", "yes")
+    with pytest.warns(DataWarning, match="all training rows here are of one class, yes"):
+        assert open_client(folder).info.classes == ("no", "yes")
 
 
 def test_sums_of_a_single_row_are_refused_and_of_few_rows_warned_of(tmp_path: Path) -> None:

@@ -527,8 +527,10 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
         sentences.append(warning)
     if one_client and train.sum() < FEW_ROWS:
         sentences.append(f"there are fewer than {FEW_ROWS} training rows here: too few to train on alone")
-    elif one_client and data.targets.classes and len(known := np.unique(data.labels.numpy()[train])) == 1:
-        sentences.append(f"all training rows here are of one class, {data.classes[int(known[0])]}")
+    elif one_client and data.targets.classes and len(data.classes) > 1:
+        present = np.unique(data.labels.numpy()[train])
+        if len(present) == 1:
+            sentences.append(f"all training rows here are of one class, {data.classes[int(present[0])]}")
     if data.owners is not None:
         owners, labels = data.owners.numpy()[train], data.labels.numpy()[train]
         sizes = np.bincount(owners, minlength=len(data.client_names))

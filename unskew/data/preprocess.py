@@ -258,6 +258,14 @@ def _column(
 ) -> Column:
     words = values.dtype.kind == "O"
     kind = rules.columns.get(name, ColumnRule()).kind or ("category" if words else "number")
+    if words and rules.columns.get(name, ColumnRule()).mean is not None:
+        odd = next(
+            (repr(v) for v in values.tolist() if v is not None and not is_number(v)), "words in rows for testing"
+        )
+        raise DataError(
+            f"column {name!r} holds {odd}, and a mean was agreed on: correct it, or leave it empty (data_options.gaps "
+            "names words of a CSV file that mean so)"
+        )
     if kind == "number" and words:
         one = next((value for value in values if value is not None), "")
         raise ConfigError(f"preprocess.columns.{name}.kind is number, and the column holds words, such as {one!r}")
@@ -622,6 +630,11 @@ def check_agreed(rules: Preprocess, inputs: Inputs) -> None:
             "gaps": rules.indicator and own.gaps is None,
         }
         lacking = [setting for setting, missing in needed.items() if missing]
+        if lacking and rules.columns and column.name not in rules.columns:
+            raise ConfigError(
+                f"column {column.name!r} is none of those that were agreed on ({some(list(rules.columns))}): take it "
+                "out of this table, or agree anew with it at every site"
+            )
         if lacking:
             raise ConfigError(f"task.preprocess.columns.{column.name} must have {' and '.join(lacking)}: {HOW_AGREED}")
 
