@@ -447,7 +447,7 @@ def test_a_round_that_loses_everybody_ends_the_run_in_one_sentence(
         loop.start(tiny("world.outage.unreachable=1.0"), tmp_path / "run")
     assert str(caught.value) == (
         "fedavg, seed 0: round 1, step 'train': 0 of 4 clients replied, 1 needed; lost: 0, 1, 2, 3 "
-        "(client 0: unreachable)"
+        "(client 0: unreachable); a larger clients_per_round or a smaller world.outage leaves more"
     )
     lost = list(rows(tmp_path / "run" / "failures.jsonl"))
     assert [(r["round"], r["client"], r["reason"]) for r in lost] == [(1, c, "unreachable") for c in range(4)]

@@ -26,7 +26,7 @@ import torch
 from unskew import info, machine, wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
 from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
-from unskew.experiment.config import Experiment, fingerprint, load, to_toml, written_fingerprint
+from unskew.experiment.config import Experiment, fingerprint, load, own_modules, to_toml, written_fingerprint
 from unskew.files import write_atomically
 from unskew.info import Info
 from unskew.ledger import totals
@@ -381,6 +381,9 @@ class _Run:
     def seconds(self) -> float:
         return self.before_s + time.monotonic() - self.begun
 
+    def resuming(self) -> str:
+        return f"unskew resume{' --allow-code' * bool(own_modules(self.experiment))} {self.folder}"
+
     def go(self) -> RunResult:
         with self.listening():
             self.logs, self.pool = RunLogs(self.folder, self.saved.position.logs if self.saved else {}), None
@@ -453,7 +456,7 @@ class _Run:
                 self.experiment, self.setup, self.feds, self.folder / "config.toml", self.callback.note
             )
         except WorkerError as error:
-            raise WorkerError(f"{error}; continue with: unskew resume {self.folder}") from error
+            raise WorkerError(f"{error}; continue with: {self.resuming()}") from error
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -469,7 +472,7 @@ class _Run:
             try:
                 yield
             except KeyboardInterrupt:
-                text = f"stopped in the middle of a round; continue with: unskew resume {self.folder}"
+                text = f"stopped in the middle of a round; continue with: {self.resuming()}"
                 raise Interrupted(text) from None
 
     def finish(self) -> dict[str, Any]:
@@ -552,21 +555,24 @@ class _Cell:
         try:
             self.rounds()
         except (DivergedError, QuorumError, ProtocolError) as error:
-            explained_error = type(error)(f"{self.method.label}, seed {self.seed}: {error}")
+            world = self.run.experiment.world.outage
+            some = isinstance(error, QuorumError) and bool(world.unreachable or world.late)
+            remedy = "; a larger clients_per_round or a smaller world.outage leaves more" * some
+            explained_error = type(error)(f"{self.method.label}, seed {self.seed}: {error}{remedy}")
             if isinstance(explained_error, DivergedError):
                 explained_error.where = (self.method.label, self.seed, self.at)
             raise explained_error from error
         except WorkerError as error:
             raise WorkerError(
                 f"{self.method.label}, seed {self.seed}, round {self.at}: {error}; "
-                f"continue with: unskew resume {self.run.folder}"
+                f"continue with: {self.run.resuming()}"
             ) from error
         except Exception as error:
             if (short := shortage(error)) is None:
                 raise
             raise MemoryShortage(
                 f"{self.method.label}, seed {self.seed}, round {self.at}: {short}; on a machine with more, "
-                f"unskew resume {self.run.folder} goes on"
+                f"{self.run.resuming()} goes on"
             ) from error
 
     def rounds(self) -> None:
@@ -582,7 +588,7 @@ class _Cell:
                 self.keep()
                 raise Interrupted(
                     f"stopped by request after round {self.round} of {self.method.label}, seed {self.seed}; "
-                    f"continue with: unskew resume {run.folder}"
+                    f"continue with: {run.resuming()}"
                 )
             try:
                 self.one_round()
