@@ -127,6 +127,19 @@ def test_own_data_that_are_not_here_are_said_to_be_elsewhere(call: Callable[...,
     assert call("pack", "tiny.toml", "--out", "g", *(w for path in paths for w in ("--data", path)))[::2] == (0, "")
 
 
+def test_the_servers_own_data_are_found_from_its_folder_where_clients_have_theirs(
+    call: Callable[..., Called], tmp_path: Path
+) -> None:
+    """Clients that divide the experiment's data each read them where they are, below a folder of their own."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "test.npz", x_train=rng.normal(size=(40, 4)), y_train=np.arange(40) % 2)
+    own = ("--set", "task.data=npz:test.npz")
+    assert call("pack", "tiny.toml", "--out", "f", *own, "--data", "npz:/a.npz", "--data", "npz:/b.npz")[0] == 0
+    assert f'data = "npz:{tmp_path}/test.npz"' in (tmp_path / "f" / "server" / "experiment.toml").read_text()
+    assert call("pack", "tiny.toml", "--out", "g", *own)[0] == 0
+    assert 'data = "npz:test.npz"' in (tmp_path / "g" / "server" / "experiment.toml").read_text()
+
+
 def test_a_path_that_is_here_is_made_absolute_and_another_is_said_to_begin_at_the_clients_folder(
     call: Callable[..., Called], tmp_path: Path
 ) -> None:

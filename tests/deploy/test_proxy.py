@@ -17,6 +17,8 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
@@ -42,9 +44,9 @@ def signed(key: ec.EllipticCurvePrivateKey, age_s: float = 0.0) -> dict[str, str
     """Headers of a call as Flower's client signs it."""
     timestamp = (now() - timedelta(seconds=age_s)).isoformat()
     return {
-        "flwr-public-key": b64encode(public_key_to_bytes(key.public_key())).decode(),
-        "flwr-timestamp": timestamp,
-        "flwr-signature": b64encode(sign_message(key, timestamp.encode())).decode(),
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(key.public_key())).decode(),
+        TIMESTAMP_HEADER: timestamp,
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(key, timestamp.encode())).decode(),
     }
 
 
@@ -156,13 +158,13 @@ def test_a_request_beyond_all_bounds_is_cut_off(served: tuple[Address, Path], mo
 def test_what_no_registered_key_has_signed_is_short(served: tuple[Address, Path]) -> None:
     """Flower takes all of a call into memory before it looks at the signature: a stranger could fill the server's."""
     long, short = b"x" * (proxy.LARGEST_OF_STRANGERS + 1), b"x" * 1000
-    forged = {**signed(KEY), "flwr-timestamp": now().isoformat()}
+    forged = {**signed(KEY), TIMESTAMP_HEADER: now().isoformat()}
     for headers in (
         {},
         signed(ec.generate_private_key(ec.SECP384R1())),
         signed(KEY, 400.0),
         forged,
-        {"flwr-public-key": "?"},
+        {FLEET_HTTP_PUBLIC_KEY_HEADER: "?"},
     ):
         assert ask(*served, "/v1/fleet/push-object", short, headers=headers)[0] == 200  # the refusal is Flower's
         assert ask(*served, "/v1/fleet/push-object", long, headers=headers)[0] == 413

@@ -13,6 +13,7 @@ BAR = 0.82
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_one_round_teaches_ten_digits_to_clients_that_have_two(tmp_path: Path) -> None:
     experiment = config.parse(
         {

@@ -237,7 +237,8 @@ def pack(
         if clients is None or data:
             raise typer.BadParameter("--own-data goes with --clients, and --data says already where the data lie")
         data = [""] * clients
-    if data:
+    if data:  # then the server alone reads the experiment's, in whatever folder it is started
+        chosen = replace(chosen, task=replace(chosen.task, data=folders.placed(chosen.task.data)))
         operate.check_own_tables(chosen)
     number = clients or (len(data) if data else operate.clients_of(chosen))
     if clients and not data:
