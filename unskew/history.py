@@ -334,7 +334,8 @@ def _asked(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]
                 (method, *(_value(by.get((method, name)), m) for name, m in zip(names, measures, strict=True)))
                 for method in methods
             ]
-            tables.append((title, [("method", *(m.name + (m.found and f" for {m.found}") for m in measures)), *lines]))
+            heads = [m.name + (m.positive and f" for {m.positive}") for m in measures]
+            tables.append((title, [("method", *heads), *lines]))
     return tables
 
 

@@ -346,12 +346,16 @@ def test_a_client_of_which_one_process_dies_is_started_afresh_whole(bin: Path, c
         assert all(c.running() for c in node.children)
 
 
-def test_a_supernode_that_lives_on_without_a_connection_is_started_afresh(
-    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def unconnected(bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SuperNode that has given up its connection, and lives on."""
     monkeypatch.setattr(launch, "LOOK_EVERY_S", 0.0)
     script(bin, "flower-supernode", r"printf 'INFO : fine\n\033[91mERROR \033[0m:     SSL error\n'; exec sleep 60")
     script(bin, "flower-superexec", "exec sleep 60")
+
+
+@pytest.mark.usefixtures("unconnected")
+def test_a_supernode_that_lives_on_without_a_connection_is_started_afresh(client: Path) -> None:
     said: list[str] = []
     with processes.ProcessGroup() as group:
         node = launch.ClientProcesses(group, client, said.append)
@@ -363,14 +367,12 @@ def test_a_supernode_that_lives_on_without_a_connection_is_started_afresh(
     assert said[0].endswith("; restarting in 1 s")
 
 
+@pytest.mark.usefixtures("unconnected")
 def test_a_client_waits_for_a_server_behind_a_balancer_however_long_it_is_away(
-    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
+    client: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A balancer without a server accepts connections and ends them: each start of the SuperNode fails."""
-    monkeypatch.setattr(launch, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(launch, "LONGEST_PAUSE_S", 0.01)
-    script(bin, "flower-supernode", r"printf '\033[91mERROR \033[0m:     SSL error\n'; exec sleep 60")
-    script(bin, "flower-superexec", "exec sleep 60")
     said: list[str] = []
     with processes.ProcessGroup() as group:
         node = launch.ClientProcesses(group, client, said.append)

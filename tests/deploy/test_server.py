@@ -15,6 +15,7 @@ import tomli_w
 import torch
 from sklearn.datasets import load_digits
 
+from unskew import algorithms
 from unskew.data import load
 from unskew.deploy import parity
 from unskew.errors import ConfigError, DataError, DataWarning, QuorumError, RunError
@@ -621,6 +622,15 @@ def test_a_method_that_cannot_run_is_refused_before_the_first_round_of_any(small
     with pytest.raises(ConfigError, match=r"^fedper: personal = \['head'\] leaves no parameter"):
         start(tmp_path, grid)
     assert not list(rows(tmp_path / "server" / "run" / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize("name", [name for name, of in algorithms.TABLE.items() if of.kind != "bound"])
+def test_what_can_run_passes_the_check_that_knows_no_clients_data(name: str) -> None:
+    task, split = {"data": "digits", "model": "cnn_small"}, {"name": "iid", "num_clients": 4}
+    experiment = config.parse({"rounds": 1, "task": task, "split": split, "method": {"name": name}})
+    setup, (method,) = run_setup.prepare(experiment), experiment.methods
+    run_setup.check_method(experiment, method, setup, {0: run_setup.divide(experiment, setup.dataset, 0)})
+    run_setup.check_method_alone(experiment, method, setup, 4)
 
 
 def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_print_and_notebook_show_them_under_their_names(run: us.History) -> None
         assert all(value in page.replace(" %", "") for value in shown(run))
     assert max(map(len, text.splitlines())) <= 120
     assert ("global.NAME" in text) == bool(names(run))
-    finding = [card["name"] for card in run.summary["asked"] if card["found"]]
+    finding = [card["name"] for card in run.summary["asked"] if card["positive"]]
     assert finding == [
         name for name in names(run) if "sensitivity" in name or name in ("specificity", "average_precision")
     ]

@@ -504,6 +504,11 @@ def gap_numbers(gaps: Sequence[str]) -> list[float]:
     return [value for word in gaps if (value := value_of(word)) is not None]
 
 
+def gaps_in(values: Array) -> npt.NDArray[np.bool_]:
+    """True where a column of a `RawTable` has no value, (N,)."""
+    return np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
+
+
 def is_gap(value: object) -> bool:
     """True for what stands where there is no value: None, NaN, and pandas' NA and NaT."""
     return (

@@ -27,6 +27,7 @@ from unskew.data.inputs import (
     RawTable,
     coded_differently,
     column_variants,
+    gaps_in,
     is_counter,
     is_date,
     is_gap,
@@ -348,7 +349,7 @@ def look(rows: Rows) -> Look:
     n = len(rows.keys)
     classes, labels = _classes(rows.target)
     groups = [] if rows.clients is None else [np.flatnonzero(rows.clients == i) for i in range(len(rows.client_names))]
-    missing = {name: _gaps(values) for name, values in rows.columns.items()}
+    missing = {name: gaps_in(values) for name, values in rows.columns.items()}
     share = np.mean(list(missing.values()), axis=0) if missing else np.zeros(n)
     test = np.zeros(n, bool) if rows.test is None else rows.test
     patients = rows.patients
@@ -375,10 +376,6 @@ def look(rows: Rows) -> Look:
         (*_notes(rows, sites, columns, test), *_lone(classes, labels)),
         None if patients is None else len(np.unique(patients)),
     )
-
-
-def _gaps(values: Array) -> npt.NDArray[np.bool_]:
-    return np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
 
 
 def _classes(target: Array | None) -> tuple[tuple[str, ...], npt.NDArray[np.int64] | None]:

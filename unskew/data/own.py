@@ -569,7 +569,8 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
     if data.raw is not None:
         owners, clients = (None, ()) if data.owners is None else (data.raw.owners, data.raw.clients)
         for name, values in data.raw.train.items():
-            agreed = data.raw.rules.columns.get(name, ColumnRule()).words or ()
+            rule = data.raw.rules.columns.get(name, ColumnRule())
+            agreed = rule.words or ()
             strange = unagreed(values[train], agreed)[0] if agreed else []
             alike = set(map(letters, agreed))  # what is spelt like these is named below
             if strange := [one for one in strange if letters(one) not in alike]:
@@ -578,10 +579,9 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
                     f"column {name!r} holds words that were not agreed on, and become {becomes}: {some(strange)} "
                     f"(agreed: {some(agreed)})"
                 )
-            scale = data.raw.rules.columns.get(name, ColumnRule()).scale or data.raw.rules.scale
+            scale = rule.scale or data.raw.rules.scale
             if scale == "site" and one_client and (missing := missing_here(name, values[train])):
                 sentences.append(missing)
-            rule = data.raw.rules.columns.get(name, ColumnRule())
             if scale != "site" and one_client and (odd := far_from_agreed(name, values[train], rule)):
                 sentences.append(odd)
             if scale != "site" and owners is not None:  # a site's own scale takes its unit away

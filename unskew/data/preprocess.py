@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.inputs import Array, Column, Inputs, RawTable, column_variants, is_date, word
+from unskew.data.inputs import Array, Column, Inputs, RawTable, column_variants, gaps_in, is_date, word
 from unskew.data.lengths import LONGEST
 from unskew.data.numerals import is_number
 from unskew.data.places import place
@@ -269,7 +269,7 @@ def _column(
     if kind == "number" and words:
         one = next((value for value in values if value is not None), "")
         raise ConfigError(f"preprocess.columns.{name}.kind is number, and the column holds words, such as {one!r}")
-    missing = np.array([v is None for v in values], bool) if words else np.isnan(values)
+    missing = gaps_in(values)
     if missing[known].all() and rules.columns.get(name, ColumnRule()).gaps is None:
         raise DataError(f"column {name!r} has no value in any training row; leave it out")
     scale, instead = rules.of(name)
@@ -368,7 +368,7 @@ def check_gaps(rules: Preprocess, table: RawTable) -> None:
         DataError: Naming the first column's first.
     """
     for name, values in table.items():
-        missing = np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
+        missing = gaps_in(values)
         if rules.of(name)[1] == "refuse" and missing.any():
             raise DataError(
                 f"column {name!r} has no value in {place(missing.argmax())}; fill it, leave the row out, or choose "
@@ -455,7 +455,7 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
     by_name = {}
     for name, values in table.items():
         coded = rules.columns.get(name, ColumnRule()).kind == "category"
-        missing = np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
+        missing = gaps_in(values)
         present = values[~missing]
         if values.dtype.kind == "f" and not coded:
             moments = ColumnMoments.of(values)
@@ -545,9 +545,8 @@ def far_from_agreed(name: str, values: Array, rule: ColumnRule) -> str:
 
 def missing_here(name: str, values: Array) -> str:
     """A sentence on a column in which a client has no value at all; empty if it has some."""
-    gap = np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
     text = f"column {name!r} has no value in any training row here, so nothing is learnt from it"
-    return text if gap.all() else ""
+    return text if gaps_in(values).all() else ""
 
 
 def another_unit(name: str, parts: Mapping[str, ColumnMoments]) -> str:

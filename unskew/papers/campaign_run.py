@@ -160,8 +160,8 @@ class CampaignWork:
                 if metric not in outcome.curves:
                     raise ConfigError(f"{claim.text!r}: {arm.label} has no {metric}, but {', '.join(outcome.curves)}")
             a, b = above.curves[metric], below.curves[metric]
-            for values, pick in ((last, last_value), (fifth, mean_of_last)):
-                values += [scale * apart for apart in [minus(pick(a), pick(b))] if apart is not None]
+            for found, pick in ((last, last_value), (fifth, mean_of_last)):
+                found += [scale * apart for apart in [minus(pick(a), pick(b))] if apart is not None]
             values = last if rule.metric == "last_round" else fifth
             percent = above.scale(claim) == 100.0
             if len(values) >= rule.least and (verdict := _verdict(values, claim, rule, percent)):

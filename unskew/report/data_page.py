@@ -1,4 +1,4 @@
-"""The page and the sentences of a first look at data (`unskew.data.look`)."""
+"""The page of a first look at data (`unskew.data.look`)."""
 
 from pathlib import Path
 

@@ -564,8 +564,7 @@ class _Cell:
             raise explained_error from error
         except WorkerError as error:
             raise WorkerError(
-                f"{self.method.label}, seed {self.seed}, round {self.at}: {error}; "
-                f"continue with: {self.run.resuming()}"
+                f"{self.method.label}, seed {self.seed}, round {self.at}: {error}; continue with: {self.run.resuming()}"
             ) from error
         except Exception as error:
             if (short := shortage(error)) is None:

@@ -120,7 +120,7 @@ def at_specificity(name: str) -> Measure | None:
 
 def _at(name: str, percent: int) -> Measure:
     label = f"sensitivity at {percent} % specificity"
-    return Measure(name, label, whole=lambda outputs, y: sensitivity_at(outputs, y, percent / 100), finds=True)
+    return Measure(name, label, whole=lambda outputs, y: sensitivity_at(outputs, y, percent / 100), of_positives=True)
 
 
 def two_classes(targets: Array, names: Sequence[str], loss: str) -> str:
@@ -173,13 +173,13 @@ BINARY = TaskKind(
     losses={"cross_entropy": cross_entropy},
     measures=(
         Measure("auroc", "AUROC", percent=False, whole=auroc, by_row=auroc_by_row),
-        Measure("average_precision", "average precision", percent=False, whole=average_precision, finds=True),
+        Measure("average_precision", "average precision", percent=False, whole=average_precision, of_positives=True),
         Measure("brier", "Brier score", "lower", percent=False, each=squared_error),
         dataclasses.replace(ACCURACY, each=correct),
         Measure("balanced_accuracy", "balanced accuracy", whole=balanced_accuracy),
         Measure("macro_f1", "macro F1", whole=macro_f1),
-        Measure("sensitivity", "sensitivity", whole=lambda outputs, y: recall(outputs, y, 1), finds=True),
-        Measure("specificity", "specificity", whole=lambda outputs, y: recall(outputs, y, 0), finds=True),
+        Measure("sensitivity", "sensitivity", whole=lambda outputs, y: recall(outputs, y, 1), of_positives=True),
+        Measure("specificity", "specificity", whole=lambda outputs, y: recall(outputs, y, 0), of_positives=True),
         _at("sensitivity_at_90", 90),
     ),
     predict=_predict,

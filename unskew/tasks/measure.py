@@ -43,8 +43,8 @@ class Measure:
         link: From the mean of `each` to the measure, as exp makes perplexity of the mean loss; the mean itself if none.
         by_row: Beside `whole`, where its variance is known: a value of each example from (outputs, targets), (n,),
             whose mean is the measure, and whose variance over n is that of the measure; None where they are too few.
-        finds: True if it is about finding the second of two classes.
-        found: The name of that class, which stands in the label, too; empty for other measures.
+        of_positives: True if it is about the positive class, which is the second of two.
+        positive: The name of that class, which stands in the label, too; empty for other measures.
     """
 
     name: str
@@ -59,19 +59,19 @@ class Measure:
     by_row: "Callable[[npt.NDArray[np.float64], Array], npt.NDArray[np.float64] | None] | None" = field(
         default=None, compare=False, repr=False
     )
-    finds: bool = field(default=False, compare=False, repr=False)
-    found: str = field(default="", compare=False)
+    of_positives: bool = field(default=False, compare=False, repr=False)
+    positive: str = field(default="", compare=False)
 
     def of_classes(self, names: Sequence[str]) -> "Measure":
-        """The measure with the class that it finds in its label, as in "sensitivity for sick".
+        """The measure with its positive class in the label, as in "sensitivity for sick".
 
-        >>> Measure("sensitivity", "sensitivity", finds=True).of_classes(["healthy", "sick"]).label
+        >>> Measure("sensitivity", "sensitivity", of_positives=True).of_classes(["healthy", "sick"]).label
         'sensitivity for sick'
         """
-        if not self.finds or len(names) != 2:
+        if not self.of_positives or len(names) != 2:
             return self
         name = names[1] if len(names[1]) <= LONGEST else f"{names[1][: LONGEST - 3]}..."
-        return replace(self, label=f"{self.label} for {name}", found=name)
+        return replace(self, label=f"{self.label} for {name}", positive=name)
 
     def of_mean(self, mean: float) -> float:
         """The measure of examples of which `each` has this mean."""
@@ -228,7 +228,7 @@ class Measure:
 
     def card(self) -> dict[str, Any]:
         """The measure as a run's folder holds it."""
-        names = ("name", "label", "direction", "low", "high", "percent", "found")
+        names = ("name", "label", "direction", "low", "high", "percent", "positive")
         return {name: getattr(self, name) for name in names}
 
 

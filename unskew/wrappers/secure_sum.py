@@ -97,11 +97,11 @@ class LostSum(QuorumError):
 
 @dataclass(frozen=True)
 class SecureState(Generic[S]):
-    """The method's state, the rounds so far whose sum was lost, and why the last round's was; "" if it was not."""
+    """The method's state, the rounds so far whose sum was lost, and whether the last round's was."""
 
     of: S
     lost: int
-    why: str
+    last_lost: bool
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class SecureSum(Wrapper):
         state = method.init(params, fed)
         request = first_request(method, state, fed)
         self.permit(method, request)
-        return SecureState(state, 0, "")
+        return SecureState(state, 0, False)
 
     def permit(self, method: Any, request: Any) -> None:
         """Refuse a request that a sum does not answer.
@@ -341,7 +341,7 @@ class SecureSum(Wrapper):
     def round(self, method: Any, state: SecureState[Any], fed: Federation) -> Plan[SecureState[Any]]:
         """Run the method's round with sums that are taken unseen; if one is lost, end it where it began."""
         plan = method.round(state.of, fed)
-        number, why = 0, ""
+        number, lost = 0, False
         try:
             request = next(plan)
             while True:
@@ -353,15 +353,14 @@ class SecureSum(Wrapper):
                     else:
                         got = yield request
                 except Exception as error:
-                    if isinstance(error, LostSum):
-                        why = str(error)
+                    lost = lost or isinstance(error, LostSum)
                     request = plan.throw(error)
                 else:
                     request = plan.send(got)
         except StopIteration as stop:
-            return SecureState(stop.value, state.lost + bool(why), why)
+            return SecureState(stop.value, state.lost + lost, lost)
         except LostSum:
-            return replace(state, lost=state.lost + 1, why=why)
+            return replace(state, lost=state.lost + 1, last_lost=True)
 
     def secure(self, method: Any, request: Ask, number: int, fed: Federation) -> Plan[Reduced[Any]]:
         """Meet a request by the four exchanges.
@@ -602,7 +601,7 @@ class SecureSum(Wrapper):
         """Report what the method does, and a sum that was lost."""
         # One text for all rounds, so that a report can count them; who was lost is in the log of failures.
         text = "no secure sum, so the model stays as it was: fewer clients stayed than it needs"
-        return (*report_of(method, state.of), *([Info(warnings=(text,))] if state.why else []))
+        return (*report_of(method, state.of), *([Info(warnings=(text,))] if state.last_lost else []))
 
     def expected_losses(self, method: Any, lost: float, cohort: int) -> str:
         """Say how often replies that are lost with this probability cost a client, and a round, its sum."""
