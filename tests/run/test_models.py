@@ -574,3 +574,8 @@ def test_a_model_whose_outputs_are_no_numbers_predicts_nothing(run: Path) -> Non
     for probabilities in (False, True):
         with pytest.raises(RunError, match="the model's outputs are not finite: its weights are damaged, or its tra"):
             predict(model, IMAGES[:2], probabilities=probabilities)
+
+
+def test_a_path_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"there is no model's file and no run's folder .*nosuch\.safetensors"):
+        load_model(tmp_path / "nosuch.safetensors")

@@ -488,6 +488,8 @@ def cells(folder: Path) -> list[tuple[str, int]]:
     Raises:
         RunError: If it has none.
     """
+    if not folder.exists():
+        raise RunError(f"there is no model's file and no run's folder {folder}; name one that exists")
     try:
         files = list(unlinked(folder / "models").glob("*-seed*.json"))
     except OSError as error:
