@@ -4,7 +4,7 @@ import difflib
 import errno
 import re
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class UnskewError(Exception):
@@ -30,7 +30,13 @@ class ProtocolError(UnskewError):
 
 
 class QuorumError(UnskewError):
-    """Too few replies for a meaningful round."""
+    """Too few replies for a meaningful round.
+
+    Attributes:
+        state: State to go on from, if what the round has cost must be counted in it; None is the one before the round.
+    """
+
+    state: Any = None
 
 
 class SuspectError(QuorumError):

@@ -178,7 +178,7 @@ class Ask:
     Attributes:
         step: Name of a method marked with `@step`.
         to: The message for each client.
-        at_least: Fewer replies than this raise QuorumError inside the plan.
+        at_least: Fewer replies than this raise QuorumError inside the plan, and abandon the round if it is not caught.
         timeout_s: Time that a real network waits, seconds; None leaves it to the deployment.
         reduce: Reductions that replies are folded into as they come; the answer is then a `Reduced`.
     """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -440,47 +441,76 @@ def test_a_server_that_diverges_is_caught_before_a_log_holds_nan(
         assert "Infinity" not in line
 
 
-def test_a_round_that_loses_everybody_ends_the_run_in_one_sentence(
+def test_rounds_that_all_lose_everybody_end_the_run_in_one_sentence(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     with pytest.raises(QuorumError) as caught:
-        loop.start(tiny("world.outage.unreachable=1.0"), tmp_path / "run")
+        loop.start(tiny("world.outage.unreachable=1.0", "rounds=2"), tmp_path / "run")
     assert str(caught.value) == (
-        "fedavg, seed 0: round 1, step 'train': 0 of 4 clients replied, 1 needed; lost: 0, 1, 2, 3 "
-        "(client 0: unreachable); a larger clients_per_round or a smaller world.outage leaves more"
+        "fedavg, seed 0: 2 rounds in a row have no result: round 2, step 'train': 0 of 4 clients replied, 1 needed; "
+        "lost: 0, 1, 2, 3 (client 0: unreachable); a larger clients_per_round or a smaller world.outage leaves more"
     )
     lost = list(rows(tmp_path / "run" / "failures.jsonl"))
-    assert [(r["round"], r["client"], r["reason"]) for r in lost] == [(1, c, "unreachable") for c in range(4)]
-    assert {r["round"] for r in metrics(tmp_path / "run")} == {0}
+    assert [(r["round"], r["client"], r["reason"]) for r in lost] == [
+        (t, c, "unreachable") for t in (1, 2) for c in range(4)
+    ]
+    assert {r["round"] for r in metrics(tmp_path / "run")} == {0, 1}
 
 
-def test_a_round_without_a_secure_sum_is_said_and_the_run_goes_on(
-    tiny: Callable[..., Experiment], tmp_path: Path
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("methods.0.with=['secure_sum']", "world.outage.unreachable=0.1"),
+        ("clients_per_round=1", "world.outage.late=0.4"),
+    ],
+    ids=["secure sums", "one client"],
+)
+def test_a_round_without_a_result_is_said_and_the_run_goes_on(
+    settings: tuple[str, ...], tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
+    """What it sent is in the ledger, and the model is evaluated as it was."""
     said: list[str] = []
 
     class Notes(NoCallback):
         def note(self, text: str) -> None:
             said.append(text)
 
-    settings = ("methods.0.with=['secure_sum']", "rounds=6", "world.outage.unreachable=0.1")
-    folder = loop.start(tiny(*settings), tmp_path / "run", Notes()).folder
+    folder = loop.start(tiny(*settings, "rounds=6"), tmp_path / "run", Notes()).folder
     assert (folder / "summary.json").exists()
-    assert "in about 43 % of rounds fewer than 3 of 4 will stay" in said[0]
+    assert ("in about 43 % of rounds fewer than 3 of 4 will stay" in said[0]) == ("secure_sum" in settings[0])
     warned = {r["round"]: r["info"]["warnings"][0] for r in rows(folder / "info.jsonl")}
     assert warned
     assert {r["round"] for r in rows(folder / "failures.jsonl")} >= warned.keys()
-    assert [text.partition(": ")[2] for text in said if "no secure sum" in text] == list(warned.values())
+    assert set(warned.values()) == {loop.ABANDONED}
+    (text,) = (text for text in said if loop.ABANDONED in text)
+    assert re.search(rf"{loop.ABANDONED}; the first: round {min(warned)}, step '.*': \d of \d clients replied", text)
+    assert warned.keys() <= {r["round"] for r in rows(folder / "ledger.jsonl")}
     loss = {r["round"]: r["value"] for r in metrics(folder) if r["name"] == "global.loss"}
     assert [t for t in range(1, 7) if loss[t] == loss[t - 1]] == sorted(warned)
+
+
+def test_a_run_that_goes_on_knows_how_many_rounds_had_no_result(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """Stopped after one of two rounds without a result, it ends as it would have without the stop."""
+
+    class Killed(NoCallback):
+        def progress(self, progress: Progress) -> None:
+            raise RuntimeError("killed")
+
+    experiment = tiny("world.outage.unreachable=1.0", "rounds=2", "runtime.checkpoint_every=1")
+    with pytest.raises(RuntimeError, match="killed"):
+        loop.start(experiment, tmp_path / "run", Killed())
+    with pytest.raises(QuorumError, match="2 rounds in a row have no result"):
+        loop.resume(tmp_path / "run")
 
 
 def test_secrets_of_sums_that_were_lost_are_no_part_of_a_fingerprint(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
-    settings = ("methods.0.with=['secure_sum']", "rounds=3", "world.outage.late=0.5")
+    settings = ("methods.0.with=['secure_sum']", "rounds=6", "world.outage.late=0.1")
     one, other = (loop.start(tiny(*settings), tmp_path / name) for name in ("one", "other"))
-    assert any("no secure sum" in str(row) for row in rows(one.folder / "info.jsonl"))
+    assert any(loop.ABANDONED in str(row) for row in rows(one.folder / "info.jsonl"))
     assert one.summary["fingerprint"] == other.summary["fingerprint"]
 
 

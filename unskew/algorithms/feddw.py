@@ -51,7 +51,7 @@ from torch.nn.functional import mse_loss
 from unskew.algorithms.fedavg import FedAvg, Weighting
 from unskew.algorithms.parts import classifier, weight_of
 from unskew.algorithms.presets import presets
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, QuorumError
 from unskew.info import ClassRelations, Embeddings, Mixtures, Privacy, Refused
 from unskew.keys import Key
 from unskew.protocol import (
@@ -460,7 +460,12 @@ class DW(Wrapper):
             own = {c: reply.of for c, reply in replies.items()}
             return replace(got, replies=own) if isinstance(got, Reduced) else own
 
-        inner = yield from through(method.round(state.of, self.server(method, fed)), change_request, change_answer)
+        try:
+            inner = yield from through(method.round(state.of, self.server(method, fed)), change_request, change_answer)
+        except QuorumError as error:
+            if asked != state.asked or error.state is not None:  # what clients were asked for stays counted
+                error.state = replace(state, of=state.of if error.state is None else error.state, asked=asked)
+            raise
         idle = self.mu > 0.0 and bool(pulled) and not any(pulled)
         if not heard:
             return FedDWState(inner, state.layer, state.sl, state.totals, asked, tuple(refused), idle)

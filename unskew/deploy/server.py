@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,7 +122,9 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
         callback.note(OWN_CONSTANTS)
         doubts = (*setup.dataset.doubts, OWN_CONSTANTS)
         setup = replace(setup, dataset=replace(setup.dataset, doubts=doubts))  # which the run's card and report have
-    backend = OverNetwork(setup, membership, deployment, limits, own)
+    backend = OverNetwork(
+        setup, membership, deployment, limits, own, lambda: membership.wait(config.min_clients, config.wait_s)
+    )
     if (run / "run.json").exists():
         return loop.resume(run, callback, backend=backend, allow_code=True)
     return loop.start(experiment, run, callback, command="unskew deploy", backend=backend)
@@ -321,6 +323,7 @@ class OverNetwork:
         deployment: State that outlives this server.
         limits: Deadlines and bounds.
         own: True if clients declared data of their own, of which nothing is known here.
+        gather: Waits until enough clients are connected; it raises QuorumError if they do not come.
     """
 
     ready: Setup
@@ -328,6 +331,7 @@ class OverNetwork:
     deployment: DeploymentState
     limits: Limits
     own: bool
+    gather: Callable[[], None]
 
     def prepare(self, experiment: Experiment) -> Setup:
         """Return what all methods and seeds share."""
@@ -380,6 +384,7 @@ class OverNetwork:
             limits=self.limits,
             seed_index=experiment.seeds.index(seed),
             spool=self.deployment.path.parent,
+            gather=self.gather,
         )
         return runtime, fed
 

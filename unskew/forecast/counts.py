@@ -68,6 +68,7 @@ class DryRun:
         timings: Times of folds and local code, which really ran.
         reused: True if a result of another client's or seed's local code was used for lack of time.
         checkpoint_bytes: Bytes of a checkpoint at the end.
+        abandoned: Number of the rounds that have too few replies for a result.
     """
 
     rounds: list[RoundRequests]
@@ -80,3 +81,4 @@ class DryRun:
     timings: dict[JobKind, CodeTiming]
     reused: bool
     checkpoint_bytes: int
+    abandoned: int

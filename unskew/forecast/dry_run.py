@@ -98,12 +98,14 @@ def dry_run(
     )
     state = sim.start()
     driven: list[RoundRequests] = []
+    abandoned = 0
     for t in range(1, rounds + 1):
         if t > 2 and time.monotonic() > until:
             break
         requests = executor.begin()
         began = time.monotonic()
-        state, trace = sim.round(state, t)
+        state, trace = sim.attempt(state, t, t == experiment.rounds)
+        abandoned += bool(trace.abandoned)
         requests.server_s = time.monotonic() - began - executor.spent
         # What pooling would send is not a method's cost, as in a run.
         requests.bytes = totals(() if prepared.pooled else trace.transfers)
@@ -135,6 +137,7 @@ def dry_run(
         prepared.code.timings,
         executor.reused,
         wire.nbytes(state) + sum(map(wire.nbytes, remembered.values())),
+        abandoned,
     )
 
 

@@ -70,7 +70,7 @@ def plan(experiment: Experiment, cluster: ClusterShape | None = None) -> Forecas
 
     Raises:
         ConfigError, DataError, ProtocolError: As a run would; and ConfigError if it needs more memory than there is.
-        QuorumError: If the losses of `world.outage` will leave a round with too few clients.
+        QuorumError: If the losses of `world.outage` leave no round of the first ones enough replies.
     """
     if cluster is not None:
         options = experiment.runtime.executor_options if experiment.runtime.executor == "ray" else {}
@@ -145,6 +145,11 @@ def forecast(
             continue  # as the seeds before it
         else:
             driven = dry_run(experiment, prepared, fed, "unchanged", experiment.rounds, until=deadline)
+        if driven.abandoned:
+            notes.append(
+                f"{method.label}, seed {seed}: {driven.abandoned} of {len(driven.rounds)} rounds have too few replies "
+                "for a result and leave the model as it was"
+            )
         totals.add(method, driven, models[method.label][0], prepared.pooled, preparing_s)
     notes += timer.notes
     for method in experiment.methods:

@@ -34,7 +34,7 @@ from unskew.local.executor import EvalJob
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, report_of
 from unskew.record import columns
-from unskew.record.logs import METRICS, SCHEMA, WORK, evaluated, part_of
+from unskew.record.logs import INFO, METRICS, SCHEMA, WORK, evaluated, part_of
 from unskew.run import attack, checkpoint, decide, models, one_class, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
@@ -72,6 +72,7 @@ UNKEYED = (
     "numbers were drawn from PyTorch's global generator, so the same run again has other results; draw from fed.key or "
     "me.key: torch.rand(3, generator=(me.key / 'start').generator())"
 )
+ABANDONED = "too few replies for a result, so the model stays as it was"
 BATCH = 256
 """Clients whose final models are in memory at a time, where they were not evaluated together."""
 
@@ -619,6 +620,9 @@ class _Cell:
             self.notice([Metric(r["name"], r["value"], client=r.get("client")) for r in of_round], t)
         last = (self.method.label, self.seed, self.round)
         self.trained = {w["client"] for w in WORK.rows(run.folder) if (w["method"], w["seed"], w["round"]) == last}
+        of_cell = (r for r in INFO.rows(run.folder) if (r["method"], r["seed"]) == last[:2])
+        abandoned = {r["round"] for r in of_cell if ABANDONED in info.warnings_of(r["info"])}
+        self.sim.abandoned_last = next(n for n in itertools.count() if self.round - n not in abandoned)
         return state
 
     def one_round(self) -> None:
@@ -626,17 +630,17 @@ class _Cell:
         self.at = t
         began = time.monotonic()
         randomness = torch.get_rng_state()
-        state, trace = self.sim.round(self.state, t)
+        last = t == run.experiment.rounds
+        state, trace = self.sim.attempt(self.state, t, last)
         unkeyed = not torch.equal(randomness, torch.get_rng_state())
         self.trained = {w.client for w in trace.work}
         trained = time.monotonic() - began
-        last = t == run.experiment.rounds
         sent = totals(() if self.pooled else trace.transfers)
         metrics = [*(Metric(f"bytes.{direction}", float(n)) for direction, n in sent.items()), *_trained(trace)]
         if last or t % run.experiment.eval_every == 0:
             metrics += self.evaluate(state, t, last)
         spent = time.monotonic() - began
-        self.record([*metrics, Metric("seconds", spent)], t, trace, self.info(state, t, unkeyed))
+        self.record([*metrics, Metric("seconds", spent)], t, trace, self.info(state, t, unkeyed, trace.abandoned))
         # The round is done: everything changes at once, so that a checkpoint can be taken at any moment.
         self.state, self.round = state, t
         self.cell_s, self.bytes = self.cell_s + spent, self.bytes + sum(sent.values())
@@ -693,10 +697,18 @@ class _Cell:
             metrics = [m for m in metrics if m.client is not None]
         self.record(metrics, self.round)
 
-    def info(self, state: Any, t: int, unkeyed: bool) -> tuple[object, ...]:
-        """The method's report on the round, and whether it drew what nobody can repeat; warnings are shown once."""
-        parts = report_of(self.sim.algorithm, state)
+    def info(self, state: Any, t: int, unkeyed: bool, abandoned: str) -> tuple[object, ...]:
+        """The method's report on the round, and whether it drew what nobody can repeat; warnings are shown once.
+
+        A round that was abandoned has none, unless the method counts what it has cost.
+        """
+        parts = () if abandoned and state is self.state else report_of(self.sim.algorithm, state)
         own = [*self.sim.drain_warnings(), *([UNKEYED] if unkeyed else [])]
+        if abandoned:
+            own.append(ABANDONED)
+            if ABANDONED not in self.warned:
+                self.warned.add(ABANDONED)
+                self.run.callback.note(f"{self.method.label}, seed {self.seed}: {ABANDONED}; the first: {abandoned}")
         if own:
             parts = (*parts, info.Info(warnings=tuple(own)))
         parts = (*parts, *self.at_end(state, t))

@@ -108,6 +108,9 @@ class InProcessClients:
     def restart(self, t: int) -> None:
         """Do nothing: clients in this process keep no answers."""
 
+    def gather(self) -> None:
+        """Do nothing: they are all here."""
+
     def own_models(
         self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
     ) -> dict[ClientId, Params]:

@@ -133,6 +133,7 @@ class RemoteClients:
         limits: Deadlines and bounds.
         seed_index: Place of the seed among the experiment's.
         spool: Folder for replies that wait; None is the system's for temporary files.
+        gather: Waits until enough clients are connected, after a round without a result; it raises QuorumError.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
@@ -156,6 +157,7 @@ class RemoteClients:
         limits: Limits,
         seed_index: int,
         spool: Path | None,
+        gather: Callable[[], None],
     ) -> None:
         if hook(algorithm, "pooled") and num_clients > 1:
             raise ConfigError("a method that pools all clients' data cannot be deployed: data stay where they are")
@@ -170,7 +172,7 @@ class RemoteClients:
         sizes = sizes_of(model.num_classes, model.layout, model.initial)
         self.validator = Validator(model.initial, limit, limits.max_norm, 0, sizes)
         self.validate_reply: ReplyCheck | None = hook(algorithm, "validate_reply")
-        self.spool, self._begin, self._count = spool, begin, count
+        self.spool, self._begin, self._count, self.gather = spool, begin, count, gather
         self.rounds_begun = 0
         self._begun: tuple[tuple[int, int], ...] = ()
         self.seed_index = seed_index
@@ -567,6 +569,7 @@ class NetworkRuntime(Driver[S]):
         limits: Deadlines and bounds.
         seed_index: Place of the seed among the experiment's.
         spool: Folder for replies that wait; None is the system's for temporary files.
+        gather: Waits until enough clients are connected, after a round without a result; it raises QuorumError.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
@@ -593,6 +596,7 @@ class NetworkRuntime(Driver[S]):
         limits: Limits | None = None,
         seed_index: int = 0,
         spool: Path | None = None,
+        gather: Callable[[], None] = lambda: None,
     ) -> None:
         clients = RemoteClients(
             algorithm,
@@ -607,6 +611,7 @@ class NetworkRuntime(Driver[S]):
             limits=limits or Limits(),
             seed_index=seed_index,
             spool=spool,
+            gather=gather,
         )
         super().__init__(
             algorithm,

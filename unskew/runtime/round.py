@@ -9,6 +9,7 @@ clients remember and counts who replied.  Only how a message reaches a client an
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import GeneratorType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
@@ -47,6 +48,8 @@ from unskew.world.channel import Channel, Even, efficiency
 from unskew.world.outage import Outage
 
 S = TypeVar("S")
+IN_A_ROW = 10
+"""Rounds in a row that may have no result: in a simulation the first ones, of remote clients any."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +102,14 @@ class Trace:
         work: All local training, in the order requested.
         failures: All replies that were lost.
         losses: (number of examples, mean training loss) of every local optimisation.
+        abandoned: Reason why the round has no result, a sentence; empty if it has one.
     """
 
     transfers: list[Transfer] = field(default_factory=list)
     work: list[Effort] = field(default_factory=list)
     failures: list[LostReply] = field(default_factory=list)
     losses: list[tuple[int, float]] = field(default_factory=list)
+    abandoned: str = ""
 
 
 # ---------------------------------------------------------------- the clients of a run
@@ -248,7 +253,15 @@ class Clients(Protocol):
         ...
 
     def restart(self, t: int) -> None:
-        """Get ready to begin round `t` once more."""
+        """Get ready to begin round `t` once more, or the one after it without what this one did."""
+        ...
+
+    def gather(self) -> None:
+        """Wait until enough clients are there for a round.
+
+        Raises:
+            QuorumError: If they do not come.
+        """
         ...
 
     def own_models(
@@ -285,6 +298,9 @@ class Driver(Generic[S]):
         outage: Model of the asks and replies that are lost.
         channel: Answers `Probe`.
 
+    Attributes:
+        abandoned_last: Number of rounds in a row, up to the last one, that `attempt` abandoned.
+
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
         ConfigError: If the cohort is empty.
@@ -309,6 +325,7 @@ class Driver(Generic[S]):
         self.outage, self.channel = outage or Outage(), channel or Even()
         self.steps = steps_of(algorithm)
         self._failures: list[LostReply] = []  # of rounds that raised
+        self.abandoned_last = 0
 
     @property
     def executor(self) -> Executor:
@@ -351,6 +368,55 @@ class Driver(Generic[S]):
             ProtocolError: If the plan asks for what there is not.
         """
         trace = Trace()
+        with self._failing(trace):
+            return self._run(state, t, trace), trace
+
+    def attempt(self, state: S, t: int, last: bool = False) -> tuple[S, Trace]:
+        """Run round `t` as `round` does, but abandon it if too few clients replied: the model stays as it was.
+
+        What was sent and computed until then stays in the record; clients forget it.
+
+        Args:
+            state: State before the round.
+            t: Round, counted from 1.
+            last: True if no round follows.
+
+        Raises:
+            QuorumError: If no reply was lost, so that the method asks for more than it can get; if neither this round
+                nor any before it has a result, and it is the last or the `IN_A_ROW`th; or if remote clients are too
+                few from now on, or left that many rounds in a row without one.
+            DivergedError, ProtocolError: As `round`.
+        """
+        trace = Trace()
+        with self._failing(trace):
+            try:
+                new = self._run(state, t, trace)
+                self.abandoned_last = 0
+            except QuorumError as error:
+                if not (trace.failures or self.clients.remote):
+                    raise
+                self.abandoned_last += 1
+                none = self.abandoned_last == t and (last or t == IN_A_ROW)
+                if none or (self.clients.remote and self.abandoned_last >= IN_A_ROW):
+                    raise QuorumError(f"{self.abandoned_last} rounds in a row have no result: {error}") from error
+                trace.abandoned = str(error)
+                new = state if error.state is None else error.state
+                self.clients.restart(t)
+                self.clients.gather()
+                self.memory.commit(t)
+        return new, trace
+
+    @contextmanager
+    def _failing(self, trace: Trace) -> Iterator[None]:
+        """Keep what failed in a round that raises."""
+        try:
+            yield
+        except BaseException:
+            self._failures.extend(trace.failures)
+            raise
+
+    def _run(self, state: S, t: int, trace: Trace) -> S:
+        """Run round `t`, as often as clients have to be left out of it."""
         left_out: dict[ClientId, str] = {}
         while True:
             exchanges = _Round(self, t, trace, left_out)
@@ -367,11 +433,10 @@ class Driver(Generic[S]):
                 }
                 if not suspects:
                     self.memory.commit(t)
-                    return new, trace
+                    return new
             except BaseException as error:
                 suspects = error.suspects if isinstance(error, SuspectError) and self.clients.remote else {}
                 if not suspects.keys() - left_out.keys():
-                    self._failures.extend(trace.failures)
                     raise
             finally:
                 self.memory.discard()

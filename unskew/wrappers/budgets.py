@@ -1,11 +1,29 @@
 """Privacy budgets of clients on the server: a client whose budget is spent is asked no more."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
+from unskew.errors import QuorumError
 from unskew.protocol import Ask, Plan
 from unskew.wrappers.base import through
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class BudgetState(Generic[S]):
+    """The state of a method whose clients have budgets.
+
+    Attributes:
+        of: The method's state.
+        asked: How often each client was asked for what its budget pays.
+        stopped: True if no client that was asked had any of it left.
+    """
+
+    of: S
+    asked: Mapping[int, int]
+    stopped: bool
 
 
 class _Spent(Exception):
@@ -13,20 +31,20 @@ class _Spent(Exception):
 
 
 def within_budget(
-    plan: Any, asked: Mapping[int, int], most: int | None, costs: Callable[[Ask], bool]
-) -> Plan[tuple[Any, dict[int, int]] | None]:
-    """Run a method's plan with the clients that have budget left.
+    plan: Any, state: BudgetState[Any], most: int | None, costs: Callable[[Ask], bool]
+) -> Plan[BudgetState[Any]]:
+    """Run a method's plan with the clients that have budget left, and return the state after it.
 
     Args:
         plan: The plan.
-        asked: How often each client was asked so far for what its budget pays.
+        state: The state before it.
         most: How often a client may be asked; None is no limit.
         costs: True for a request that a client's budget pays.
 
-    Returns:
-        What the plan returns, and how often each client was asked from now on; None if no client has budget left.
+    Raises:
+        QuorumError: If the plan does; its `state` counts what clients were asked for.
     """
-    counts = dict(asked)
+    counts = dict(state.asked)
 
     def change_request(request: Any) -> Any:
         if not isinstance(request, Ask) or not costs(request):
@@ -41,5 +59,8 @@ def within_budget(
     try:
         done = yield from through(plan, change_request, lambda _, got: got)
     except _Spent:
-        return None
-    return done, counts
+        return replace(state, stopped=True)
+    except QuorumError as error:
+        error.state = BudgetState(state.of if error.state is None else error.state, counts, False)
+        raise
+    return BudgetState(done, counts, False)

@@ -250,6 +250,7 @@ class CentralDP(Wrapper):
 
         Raises:
             ConfigError: If the method asks for what is not covered, or for a second sum.
+            QuorumError: If the method does; its `state` counts a sum that was asked for as released.
         """
         view = drawing(fed)
         after = state
@@ -295,6 +296,9 @@ class CentralDP(Wrapper):
             inner = yield from through(method.round(state.of, view), change_request, change_answer)
         except _Budget as spent:
             return spent.state
+        except QuorumError as error:
+            error.state = replace(state, of=state.of if error.state is None else error.state, releases=after.releases)
+            raise
         return replace(after, of=inner)
 
     def sum_noise(self, cohort: int) -> float:

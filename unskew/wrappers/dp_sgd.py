@@ -22,9 +22,9 @@ Departures A batch's size follows from q, so `batch_size` and `drop_last` are no
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Interval
@@ -57,21 +57,11 @@ from unskew.server import privacy
 from unskew.tasks.needs import needs_of
 from unskew.tree import Params
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, running, step_types, through
-from unskew.wrappers.budgets import within_budget
+from unskew.wrappers.budgets import BudgetState, within_budget
 from unskew.wrappers.local_dp import uncovered
 
-S = TypeVar("S")
 ROOM = 2**24
 """Numbers of examples' gradients that are held at once."""
-
-
-@dataclass(frozen=True)
-class SampledState(Generic[S]):
-    """The method's state, the number of local trainings that each client was asked for, and True if none may follow."""
-
-    of: S
-    asked: Mapping[int, int]
-    stopped: bool
 
 
 @dataclass(frozen=True)
@@ -90,7 +80,7 @@ class DPSGD(Wrapper):
         ConfigError: If there is a budget or an infinite norm that noise does not go with, or the accountant is missing.
     """
 
-    State: ClassVar[Any] = SampledState
+    State: ClassVar[Any] = BudgetState
     adds_nothing = True
     one_by_one = True
 
@@ -208,7 +198,7 @@ class DPSGD(Wrapper):
             raise refuse("trains longer or shorter than its setting `local` says")
         return request
 
-    def init(self, method: Any, params: Params, fed: Federation) -> SampledState[Any]:
+    def init(self, method: Any, params: Params, fed: Federation) -> BudgetState[Any]:
         """Return the method's state before round 1, after one client's step was tried without data.
 
         Raises:
@@ -234,7 +224,7 @@ class DPSGD(Wrapper):
                 return Fitted(job.start, self.steps_in(job.config), job.config.lr_at(1), math.nan)
 
             drive(steps_of(method)[request.step](me, message, None), answer)
-        return SampledState(state, {}, False)
+        return BudgetState(state, {}, False)
 
     # ------------------------------------------------------------------ on a client
     def work(
@@ -274,7 +264,7 @@ class DPSGD(Wrapper):
         return (Spending("gradients", self.noise_multiplier, steps, most_steps, self.share),)
 
     # ------------------------------------------------------------------ on the server
-    def round(self, method: Any, state: SampledState[Any], fed: Federation) -> Plan[SampledState[Any]]:
+    def round(self, method: Any, state: BudgetState[Any], fed: Federation) -> Plan[BudgetState[Any]]:
         """Run the method's round with the clients that have budget left."""
         steps = steps_of(method)
 
@@ -282,8 +272,7 @@ class DPSGD(Wrapper):
             types: StepTypes | None = step_types(steps[request.step])
             return types is not None and types.works
 
-        done = yield from within_budget(method.round(state.of, fed), state.asked, self.most(method), costs)
-        return replace(state, stopped=True) if done is None else SampledState(*done, False)
+        return (yield from within_budget(method.round(state.of, fed), state, self.most(method), costs))
 
     def has_dp_noise(self, method: Any) -> bool:
         """True: nothing else of a client's data may leave it."""
@@ -306,7 +295,7 @@ class DPSGD(Wrapper):
             return "no differential privacy, as there is no noise"
         return f"epsilon {spent:.4g} at delta {self.delta:g} for one example of a client that trains {trainings} times"
 
-    def info(self, method: Any, state: SampledState[Any]) -> tuple[object, ...]:
+    def info(self, method: Any, state: BudgetState[Any]) -> tuple[object, ...]:
         """Report the method's own info, and the privacy that each client has spent."""
         own = report_of(method, state.of)
         steps = self.steps_in(method.local)

@@ -16,9 +16,8 @@ Departures Noise in floating point, whose low-order bits can leak.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Gt, Interval
@@ -29,19 +28,8 @@ from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, Up
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
 from unskew.wrappers.base import Wrapped, first_request, name_of, step_types
-from unskew.wrappers.budgets import within_budget
+from unskew.wrappers.budgets import BudgetState, within_budget
 from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads_of
-
-S = TypeVar("S")
-
-
-@dataclass(frozen=True)
-class LocalState(Generic[S]):
-    """The method's state, the number of uploads that each client was asked for, and True if all budgets are spent."""
-
-    of: S
-    asked: Mapping[int, int]
-    stopped: bool
 
 
 @dataclass(frozen=True)
@@ -59,7 +47,7 @@ class LocalDP(UploadWrapper):
         ConfigError: If the budget does not allow one upload, or the accountant is not installed.
     """
 
-    State: ClassVar[Any] = LocalState
+    State: ClassVar[Any] = BudgetState
 
     clip: Annotated[float, Gt(0.0)] = 1.0
     noise_multiplier: Annotated[float, Gt(0.0)] = 1.0
@@ -116,7 +104,7 @@ class LocalDP(UploadWrapper):
             other = type(whole.by).__name__
             raise ConfigError(f"LocalDP adds noise to what it is given, and {other} sends more after it; leave one out")
 
-    def init(self, method: Any, params: Params, fed: Federation) -> LocalState[Any]:
+    def init(self, method: Any, params: Params, fed: Federation) -> BudgetState[Any]:
         """Return the method's state before round 1, with nothing uploaded.
 
         Raises:
@@ -131,7 +119,7 @@ class LocalDP(UploadWrapper):
                 f"LocalDP would add noise to statistics of batches ({statistics[0]}, ...), which may become negative; "
                 'use a model without BatchNorm, or keep it on the clients: personal = ["norm"]'
             )
-        return LocalState(state, {}, False)
+        return BudgetState(state, {}, False)
 
     # ------------------------------------------------------------------ on a client
     def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
@@ -154,13 +142,10 @@ class LocalDP(UploadWrapper):
         return (*own, cost) if uploads_of(method, step) else own
 
     # ------------------------------------------------------------------ on the server
-    def round(self, method: Any, state: LocalState[Any], fed: Federation) -> Plan[LocalState[Any]]:
+    def round(self, method: Any, state: BudgetState[Any], fed: Federation) -> Plan[BudgetState[Any]]:
         """Run the method's round with the clients that have budget left."""
         plan = method.round(state.of, fed)
-        done = yield from within_budget(
-            plan, state.asked, self.most, lambda request: bool(uploads_of(method, request.step))
-        )
-        return replace(state, stopped=True) if done is None else LocalState(*done, False)
+        return (yield from within_budget(plan, state, self.most, lambda ask: bool(uploads_of(method, ask.step))))
 
     def has_dp_noise(self, method: Any) -> bool:
         """True: nothing else of a client's data may leave it."""
@@ -175,7 +160,7 @@ class LocalDP(UploadWrapper):
         uploads = rounds if self.most is None else min(rounds, self.most)
         return f"epsilon {self.epsilon(uploads):.4g} at delta {self.delta:g} for a client that is asked {uploads} times"
 
-    def info(self, method: Any, state: LocalState[Any]) -> tuple[object, ...]:
+    def info(self, method: Any, state: BudgetState[Any]) -> tuple[object, ...]:
         """Report the method's own info, and the privacy spent by the client that was asked most often."""
         own = report_of(method, state.of)
         most, sigma = max(state.asked.values(), default=0), self.noise_multiplier * self.clip

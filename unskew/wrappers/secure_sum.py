@@ -13,9 +13,8 @@ Exchanges  1  each client makes two pairs of keys and b_k, and sends the public 
            4  for each client of V the others send their shares of b_k, for the rest of U those of the secret key; t of
               them make the secret, and sum_V x_k = sum_V y_k - masks
 Losses     A client that does not answer one of the four is gone.  If fewer than t are left, the sum is lost, and the
-           round ends with the state that it began with.  The server learns nothing: shares from fewer than t clients
-           never make those clients' own secrets.  Clients remember the round as they do one whose replies were lost,
-           and their next sum has other secrets.
+           round is abandoned.  The server learns nothing: shares from fewer than t clients never make those clients'
+           own secrets, and their next sum has other secrets.
 Numbers    An entry of an update is clipped to +-`clip`, rounded to a multiple of 2^-24 and multiplied by the client's
            examples, a whole number: sums are exact, and a mean is wrong by 2^-25 at most, and by what was clipped.
 Built on   Flower's primitives: ECDH with HKDF, Shamir shares, authenticated encryption.  Not on its generator of masks,
@@ -36,9 +35,9 @@ import math
 import re
 import secrets
 import types
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, Optional, TypeVar, cast
 
 import torch
@@ -46,7 +45,6 @@ from annotated_types import Interval
 from torch import Tensor
 
 from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError, SuspectError, WireError
-from unskew.info import Info
 from unskew.keys import Key
 from unskew.protocol import (
     Ask,
@@ -58,7 +56,6 @@ from unskew.protocol import (
     Plan,
     Step,
     hook,
-    report_of,
     step,
     steps_of,
 )
@@ -77,7 +74,6 @@ from unskew.wrappers.uploads import (
 )
 
 M = TypeVar("M")
-S = TypeVar("S")
 UNIT = 2.0**-24
 """Step of the fixed-point numbers."""
 MOST = 2**31
@@ -89,19 +85,6 @@ TRIES = 200
 _HASH, _SHARE = re.compile("[0-9a-f]{64}"), re.compile(f"[0-9a-f]{{{2 * SHARE_BYTES}}}")
 _ENCRYPTED = re.compile("[A-Za-z0-9_-]{226}==")
 KEYS, SHARES, UNMASK = "secure_keys", "secure_shares", "secure_unmask"
-
-
-class LostSum(QuorumError):
-    """A sum that too few clients stayed for."""
-
-
-@dataclass(frozen=True)
-class SecureState(Generic[S]):
-    """The method's state, the rounds so far whose sum was lost, and whether the last round's was."""
-
-    of: S
-    lost: int
-    last_lost: bool
 
 
 @dataclass(frozen=True)
@@ -223,7 +206,6 @@ class SecureSum(Wrapper):
 
     Message: ClassVar[Any] = SecureMessage
     Reply: ClassVar[Any] = SecureReply
-    State: ClassVar[Any] = SecureState
     Memory: ClassVar[Any] = SecureMemory
 
     clip: Annotated[float, Interval(gt=0.0, le=128.0)] = 8.0
@@ -255,7 +237,7 @@ class SecureSum(Wrapper):
         """
         return max(2, math.floor(self.threshold * cohort) + (self.threshold < 1.0))
 
-    def init(self, method: Any, params: Params, fed: Federation) -> SecureState[Any]:
+    def init(self, method: Any, params: Params, fed: Federation) -> Any:
         """Return the method's state before round 1.
 
         Raises:
@@ -269,7 +251,7 @@ class SecureSum(Wrapper):
         state = method.init(params, fed)
         request = first_request(method, state, fed)
         self.permit(method, request)
-        return SecureState(state, 0, False)
+        return state
 
     def permit(self, method: Any, request: Any) -> None:
         """Refuse a request that a sum does not answer.
@@ -338,10 +320,9 @@ class SecureSum(Wrapper):
             raise WireError("revealed shares are not such")
 
     # ------------------------------------------------------------------ on the server
-    def round(self, method: Any, state: SecureState[Any], fed: Federation) -> Plan[SecureState[Any]]:
-        """Run the method's round with sums that are taken unseen; if one is lost, end it where it began."""
-        plan = method.round(state.of, fed)
-        number, lost = 0, False
+    def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
+        """Run the method's round with sums that are taken unseen."""
+        plan, number = method.round(state, fed), 0
         try:
             request = next(plan)
             while True:
@@ -353,26 +334,23 @@ class SecureSum(Wrapper):
                     else:
                         got = yield request
                 except Exception as error:
-                    lost = lost or isinstance(error, LostSum)
                     request = plan.throw(error)
                 else:
                     request = plan.send(got)
         except StopIteration as stop:
-            return SecureState(stop.value, state.lost + lost, lost)
-        except LostSum:
-            return replace(state, lost=state.lost + 1, last_lost=True)
+            return stop.value
 
     def secure(self, method: Any, request: Ask, number: int, fed: Federation) -> Plan[Reduced[Any]]:
         """Meet a request by the four exchanges.
 
         Raises:
-            LostSum: If too few clients stay.
-            SuspectError, QuorumError: If what they sent makes no sum.
+            QuorumError: If too few clients stay, or what they sent makes no sum.
+            SuspectError: If that of some of them makes none.
         """
         cohort = tuple(request.to)
         least = max(self.least(len(cohort)), request.at_least)
-        keys = yield from _exchange(KEYS, dict.fromkeys(cohort, Begin(cohort, number)), least, request)
-        shares = yield from _exchange(SHARES, dict.fromkeys(keys, Everybody(keys, least)), least, request)
+        keys = yield Ask(KEYS, dict.fromkeys(cohort, Begin(cohort, number)), least, request.timeout_s)
+        shares = yield Ask(SHARES, dict.fromkeys(keys, Everybody(keys, least)), least, request.timeout_s)
         wrong = {
             c: "it must share its secrets with all others" for c in shares if shares[c].to.keys() != keys.keys() - {c}
         }
@@ -382,13 +360,13 @@ class SecureSum(Wrapper):
         sums = tuple(dict.fromkeys(map(_sum_of, request.reduce)))
         to = {c: SecureMessage(request.to[c], members, sums) for c in members}
         summed = SumOfVectors(tuple(by for _, by in sums))
-        masked = yield from _exchange(request.step, to, least, request, (summed,))
+        masked = yield Ask(request.step, to, least, request.timeout_s, (summed,))
         present = tuple(masked.replies)
         gone = tuple(c for c in members if c not in masked.replies)
         unmask = {
             c: Unmask(present, gone, members, {p: shares[p].to[c] for p in members if p != c}, least) for c in present
         }
-        revealed = yield from _exchange(UNMASK, unmask, least, request)
+        revealed = yield Ask(UNMASK, unmask, least, request.timeout_s)
         vectors, weights_reported = masked.value
         try:
             total = vectors - self.masks(members, present, gone, revealed, len(vectors), least - 1)
@@ -597,12 +575,6 @@ class SecureSum(Wrapper):
         return str(memory.root)
 
     # ------------------------------------------------------------------ in words
-    def info(self, method: Any, state: SecureState[Any]) -> tuple[object, ...]:
-        """Report what the method does, and a sum that was lost."""
-        # One text for all rounds, so that a report can count them; who was lost is in the log of failures.
-        text = "no secure sum, so the model stays as it was: fewer clients stayed than it needs"
-        return (*report_of(method, state.of), *([Info(warnings=(text,))] if state.last_lost else []))
-
     def expected_losses(self, method: Any, lost: float, cohort: int) -> str:
         """Say how often replies that are lost with this probability cost a client, and a round, its sum."""
         stays = (1.0 - lost) ** 4
@@ -617,22 +589,6 @@ class SecureSum(Wrapper):
     def remember(self, memory: Any, kept: Any) -> Any:
         """Return the memory after a step that is not touched."""
         return SecureMemory(kept, "" if memory is None else memory.root)
-
-
-def _exchange(
-    step: str, to: Mapping[ClientId, Any], least: int, request: Ask, reduce: tuple[Any, ...] = ()
-) -> Generator[Ask, Any, Any]:
-    """Ask clients for their part in one exchange.
-
-    Raises:
-        LostSum: If too few of them reply.
-    """
-    try:
-        return (yield Ask(step, to, least, request.timeout_s, reduce))
-    except SuspectError:
-        raise
-    except QuorumError as error:
-        raise LostSum(str(error)) from error
 
 
 # ---------------------------------------------------------------- primitives, all of them others'
