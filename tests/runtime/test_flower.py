@@ -865,6 +865,34 @@ def test_a_reply_that_is_none_is_refused_recorded_and_survived(lie: str, tmp_pat
     assert wire.encode(one_round(alone)[0]) == wire.encode(state)
 
 
+def numbered(content: RecordDict) -> RecordDict:
+    """Content in which a number stands for a text."""
+    return RecordDict({"body": content["body"], "head": ConfigRecord({"action": "ask", "json": "{}", "sizes": 3})})
+
+
+@pytest.mark.parametrize("left", ["action", "json", "sizes", "body", "head", "payload", "text"])
+def test_a_message_without_what_belongs_to_it_is_refused(left: str, tmp_path: Path) -> None:
+    """Flower cannot count the bytes of an empty text, nor find records that are not there."""
+    there = deployed("fedavg", tmp_path)
+
+    def hostile(message: Message, honest: Handler) -> Message:
+        content = honest(message).content
+        if left in ("body", "head"):
+            content = RecordDict({name: record for name, record in content.items() if name != left})
+        elif left == "payload":
+            content = RecordDict({"body": ArrayRecord(), "head": content["head"]})
+        elif left == "text":
+            content = numbered(content)
+        else:
+            content = RecordDict({"body": content["body"], "head": ConfigRecord({**content["head"], left: ""})})
+        return Message(content, reply_to=message)
+
+    instead(there, 3, hostile)
+    _, lost = one_round(there)
+    assert list(lost) == [3]
+    assert lost[3].startswith("refused: ")
+
+
 def scaled(factor: float, *rounds: int) -> Callable[[Message, Handler], Message]:
     """A client that multiplies its model in these rounds."""
 

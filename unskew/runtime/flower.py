@@ -51,7 +51,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -81,6 +83,7 @@ HELLO_MARGIN_S = 30.0
 """The same for greetings: their answers are small, and old greetings must not pile up at a client that is away."""
 NO_REPLY = 3
 """Flower's code for a request whose time was over before there was a reply."""
+TOO_LARGE = "its reply is larger than any of this run can be"
 HEAD, BODY, PAYLOAD = "head", "body", "payload"
 # Raw bytes: an array in NumPy's format would carry a header that says how much memory to allocate.
 STYPE = "bytes"
@@ -124,6 +127,8 @@ def frame_in(content: RecordDict) -> Frame:
     action, text, sizes = head["action"], head["json"], head["sizes"]
     if not isinstance(action, str) or not isinstance(text, str) or not isinstance(sizes, str) or len(sizes) > 1 << 16:
         raise WireError("action, head and lengths of a message must be text")
+    if not (action and text and sizes):  # Flower cannot count the bytes of an empty one
+        raise WireError("action, head and lengths of a message must not be empty")
     return Frame(action, text, sizes, body[PAYLOAD].data)
 
 
@@ -165,8 +170,10 @@ class FlowerTransport:
         """Nodes that are connected, as far as Flower knows: one that died is listed for up to a minute."""
         return set(self.grid.get_node_ids())
 
-    def exchange(self, envelopes: "Mapping[Node, Envelope]", deadline_s: float) -> "Iterator[tuple[Node, Delivery]]":
-        """Send all envelopes together; yield each node's delivery as it comes."""
+    def exchange(
+        self, envelopes: "Mapping[Node, Envelope]", deadline_s: float, most: int
+    ) -> "Iterator[tuple[Node, Delivery]]":
+        """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes."""
         from unskew.runtime.message import Delivery
 
         end = time.monotonic() + deadline_s
@@ -191,7 +198,8 @@ class FlowerTransport:
             # Taken before the look: one may be held up for minutes by a client that died in mid-upload, and the others'
             # replies that came meanwhile are there at the next.
             last = time.monotonic() >= end
-            came = self._pull(set(waiting), broken)
+            with _bounded_replies(most):
+                came = self._pull(set(waiting), broken)
             for message_id, reply in came.items():
                 node = waiting.pop(message_id)
                 yield node, _outcome(reply, down[node])
@@ -219,6 +227,53 @@ class FlowerTransport:
         return {i: m for i, m in came.items() if i in ids}
 
 
+@contextmanager
+def _bounded_replies(most: int) -> Iterator[None]:
+    """Let Flower's Grid give up a reply as soon as it is known to take more than `most` bytes.
+
+    Flower pulls a reply piece by piece and joins pieces to arrays, which may name the same one many times.
+    """
+    # Private to Flower, and the same in 1.40, 1.41 and 1.42.
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+
+    http_grid: Any = import_module("flwr.superlink.grid.http_grid")
+    whole = http_grid.pull_objects
+
+    def pull(object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any) -> dict[str, bytes]:
+        size, counting = 0, threading.Lock()
+
+        def pull_one(object_id: str) -> bytes:
+            nonlocal size
+            content = pull_object_fn(object_id)
+            with counting:
+                size += len(content)
+            if size > most:
+                raise ObjectPullError(object_id, TOO_LARGE)
+            return content
+
+        contents: dict[str, bytes] = whole(object_ids, pull_one, **options)
+        if sum(_joined(contents)) > most:
+            raise ObjectPullError(object_ids[0], TOO_LARGE)
+        return contents
+
+    http_grid.pull_objects = pull
+    try:
+        yield
+    finally:
+        http_grid.pull_objects = whole
+
+
+def _joined(contents: Mapping[str, bytes]) -> Iterator[int]:
+    """Sizes of a reply's arrays when their pieces are joined."""
+    from flwr.supercore.inflatable import inflatable_object
+
+    for content in contents.values():
+        kind, pieces, _ = inflatable_object.get_object_head_values_from_object_content(content)
+        if kind == Array.__qualname__:
+            places = json.loads(inflatable_object.get_object_body(content, Array))["arraychunk_ids"]
+            yield sum(len(contents[pieces[i]]) for i in places)
+
+
 def _type_of(envelope: "Envelope") -> str:
     return "query.hello" if envelope.action == "hello" else "query.step"
 
@@ -232,12 +287,16 @@ def _outcome(reply: Message, down: int) -> "Delivery":
 
     if reply.has_error():
         code = reply.error.code
+        if TOO_LARGE in (reply.error.reason or ""):
+            return Delivery(None, f"refused: {TOO_LARGE}", down=down)
         return Delivery(None, _lost(code, reply.error.reason or ""), down=down, late=code == NO_REPLY)
     try:
         envelope = unpack(reply.content)
+        return Delivery(envelope, down=down, up=framing(reply.content, envelope))
     except WireError as error:
         return Delivery(None, f"refused: {error}", down=down)
-    return Delivery(envelope, down=down, up=framing(reply.content, envelope))
+    except Exception as error:  # Flower checks records when they are looked at
+        return Delivery(None, f"refused: its reply cannot be read ({type(error).__name__})", down=down)
 
 
 def _lost(code: int, reason: str) -> str:

@@ -35,6 +35,8 @@ from unskew.tree import Params
 
 # A node that was too late to answer is greeted again after ten times the time it was given.
 PATIENCE = 10.0
+HELLO_BYTES = 1 << 20
+"""Largest size of an introduction."""
 HELLO_S = 60.0
 """Longest time that a round waits for new nodes to introduce themselves, seconds."""
 AGAIN_S = 60.0
@@ -262,7 +264,7 @@ class Membership:
         if not hello:
             return
         envelopes = {n: write("hello", head) for n, head in hello.items()}
-        for node, delivery in sorted(self.transport.exchange(envelopes, deadline_s), key=itemgetter(0)):
+        for node, delivery in sorted(self.transport.exchange(envelopes, deadline_s, HELLO_BYTES), key=itemgetter(0)):
             self._admit(node, delivery, hello[node].nonce, deadline_s)
 
     def settle(self, own: bool, data: str | None, examples: Mapping[ClientId, tuple[int, ...]] | None = None) -> None:
@@ -350,15 +352,17 @@ class Membership:
             time.sleep(pause_s)
 
     def exchange(
-        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float
+        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
     ) -> Iterator[tuple[ClientId, Delivery]]:
-        """Send each client its envelope; yield each delivery as it comes."""
+        """Send each client its envelope; yield each delivery as it comes, of at most `most` bytes."""
         clients = {self._node[c]: c for c in envelopes if c in self._node}
         for c in envelopes:
             if c not in self._node:
                 yield c, Delivery(None, "client lost: it is not connected", sent=False)
         if clients:
-            for node, delivery in self.transport.exchange({n: envelopes[c] for n, c in clients.items()}, deadline_s):
+            for node, delivery in self.transport.exchange(
+                {n: envelopes[c] for n, c in clients.items()}, deadline_s, most
+            ):
                 yield clients[node], delivery
 
     def _admit(self, node: Node, delivery: Delivery, nonce: str, waited_s: float) -> None:

@@ -306,8 +306,13 @@ class Transport(Protocol):
         """Nodes that are connected now."""
         ...
 
-    def exchange(self, envelopes: Mapping[Node, Envelope], deadline_s: float) -> Iterator[tuple[Node, Delivery]]:
-        """Send all envelopes together and wait at most `deadline_s` seconds; each node once, as its reply comes."""
+    def exchange(
+        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[Node, Delivery]]:
+        """Send all envelopes together and wait at most `deadline_s` seconds; each node once, as its reply comes.
+
+        A reply of more than `most` bytes is refused before it is in memory.
+        """
         ...
 
 

@@ -86,6 +86,8 @@ ReplyCheck = Callable[[str, Any, Params, Layout], None]
 NO_HOP = -1
 SPOOL = 1 << 28
 """Bytes of replies that wait in memory until all have come; what is more waits in a file."""
+HEAD_BYTES = 1 << 20
+"""Largest size of a reply beyond its messages."""
 GROWTH = 10.0
 """Growth of the global model in one round from which on it counts as diverged."""
 MOST_LOSSES = 100
@@ -276,14 +278,25 @@ class RemoteClients:
 
     # ------------------------------------------------------------------ messages
     def transport(
-        self, what: str, t: int, hop: int, envelopes: Mapping[ClientId, Envelope], timeout_s: float | None
+        self,
+        what: str,
+        t: int,
+        hop: int,
+        envelopes: Mapping[ClientId, Envelope],
+        timeout_s: float | None,
+        messages: int = 0,
     ) -> Iterator[tuple[ClientId, Delivery]]:
-        """Send envelopes, yield each delivery as it comes, and record what went to and fro."""
+        """Send envelopes, yield each delivery as it comes, and record what went to and fro.
+
+        A reply may carry `messages` messages of this run, and the head around them.
+        """
         self._failures.extend(LostReply(t, c, "hello", reason) for c, reason in self.membership.refused())
         sent: dict[ClientId, list[NetworkTransfer]] = {c: [] for c in envelopes}
         try:
             for c, delivery in self.membership.exchange(
-                envelopes, self.limits.deadline_s if timeout_s is None else timeout_s
+                envelopes,
+                self.limits.deadline_s if timeout_s is None else timeout_s,
+                HEAD_BYTES + messages * self.validator.max_bytes,
             ):
                 if delivery.sent:
                     sent[c].append(NetworkTransfer(t, hop, c, "down", what, envelopes[c].payload, delivery.down))
@@ -358,7 +371,7 @@ class _RemoteRound:
         norms: dict[ClientId, dict[str, float]] = {}
         places: dict[ClientId, tuple[int, int]] = {}
         with SpooledTemporaryFile(SPOOL, dir=None if clients.spool is None else str(clients.spool)) as spool:
-            for c, delivery in clients.transport("ask", self.t, exchange.hop, envelopes, exchange.timeout_s):
+            for c, delivery in clients.transport("ask", self.t, exchange.hop, envelopes, exchange.timeout_s, 1):
                 try:
                     answer = self.receive(exchange, c, delivery, nonces[c])
                 except WireError as error:
@@ -492,7 +505,8 @@ class _RemoteRound:
         envelopes = {
             c: write("fetch", FetchRequest(self.context, tuple(own), nonces[c])) for c, own in by_owner.items()
         }
-        deliveries = dict(self.clients.transport("fetch", self.t, hop, envelopes, timeout_s))
+        many = max(map(len, by_owner.values()))
+        deliveries = dict(self.clients.transport("fetch", self.t, hop, envelopes, timeout_s, many))
         values: dict[Held, HeldValue | Lost] = {}
         for c, own in by_owner.items():
             try:

@@ -1,0 +1,110 @@
+"""Replies that are too large, as Flower's own Grid pulls them piece by piece: refused before they are whole."""
+
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+
+# Private to Flower: its Grid, and how its network takes messages apart.
+from flwr.app.message import array, remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse, PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import http_grid
+
+from unskew.runtime.flower import TOO_LARGE, FlowerTransport, pack
+from unskew.runtime.message import Delivery, Envelope
+
+PIECE, MOST = 1 << 10, 100 << 10
+
+
+class Store:
+    """The network: nodes that reply with these payloads, in pieces; it counts the bytes that are pulled."""
+
+    def __init__(self, payloads: dict[int, bytes]) -> None:
+        self.payloads, self.replies, self.pulled = payloads, {}, 0
+        self.pieces: dict[str, bytes] = {}
+
+    def PushMessages(self, request: Any) -> PushAppMessagesResponse:
+        ids = [m.metadata.message_id for m in request.messages_list]
+        for i, m in zip(ids, request.messages_list, strict=True):
+            node = m.metadata.dst_node_id
+            asked = Message(pack(Envelope("step", "{}", ())), dst_node_id=node, message_type="query.step", ttl=9.0)
+            asked.metadata.__dict__["_message_id"] = i
+            reply = Message(pack(Envelope("ask", "{}", (self.payloads[node],))), reply_to=asked)
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            self.replies[i] = reply
+            self.pieces |= {o: of.deflate() for o, of in get_all_nested_objects(reply).items()}
+        return PushAppMessagesResponse(message_ids=ids)
+
+    def PullMessages(self, request: Any) -> PullAppMessagesResponse:
+        came = [self.replies.pop(i) for i in request.message_ids if i in self.replies]
+        return PullAppMessagesResponse(
+            messages_list=[message_to_proto(remove_content_from_message(m)) for m in came],
+            message_object_trees=[get_object_tree(m) for m in came],
+        )
+
+    def PullObject(self, request: Any) -> PullObjectResponse:
+        content = self.pieces[request.object_id]
+        self.pulled += len(content)
+        return PullObjectResponse(object_found=True, object_available=True, object_content=content)
+
+    def PushObject(self, request: Any) -> None:
+        raise AssertionError("no piece of a request is missing")
+
+    def ConfirmMessageReceived(self, request: Any) -> ConfirmMessageReceivedResponse:
+        return ConfirmMessageReceivedResponse()
+
+
+@pytest.fixture
+def exchange(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[int, Delivery], Store]]:
+    """Ask nodes that reply with these payloads, by Flower's Grid."""
+    monkeypatch.setattr(array, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", PIECE)
+    for name in ("run_id", "task_id", "node_id"):
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+
+    def run(payloads: dict[int, bytes]) -> tuple[dict[int, Delivery], Store]:
+        store = Store(payloads)
+        monkeypatch.setattr(http_grid.HttpGrid, "_runtime_client", store)
+        grid = http_grid.HttpGrid(token="t")
+        grid._run = SimpleNamespace(run_id=1)  # type: ignore[assignment]
+        request = Envelope("step", "{}", ())
+        return dict(FlowerTransport(grid, 0.0).exchange(dict.fromkeys(payloads, request), 5.0, MOST)), store
+
+    return run
+
+
+def test_a_reply_within_the_bound_comes_whole(exchange: Callable[..., Any]) -> None:
+    payloads = {1: os.urandom(MOST - 20 * PIECE), 2: bytes(MOST - 20 * PIECE)}
+    came, _ = exchange(payloads)
+    assert {n: d.reply.parts for n, d in came.items()} == {n: (p,) for n, p in payloads.items()}
+
+
+@pytest.mark.parametrize(
+    ("payload", "pulled"),
+    [(os.urandom(10 * MOST), 3 * MOST), (bytes(10 * MOST), MOST)],
+    ids=["many pieces", "one piece many times"],
+)
+def test_a_reply_that_is_too_large_is_refused_before_it_is_whole(
+    payload: bytes, pulled: int, exchange: Callable[..., Any]
+) -> None:
+    """Some pieces are on their way when the bound is met; the others' replies come."""
+    came, store = exchange({1: payload, 2: b"well"})
+    assert came[1].reply is None
+    assert came[1].lost == f"refused: {TOO_LARGE}"
+    assert came[2].reply.parts == (b"well",)
+    assert store.pulled < pulled
+
+
+def test_flowers_own_function_is_put_back(exchange: Callable[..., Any]) -> None:
+    before = http_grid.pull_objects
+    exchange({1: bytes(10 * MOST)})
+    assert http_grid.pull_objects is before
