@@ -502,13 +502,27 @@ def test_with_one_epoch_of_whole_batches_order_plays_no_part() -> None:
     assert_bits(LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), config), Key(1)).params, one)
 
 
-# ---------------------------------------------------------------- incomplete models
-@pytest.mark.parametrize("missing", ["0.weight", "1.running_mean", "6.bias"])
-def test_a_model_without_some_tensor_is_refused_wherever_it_is_used(missing: str) -> None:
-    """A reference network has values of its own: used in place of what is missing, they would go unnoticed."""
+# ---------------------------------------------------------------- models of another form
+FORMS: list[tuple[str, Callable[[Params], Params], str]] = [
+    *(
+        (n, lambda model, n=n: {k: t for k, t in model.items() if k != n}, rf"model lacks .*{n}")
+        for n in ("0.weight", "1.running_mean", "6.bias")
+    ),
+    ("rounded", lambda model: {n: t.double() for n, t in model.items()}, r"must be torch.float32 .* new\.to\(old\)"),
+    (
+        "repeated",
+        lambda model: {**model, "6.bias": model["6.bias"][:1]},
+        r"6\.bias .* \(3,\), got torch.float32 \(1,\)$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), [form[1:] for form in FORMS], ids=[form[0] for form in FORMS])
+def test_a_model_of_another_form_is_refused_wherever_it_is_used(change: Callable[[Params], Params], text: str) -> None:
+    """A reference network has values in place of what is missing, and loading one number for three repeats it."""
     task, data = make("batch_norm"), device_data(val=3)
     trainer, who = LocalTrainer(task, data), me(task)
-    part = {n: t for n, t in start_of(task).items() if n != missing}
+    part = change(start_of(task))
     uses: list[Callable[[], Any]] = [
         lambda: trainer.fit(who, Sgd(part, SgdConfig()), Key(0)),
         lambda: trainer.fold(who, Fold(lambda carry, batch: carry, part, 0)),
@@ -517,7 +531,7 @@ def test_a_model_without_some_tensor_is_refused_wherever_it_is_used(missing: str
         lambda: trainer.answer(who, 0, Run(lambda local: local.gradient(part))),
     ]
     for use in uses:
-        with pytest.raises(ProtocolError, match=rf"model lacks .*{missing}"):
+        with pytest.raises(ProtocolError, match=text):
             use()
 
 

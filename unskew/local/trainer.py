@@ -95,9 +95,10 @@ class LocalTrainer:
         self._channels_last = self._tuned and wants_channels_last(plain)
         self._targets = one_hot(device_data.y, task.num_classes).to(dtype) if self._layers else None
         self._loss = task.loss
-        self._names = frozenset((*task.layout.trainable, *task.layout.buffers))
         self._workspaces: dict[tuple[frozenset[str], bool], Workspace] = {}
         self._reference = FeatureNetwork(plain, task.head).to(self.device, dtype).eval()
+        named = self._reference.module.state_dict()
+        self._tensors = {n: named[n] for n in (*task.layout.trainable, *task.layout.buffers)}
         self._tuned_reference, self._block = self._reference, None
         if self._tuned:
             module = task.module()
@@ -126,9 +127,9 @@ class LocalTrainer:
         Raises:
             DivergedError: If the loss or a parameter became NaN or infinite and may not; names client, round and step.
             DataError: If BatchNorm meets a client with a single example.
-            ProtocolError: If a tensor is missing from `job.start`, or the server is to train on data of its own.
+            ProtocolError: If `job.start` is not a model of the task, or the server is to train on data of its own.
         """
-        self.check_complete(job.start)
+        self.check_model(job.start)
         if me.id == SERVER_ID and job.examples is None:
             raise ProtocolError("the server has no data of its own to train on; hand it examples")
         fitted = self._fit(me, job, key, watch=False)
@@ -312,18 +313,38 @@ class LocalTrainer:
         return self._workspaces[chosen, freeze]
 
     # ------------------------------------------------------------------ Fold, references, evaluation
-    def check_complete(self, params: Params) -> None:
-        """Refuse a model with gaps: the reference network would fill them with values of its own."""
-        if not self._names <= params.keys():
-            missing = [n for n in (*self.task.layout.trainable, *self.task.layout.buffers) if n not in params]
-            raise ProtocolError(
+    def check_model(self, params: Params) -> None:
+        """Refuse a model that is not the task's.
+
+        The reference network would fill gaps with values of its own, and loading repeats a tensor of another shape
+        where it can and rounds one of another type.
+
+        Raises:
+            ProtocolError: Saying what is wrong with it.
+        """
+        if wrong := self.fault(params):
+            raise ProtocolError(wrong)
+
+    def fault(self, params: Params) -> str:
+        """Say what of a model is not as the task's; empty if all is."""
+        if missing := [n for n in self._tensors if n not in params]:
+            return (
                 f"a model lacks {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}; complete it with what "
                 "the client keeps before it is trained or used"
             )
+        for name, like in self._tensors.items():
+            t = params[name]
+            if t.shape != like.shape or t.dtype != like.dtype:
+                remedy = "; convert what the method computes: new.to(old)" if t.shape == like.shape else ""
+                return (
+                    f"{name} of a model to be trained or used must be {like.dtype} {tuple(like.shape)}, got {t.dtype} "
+                    f"{tuple(t.shape)}{remedy}"
+                )
+        return ""
 
     def refer(self, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
         """(features, logits) of a model in evaluation mode, without gradients."""
-        self.check_complete(params)
+        self.check_model(params)
         parts = [self._passed(self._tuned_reference, b, params) for b in torch.split(x, self._block or max(len(x), 1))]
         if len(parts) == 1:
             return parts[0]
@@ -332,7 +353,7 @@ class LocalTrainer:
 
     def refer_plainly(self, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
         """The same by PyTorch's own layers, for which `torch.func.vmap` has rules."""
-        self.check_complete(params)
+        self.check_model(params)
         return self._passed(self._reference, x, params)
 
     def _passed(self, network: FeatureNetwork, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
@@ -423,7 +444,7 @@ class _Local:
 
     def gradient(self, params: Params) -> Params:
         """Gradient of the mean task loss over all training data, in evaluation mode; buffers have none."""
-        self._trainer.check_complete(params)
+        self._trainer.check_model(params)
         names = self._trainer.task.layout.trainable
         leaves = {n: params[n].detach().clone().requires_grad_() for n in names}
         every = {f"module.{k}": leaves.get(k, v) for k, v in params.items()}
@@ -443,7 +464,7 @@ class _Local:
         if trainer.task.batchwise or data.weights is not None:
             why = "examples are weighted by the others" if data.weights is not None else "the loss compares examples"
             raise ConfigError(f"gradients of single examples need a loss of each, and here {why}")
-        trainer.check_complete(params)
+        trainer.check_model(params)
         x, y = data.x[self._rows[rows]], self.y[rows]
         if data.augment is not None:
             x = data.augment(x, key.generator(x.device))

@@ -77,12 +77,10 @@ class Fitter:
         return sum(self.context.shapes[n].numel() for n in self.trainer.task.layout.trainable) < _LARGE
 
     def fitting(self, start: Params) -> bool:
-        """True if a model has the network's shapes."""
+        """True if a model is the task's."""
         if start is self._seen:  # most rounds send one model to all clients
             return True
-        layout = self.trainer.task.layout
-        names = (*layout.trainable, *layout.buffers)
-        fits = all(n in start and start[n].shape == self.context.shapes[n] for n in names)
+        fits = not self.trainer.fault(start)
         self._seen = start if fits else None
         return fits
 
