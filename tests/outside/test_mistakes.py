@@ -112,6 +112,24 @@ def test_numbers_that_nobody_can_draw_again_are_warned_of(capsys: pytest.Capture
         assert ("drawn from PyTorch's global generator" in capsys.readouterr().err) is warned
 
 
+class DrawsWhenEvaluated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.head(x.flatten(1))
+        return logits if self.training else logits + 0.1 * torch.randn_like(logits)
+
+
+def test_a_network_that_draws_while_it_is_evaluated_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """Trained as it should be, it has other metrics each time."""
+    us.simulate("fedavg", data="digits", model=DrawsWhenEvaluated(), split=us.IID(num_clients=2), rounds=1)
+    said = capsys.readouterr().err
+    assert "numbers were drawn from PyTorch's global generator while models were evaluated" in said
+    assert "draw from fed.key" not in said
+
+
 @pytest.mark.parametrize(
     ("made", "text"),
     [

@@ -72,6 +72,10 @@ UNKEYED = (
     "numbers were drawn from PyTorch's global generator, so the same run again has other results; draw from fed.key or "
     "me.key: torch.rand(3, generator=(me.key / 'start').generator())"
 )
+UNKEYED_METRICS = (
+    "numbers were drawn from PyTorch's global generator while models were evaluated, so the same run again has other "
+    "metrics; a network should draw only while it is trained: if self.training"
+)
 ABANDONED = "too few replies for a result, so the model stays as it was"
 BATCH = 256
 """Clients whose final models are in memory at a time, where they were not evaluated together."""
@@ -632,15 +636,17 @@ class _Cell:
         randomness = torch.get_rng_state()
         last = t == run.experiment.rounds
         state, trace = self.sim.attempt(self.state, t, last)
-        unkeyed = not torch.equal(randomness, torch.get_rng_state())
+        own = _drawn(randomness, UNKEYED)
         self.trained = {w.client for w in trace.work}
         trained = time.monotonic() - began
         sent = totals(() if self.pooled else trace.transfers)
         metrics = [*(Metric(f"bytes.{direction}", float(n)) for direction, n in sent.items()), *_trained(trace)]
         if last or t % run.experiment.eval_every == 0:
+            randomness = torch.get_rng_state()
             metrics += self.evaluate(state, t, last)
+            own += _drawn(randomness, UNKEYED_METRICS)
         spent = time.monotonic() - began
-        self.record([*metrics, Metric("seconds", spent)], t, trace, self.info(state, t, unkeyed, trace.abandoned))
+        self.record([*metrics, Metric("seconds", spent)], t, trace, self.info(state, t, own, trace.abandoned))
         # The round is done: everything changes at once, so that a checkpoint can be taken at any moment.
         self.state, self.round = state, t
         self.cell_s, self.bytes = self.cell_s + spent, self.bytes + sum(sent.values())
@@ -697,13 +703,13 @@ class _Cell:
             metrics = [m for m in metrics if m.client is not None]
         self.record(metrics, self.round)
 
-    def info(self, state: Any, t: int, unkeyed: bool, abandoned: str) -> tuple[object, ...]:
-        """The method's report on the round, and whether it drew what nobody can repeat; warnings are shown once.
+    def info(self, state: Any, t: int, own: list[str], abandoned: str) -> tuple[object, ...]:
+        """The method's report on the round, and the driver's own warnings of it; each is shown once.
 
         A round that was abandoned has none, unless the method counts what it has cost.
         """
         parts = () if abandoned and state is self.state else report_of(self.sim.algorithm, state)
-        own = [*self.sim.drain_warnings(), *([UNKEYED] if unkeyed else [])]
+        own = [*self.sim.drain_warnings(), *own]
         if abandoned:
             own.append(ABANDONED)
             if ABANDONED not in self.warned:
@@ -892,6 +898,11 @@ class _Cell:
             clients = range(self.run.feds[self.seed].num_clients)
             for first in range(0, len(clients), BATCH):
                 yield own_models(self.sim, self.state, self.round, clients[first : first + BATCH])
+
+
+def _drawn(before: Any, warning: str) -> list[str]:
+    """A warning, if PyTorch's global generator has another state than before."""
+    return [] if torch.equal(before, torch.get_rng_state()) else [warning]
 
 
 def _trained(trace: Trace) -> Iterator[Metric]:
