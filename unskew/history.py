@@ -118,7 +118,8 @@ class History:
 
         Args:
             method: Label of the method.
-            name: Name of the metric; by default the headline of the clients' own models, such as personal.accuracy.
+            name: Name of the metric: the headline, or one that the run was asked for, such as personal.macro_f1; by
+                default the headline of the clients' own models, personal.accuracy.
             seed: Seed of the run; by default the smallest.
 
         Raises:
