@@ -228,7 +228,8 @@ def test_clients_that_the_split_does_not_have_are_refused_when_it_is_packed(
 def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Called], tmp_path: Path) -> None:
     port = reach.free_ports(1)[0]
     assert call("pack", "tiny.toml", "--clients", 5, "--own-data", "--out", "f", "--port", port)[::2] == (0, "")
-    assert "write into `client.toml` where your data lie" in (tmp_path / "f" / "client-4" / "README.md").read_text()
+    readme = (tmp_path / "f" / "client-4" / "README.md").read_text()
+    assert 'where your data lie, for example\n`data = "npz:/absolute/path/own.npz"`.  They are read there' in readme
     code, out, err = call("client", "f/client-4", "--check")
     assert (code, out) == (2, "")
     assert err.splitlines()[1].startswith("ConfigError: data must say where this client's own data lie, for example")

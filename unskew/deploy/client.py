@@ -15,7 +15,7 @@ from unskew.data.patients import drawn
 from unskew.data.preprocess import check_agreed
 from unskew.data.sources import FILES, gives_bytes
 from unskew.data.tables import ENDINGS
-from unskew.deploy.settings import ClientConfig, own_state, read_rules, read_settings
+from unskew.deploy.settings import ClientConfig, own_data_example, own_state, read_rules, read_settings
 from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.keys import Key
@@ -62,8 +62,8 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
     if config.data is not None:
         if not config.data:
             raise ConfigError(
-                f'data must say where this client\'s own data lie, for example data = "npz:/absolute/path/own.npz" '
-                f"({path})"
+                "data must say where this client's own data lie, for example "
+                f"{own_data_example(experiment.task.data)} ({path})"
             )
         try:
             setup = own_setup(experiment, config, folder)

@@ -32,7 +32,7 @@ import tomli_w
 from unskew.data.sources import FILES, SOURCES
 from unskew.deploy import certificates, signing
 from unskew.deploy.certificates import make_private
-from unskew.deploy.settings import Address, ServerConfig, read_settings
+from unskew.deploy.settings import Address, ServerConfig, own_data_example, read_settings
 from unskew.deploy.wheel import build_wheel
 from unskew.errors import ConfigError, DeployError, did_you_mean
 from unskew.experiment.config import Experiment, own_modules, to_toml
@@ -402,11 +402,12 @@ def _client_readme(experiment: Experiment, client: int, own_data: str | None, in
         "  It is sent to you apart, and this folder, which is signed,\ntakes no more files.  It can do whatever "
         "you can do here, so read it first: it is imported only because of `--allow-code`."
     )
+    example = own_data_example(experiment.task.data)
     data = {
         None: "Without `data` in `client.toml` this client takes its part of the experiment's own data: a dry run.\n"
-        'For data of your own write there, for example, `data = "npz:/absolute/path/own.npz"`.',
+        f"For data of your own write there, for example, `{example}`.",
         "": "Before the first start, write into `client.toml` where your data lie, for example\n"
-        '`data = "npz:/absolute/path/own.npz"`.  They are read there and stay there.',
+        f"`{example}`.  They are read there and stay there.",
     }.get(own_data, "`data` in `client.toml` says where the data lie; they are read there and stay there.")
     return f"""# Client {client} of {experiment.name}
 

@@ -93,6 +93,20 @@ class ClientConfig:
     metrics: bool = True
 
 
+_OWN = {"csv": "own.csv", "parquet": "own.parquet", "folder": "own", "images": "images"}
+
+
+def own_data_example(source: str) -> str:
+    """Return an example of a client's `data`, of the kind that an experiment reads from `source`.
+
+    >>> own_data_example("csv:examples/hospitals.csv"), own_data_example("digits")
+    ('data = "csv:/absolute/path/own.csv"', 'data = "npz:/absolute/path/own.npz"')
+    """
+    kind = source.partition(":")[0]
+    path = f"{kind}:/absolute/path/{_OWN[kind]}" if kind in _OWN else "npz:/absolute/path/own.npz"
+    return f'data = "{path}"'
+
+
 def packed_clients(path: Path, config: ServerConfig, registered: Collection[int]) -> int:
     """Number of clients that a server's folder was packed for; a client that was taken out still counts.
 
