@@ -483,7 +483,7 @@ def test_a_round_without_a_result_is_said_and_the_run_goes_on(
     assert {r["round"] for r in rows(folder / "failures.jsonl")} >= warned.keys()
     assert set(warned.values()) == {loop.ABANDONED}
     (text,) = (text for text in said if loop.ABANDONED in text)
-    assert re.search(rf"{loop.ABANDONED}; the first: round {min(warned)}, step '.*': \d of \d clients replied", text)
+    assert re.search(rf"{loop.ABANDONED}: round {min(warned)}, step '.*': \d of \d clients replied", text)
     assert warned.keys() <= {r["round"] for r in rows(folder / "ledger.jsonl")}
     loss = {r["round"]: r["value"] for r in metrics(folder) if r["name"] == "global.loss"}
     assert [t for t in range(1, 7) if loss[t] == loss[t - 1]] == sorted(warned)

@@ -123,6 +123,7 @@ def forecast(
     models: dict[str, tuple[DryRun, TrafficCertainty]] = {}
     unknown: set[str] = set()
     codes: dict[str, CodeResults] = {}
+    abandoned: dict[str, tuple[int, int]] = {}  # rounds without a result, of those that were driven
     for i, (seed, method) in enumerate(cells):
         if method.label in unknown:
             continue
@@ -145,13 +146,16 @@ def forecast(
             continue  # as the seeds before it
         else:
             driven = dry_run(experiment, prepared, fed, "unchanged", experiment.rounds, until=deadline)
-        if driven.abandoned:
-            notes.append(
-                f"{method.label}, seed {seed}: {driven.abandoned} of {len(driven.rounds)} rounds have too few replies "
-                "for a result and leave the model as it was"
-            )
+        lost, of = abandoned.get(method.label, (0, 0))
+        abandoned[method.label] = lost + driven.abandoned, of + len(driven.rounds)
         totals.add(method, driven, models[method.label][0], prepared.pooled, preparing_s)
     notes += timer.notes
+    for (lost, of), labels in _alike(abandoned).items():
+        if lost:
+            notes.append(
+                f"{', '.join(labels)}: {lost} of {of} rounds have too few replies for a result and leave the model as "
+                "it was"
+            )
     for method in experiment.methods:
         planned = hook(method.algorithm, "planned")
         if planned is not None:
@@ -188,6 +192,14 @@ def forecast(
     # The memory shown is that of the method that needs most: one that does not fit comes first.
     of_each = [dataclasses.replace(run, parts=p) for p in parts]
     return max(of_each, key=lambda f: (too_large(f) is not None, f.peak_of("device"), f.everything), default=run)
+
+
+def _alike(by_method: Mapping[str, tuple[int, int]]) -> dict[tuple[int, int], list[str]]:
+    """Methods by what they have in common."""
+    methods: dict[tuple[int, int], list[str]] = {}
+    for label, value in by_method.items():
+        methods.setdefault(value, []).append(label)
+    return methods
 
 
 def _drive(

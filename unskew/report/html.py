@@ -313,11 +313,17 @@ def _label_variants(record: Record) -> list[str]:
 
 
 def _warnings(record: Record) -> list[str]:
-    """The methods' warnings; of those that differ in numbers alone, as seeds make them, the first."""
+    """The methods' warnings, once for methods that have the same.
+
+    Of those that differ in numbers alone, as seeds make them, there is the first.
+    """
     alike: dict[tuple[str, str], list[Warned]] = {}
     for warned in record.warned:
         alike.setdefault((warned.method, _NUMBER.sub("", warned.text)), []).append(warned)
-    return [f"{several[0].method}: {several[0].text} ({_when(several)})" for several in alike.values()]
+    methods: dict[str, list[str]] = {}
+    for several in alike.values():
+        methods.setdefault(f"{several[0].text} ({_when(several)})", []).append(several[0].method)
+    return [f"{', '.join(labels)}: {text}" for text, labels in methods.items()]
 
 
 _NUMBER = re.compile(r"\d+(\.\d+)?%|\d+\.\d+")

@@ -373,6 +373,7 @@ class _Run:
         self.cells = run_setup.cells(experiment)
         self.first = position.cell if position else 0
         self.done: tuple[str, ...] = position.done if position else ()
+        self.told: set[str] = set()  # what was said once for all methods and seeds
         self.stopped: dict[str, str] = dict(position.stopped) if position else {}
         self.notes: dict[str, list[str]] = {k: list(v) for k, v in position.notes.items()} if position else {}
         self.before_s = position.seconds if position else 0.0
@@ -712,9 +713,10 @@ class _Cell:
         own = [*self.sim.drain_warnings(), *own]
         if abandoned:
             own.append(ABANDONED)
-            if ABANDONED not in self.warned:
-                self.warned.add(ABANDONED)
-                self.run.callback.note(f"{self.method.label}, seed {self.seed}: {ABANDONED}; the first: {abandoned}")
+            self.warned.add(ABANDONED)
+            if ABANDONED not in self.run.told:  # other methods and seeds lose rounds, too: the report counts them
+                self.run.told.add(ABANDONED)
+                self.run.callback.note(f"{self.method.label}, seed {self.seed}: {ABANDONED}: {abandoned}")
         if own:
             parts = (*parts, info.Info(warnings=tuple(own)))
         parts = (*parts, *self.at_end(state, t))
