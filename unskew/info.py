@@ -67,6 +67,19 @@ class Info:
     ignored: tuple[Refused, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class AbandonedRound(Info):
+    """A round that had no result.
+
+    Attributes:
+        reason: Reason, a sentence.
+    """
+
+    type: ClassVar[str] = "unskew.abandoned-round"
+
+    reason: str
+
+
 # ---------------------------------------------------------------- privacy
 @dataclass(frozen=True)
 class Privacy:
@@ -592,8 +605,9 @@ class RankedClasses(Info):
 TYPES: dict[str, type[Info]] = {
     kind.type: kind
     for kind in (
-        Info, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups, Passes, DiffusionRound, Exchanges, ClientWeights,
-        Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget, ExampleBudget, PredictedNumbers, RankedClasses,
+        Info, AbandonedRound, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups, Passes, DiffusionRound, Exchanges,
+        ClientWeights, Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget, ExampleBudget, PredictedNumbers,
+        RankedClasses,
     )
 }  # fmt: skip
 """Types by their names in rows."""

@@ -32,7 +32,7 @@ from unskew.advice.training import (
     together,
 )
 from unskew.data.sources import save
-from unskew.errors import ConfigError, DataError, RunError
+from unskew.errors import ConfigError, DataError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.report.worth import Gain
@@ -182,6 +182,18 @@ def test_pooled_data_do_not_train_on_the_rows_that_decide() -> None:
     sites = sites_of(*described(made()))
     training = Training(config.method("centralised", {}), sites, 1, 0, sites.folds[1])
     assert int(training.sim.population.histograms.sum()) == int(sites.folds[1].clients.train.sizes.sum())
+
+
+def test_rounds_that_lose_all_replies_end_no_training() -> None:
+    """One site of four trains in a round, and half of all replies are late; if all are, that is said."""
+    sites = sites_of(*described(made(), clients_per_round=1, world=us.World(outage=us.Outage(late=0.5))))
+    training = Training(config.method("fedavg", {}), sites, 12, 0, sites.fed)
+    assert training.go_on(12)
+    assert 0 < len({w.round for w in training.work if w.examples}) <= training.at == 12
+    assert len({t.round for t in training.transfers if t.dst == 0}) < 12
+    lost = sites_of(*described(made(), world=us.World(outage=us.Outage(late=1.0))))
+    with pytest.raises(QuorumError, match="3 rounds in a row have no result"):
+        Training(config.method("fedavg", {}), lost, 3, 0, lost.fed).go_on(3)
 
 
 def test_the_folds_of_a_site_are_scored_as_one() -> None:

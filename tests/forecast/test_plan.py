@@ -406,6 +406,10 @@ def test_losses_that_leave_too_few_clients_are_known_beforehand(tiny: Callable[.
     with pytest.raises(QuorumError, match=r"^fedavg: 2 rounds in a row have no result: round 2, step 'train': 0 of 4"):
         plan.plan(tiny("world.outage.late=1.0", "rounds=2"))
     notes = plan.plan(tiny("world.outage.late=0.4", "clients_per_round=1", "rounds=6")).notes
+    lossy = plan.plan(tiny("world.outage.unreachable=0.6", "clients_per_round=1", "rounds=5", "seeds=[1]"))
+    calm = plan.plan(tiny("clients_per_round=1", "rounds=5", "seeds=[1]"))
+    assert "fedavg: 4 of 5 rounds have too few" in str(lossy.notes)
+    assert [part.bytes for part in lossy.parts] == [part.bytes for part in calm.parts]
     assert any(re.match("fedavg: [1-5] of 6 rounds have too few replies for a result", note) for note in notes)
 
 

@@ -17,6 +17,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
 from unskew.experiment.config import Experiment, Method, fingerprint
+from unskew.info import AbandonedRound
 from unskew.local.stacked.executor import Stacked
 from unskew.record.logs import rows
 from unskew.run import loop
@@ -478,8 +479,10 @@ def test_a_round_without_a_result_is_said_and_the_run_goes_on(
     folder = loop.start(tiny(*settings, "rounds=6"), tmp_path / "run", Notes()).folder
     assert (folder / "summary.json").exists()
     assert ("in about 43 % of rounds fewer than 3 of 4 will stay" in said[0]) == ("secure_sum" in settings[0])
-    warned = {r["round"]: r["info"]["warnings"][0] for r in rows(folder / "info.jsonl")}
+    of_rounds = [r for r in rows(folder / "info.jsonl") if r["type"] == AbandonedRound.type]
+    warned = {r["round"]: r["info"]["warnings"][0] for r in of_rounds}
     assert warned
+    assert all(r["info"]["reason"].startswith(f"round {r['round']}, step '") for r in of_rounds)
     assert {r["round"] for r in rows(folder / "failures.jsonl")} >= warned.keys()
     assert set(warned.values()) == {loop.ABANDONED}
     (text,) = (text for text in said if loop.ABANDONED in text)

@@ -309,6 +309,7 @@ class Training:
 
         Raises:
             DivergedError: If it diverged.
+            QuorumError: If none of its first rounds had enough replies.
         """
         while self.at < min(rounds, self.rounds) and not self.ended:
             if over():
@@ -318,7 +319,7 @@ class Training:
             if self.megabytes is not None and self.sent + per_round > self.megabytes * 1e6:
                 self.ended = f"{self.sent / 1e6:.2f} of {self.megabytes:g} MB were sent after round {self.at}"
                 break
-            self.state, trace = self.sim.round(self.state, self.at + 1)
+            self.state, trace = self.sim.attempt(self.state, self.at + 1, self.at + 1 == self.rounds)
             self.at += 1
             if not self.pooled:  # what pooling sends is not part of a method's cost
                 self.transfers += trace.transfers

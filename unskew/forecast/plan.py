@@ -30,6 +30,7 @@ from unskew.protocol import hook
 from unskew.run import setup as run_setup
 from unskew.run.decide import FIRST
 from unskew.run.setup import Setup
+from unskew.world.outage import Outage
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,10 @@ def forecast(
         elif models[method.label][1] == "estimated" or time.monotonic() > deadline:
             continue  # as the seeds before it
         else:
-            driven = dry_run(experiment, prepared, fed, "unchanged", experiment.rounds, until=deadline)
+            try:
+                driven = dry_run(experiment, prepared, fed, "unchanged", experiment.rounds, until=deadline)
+            except QuorumError as error:
+                raise QuorumError(f"{method.label}, seed {seed}: {error}") from error
         lost, of = abandoned.get(method.label, (0, 0))
         abandoned[method.label] = lost + driven.abandoned, of + len(driven.rounds)
         totals.add(method, driven, models[method.label][0], prepared.pooled, preparing_s)
@@ -210,10 +214,11 @@ def _drive(
     None if the plan refuses made-up results.
     """
     label = prepared.method.label
+    calm = dataclasses.replace(experiment, world=dataclasses.replace(experiment.world, outage=Outage()))
 
-    def attempt(mock: Mock, rounds: int) -> DryRun | Exception:
+    def attempt(mock: Mock, rounds: int, of: Experiment = experiment) -> DryRun | Exception:
         try:
-            return dry_run(experiment, prepared, fed, mock, rounds, until=until, evaluated=mock == "perturbed")
+            return dry_run(of, prepared, fed, mock, rounds, until=until, evaluated=mock == "perturbed")
         except Exception as error:  # a plan may well refuse numbers that no training would bring
             if (short := shortage(error)) is not None:
                 raise ConfigError(f"{label}: {short}") from None
@@ -228,14 +233,17 @@ def _drive(
         why = f"{type(perturbed).__name__}: {perturbed}"
         notes.append(f"{label}: its costs are not known, its plan refuses made-up results ({why})")
         return None
+    # Rounds that are abandoned take less time and memory than the others.
+    whole_rounds = attempt("perturbed", min(2, experiment.rounds), calm) if perturbed.abandoned else perturbed
+    model = perturbed if isinstance(whole_rounds, Exception) else whole_rounds
     if isinstance(unchanged, Exception) or _bytes(unchanged.rounds[:2]) != _bytes(perturbed.rounds):
         longer = attempt("perturbed", experiment.rounds)
         driven = perturbed if isinstance(longer, Exception) else longer
         rounds = len(driven.rounds)
         notes.append(f"{label}: training decides what it sends, its bytes are an estimate from {rounds} rounds")
-        return perturbed, driven, "estimated"
+        return model, driven, "estimated"
     whole = len(unchanged.rounds) == experiment.rounds and not unchanged.reused
-    return perturbed, unchanged, "exact" if whole else "extrapolated"
+    return model, unchanged, "exact" if whole else "extrapolated"
 
 
 def _bytes(rounds: Iterable[RoundRequests]) -> list[Mapping[Direction, int]]:

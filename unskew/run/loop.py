@@ -76,7 +76,7 @@ UNKEYED_METRICS = (
     "numbers were drawn from PyTorch's global generator while models were evaluated, so the same run again has other "
     "metrics; a network should draw only while it is trained: if self.training"
 )
-ABANDONED = "too few replies for a result, so the model stays as it was"
+ABANDONED = "too few usable replies for a result, so the model stays as it was"
 BATCH = 256
 """Clients whose final models are in memory at a time, where they were not evaluated together."""
 
@@ -625,6 +625,8 @@ class _Cell:
             self.notice([Metric(r["name"], r["value"], client=r.get("client")) for r in of_round], t)
         last = (self.method.label, self.seed, self.round)
         self.trained = {w["client"] for w in WORK.rows(run.folder) if (w["method"], w["seed"], w["round"]) == last}
+        if self.sim.clients.remote:  # a server that was started again has as many tries as before
+            return state
         of_cell = (r for r in INFO.rows(run.folder) if (r["method"], r["seed"]) == last[:2])
         abandoned = {r["round"] for r in of_cell if ABANDONED in info.warnings_of(r["info"])}
         self.sim.abandoned_last = next(n for n in itertools.count() if self.round - n not in abandoned)
@@ -707,12 +709,13 @@ class _Cell:
     def info(self, state: Any, t: int, own: list[str], abandoned: str) -> tuple[object, ...]:
         """The method's report on the round, and the driver's own warnings of it; each is shown once.
 
-        A round that was abandoned has none, unless the method counts what it has cost.
+        Of a round that was abandoned there is the privacy that has been spent.
         """
-        parts = () if abandoned and state is self.state else report_of(self.sim.algorithm, state)
+        parts = report_of(self.sim.algorithm, state)
         own = [*self.sim.drain_warnings(), *own]
         if abandoned:
-            own.append(ABANDONED)
+            spent = (part for part in parts if isinstance(part, info.PrivacyBudget))
+            parts = (*spent, info.AbandonedRound(reason=abandoned, warnings=(ABANDONED,)))
             self.warned.add(ABANDONED)
             if ABANDONED not in self.run.told:  # other methods and seeds lose rounds, too: the report counts them
                 self.run.told.add(ABANDONED)

@@ -83,6 +83,7 @@ HELLO_MARGIN_S = 30.0
 """The same for greetings: their answers are small, and old greetings must not pile up at a client that is away."""
 NO_REPLY = 3
 """Flower's code for a request whose time was over before there was a reply."""
+UNREADABLE = "its reply cannot be read"
 TOO_LARGE = "its reply is larger than any of this run can be"
 HEAD, BODY, PAYLOAD = "head", "body", "payload"
 # Raw bytes: an array in NumPy's format would carry a header that says how much memory to allocate.
@@ -198,7 +199,7 @@ class FlowerTransport:
             # Taken before the look: one may be held up for minutes by a client that died in mid-upload, and the others'
             # replies that came meanwhile are there at the next.
             last = time.monotonic() >= end
-            with _bounded_replies(most):
+            with _untrusted_replies(most):
                 came = self._pull(set(waiting), broken)
             for message_id, reply in came.items():
                 node = waiting.pop(message_id)
@@ -208,7 +209,7 @@ class FlowerTransport:
             if not came:
                 time.sleep(max(min(self.poll_s, end - time.monotonic()), 0.0))
         for message_id, node in waiting.items():
-            unread = f"refused: its reply cannot be read ({broken[message_id]})" if message_id in broken else None
+            unread = f"refused: {UNREADABLE} ({broken[message_id]})" if message_id in broken else None
             lost = unread or f"late: no reply within {deadline_s:g} s"
             yield node, Delivery(None, lost, down=down[node], late=not unread)
 
@@ -228,16 +229,18 @@ class FlowerTransport:
 
 
 @contextmanager
-def _bounded_replies(most: int) -> Iterator[None]:
-    """Let Flower's Grid give up a reply as soon as it is known to take more than `most` bytes.
+def _untrusted_replies(most: int) -> Iterator[None]:
+    """Let Flower's Grid answer for a reply that takes more than `most` bytes, or cannot be read, with an error.
 
-    Flower pulls a reply piece by piece and joins pieces to arrays, which may name the same one many times.
+    Flower pulls a reply piece by piece and joins pieces to arrays, which may name the same one many times.  If it fails
+    in that, all replies that came with this one are lost: the network hands out each only once.
     """
     # Private to Flower, and the same in 1.40, 1.41 and 1.42.
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
     http_grid: Any = import_module("flwr.superlink.grid.http_grid")
-    whole = http_grid.pull_objects
+    pull_all, inflate = http_grid.pull_objects, http_grid.inflate_object_from_contents
+    ready: list[Message] = []
 
     def pull(object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any) -> dict[str, bytes]:
         size, counting = 0, threading.Lock()
@@ -251,27 +254,45 @@ def _bounded_replies(most: int) -> Iterator[None]:
                 raise ObjectPullError(object_id, TOO_LARGE)
             return content
 
-        contents: dict[str, bytes] = whole(object_ids, pull_one, **options)
-        if sum(_joined(contents)) > most:
-            raise ObjectPullError(object_ids[0], TOO_LARGE)
-        return contents
+        whole = object_ids[-1]  # each object comes after those that it is made of
+        contents = pull_all(object_ids, pull_one, **options)
+        try:
+            if _joined(contents) > most:
+                raise ObjectPullError(whole, TOO_LARGE)
+            message = inflate(whole, contents)
+        except ObjectPullError:
+            raise
+        except Exception as error:
+            raise ObjectPullError(whole, f"{UNREADABLE} ({type(error).__name__})") from error
+        if not isinstance(message, Message):
+            raise ObjectPullError(whole, f"{UNREADABLE} (it is no message)")
+        ready.append(message)
+        return {}
 
-    http_grid.pull_objects = pull
+    http_grid.pull_objects, http_grid.inflate_object_from_contents = pull, lambda *_: ready.pop()
     try:
         yield
     finally:
-        http_grid.pull_objects = whole
+        http_grid.pull_objects, http_grid.inflate_object_from_contents = pull_all, inflate
 
 
-def _joined(contents: Mapping[str, bytes]) -> Iterator[int]:
-    """Sizes of a reply's arrays when their pieces are joined."""
+def _joined(contents: Mapping[str, bytes]) -> int:
+    """Bytes of a reply's arrays when their pieces are joined.
+
+    Raises:
+        ValueError: If an array is made of something else than pieces, such as arrays.
+    """
     from flwr.supercore.inflatable import inflatable_object
 
-    for content in contents.values():
-        kind, pieces, _ = inflatable_object.get_object_head_values_from_object_content(content)
+    heads = {i: inflatable_object.get_object_head_values_from_object_content(c) for i, c in contents.items()}
+    size = 0
+    for i, (kind, pieces, _) in heads.items():
         if kind == Array.__qualname__:
-            places = json.loads(inflatable_object.get_object_body(content, Array))["arraychunk_ids"]
-            yield sum(len(contents[pieces[i]]) for i in places)
+            if not all(heads[piece][0] == "ArrayChunk" for piece in pieces):
+                raise ValueError("an array is made of pieces only")
+            places = json.loads(inflatable_object.get_object_body(contents[i], Array))["arraychunk_ids"]
+            size += sum(len(contents[pieces[place]]) for place in places)
+    return size
 
 
 def _type_of(envelope: "Envelope") -> str:
@@ -287,8 +308,9 @@ def _outcome(reply: Message, down: int) -> "Delivery":
 
     if reply.has_error():
         code = reply.error.code
-        if TOO_LARGE in (reply.error.reason or ""):
-            return Delivery(None, f"refused: {TOO_LARGE}", down=down)
+        for reason in (TOO_LARGE, UNREADABLE):
+            if reason in (reply.error.reason or ""):
+                return Delivery(None, f"refused: {reason}", down=down)
         return Delivery(None, _lost(code, reply.error.reason or ""), down=down, late=code == NO_REPLY)
     try:
         envelope = unpack(reply.content)
@@ -296,7 +318,7 @@ def _outcome(reply: Message, down: int) -> "Delivery":
     except WireError as error:
         return Delivery(None, f"refused: {error}", down=down)
     except Exception as error:  # Flower checks records when they are looked at
-        return Delivery(None, f"refused: its reply cannot be read ({type(error).__name__})", down=down)
+        return Delivery(None, f"refused: {UNREADABLE} ({type(error).__name__})", down=down)
 
 
 def _lost(code: int, reason: str) -> str:

@@ -35,7 +35,7 @@ from unskew.tree import Params
 
 # A node that was too late to answer is greeted again after ten times the time it was given.
 PATIENCE = 10.0
-HELLO_BYTES = 1 << 20
+HELLO_BYTES = 1 << 22
 """Largest size of an introduction."""
 HELLO_S = 60.0
 """Longest time that a round waits for new nodes to introduce themselves, seconds."""

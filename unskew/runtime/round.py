@@ -387,6 +387,8 @@ class Driver(Generic[S]):
                 few from now on, or left that many rounds in a row without one.
             DivergedError, ProtocolError: As `round`.
         """
+        if self.abandoned_last:
+            self.clients.gather()
         trace = Trace()
         with self._failing(trace):
             try:
@@ -402,7 +404,6 @@ class Driver(Generic[S]):
                 trace.abandoned = str(error)
                 new = state if error.state is None else error.state
                 self.clients.restart(t)
-                self.clients.gather()
                 self.memory.commit(t)
         return new, trace
 

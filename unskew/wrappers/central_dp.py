@@ -297,7 +297,7 @@ class CentralDP(Wrapper):
         except _Budget as spent:
             return spent.state
         except QuorumError as error:
-            error.state = replace(state, of=state.of if error.state is None else error.state, releases=after.releases)
+            error.state = replace(after, of=state.of if error.state is None else error.state, clip=state.clip)
             raise
         return replace(after, of=inner)
 
