@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse, ObjectTree, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_id, get_object_tree
+from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import http_grid
 
@@ -34,6 +34,7 @@ class Store:
         self.payloads, self.pulled = payloads, 0
         self.replies: dict[str, tuple[int, Message]] = {}
         self.pieces: dict[str, bytes] = {}
+        self.confirmed: list[str] = []
 
     def PushMessages(self, request: Any) -> PushAppMessagesResponse:
         ids = [m.metadata.message_id for m in request.messages_list]
@@ -68,6 +69,7 @@ class Store:
         raise AssertionError("no piece of a request is missing")
 
     def ConfirmMessageReceived(self, request: Any) -> ConfirmMessageReceivedResponse:
+        self.confirmed.append(request.message_object_id)
         return ConfirmMessageReceivedResponse()
 
 
@@ -82,7 +84,7 @@ def exchange(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[int, D
         store = network(payloads)
         monkeypatch.setattr(http_grid.HttpGrid, "_runtime_client", store)
         grid = http_grid.HttpGrid(token="t")
-        grid._run = SimpleNamespace(run_id=1)  # type: ignore[assignment]
+        grid.set_run(Run.create_empty(1))
         request = Envelope("step", "{}", ())
         return dict(FlowerTransport(grid, 0.0).exchange(dict.fromkeys(payloads, request), 5.0, MOST)), store
 
@@ -109,6 +111,7 @@ def test_a_reply_that_is_too_large_is_refused_before_it_is_whole(
     assert came[1].lost == f"refused: {TOO_LARGE}"
     assert came[2].reply.parts == (b"well",)
     assert store.pulled < pulled
+    assert len({*store.confirmed}) == len(store.confirmed) == 2, "the network would keep what was refused"
 
 
 class Forger(Store):
@@ -152,6 +155,7 @@ def test_a_forged_reply_is_its_clients_alone(arrays: Any, exchange: Callable[...
     assert came[1].lost == f"refused: {UNREADABLE}"
     assert [came[n].reply.parts for n in (2, 3)] == [(b"y",), (b"z",)]
     assert store.pulled < 10_000
+    assert len({*store.confirmed}) == 3
 
 
 def test_flowers_own_functions_are_put_back(exchange: Callable[..., Any]) -> None:

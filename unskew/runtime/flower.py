@@ -52,7 +52,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -199,7 +199,7 @@ class FlowerTransport:
             # Taken before the look: one may be held up for minutes by a client that died in mid-upload, and the others'
             # replies that came meanwhile are there at the next.
             last = time.monotonic() >= end
-            with _untrusted_replies(most):
+            with _untrusted_replies(self.grid, most):
                 came = self._pull(set(waiting), broken)
             for message_id, reply in came.items():
                 node = waiting.pop(message_id)
@@ -229,13 +229,14 @@ class FlowerTransport:
 
 
 @contextmanager
-def _untrusted_replies(most: int) -> Iterator[None]:
+def _untrusted_replies(grid: Any, most: int) -> Iterator[None]:
     """Let Flower's Grid answer for a reply that takes more than `most` bytes, or cannot be read, with an error.
 
     Flower pulls a reply piece by piece and joins pieces to arrays, which may name the same one many times.  If it fails
     in that, all replies that came with this one are lost: the network hands out each only once.
     """
     # Private to Flower, and the same in 1.40, 1.41 and 1.42.
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
     http_grid: Any = import_module("flwr.superlink.grid.http_grid")
@@ -254,18 +255,28 @@ def _untrusted_replies(most: int) -> Iterator[None]:
                 raise ObjectPullError(object_id, TOO_LARGE)
             return content
 
+        def refused(reason: str) -> ObjectPullError:
+            """The network keeps the pieces until they are said to have come."""
+            with suppress(Exception):
+                come = ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=whole)
+                grid._runtime_client.ConfirmMessageReceived(come)
+            return ObjectPullError(whole, reason)
+
         whole = object_ids[-1]  # each object comes after those that it is made of
-        contents = pull_all(object_ids, pull_one, **options)
+        try:
+            contents = pull_all(object_ids, pull_one, **options)
+        except ObjectPullError as error:
+            raise (refused(TOO_LARGE) if size > most else error) from None
         try:
             if _joined(contents) > most:
-                raise ObjectPullError(whole, TOO_LARGE)
+                raise refused(TOO_LARGE)
             message = inflate(whole, contents)
         except ObjectPullError:
             raise
         except Exception as error:
-            raise ObjectPullError(whole, f"{UNREADABLE} ({type(error).__name__})") from error
+            raise refused(f"{UNREADABLE} ({type(error).__name__})") from error
         if not isinstance(message, Message):
-            raise ObjectPullError(whole, f"{UNREADABLE} (it is no message)")
+            raise refused(f"{UNREADABLE} (it is no message)")
         ready.append(message)
         return {}
 
