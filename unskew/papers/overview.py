@@ -319,7 +319,8 @@ def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
             yield f"\n## {paper}"
         yield f"\n### {_heading(r)}\n"
         numbers = (r.folder / "README.md").relative_to(root).as_posix()
-        yield f"{r.title[:1].upper()}{r.title[1:]}: [numbers, settings and seeds]({numbers}); {duration(r.seconds)}.\n"
+        title = r.title or "claims of a campaign"
+        yield f"{title[:1].upper()}{title[1:]}: [numbers, settings and seeds]({numbers}); {duration(r.seconds)}.\n"
         printed = any(claim.published for claim in r.claims)
         heads = ("claim", "ours", *(("published",) * printed), "verdict", "reason")
         yield f"| {' | '.join(heads)} |"
