@@ -400,7 +400,9 @@ class Driver(Generic[S]):
                 self.abandoned_last += 1
                 none = self.abandoned_last == t and (last or t == IN_A_ROW)
                 if none or (self.clients.remote and self.abandoned_last >= IN_A_ROW):
-                    raise QuorumError(f"{self.abandoned_last} rounds in a row have no result: {error}") from error
+                    n = self.abandoned_last
+                    what = "the only round has" if n == t == 1 else f"{n} rounds in a row have"
+                    raise QuorumError(f"{what} no result: {error}") from error
                 trace.abandoned = str(error)
                 new = state if error.state is None else error.state
                 self.clients.restart(t)
