@@ -38,6 +38,10 @@ class QuorumError(UnskewError):
 
     state: Any = None
 
+    def after(self, before: Any) -> Any:
+        """Return the state to go on from, by the one before the round."""
+        return before if self.state is None else self.state
+
 
 class SuspectError(QuorumError):
     """A round without a result because of what some clients sent, which can be tried again without them.

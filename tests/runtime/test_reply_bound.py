@@ -147,12 +147,19 @@ class Forger(Store):
 
 
 @pytest.mark.parametrize(
-    "arrays", [[[0] * 100, [0] * 60, [0] * 60], [[7]], [["x"]], [None]], ids=["nested", "nowhere", "text", "none"]
+    ("arrays", "error"),
+    [
+        ([[0] * 100, [0] * 60, [0] * 60], "ValueError"),
+        ([[7]], "IndexError"),
+        ([["x"]], "TypeError"),
+        ([None], "TypeError"),
+    ],
+    ids=["nested", "nowhere", "text", "none"],
 )
-def test_a_forged_reply_is_its_clients_alone(arrays: Any, exchange: Callable[..., Any]) -> None:
+def test_a_forged_reply_is_its_clients_alone(arrays: Any, error: str, exchange: Callable[..., Any]) -> None:
     """Arrays of arrays would multiply 500 bytes to 180 MB; others make Flower's own code fail in the midst of all."""
     came, store = exchange({1: b"x", 2: b"y", 3: b"z"}, lambda payloads: Forger(payloads, arrays))
-    assert came[1].lost == f"refused: {UNREADABLE}"
+    assert came[1].lost == f"refused: {UNREADABLE} ({error})"
     assert [came[n].reply.parts for n in (2, 3)] == [(b"y",), (b"z",)]
     assert store.pulled < 10_000
     assert len({*store.confirmed}) == 3

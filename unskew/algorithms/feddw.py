@@ -464,8 +464,7 @@ class DW(Wrapper):
             inner = yield from through(method.round(state.of, self.server(method, fed)), change_request, change_answer)
         except QuorumError as error:
             if asked != state.asked or error.state is not None:  # what clients were asked for stays counted
-                inner = state.of if error.state is None else error.state
-                error.state = replace(state, of=inner, asked=asked, refused=(), idle=False)
+                error.state = replace(state, of=error.after(state.of), asked=asked, refused=(), idle=False)
             raise
         idle = self.mu > 0.0 and bool(pulled) and not any(pulled)
         if not heard:

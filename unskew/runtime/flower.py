@@ -256,7 +256,7 @@ def _untrusted_replies(grid: Any, most: int) -> Iterator[None]:
             return content
 
         def refused(reason: str) -> ObjectPullError:
-            """The network keeps the pieces until they are said to have come."""
+            """The network keeps pieces until it hears that they have come; if it does not, until they are old."""
             with suppress(Exception):
                 come = ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=whole)
                 grid._runtime_client.ConfirmMessageReceived(come)
@@ -315,14 +315,15 @@ def _margin(envelope: "Envelope") -> float:
 
 
 def _outcome(reply: Message, down: int) -> "Delivery":
+    from unskew.runtime.membership import printable
     from unskew.runtime.message import Delivery
 
     if reply.has_error():
-        code = reply.error.code
-        for reason in (TOO_LARGE, UNREADABLE):
-            if reason in (reply.error.reason or ""):
-                return Delivery(None, f"refused: {reason}", down=down)
-        return Delivery(None, _lost(code, reply.error.reason or ""), down=down, late=code == NO_REPLY)
+        code, said = reply.error.code, reply.error.reason or ""
+        for ours in (TOO_LARGE, UNREADABLE):
+            if ours in said:
+                return Delivery(None, f"refused: {ours}{printable(said.partition(ours)[2])}", down=down)
+        return Delivery(None, _lost(code, said), down=down, late=code == NO_REPLY)
     try:
         envelope = unpack(reply.content)
         return Delivery(envelope, down=down, up=framing(reply.content, envelope))

@@ -382,9 +382,9 @@ class Driver(Generic[S]):
             last: True if no round follows.
 
         Raises:
-            QuorumError: If no reply was lost, so that the method asks for more than it can get; if neither this round
-                nor any before it has a result, and it is the last or the `IN_A_ROW`th; or if remote clients are too
-                few from now on, or left that many rounds in a row without one.
+            QuorumError: If a simulation lost no reply, so that the method asks for more than it can get; if neither
+                this round nor any before it has a result, and it is the last or the `IN_A_ROW`th; or if remote clients
+                are too few from now on, or left that many rounds in a row without one.
             DivergedError, ProtocolError: As `round`.
         """
         if self.abandoned_last:
@@ -404,7 +404,7 @@ class Driver(Generic[S]):
                     what = "the only round has" if n == t == 1 else f"{n} rounds in a row have"
                     raise QuorumError(f"{what} no result: {error}") from error
                 trace.abandoned = str(error)
-                new = state if error.state is None else error.state
+                new = error.after(state)
                 self.clients.restart(t)
                 self.memory.commit(t)
         return new, trace

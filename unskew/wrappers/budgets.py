@@ -61,6 +61,6 @@ def within_budget(
     except _Spent:
         return replace(state, stopped=True)
     except QuorumError as error:
-        error.state = BudgetState(state.of if error.state is None else error.state, counts, False)
+        error.state = BudgetState(error.after(state.of), counts, False)
         raise
     return BudgetState(done, counts, False)

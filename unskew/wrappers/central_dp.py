@@ -297,7 +297,7 @@ class CentralDP(Wrapper):
         except _Budget as spent:
             return spent.state
         except QuorumError as error:
-            error.state = replace(after, of=state.of if error.state is None else error.state, clip=state.clip)
+            error.state = replace(after, of=error.after(state.of), clip=state.clip)
             raise
         return replace(after, of=inner)
 
