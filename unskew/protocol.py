@@ -157,13 +157,19 @@ class Keep:
 
 @dataclass(frozen=True)
 class UploadMark:
-    """Mark of a reply's field that holds a trained model, or already the difference from the model sent."""
+    """Mark of a reply's field that holds a trained model, or already the difference from the model sent.
+
+    In a message it marks the model that was sent, where that has more tables of tensors than one.
+    """
 
     kind: Literal["model", "update"]
 
 
 Model = Annotated[Params, UploadMark("model")]
-"""Type of a reply's field with a trained model: wrappers may clip or compress its difference from the one sent."""
+"""Type of a reply's field with a trained model: wrappers may clip or compress its difference from the one sent.
+
+A message with several tables of tensors marks so the one that is the model sent.
+"""
 Update = Annotated[Params, UploadMark("update")]
 """Type of a reply's field with a difference of models, or gradients: wrappers may clip or compress it."""
 

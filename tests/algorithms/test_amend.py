@@ -129,7 +129,7 @@ def test_what_a_client_will_send_later_is_not_taken_off_its_memory(then: tuple[A
         for client in sim.population.clients:
             memory = sim.memory.get(client)
             assert isinstance(memory, Residuals)
-            total += torch.cat([(c - memory.residual[f"1/{n}"]).flatten() for n, c in memory.of.c.items()])
+            total += torch.cat([(c - memory.residual["train"][f"1/{n}"]).flatten() for n, c in memory.of.c.items()])
         torch.testing.assert_close(total / 3, flat(state.c), rtol=0, atol=1e-12)
 
 

@@ -152,8 +152,8 @@ def test_a_client_remembers_what_it_left_out_beside_the_methods_own_memory() -> 
     assert memory
     for kept in memory.values():
         assert set(kept.of) == {"2.weight", "2.bias"}
-        assert {key.partition("/")[2] for key in kept.residual} == {"0.weight", "0.bias"}
-        assert max(float(t.abs().max()) for t in kept.residual.values()) > 0.0
+        assert {key.partition("/")[2] for key in kept.residual["train"]} == {"0.weight", "0.bias"}
+        assert max(float(t.abs().max()) for t in kept.residual["train"].values()) > 0.0
 
 
 def test_all_entries_are_the_method_itself_up_to_rounding() -> None:
@@ -184,7 +184,7 @@ def residual_of(memory: Any) -> Params:
     """What a client has left out, in whichever layer of its memory it stands."""
     while memory is not None and not getattr(memory, "residual", None):
         memory = getattr(memory, "of", None)
-    return {} if memory is None else memory.residual
+    return {} if memory is None else memory.residual["train"]
 
 
 # ---------------------------------------------------------------- quantisation

@@ -46,6 +46,7 @@ from unskew.protocol import (
     Federation,
     Fitted,
     Me,
+    Model,
     Plan,
     SampleCount,
     SgdConfig,
@@ -83,7 +84,7 @@ class FedDCState:
 class FedDCMessage:
     """Model and mean gradient for one client, the round of its last reply (0 is none), and the mean of all sizes."""
 
-    params: Params
+    params: Model
     c: Params
     heard: int
     mean_size: float | None

@@ -42,6 +42,7 @@ from unskew.protocol import (
     Layout,
     Local,
     Me,
+    Model,
     Plan,
     SampleCount,
     SgdConfig,
@@ -76,7 +77,7 @@ class SCAFFOLDState:
 class SCAFFOLDMessage:
     """Model and control variate for one client, and the round of its last reply; 0 is none."""
 
-    params: Params
+    params: Model
     c: Params
     heard: int
 

@@ -38,7 +38,7 @@ from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, wide
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
-from unskew.wrappers.uploads import sent_model, uploads
+from unskew.wrappers.uploads import MARK_IT, sent_model, uploads
 
 S = TypeVar("S")
 
@@ -220,7 +220,9 @@ class CentralDP(Wrapper):
             raise refuse(f"asks clients for step {step!r} that were not drawn uniformly")
         models = [sent_model(message) for message in request.to.values()]
         if any(m is None or m.keys() != models[0].keys() for m in models):  # type: ignore[union-attr]
-            raise refuse(f"sends no model in step {step!r}, or several, to take differences from")
+            raise refuse(
+                f"sends no model in step {step!r} to take differences from, or several tables of tensors ({MARK_IT})"
+            )
         if any(m[n] is not t for m in models for n, t in (models[0] or {}).items()):  # type: ignore[index]
             raise refuse(f"sends different models in step {step!r}, so that an absent client has no update of zero")
         if self.noise_multiplier and (statistics := [n for n in fed.layout.buffers if n in (models[0] or {})]):

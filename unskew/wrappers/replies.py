@@ -18,7 +18,16 @@ from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, steps_of
 from unskew.reduction import Folding, Reduced, Reduction, Within
 from unskew.tree import Params
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
-from unskew.wrappers.uploads import Upload, UploadWrapper, differences, sent_model, uploads, uploads_of, with_updates
+from unskew.wrappers.uploads import (
+    MARK_IT,
+    Upload,
+    UploadWrapper,
+    differences,
+    sent_model,
+    uploads,
+    uploads_of,
+    with_updates,
+)
 
 
 @dataclass(frozen=True)
@@ -139,6 +148,11 @@ class ReplyWrapper(Wrapper):
             raise ConfigError(
                 f"{who} stands in for a mean of all clients, and step {request.step!r} of {method_name} looks at each "
                 "reply by itself; leave it out"
+            )
+        if any(sent_model(message) is None for message in request.to.values()):
+            raise ConfigError(
+                f"{who} compares what clients make of one model, and step {request.step!r} of {method_name} sends "
+                f"none, or several tables of tensors; {MARK_IT}, or leave {who} out"
             )
         if any(grouped(reduction) for reduction in request.reduce):
             raise ConfigError(

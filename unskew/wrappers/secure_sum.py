@@ -63,6 +63,7 @@ from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
 from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types
 from unskew.wrappers.uploads import (
+    MARK_IT,
     Upload,
     at,
     differences,
@@ -298,7 +299,8 @@ class SecureSum(Wrapper):
         models = [sent_model(message) for message in request.to.values()]
         if any(model is None for model in models) or len({id(model) for model in models}) > 1:
             raise ConfigError(
-                f"SecureSum needs one model that all clients of a round are sent, and {method_name} sends others"
+                f"SecureSum needs one model that all clients of a round are sent, and step {request.step!r} of "
+                f"{method_name} sends others, or several tables of tensors; {MARK_IT}, or leave SecureSum out"
             )
 
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:

@@ -3,7 +3,7 @@
 A reply's type says which of its fields are uploads: `Model`, a trained model, or `Update`, already a difference
 (`unskew.protocol`).  A wrapper gets all of them as differences from the model that the client was sent, changes them,
 and may send something else in their place; on the server the method gets its own reply again.  Everything else in a
-reply is left as it is.
+reply is left as it is.  A message that has several tables of tensors says by `Model` which one is that model.
 
 What sends something else in place of an upload leaves the statistics of normalisation layers out of it: they travel as
 they are.  A variance that is rounded, or that gets what earlier ones left out, may come out negative, and a client's
@@ -14,9 +14,9 @@ Two such wrappers compose in either order: what the first sends in place of an u
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from torch import Tensor
 
@@ -31,6 +31,9 @@ Names = tuple[tuple[int, ...], ...]
 """Numbers of each upload's parameters in the model's order, from 1: () for all, (0,) for none; of an upload that is not
 a table, the sizes of its tensors."""
 
+MARK_IT = "annotate the one that uploads are compared with as Model"
+"""Remedy for a message that does not say which of its tables is the model sent."""
+
 
 class Upload(NamedTuple):
     """A field of a reply that holds a model or an update: its path, and which of the two."""
@@ -41,10 +44,10 @@ class Upload(NamedTuple):
 
 @dataclass(frozen=True)
 class Residuals(Generic[M]):
-    """A client's memory: the method's, and what its uploads have left out so far, by upload and tensor."""
+    """A client's memory: the method's, and what the uploads of each step have left out so far, by upload and tensor."""
 
     of: M
-    residual: Params
+    residual: dict[str, Params]
 
 
 class UploadWrapper(Wrapper):
@@ -72,7 +75,7 @@ class UploadWrapper(Wrapper):
         Args:
             me: The client.
             updates: Differences by upload and tensor, as in "0/fc.weight".
-            residual: Sum of what was left out of earlier uploads; None if nothing is remembered.
+            residual: Sum of what was left out of earlier uploads of this step; None if nothing is remembered.
 
         Returns:
             What is sent, and the residual from now on.
@@ -118,7 +121,8 @@ class UploadWrapper(Wrapper):
                 if sent_model(message) is None:
                     raise ConfigError(
                         f"{type(self).__name__} needs a method whose clients are sent one model, and step "
-                        f"{request.step!r} of {name_of(method)} sends none or several; leave it out"
+                        f"{request.step!r} of {name_of(method)} sends none, or several tables of tensors; {MARK_IT}, "
+                        "or leave the wrapper out"
                     )
         return state
 
@@ -132,12 +136,14 @@ class UploadWrapper(Wrapper):
         fields, model = uploads_of(method, name), sent_model(msg)
         if model is None:
             raise ProtocolError(
-                f"step {name!r} of {name_of(method)} was sent no model, or several, to take differences from"
+                f"step {name!r} of {name_of(method)} was sent no model to take differences from, or several tables of "
+                f"tensors; {MARK_IT}"
             )
         updates = differences(fields, reply, model)
         if self.Reply is not None:
             updates = {key: u for key, u in updates.items() if key.partition("/")[2] not in me.layout.buffers}
-        sent, residual = self.encode(me, updates, memory.residual if self.Memory and memory is not None else None)
+        residuals = memory.residual if self.Memory and memory is not None else {}
+        sent, residual = self.encode(me, updates, residuals.get(name))
         if self.Reply is None:
             # What is not changed stays the same bits: a model minus another plus that one is not always itself.
             arrives = answer = reply if sent is updates else with_updates(fields, reply, model, sent)
@@ -145,7 +151,7 @@ class UploadWrapper(Wrapper):
             answer = self.Reply(emptied(fields, reply, me.layout.buffers), names_of(fields, reply, me.layout), sent)
             arrives = None
         if self.Memory:
-            return answer, self.Memory(kept, residual)
+            return answer, self.Memory(kept, {**residuals, name: residual})
         amend = hook(method, "amend")
         if amend is not None and self.honest and arrives is not reply:
             if arrives is None:
@@ -211,14 +217,13 @@ class UploadWrapper(Wrapper):
             validate(step, reply, model, layout)
 
 
-# ---------------------------------------------------------------- uploads in a reply
+# ---------------------------------------------------------------- uploads in a reply, the model in a message
 def uploads(reply: Any) -> tuple[Upload, ...]:
     """Find the uploads in a type of reply, in it and in the records it holds; none in one that is `sealed`."""
     fields: list[Upload] = []
     if is_record_type(reply) and not getattr(reply, "sealed", False):
         for name, hint in hints_of(reply).items():
-            members = (hint, *get_args(hint))
-            mark = next((x for m in members for x in getattr(m, "__metadata__", ()) if isinstance(x, UploadMark)), None)
+            mark = _mark(hint)
             if mark is not None:
                 fields.append(Upload((name,), mark.kind))
             fields += [Upload((name, *inner.path), inner.kind) for inner in uploads(hint)]
@@ -232,14 +237,37 @@ def uploads_of(method: Any, name: str) -> tuple[Upload, ...]:
 
 
 def sent_model(message: Any) -> Params | None:
-    """Find the model in a message: the first table of tensors in it, or in the records it holds; None without one."""
+    """Find the model in a message: its table of tensors that is marked `Model`, or its only one, at any depth.
+
+    None stands for no model, and for several tables of which none or more than one is marked: their order says nothing.
+    """
     if isinstance(message, dict):
-        return message if message and all(isinstance(t, Tensor) for t in message.values()) else None
-    if not is_record(message):
-        return None
-    values = [getattr(message, name) for name in get_type_hints(type(message))]
-    tables = (sent_model(value) for value in values)
-    return next((table for table in tables if table is not None), None)
+        return message if _is_table(message) else None
+    tables = list(_tables(message))
+    marked = [table for table, is_model in tables if is_model]
+    (table, *others) = marked or [table for table, _ in tables] or [None]
+    return table if _is_table(table) and not others else None
+
+
+def _tables(record: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield what is in a record's fields for tables of tensors, and whether it is marked `Model`."""
+    if not is_record(record):
+        return
+    for name, hint in hints_of(type(record)).items():
+        value, mark = getattr(record, name), _mark(hint)
+        if mark is not None or _is_table(value) or Params in (hint, *get_args(hint)):
+            yield value, mark == UploadMark("model")
+        else:
+            yield from _tables(value)
+
+
+def _mark(hint: Any) -> UploadMark | None:
+    members = (hint, *get_args(hint))
+    return next((x for m in members for x in getattr(m, "__metadata__", ()) if isinstance(x, UploadMark)), None)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(t, Tensor) for t in value.values())
 
 
 def at(record: Any, path: tuple[str, ...]) -> Any:
