@@ -12,20 +12,23 @@ pytest.importorskip("flwr")
 import loopback
 import torch
 from flwr.app import Message
+from recipe import LOCAL
 
 from unskew import wire
 from unskew.algorithms import resolve
-from unskew.algorithms.fedavg import FedAvg, ModelReply
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.algorithms.feddif import Tally
 from unskew.algorithms.feddistill import ClassOutputs
 from unskew.algorithms.fedproto import Prototypes
 from unskew.algorithms.independent import Independent
-from unskew.errors import WireError
+from unskew.errors import QuorumError, WireError
+from unskew.protocol import Me, Step, step
 from unskew.runtime.counts import check_count, counts_in
 from unskew.runtime.flower import FlowerTransport, pack, unpack
 from unskew.runtime.membership import Membership
 from unskew.runtime.message import REPLIES, ClientInfo, read, write
 from unskew.runtime.network import Limits
+from unskew.tree import Params
 from unskew.wrappers.base import wrap
 from unskew.wrappers.robust import Median, NormBound
 
@@ -73,6 +76,25 @@ def test_a_client_that_replies_with_more_examples_than_it_declared_is_refused(tm
         (4, f"refused: it reports {1 << 53} examples but declared 2 earlier; a client's count must not change")
     ]
     assert there.runtime.drain_warnings() == ()
+
+
+@dataclasses.dataclass(frozen=True)
+class CountedOtherwise(FedAvg):
+    """Replies with the number of a client's examples of class 0 where its whole number belongs."""
+
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
+        reply, kept = yield from super().train(me, msg, memory)
+        return dataclasses.replace(reply, n=max(1, int(me.histogram[0]))), kept
+
+
+def test_a_client_sends_no_other_count_in_place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Privacy wrappers leave it without noise, and a server that was told none before would take any number for it."""
+    monkeypatch.setattr(loopback, "make", lambda case: CountedOtherwise(local=LOCAL))
+    there = loopback.Deployed("miscounted", "perceptron", tmp_path, clients_per_round=6)
+    sentence = r"client 0: client error: step 'train' replies with another number of examples than the 9 of its client:"
+    with pytest.raises(QuorumError, match=sentence):
+        there.runtime.round(there.runtime.start(), 1)
 
 
 def test_a_client_that_declared_nothing_is_held_to_what_it_said_first(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock, lockable
 from unskew.protocol import ClientId, Held, Keep, Me, hook, map_held, map_keep, personalise_of, steps_of
 from unskew.runtime.budget import NoisedUpload, charge
+from unskew.runtime.counts import check_own_count
 from unskew.runtime.membership import COLUMNS, printable
 from unskew.runtime.message import (
     REPLIES,
@@ -357,6 +358,7 @@ def _compute(
     if not isinstance(done.value, tuple) or len(done.value) != 2:
         raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
     reply, memory = done.value
+    check_own_count(head.step, reply, me.n)
     held: dict[str, bytes] = {}
 
     def keep(value: Keep, path: str) -> Held:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from unskew.errors import WireError
+from unskew.errors import ProtocolError, WireError
 from unskew.protocol import ClientId, SampleCount
 from unskew.tree import hints_of, is_record
 
@@ -30,6 +30,24 @@ def counts_in(reply: Any) -> Iterator[int]:
             yield sum(value.tolist())  # in Python's numbers, which do not wrap around
         else:
             yield from counts_in(value)
+
+
+def check_own_count(step: str, reply: Any, n: int) -> None:
+    """Refuse a client's reply with another number of examples than it has: noise covers no such number.
+
+    Args:
+        step: Name of the step, for the sentence.
+        reply: Its reply.
+        n: The client's number of training examples.
+
+    Raises:
+        ProtocolError: If so.
+    """
+    if any(count != n for count in counts_in(reply)):  # which one it is the server is not to learn
+        raise ProtocolError(
+            f"step {step!r} replies with another number of examples than the {n} of its client: a SampleCount is me.n, "
+            "and counts by class add up to it; annotate another number as int"
+        )
 
 
 def check_count(counts: Iterable[int], declared: int | None, most: int) -> int | None:

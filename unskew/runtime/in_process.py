@@ -19,6 +19,7 @@ from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.local.executor import Executor, StepJob, StepResult, Stored, Trainer
 from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, held_in, map_held, map_keep, steps_of
+from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
 from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, LostReply, ServerModel, Size, size_of
@@ -203,6 +204,7 @@ class _InProcessRound:
                 f"step {exchange.step!r} must return (reply, memory), got {type(result.value).__name__}"
             )
         reply, memory = result.value
+        check_own_count(exchange.step, reply, me.n)
 
         def keep(kept: Keep, path: str) -> Held:
             held = Held(me.id, f"{exchange.hop}{path}")

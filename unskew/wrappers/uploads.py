@@ -253,7 +253,8 @@ def _tables(record: Any) -> Iterator[tuple[Any, bool]]:
     """Yield what is in a record's fields for tables of tensors, and whether it is marked `Model`."""
     if not is_record(record):
         return
-    for name, hint in hints_of(type(record)).items():
+    of: Any = type(record)
+    for name, hint in hints_of(of).items():
         value, mark = getattr(record, name), _mark(hint)
         if mark is not None or _is_table(value) or Params in (hint, *get_args(hint)):
             yield value, mark == UploadMark("model")
