@@ -48,6 +48,7 @@ from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.stc import STC as STC
 from .algorithms.tthf import TTHF as TTHF
 from .api import simulate as simulate
+from .conformance import check_method as check_method
 from .data.describe import describe as describe
 from .data.federated import federate as federate
 from .data.preprocess import ColumnRule as ColumnRule

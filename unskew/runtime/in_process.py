@@ -23,6 +23,7 @@ from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
 from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, LostReply, ServerModel, Size, size_of
+from unskew.runtime.values import FIRST, check_type, check_unchanged, marks
 from unskew.tree import Params
 from unskew.units import Bytes
 from unskew.world.channel import Channel
@@ -159,6 +160,7 @@ class _InProcessRound:
         }
         stored = {i: self.stored(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
         jobs = {c: self.job(exchange, c, delivered[id(m)], stored[id(m)]) for c, m in exchange.messages.items()}
+        looked_at = _FirstClient(exchange, jobs) if self.t <= FIRST and jobs else None
         executor = self.clients.executor
         together = executor.window(self.clients.model_bytes) if exchange.folds else max(len(jobs), 1)
         for first in range(0, len(jobs), together):
@@ -166,6 +168,8 @@ class _InProcessRound:
             waiting: dict[ClientId, Answer] = {}
             for c, result in executor.complete({c: jobs[c] for c in order}):
                 waiting[c] = self.receive(exchange, jobs[c].me, result)
+                if looked_at is not None and c == looked_at.id:
+                    looked_at.check(waiting[c], self.clients.signatures[exchange.step], self.clients.memory_type)
                 del result
                 while order and order[0] in waiting:
                     yield order[0], waiting.pop(order.popleft())
@@ -238,6 +242,29 @@ class _InProcessRound:
                 "what must outlive it belongs in the client's memory"
             )
         return self.held[held]
+
+
+class _FirstClient:
+    """One client of an exchange, whose step is looked at: the first that remembers something, or else the first."""
+
+    def __init__(self, exchange: Exchange, jobs: Mapping[ClientId, StepJob]) -> None:
+        self.id = next((c for c, job in jobs.items() if job.memory is not None), next(iter(jobs)))
+        self.step, self.message, job = exchange.step, exchange.messages[self.id], jobs[self.id]
+        given = {"its message": job.message, "its client's memory": job.memory, "me.initial": job.me.initial}
+        self.given = {what: (tree, marks(tree)) for what, tree in given.items()}
+
+    def check(self, answer: Answer, types: wire.Signature, memory_type: Any) -> None:
+        """Refuse a step that changed what it was given, and what is not of the step's annotated types.
+
+        Raises:
+            ProtocolError: If so.
+        """
+        who = f"step {self.step!r}"
+        for what, (tree, before) in self.given.items():
+            check_unchanged(before, tree, who, what)
+        check_type(self.message, types.message, f"the message to {who}")
+        check_type(answer.reply, types.reply, f"the reply of {who}")
+        check_type(answer.memory, memory_type, f"the memory that {who} returns")
 
 
 class Simulator(Driver[S]):

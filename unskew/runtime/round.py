@@ -41,11 +41,13 @@ from unskew.protocol import (
 from unskew.reduction import Folding, Reduced
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
+from unskew.runtime.values import FIRST, Marks, check_frozen, check_type, check_unchanged, marks
 from unskew.tasks.measure import Measure
 from unskew.tree import Params
 from unskew.units import Bytes
 from unskew.world.channel import Channel, Even, efficiency
 from unskew.world.outage import Outage
+from unskew.wrappers.base import name_of
 
 S = TypeVar("S")
 IN_A_ROW = 10
@@ -319,6 +321,7 @@ class Driver(Generic[S]):
     ) -> None:
         if clients_per_round is not None and clients_per_round < 1:
             raise ConfigError(f"clients_per_round must be >= 1, got {clients_per_round}")
+        check_frozen(algorithm)
         self.algorithm, self.model, self.clients = algorithm, model, clients
         self.key = Key(seed)
         self.cohort = clients_per_round or len(clients.ids)
@@ -342,8 +345,16 @@ class Driver(Generic[S]):
         self.clients.memory = memory
 
     def start(self) -> S:
-        """Return the state before round 1."""
-        return self.algorithm.init(self.model.initial, self.federation(0))
+        """Return the state before round 1.
+
+        Raises:
+            ProtocolError: If it is not of the annotated type, or the initial model was changed to make it.
+        """
+        who, initial = f"init of {name_of(self.algorithm)}", marks(self.model.initial)
+        state = self.algorithm.init(self.model.initial, self.federation(0))
+        check_unchanged(initial, self.model.initial, who, "the model it is given")
+        check_type(state, wire.state_type(self.algorithm), f"the state that {who} returns")
+        return state
 
     def plan(self, state: S, t: int) -> Plan[S]:
         """Begin the plan of a round; one that is no generator would ask nobody, and change nothing unnoticed."""
@@ -423,6 +434,7 @@ class Driver(Generic[S]):
         left_out: dict[ClientId, str] = {}
         while True:
             exchanges = _Round(self, t, trace, left_out)
+            given = marks(state) if t <= FIRST else None
             try:
                 new: S = drive(self.plan(state, t), exchanges.answer)
                 if new is None and state is not None:
@@ -430,6 +442,12 @@ class Driver(Generic[S]):
                         f"{type(self.algorithm).__name__}.round returned nothing in round {t}; it must return the next "
                         "state"
                     )
+                if given is not None:
+                    who = f"round of {name_of(self.algorithm)}"
+                    check_unchanged(given, state, who, "the state it is given")
+                    check_type(new, wire.state_type(self.algorithm), f"the state that {who} returns in round {t}")
+                    for client, (memory, before) in exchanges.remembered.items():
+                        check_unchanged(before, memory, who, f"what client {client} remembers of its reply")
                 suspects = {
                     c: f"with its reply the model diverged; {why}"
                     for c, why in self.suspects(exchanges, state, new).items()
@@ -510,6 +528,8 @@ class _Round:
         self.clients = driver.clients.begin(t)
         self.hop = 0
         self.asked: Counter[str] = Counter()
+        self.remembered: dict[ClientId, tuple[Any, Marks]] = {}
+        """What one client of each exchange remembers, which the plan must not change."""
 
     def answer(self, request: object) -> Any:
         if isinstance(request, Ask):
@@ -607,6 +627,7 @@ class _Round:
         lost: dict[ClientId, str],
     ) -> None:
         """Record each client's work and memory, and charge the replies that arrived."""
+        looked = False
         for c in exchange.messages:
             answer = answers[c]
             if isinstance(answer, Lost):
@@ -616,6 +637,8 @@ class _Round:
             if answer.examples:
                 self.trace.work.append(Effort(self.t, self.hop, c, answer.examples))
             self.driver.memory.stage(c, answer.memory)
+            if self.t <= FIRST and c not in self.remembered and not looked and answer.memory is not None:
+                self.remembered[c], looked = (answer.memory, marks(answer.memory)), True
             if fates[c] is None:
                 self.charge(node(c), SERVER, answer.size)
                 if answer.refused:

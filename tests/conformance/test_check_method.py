@@ -1,0 +1,168 @@
+"""The checks that authors run on a method of their own: ours pass, and each kind of mistake is found."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import unskew as us
+from unskew.algorithms import resolve
+from unskew.conformance import check_method
+from unskew.errors import ConfigError, ProtocolError
+from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.tree import Params
+
+LOCAL = SgdConfig(0.1, batch_size=4)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "ditto", "ifca", "cyclic", "centralised"])
+def test_methods_of_every_kind_pass(name: str) -> None:
+    check_method(resolve(name)())
+
+
+@pytest.mark.parametrize(
+    "by",
+    [us.TopK(0.1), us.LocalDP(noise_multiplier=0.1), us.SecureSum(), us.Median(), us.DW()],
+    ids=lambda by: type(by).__name__,
+)
+def test_wrapped_methods_pass(by: Any) -> None:
+    """LocalDP refuses batch normalisation, and is checked on a network without."""
+    check_method(us.wrap(us.FedAvg(local=LOCAL), by))
+
+
+@dataclass(frozen=True)
+class Mine:
+    """The mean of the clients' models."""
+
+    local: SgdConfig = LOCAL
+
+    def init(self, params: Params, fed: Federation) -> Params:
+        return params
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        replies = yield from ask(self.train, {c: state for c in fed.sample()})
+        return {n: torch.stack([r[n] for r in replies.values()]).mean(0) for n in state}
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        return (yield from sgd(msg, self.local)), None
+
+    def serve(self, state: Params, client: ClientId | None) -> Params | None:
+        return state
+
+
+def test_a_method_of_ones_own_passes() -> None:
+    check_method(Mine())
+
+
+@dataclass(frozen=True)
+class Counts(Mine):
+    """Keeps its own count in a list, which passes from run to run."""
+
+    seen: list[int] = field(default_factory=list, hash=False, compare=False)
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        mean = yield from super().round(state, fed)
+        self.seen.append(1)
+        return {n: t / len(self.seen) for n, t in mean.items()}
+
+
+@dataclass(frozen=True)
+class Draws(Mine):
+    """Adds noise from PyTorch's global generator."""
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        mean = yield from super().round(state, fed)
+        return {n: t + torch.randn_like(t) for n, t in mean.items()}
+
+
+@dataclass(frozen=True)
+class DrawsOfPython(Mine):
+    """Takes a client of Python's global generator."""
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        random.random()
+        return (yield from super().round(state, fed))
+
+
+@dataclass(frozen=True)
+class Lists(Mine):
+    """Has a setting that cannot be hashed."""
+
+    at: list[int] = field(default_factory=list)
+
+
+class Identity(Mine):
+    """Is equal to nothing but itself."""
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+
+@dataclass(frozen=True)
+class Explodes(Mine):
+    """Divides by zero in the last round."""
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        mean = yield from super().round(state, fed)
+        return {n: t / (fed.round - 3) for n, t in mean.items()}
+
+
+@dataclass(frozen=True)
+class ServesNobody(Mine):
+    """Has no model for its clients."""
+
+    def serve(self, state: Params, client: ClientId | None) -> Params | None:
+        return None
+
+
+@dataclass(frozen=True)
+class ServesAPart(Mine):
+    """Serves a model without its first tensor."""
+
+    def serve(self, state: Params, client: ClientId | None) -> Params | None:
+        return dict(list(state.items())[1:])
+
+
+@dataclass(frozen=True)
+class Peeks:
+    """A term that looks whether clients train together."""
+
+    def __call__(self, params: Params, aux: dict[str, Any]) -> torch.Tensor:
+        size = sum((w**2).sum() for w in params.values())
+        together = any(map(torch._C._functorch.is_batchedtensor, params.values()))
+        return size * (2.0 if together else 1.0)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class OtherTogether(Mine):
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        return (yield from sgd(msg, self.local, Peeks())), None
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (Counts(), "Counts: a second run of the same seed differs from the first, in the server's state after round 1"),
+        (Draws(), "Draws draws from a global generator"),
+        (DrawsOfPython(), "DrawsOfPython draws from a global generator"),
+        (Lists(), "Lists cannot be hashed"),
+        (Identity(), "Identity is not equal to its copy"),
+        (Explodes(), "Explodes: the global model is not finite in '0.weight' after round 3"),
+        (ServesNobody(), "ServesNobody: client 0 has no model"),
+        (ServesAPart(), "ServesAPart: the global model must have the network's 4 tensors .* differs in 0.weight"),
+        (OtherTogether(), "OtherTogether: clients that train together, as on a GPU, end round 1 with another"),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_a_mistake_is_found_and_named(method: Any, sentence: str) -> None:
+    with pytest.raises(ProtocolError, match=sentence):
+        check_method(method)
+
+
+def test_a_network_that_is_given_is_the_one_that_is_refused() -> None:
+    method = us.wrap(us.FedAvg(local=LOCAL), us.LocalDP(noise_multiplier=0.1))
+    with pytest.raises(ConfigError, match="BatchNorm"):
+        check_method(method, lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)))

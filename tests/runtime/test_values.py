@@ -1,0 +1,208 @@
+"""Own methods that change what they are given, or make something else than their annotations say."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recipe import simulator
+
+from unskew.algorithms.fedavg import ModelMessage, ModelReply
+from unskew.errors import ProtocolError
+from unskew.protocol import Federation, Me, Plan, ask, step
+from unskew.runtime.values import check_type, check_unchanged, marks
+from unskew.tree import Params
+from unskew.wrappers.base import wrap
+from unskew.wrappers.clip_norm import ClipNorm
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The mean of models that every client halves, told to clients that remember what they sent."""
+
+    def init(self, params: Params, fed: Federation) -> Params:
+        return params
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        replies = yield from ask(self.train, {c: ModelMessage(state) for c in fed.sample()})
+        return {n: torch.stack([r.params[n] for r in replies.values()]).mean(0) for n in state}
+
+    def serve(self, state: Params, client: int | None) -> Params:
+        return state
+
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> tuple[ModelReply, Params]:
+        halved = {n: t * 0.5 for n, t in msg.params.items()}
+        return ModelReply(halved, me.n), halved
+
+
+class ChangesMessage(Plain):
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> tuple[ModelReply, Params]:
+        for t in msg.params.values():
+            t.mul_(0.5)
+        return ModelReply(dict(msg.params), me.n), {}
+
+
+class ReplacesInMessage(Plain):
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> tuple[ModelReply, Params]:
+        for n, t in msg.params.items():
+            msg.params[n] = t * 0.5
+        return ModelReply(dict(msg.params), me.n), {}
+
+
+class ChangesMemory(Plain):
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> tuple[ModelReply, Params]:
+        if memory is None:
+            return ModelReply(msg.params, me.n), {n: t.clone() for n, t in msg.params.items()}
+        for n, t in memory.items():
+            t.add_(msg.params[n])
+        return ModelReply(msg.params, me.n), memory
+
+
+class ChangesInitial(Plain):
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> tuple[ModelReply, Params]:
+        if me.round == 2:  # in the first, the message is that model
+            next(iter(me.initial.values())).zero_()
+        return ModelReply(msg.params, me.n), {}
+
+
+class ChangesState(Plain):
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        mean = yield from super().round(state, fed)
+        for n, t in state.items():
+            t.copy_(mean[n])
+        return state
+
+
+class ChangesReplies(Plain):
+    """Adds all replies to the first of them, which its client remembers as what it sent."""
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        replies = yield from ask(self.train, {c: ModelMessage(state) for c in fed.sample()})
+        first, *others = replies.values()
+        for reply in others:
+            for n, t in reply.params.items():
+                first.params[n].add_(t)
+        return {n: t / len(replies) for n, t in first.params.items()}
+
+
+class ChangesGiven(Plain):
+    def init(self, params: Params, fed: Federation) -> Params:
+        for t in params.values():
+            t.zero_()
+        return params
+
+
+CHANGES = [
+    (ChangesMessage(), r"step 'train' changes its message in place at 'params/"),
+    (ReplacesInMessage(), r"step 'train' changes its message in place at 'params/"),
+    (ChangesMemory(), r"step 'train' changes its client's memory in place"),
+    (ChangesInitial(), r"step 'train' changes me.initial in place"),
+    (ChangesState(), r"round of ChangesState.* changes the state it is given in place"),
+    (ChangesReplies(), r"round of ChangesReplies.* changes what client \d remembers of its reply in place"),
+    (ChangesGiven(), r"init of ChangesGiven.* changes the model it is given in place"),
+]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(("method", "sentence"), CHANGES, ids=lambda v: type(v).__name__)
+def test_what_is_given_stays_as_it_was(method: Any, sentence: str, wrapped: bool) -> None:
+    """Else clients would train from what others made of a message, in some executors and over no network."""
+    sim = simulator("fedavg", "perceptron", algorithm=wrap(method, ClipNorm(1e9)) if wrapped else method)
+    with pytest.raises(ProtocolError, match=sentence):
+        played(sim)
+
+
+def test_a_method_that_makes_new_tensors_is_left_alone() -> None:
+    played(simulator("fedavg", "perceptron", algorithm=Plain()))
+
+
+def played(sim: Any) -> None:
+    state = sim.start()
+    for t in (1, 2, 3):
+        state, _ = sim.round(state, t)
+
+
+class OtherState(Plain):
+    def init(self, params: Params, fed: Federation) -> tuple[Params, int]:  # type: ignore[override]
+        return params  # type: ignore[return-value]
+
+
+class OtherStateLater(Plain):
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        mean = yield from super().round(state, fed)
+        return ModelMessage(mean)  # type: ignore[return-value]
+
+
+class OtherMemory(Plain):
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: int | None) -> tuple[ModelReply, int | None]:  # type: ignore[override]
+        return ModelReply(msg.params, me.n), msg.params  # type: ignore[return-value]
+
+
+class OtherReply(Plain):
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> tuple[ModelReply, Params | None]:
+        return ModelMessage(msg.params), None  # type: ignore[return-value]
+
+
+class OtherMessage(Plain):
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        yield from ask(self.train, {c: state for c in fed.sample()})  # type: ignore[misc]
+        return state
+
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> tuple[ModelReply, Params | None]:
+        return ModelReply(msg, me.n), None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (OtherState(), "the state that init of OtherState returns is not of the type that is annotated"),
+        (OtherStateLater(), "the state that round of OtherStateLater returns in round 1 is not of the type"),
+        (OtherMemory(), "the memory that step 'train' returns is not of the type"),
+        (OtherReply(), "the reply of step 'train' is not of the type"),
+        (OtherMessage(), "the message to step 'train' is not of the type"),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_what_is_made_is_of_the_annotated_type(method: Any, sentence: str) -> None:
+    """Else the first resumed run, worker process or network would say so, without a name."""
+    with pytest.raises(ProtocolError, match=sentence):
+        played(simulator("fedavg", "perceptron", algorithm=method))
+
+
+def test_a_method_is_a_frozen_dataclass() -> None:
+    """What it keeps in itself would pass from seed to seed."""
+
+    class NoDataclass:
+        init, round, serve, train = Plain.init, Plain.round, Plain.serve, Plain.train
+
+    for method in (NoDataclass(), wrap(NoDataclass(), ClipNorm(1.0))):
+        with pytest.raises(ProtocolError, match=r"NoDataclass is no frozen dataclass: .* @dataclass\(frozen=True\)"):
+            simulator("fedavg", "perceptron", algorithm=method)
+
+
+def test_a_tensor_is_marked_by_its_identity_and_its_version() -> None:
+    """Of three changes PyTorch counts the first; another object in its place and another name are seen as such."""
+    w = torch.zeros(2)
+    tree = {"w": w, "n": 3}
+    before = marks(tree)
+    check_unchanged(before, tree, "nobody", "a table")
+    w.view(2, 1).add_(1.0)
+    for changed in (tree, {"w": torch.zeros(2), "n": 3}, {"w": w}, {"w": w, "n": 3, "m": 4}):
+        with pytest.raises(ProtocolError, match="nobody changes a table in place"):
+            check_unchanged(before, changed, "nobody", "a table")
+
+
+def test_values_that_bytes_bring_back_pass() -> None:
+    check_type(ModelMessage({"w": torch.zeros(2)}), ModelMessage, "a message")
+    check_type((np.float64(0.5), (1, 2), {3: 0.1}), tuple[float, tuple[int, ...], dict[int, float]], "a state")
+    with pytest.raises(ProtocolError, match=r"^a message is not of the type that is annotated, .*expected"):
+        check_type(ModelMessage({"w": torch.zeros(2)}), int, "a message")
