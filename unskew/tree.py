@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from unskew.errors import WireError
+from unskew.errors import ProtocolError, WireError
 
 Params = dict[str, Tensor]
 T = TypeVar("T")
@@ -72,6 +72,42 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(v, f"{path}/{i}")
     else:
         yield path, tree
+
+
+Marks = dict[str, tuple[Any, int]]
+"""Leaves by path, each tensor with its version, which PyTorch counts up when it is changed in place."""
+
+
+def marks(tree: Any) -> Marks:
+    """Note the leaves of a tree as they are."""
+    return {path: (leaf, _version(leaf)) for path, leaf in leaves(tree)}
+
+
+def _version(leaf: Any) -> int:
+    return leaf._version if isinstance(leaf, Tensor) and not leaf.is_inference() else 0
+
+
+def check_unchanged(before: Marks, tree: Any, who: str, what: str) -> None:
+    """Refuse a tree that has been changed since its leaves were noted.
+
+    Args:
+        before: `marks` of the tree.
+        tree: The tree now.
+        who: Who may have changed it, for the sentence.
+        what: What it is.
+
+    Raises:
+        ProtocolError: If so.
+    """
+    now = marks(tree)
+    for path in dict.fromkeys((*before, *now)):
+        old, new = before.get(path), now.get(path)
+        if old is None or new is None or old[0] is not new[0] or old[1] != new[1]:
+            where = f" at {path.lstrip('/')!r}" if path else ""
+            raise ProtocolError(
+                f"{who} changes {what} in place{where}, and others have the same object; make new tensors and tables "
+                "instead, as in {n: t * 0.5 for n, t in params.items()}"
+            )
 
 
 def require_names(got: Collection[str], expected: Collection[str], what: str) -> None:

@@ -11,8 +11,8 @@ from recipe import simulator
 from unskew.algorithms.fedavg import ModelMessage, ModelReply
 from unskew.errors import ProtocolError
 from unskew.protocol import Federation, Me, Plan, ask, step
-from unskew.runtime.values import check_type, check_unchanged, marks
-from unskew.tree import Params
+from unskew.runtime.values import check_type
+from unskew.tree import Params, check_unchanged, marks
 from unskew.wrappers.base import wrap
 from unskew.wrappers.clip_norm import ClipNorm
 

@@ -8,7 +8,7 @@ import torch
 from recipe import simulator
 
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, ProtocolError
 from unskew.protocol import Federation, Me, Model, Plan, SampleCount, Step, Update, ask, step
 from unskew.reduction import MeanOf
 from unskew.tree import Params, flat, map_params
@@ -19,6 +19,7 @@ from unskew.wrappers.local_dp import LocalDP
 from unskew.wrappers.robust import NormBound
 from unskew.wrappers.secure_sum import SecureSum
 from unskew.wrappers.top_k import TopK
+from unskew.wrappers.uploads import UploadWrapper
 
 
 @dataclass(frozen=True)
@@ -135,3 +136,35 @@ def test_two_tables_without_a_mark_are_refused_before_any_work(by: Any) -> None:
     sim = simulator("fedavg", "perceptron", algorithm=wrap(Ambiguous(weighting="uniform"), by))
     with pytest.raises(ConfigError, match=r"'train_either' .*several tables.* Model"):
         sim.start()
+
+
+@dataclass(frozen=True)
+class InPlace(UploadWrapper):
+    """Halves updates where they stand: what is sent would be taken for what was not changed."""
+
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
+        for t in updates.values():
+            t.mul_(0.5)
+        return updates, {}
+
+
+@dataclass(frozen=True)
+class Partial(UploadWrapper):
+    """Returns the first update alone: the others would be sent as they are."""
+
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
+        return {"0/0.bias": updates["0/0.bias"] * 0.5}, {}
+
+
+@pytest.mark.parametrize(
+    ("by", "sentence"),
+    [
+        (InPlace(), "encode of InPlace changes the updates it is given in place at '0/"),
+        (Partial(), r"encode of Partial must return an update for each .* differs in 0/0.weight, 0/2.bias, 0/2.weight"),
+    ],
+    ids=["in place", "partial"],
+)
+def test_every_update_is_returned_and_none_is_changed_in_place(by: UploadWrapper, sentence: str) -> None:
+    sim = simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(), by))
+    with pytest.raises(ProtocolError, match=sentence):
+        sim.round(sim.start(), 1)

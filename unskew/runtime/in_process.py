@@ -23,8 +23,8 @@ from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
 from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, LostReply, ServerModel, Size, size_of
-from unskew.runtime.values import FIRST, check_type, check_unchanged, marks
-from unskew.tree import Params
+from unskew.runtime.values import FIRST, check_type
+from unskew.tree import Params, check_unchanged, marks
 from unskew.units import Bytes
 from unskew.world.channel import Channel
 from unskew.world.outage import Outage

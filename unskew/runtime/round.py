@@ -41,9 +41,9 @@ from unskew.protocol import (
 from unskew.reduction import Folding, Reduced
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
-from unskew.runtime.values import FIRST, Marks, check_frozen, check_type, check_unchanged, marks
+from unskew.runtime.values import FIRST, check_frozen, check_type
 from unskew.tasks.measure import Measure
-from unskew.tree import Params
+from unskew.tree import Marks, Params, check_unchanged, marks
 from unskew.units import Bytes
 from unskew.world.channel import Channel, Even, efficiency
 from unskew.world.outage import Outage

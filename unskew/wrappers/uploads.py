@@ -23,7 +23,7 @@ from torch import Tensor
 from unskew.errors import ConfigError, ProtocolError, WireError
 from unskew.protocol import Ask, ClientId, Federation, Layout, Me, Plan, Step, UploadMark, hook, steps_of
 from unskew.reduction import Reduced, Within
-from unskew.tree import Params, hints_of, is_record, is_record_type
+from unskew.tree import Params, check_unchanged, hints_of, is_record, is_record_type, marks
 from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types, through
 
 M = TypeVar("M")
@@ -143,7 +143,12 @@ class UploadWrapper(Wrapper):
         if self.Reply is not None:
             updates = {key: u for key, u in updates.items() if key.partition("/")[2] not in me.layout.buffers}
         residuals = memory.residual if self.Memory and memory is not None else {}
+        before, who = marks(updates), f"encode of {type(self).__name__}"
         sent, residual = self.encode(me, updates, residuals.get(name))
+        check_unchanged(before, updates, who, "the updates it is given")
+        if self.Reply is None and sent.keys() != updates.keys():
+            odd = ", ".join(sorted(sent.keys() ^ updates.keys()))
+            raise ProtocolError(f"{who} must return an update for each that it is given, and differs in {odd}")
         if self.Reply is None:
             # What is not changed stays the same bits: a model minus another plus that one is not always itself.
             arrives = answer = reply if sent is updates else with_updates(fields, reply, model, sent)
