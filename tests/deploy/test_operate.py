@@ -1,7 +1,9 @@
 """What is refused before anything is started, what is told of a run, and where its files end up."""
 
 import json
+import os
 import shutil
+import sys
 import tomllib
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -12,8 +14,9 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import certificates, folders, launch, operate, parity, reach
+from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.reach import Unreachable
-from unskew.deploy.settings import Address
+from unskew.deploy.settings import CODE_PATH, Address
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -109,6 +112,13 @@ def test_a_client_is_not_started_towards_another_federation(federation: Path) ->
     (client / "node.key").unlink()
     with pytest.raises(DeployError, match=r"node\.key is missing; it was packed and signed"):
         operate.take_part(client, print)
+
+
+def test_the_programs_of_a_server_are_told_where_this_process_finds_code(federation: Path) -> None:
+    group = ProcessGroup()
+    with pytest.raises(AssertionError, match="a program was started"):
+        launch.start_server(group, federation / "server", folders.address(federation / "server"))
+    assert group.variables[CODE_PATH].split(os.pathsep) == [os.path.abspath(folder) for folder in sys.path]
 
 
 def test_a_server_whose_run_is_done_starts_nothing(federation: Path) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from loopback import Loopback, through_app
 
 from unskew.deploy.client import open_client
 from unskew.deploy.server import DeploymentState, serve
+from unskew.deploy.settings import CODE_PATH, code_path
 from unskew.runtime import flower
 from unskew.runtime.flower import FlowerTransport
 from unskew.runtime.resident import untimed
@@ -642,3 +644,22 @@ def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path
     with pytest.raises(RunError, match="another experiment"):
         serve(FlowerTransport(grid), tmp_path / "server")
     assert fingerprint(experiment) == read_json(tmp_path / "server" / "run" / "run.json")["config_sha256"]
+
+
+def test_a_server_finds_code_where_the_process_did_that_started_it(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "code_of_the_server.py").write_text("import unskew as us\n\nclass Mine(us.FedAvg):\n    pass\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    told = code_path()
+    sys.path.remove(str(tmp_path))
+    grid = pack(tmp_path, small())
+    experiment = tmp_path / "server" / "experiment.toml"
+    experiment.write_text(experiment.read_text().replace('name = "fedavg"', 'name = "code_of_the_server:Mine"'))
+    with pytest.raises(ConfigError, match="No module named 'code_of_the_server'"):
+        serve(FlowerTransport(grid), tmp_path / "server")
+    monkeypatch.setenv(CODE_PATH, told)
+    (tmp_path / "server" / "server.toml").write_text("min_clients = 9\n")
+    with pytest.raises(ConfigError, match="min_clients must be at most the 2 clients, got 9"):
+        serve(FlowerTransport(grid), tmp_path / "server")
+    assert sys.path[-1] == str(tmp_path)  # what is installed comes first

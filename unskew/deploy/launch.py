@@ -25,7 +25,7 @@ from unskew.deploy.commands import LOOPBACK
 from unskew.deploy.folders import CONNECTION
 from unskew.deploy.processes import ChildProcess, ProcessGroup, ended_with_parent
 from unskew.deploy.reach import Unreachable, check_port, free_ports, probe
-from unskew.deploy.settings import Address
+from unskew.deploy.settings import CODE_PATH, Address, code_path
 from unskew.errors import DeployError
 from unskew.runtime import resident
 
@@ -108,6 +108,7 @@ def start_server(group: ProcessGroup, folder: Path, listen: Address) -> ServerPr
     """
     check_server(folder)
     check_port(listen)
+    group.variables[CODE_PATH] = code_path()  # Flower starts the run's program itself, with an environment like ours
     known = folders.keys(folder)
     inner = Address(LOOPBACK, free_ports(1)[0])
     secret, home, logs = folders.write_secret(folder), folders.write_home(folder, inner), folder / "logs"

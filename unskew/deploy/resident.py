@@ -33,7 +33,10 @@ def main(folder: Path, path: Path, allow_code: bool = False) -> None:
 def opened(folder: Path, allow_code: bool = False) -> "ClientRuntime":
     """Open a client; what its data are warned of is written as of this client, for whoever watches it."""
     from unskew.deploy.client import open_client
+    from unskew.deploy.settings import find_own_code
 
+    if allow_code:
+        find_own_code()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
         runtime = open_client(folder, allow_code)

@@ -11,7 +11,7 @@ from typing import Any
 from unskew.data.federated import FederatedData
 from unskew.deploy import folders
 from unskew.deploy.client import divided, split_hash
-from unskew.deploy.settings import ServerConfig, packed_clients, read_settings
+from unskew.deploy.settings import ServerConfig, find_own_code, packed_clients, read_settings
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Method, fingerprint, load
 from unskew.files import write_atomically
@@ -60,6 +60,7 @@ def serve(transport: Transport, folder: Path, callback: callbacks.Callback | Non
 
 
 def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> loop.RunResult:
+    find_own_code()
     path = folder / "server.toml"
     config = read_settings(path, ServerConfig)
     experiment = _every_round(load(folder / "experiment.toml", allow_code=True))  # the coordinator's own

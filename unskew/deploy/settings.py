@@ -1,6 +1,7 @@
 """The settings files of a deployment's folders: server.toml, client.toml and network.toml."""
 
 import os
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,21 @@ def packed_clients(path: Path, config: ServerConfig, registered: Collection[int]
             f"({path})"
         )
     return number
+
+
+CODE_PATH = "UNSKEW_CODE_PATH"
+"""Variable with the folders in which the programs of a deployment also look for code of the user's own."""
+
+
+def code_path() -> str:
+    """Return the folders in which this process finds code, for `CODE_PATH`."""
+    return os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+
+
+def find_own_code() -> None:
+    """Find code where the process did that started this one; what is installed comes before it."""
+    folders = os.environ.get(CODE_PATH, "").split(os.pathsep)
+    sys.path.extend(f for f in folders if f and f not in sys.path)
 
 
 def own_state() -> Path:
