@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from unskew import info, simulate
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data.split import Dirichlet
+from unskew.errors import ProtocolError
 from unskew.info import ClientGroups, Info, JudgedGroups, Privacy
 from unskew.record.logs import INFO
 from unskew.record.reader import info_of, read
@@ -142,6 +144,41 @@ def test_damage_is_named_with_file_line_and_field(
 def test_info_that_is_neither_a_dataclass_nor_a_dictionary_is_refused() -> None:
     with pytest.raises(TypeError, match="info must be a dataclass or a dictionary, got 3"):
         info.row(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reports(FedAvg):
+    """A third party's method that reports one of these."""
+
+    what: str = "nothing"
+
+    def info(self, state: Any) -> Any:
+        return {
+            "nothing": (),
+            "none": None,
+            "a stranger": ClientGroups(groups=((0, 1), (2, 99))),
+            "a tensor": {"norm": torch.tensor(1.0)},
+        }[self.what]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("a stranger", r"ClientGroups\.groups\.1\.1: clients must be below 4, got 99"),
+        ("a tensor", r"info can hold numbers.*torch\.Tensor.*; float\(x\) and x\.tolist\(\)"),
+        (
+            "none",
+            r"info must be a dataclass or a dictionary, got None; it returns .* where there is nothing",
+        ),
+    ],
+)
+def test_a_report_that_could_not_be_read_is_refused_when_it_is_made(what: str, message: str) -> None:
+    with pytest.raises(ProtocolError, match=f"mine, seed 0: .*{message}"):
+        simulate({"mine": Reports(what=what)}, rounds=1, split=Dirichlet(alpha=1.0, num_clients=4))
+
+
+def test_a_method_may_have_nothing_to_report() -> None:
+    simulate({"mine": Reports()}, rounds=1, split=Dirichlet(alpha=1.0, num_clients=4))
 
 
 def test_an_epsilon_needs_a_delta_and_what_it_covers() -> None:

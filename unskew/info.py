@@ -10,6 +10,7 @@ in info.jsonl under the name of its class and listed in the report; a section of
 user, and `ignored` are replies that the method refused.
 """
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -17,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Interval
 from pydantic import AfterValidator, AllowInfNan, TypeAdapter, ValidationInfo
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 
 def _exists(client: int, info: ValidationInfo) -> int:
@@ -639,14 +640,36 @@ def row(value: object) -> dict[str, Any]:
 
     Raises:
         TypeError: If `value` is neither a dataclass nor a dictionary.
-        pydantic_core.PydanticSerializationError: If a user's info holds a value that JSON cannot represent.
+        ValueError: If it holds a value that JSON cannot represent.
     """
-    if isinstance(value, Info) and TYPES.get(value.type) is type(value):
-        return {"type": value.type, "info": adapter(type(value)).dump_python(value, mode="json")}
-    if not isinstance(value, Mapping) and not is_dataclass(value):
-        raise TypeError(f"info must be a dataclass or a dictionary, got {value!r:.60}")
+    if not isinstance(value, Mapping) and (not is_dataclass(value) or isinstance(value, type)):
+        raise TypeError(
+            f"info must be a dataclass or a dictionary, got {value!r:.60}; it returns () where there is nothing to "
+            "report"
+        )
     name = "dict" if isinstance(value, Mapping) else info_type(type(value))
-    return {"type": name, "info": to_jsonable_python(value)}
+    try:
+        of_ours = name in TYPES
+        plain = adapter(type(value)).dump_python(value, mode="json") if of_ours else to_jsonable_python(value)
+    except PydanticSerializationError as error:
+        raise ValueError(
+            f"info can hold numbers, texts, and lists, dictionaries and dataclasses of them ({error}); float(x) and "
+            "x.tolist() turn tensors and arrays into these"
+        ) from None
+    return {"type": name, "info": plain}
+
+
+def check(value: object, clients: int) -> None:
+    """Check that a report's row will be read as it is written.
+
+    Raises:
+        TypeError, ValueError: As `row`.
+        pydantic.ValidationError: If it is one of the types above and holds what that does not allow, as a client that
+            there is not.
+    """
+    written = row(value)
+    if written["type"] in TYPES:
+        adapter(type(value)).validate_json(json.dumps(written["info"]), strict=True, context={"clients": clients})
 
 
 def with_disclosed(part: Any, disclosed: str) -> Any:

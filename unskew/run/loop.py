@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from unskew import info, machine, wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
@@ -34,7 +35,7 @@ from unskew.local.executor import EvalJob
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, report_of
 from unskew.record import columns
-from unskew.record.logs import INFO, METRICS, SCHEMA, WORK, evaluated, part_of
+from unskew.record.logs import INFO, METRICS, SCHEMA, WORK, evaluated, part_of, sentence
 from unskew.run import attack, checkpoint, decide, models, one_class, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
@@ -711,7 +712,7 @@ class _Cell:
 
         Of a round that was abandoned there is the privacy that has been spent.
         """
-        parts = report_of(self.sim.algorithm, state)
+        parts = self.reported(state)
         own = [*self.sim.drain_warnings(), *own]
         if abandoned:
             spent = (part for part in parts if isinstance(part, info.PrivacyBudget))
@@ -727,6 +728,22 @@ class _Cell:
             if text not in self.warned:
                 self.warned.add(text)
                 self.run.callback.note(f"{self.method.label}, seed {self.seed}, round {t}: {text}")
+        return parts
+
+    def reported(self, state: Any) -> tuple[object, ...]:
+        """The method's report on the round.
+
+        Raises:
+            ProtocolError: If it cannot be kept, or could not be read: it names a client that there is not.
+        """
+        parts = report_of(self.sim.algorithm, state)
+        for part in parts:
+            try:
+                info.check(part, self.run.feds[self.seed].num_clients)
+            except ValidationError as error:
+                raise ProtocolError(f"info has {type(part).__name__}.{sentence(error)}") from None
+            except (TypeError, ValueError) as error:
+                raise ProtocolError(str(error)) from None
         return parts
 
     def at_end(self, state: Any, t: int) -> Iterator[Info]:
