@@ -4,10 +4,12 @@ The declaration is the code itself: a dataclass or a function with annotated, bo
 the checking, strictly; this module turns its findings into one sentence each.
 """
 
+import dataclasses
 import functools
 import inspect
 import json
 import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
@@ -99,6 +101,30 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
     return dict((_parameters if _hashable(target) else _parameters.__wrapped__)(target, frozenset(skip)))
 
 
+def hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of the parameters of a class or function, bounds included.
+
+    Python resolves all annotations of a dataclass's `__init__` in the module of that class; what is inherited from
+    another module, and is text there (`from __future__ import annotations`), names what is imported in that one.
+    """
+    made: Any = target.__init__ if inspect.isclass(target) else target
+    left, inherited = dict(getattr(made, "__annotations__", {})), dict[str, Any]()
+    for base in target.__mro__[1:] if inspect.isclass(target) and dataclasses.is_dataclass(target) else ():
+        names = vars(sys.modules[base.__module__]) if base.__module__ in sys.modules else {}
+        for name, hint in inspect.get_annotations(base).items():
+            redefined = name in inspect.get_annotations(target)
+            if isinstance(hint, str) and left.get(name) == hint and not redefined:
+                inherited |= _resolved({name: left.pop(name)}, names, dict(vars(base)))
+    if not inherited:
+        return typing.get_type_hints(made, include_extras=True)
+    return _resolved(left, getattr(inspect.unwrap(made), "__globals__", {})) | inherited
+
+
+def _resolved(written: dict[str, Any], names: dict[str, Any], of_class: dict[str, Any] | None = None) -> dict[str, Any]:
+    of = types.SimpleNamespace(__annotations__=written)
+    return typing.get_type_hints(of, names, of_class, include_extras=True)
+
+
 def _hashable(target: object) -> bool:
     """Return true unless this is somebody's callable value that can be compared but not hashed."""
     return isinstance(target, Hashable)
@@ -108,7 +134,7 @@ def _hashable(target: object) -> bool:
 @functools.lru_cache(maxsize=512)
 def _parameters(target: Callable[..., Any], skip: frozenset[str]) -> dict[str, tuple[Any, Any]]:
     try:
-        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+        known = hints(target)
         signature = inspect.signature(target)
     except (TypeError, ValueError, NameError) as error:
         raise ConfigError(f"the settings of {_name(target)} cannot be read from its signature: {error}") from None
@@ -116,13 +142,13 @@ def _parameters(target: Callable[..., Any], skip: frozenset[str]) -> dict[str, t
     for name, p in signature.parameters.items():
         if name in skip:
             continue
-        if name not in hints or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+        if name not in known or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise ConfigError(
                 f"settings of {_name(target)} are checked against its signature, and {p} has no usable name and type; "
                 "give every setting a name and a type, as in mu: float = 0.1"
             )
-        if registry_of(hints[name]) or not any(_is_code(t) for t in _types(hints[name])):
-            settings[name] = (hints[name], ... if p.default is p.empty else p.default)
+        if registry_of(known[name]) or not any(_is_code(t) for t in _types(known[name])):
+            settings[name] = (known[name], ... if p.default is p.empty else p.default)
     return settings
 
 

@@ -91,8 +91,10 @@ def described(
     extra: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> Callable[..., A]:
     """Give `made` a name and the signature of `make`, with other defaults, extra parameters (annotation, default)."""
+    from unskew.schema import hints as hints_of  # a tenth of a second, which listing names does not need
+
     defaults, extra = defaults or {}, extra or {}
-    hints = annotations(make)
+    hints = hints_of(make)
     known = inspect.signature(make).parameters.values()
     kinds = inspect.Parameter.KEYWORD_ONLY
     parameters = [p.replace(default=defaults.get(p.name, p.default)) for p in known]
@@ -114,8 +116,3 @@ def tables_of(make: Callable[..., Any]) -> Tables:
     """Return the presets of a class or function that makes a method, by name."""
     tables: Tables = getattr(make.__init__ if inspect.isclass(make) else make, "__presets__", {})
     return tables
-
-
-def annotations(make: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of the parameters of a class or function, bounds included."""
-    return typing.get_type_hints(make.__init__ if inspect.isclass(make) else make, include_extras=True)

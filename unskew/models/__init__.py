@@ -10,7 +10,7 @@ global generator: construct under `Key.ambient`.
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from unskew import references
 from unskew.errors import ConfigError, did_you_mean
@@ -226,7 +226,9 @@ def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, 
 
 def _hints(factory: "Callable[..., nn.Module]") -> dict[str, Any]:
     """The types of a factory's options; empty if they cannot be read."""
+    from unskew import schema  # a tenth of a second, which listing names does not need
+
     try:
-        return get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
+        return schema.hints(factory)
     except (NameError, TypeError):
         return {}
