@@ -34,7 +34,7 @@ from unskew.models import IN_PYTHON
 from unskew.run import callbacks, loop
 from unskew.run.progress import watching
 from unskew.run.setup import InMemoryInputs, InProcess, named_dataset, network
-from unskew.tasks.kind import Loss, as_measure
+from unskew.tasks.kind import Loss, TaskKind, as_measure
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import check_tensors
 
@@ -285,6 +285,12 @@ def _task(
     Raises:
         ConfigError: If an argument and the task say different things, or the task has settings that nothing would read.
     """
+    given = task.kind if isinstance(task, TaskConfig) else task
+    if isinstance(given, TaskKind):
+        raise ConfigError(
+            f"task must be the name of a kind of task, got the TaskKind {given.name!r} itself; put it into a module "
+            'and name that, as in task="mine:KIND"'
+        )
     settings = {} if task is None else {"kind": task} if isinstance(task, str) else from_python.to_plain(task)
     if not isinstance(settings, dict):
         return settings

@@ -444,6 +444,13 @@ class Sgd:
     rows: Tensor | None = None
     may_diverge: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.config, SgdConfig):
+            raise ProtocolError(
+                f"local training takes its settings from an SgdConfig, got {reprlib.repr(self.config)}; write "
+                "SgdConfig(lr=0.1), and annotate the method's field as SgdConfig"
+            )
+
     def key(self, me: "Me", index: int) -> Key:
         """Return the root of its randomness as the step's optimisation number `index`."""
         return me.key / "sgd" / (index if self.draw is None else self.draw)

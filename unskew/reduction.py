@@ -20,7 +20,7 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
 
 import torch
 
-from unskew.errors import QuorumError
+from unskew.errors import ProtocolError, QuorumError
 from unskew.tree import Params, is_record, wide
 
 CHUNK = 16
@@ -115,7 +115,16 @@ class Moved:
 
 
 def _take(what: Take, client: int, reply: Any) -> Any:
-    return getattr(reply, what) if isinstance(what, str) else what(client, reply)
+    if not isinstance(what, str):
+        return what(client, reply)
+    try:
+        return getattr(reply, what)
+    except AttributeError:
+        has = ", ".join(f.name for f in dataclasses.fields(reply)) if is_record(reply) else "none"
+        raise ProtocolError(
+            f"a reduction takes the field {what!r} of every reply, and a reply of type {type(reply).__name__} has the "
+            f"fields {has}; name a field of the dataclass that the step returns, or give a function of client and reply"
+        ) from None
 
 
 class _Sum:

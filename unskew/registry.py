@@ -78,6 +78,11 @@ class Registry:
         Raises:
             ConfigError: If not, with the nearest known name; or if two distributions claim it.
         """
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"{self.kind} must be a name, one of {', '.join(self.names())}, or module:attribute for one of your "
+                f"own, got a value of type {type(name).__name__}"
+            )
         if ":" not in name:
             self._entry(name)
 

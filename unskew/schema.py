@@ -377,6 +377,13 @@ def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type
     return by_name[name]
 
 
+def only_record(hint: Any) -> type | None:
+    """The dataclass that an annotation allows, if it allows nothing else."""
+    members = _types(hint)
+    records = [t for t in members if isinstance(t, type) and dataclasses.is_dataclass(t)]
+    return records[0] if records and len(members) == 1 else None
+
+
 def registry_of(hint: Any) -> Any:
     """The registry (`unskew.registry`) in an annotation: such a setting is a table that names a registered piece."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()

@@ -97,6 +97,11 @@ def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {name: _flatten(getattr(value, name), _join(path, name), tensors) for name in fields}
     if isinstance(value, tuple | list):
         return [_flatten(v, _join(path, i), tensors) for i, v in enumerate(value)]
+    if isinstance(value, types.GeneratorType):
+        raise WireError(
+            f"a request that nobody waited for cannot travel (at {path or 'top'}); write yield from before "
+            f"{value.__name__}(...)"
+        )
     raise WireError(
         f"{type(value).__name__} cannot travel (at {path or 'top'}); use dataclasses, tuples, tensors, scalars"
     )

@@ -1,6 +1,7 @@
 """Mistakes that the author of a method or split makes, and the sentences they are met with."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,14 @@ import torch
 
 import unskew as us
 from unskew.data.assign import assign
-from unskew.errors import ConfigError, DataError, ProtocolError
+from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, UnskewError
 from unskew.keys import Key
-from unskew.protocol import ClientId, Federation, Me, Step, ask, sgd, step
+from unskew.local.executor import ExecutorKind
+from unskew.local.sequential import Sequential
+from unskew.protocol import ClientId, Examples, Federation, Me, Sgd, Step, ask, sgd, step
+from unskew.reduction import MeanOf
+from unskew.tasks.classification import CLASSIFICATION
+from unskew.tasks.measure import Measure
 from unskew.tree import Params
 
 
@@ -167,3 +173,234 @@ def test_a_split_that_changes_the_labels_it_is_given_changes_not_the_data() -> N
     even, odd = assign(BySuperclass(), labels, 4, Key(0))
     assert (even.tolist(), odd.tolist()) == ([0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11])
     assert labels.tolist() == (np.arange(12) % 4).tolist()
+
+
+# ---------------------------------------------------------------- steps, states and models
+@dataclass(frozen=True)
+class Sum:
+    """A loss term that looks for what it is given, or not."""
+
+    key: str = "anchor"
+
+    def __call__(self, params: Params, aux: Any) -> torch.Tensor:
+        return torch.stack([(w - aux[self.key][name]).square().sum() for name, w in params.items()]).sum()
+
+
+@dataclass(frozen=True)
+class TakesTheBatch:
+    def __call__(self, params: Params, aux: Any, batch: Any) -> torch.Tensor:
+        return batch.loss.mean()
+
+
+class ForgetsYieldFrom(Mine):
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        trained: Any = sgd(msg, self.local)
+        return trained, None
+        yield
+
+
+class TrainsTheState(Mine):
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        state: Any = (msg, 0)
+        return (yield from sgd(state, self.local)), None
+
+
+class TrainsByADictionary(Mine):
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        settings: Any = {"lr": 0.1}
+        return (yield from sgd(msg, settings)), None
+
+
+class MisspellsAux(Mine):
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        return (yield from sgd(msg, self.local, Sum("anchr"), anchor=msg)), None
+
+
+class SeesNoBatch(Mine):
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        return (yield from sgd(msg, self.local, TakesTheBatch())), None
+
+
+class MisspellsAField(Mine):
+    def round(self, state: Params, fed: Federation) -> Any:
+        mean = yield from ask(self.train, {c: state for c in fed.sample()}, reduce=MeanOf("parms"))
+        return mean.value
+
+
+@dataclass(frozen=True)
+class BringsExamples(Mine):
+    x: tuple[int, ...] = (5, 1, 8, 8)
+    y: int = 0
+    rows: int = 5
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        examples = Examples(torch.ones(self.x), torch.full((5,), self.y), torch.arange(self.rows))
+        return (yield Sgd(msg, self.local, examples=examples)).params, None
+
+
+class LosesATensor(Mine):
+    def round(self, state: Params, fed: Federation) -> Any:
+        state = yield from super().round(state, fed)
+        return {"head.weight": state["head.weight"]}
+
+
+class PersonalisesHalf(Mine):
+    def personalise(self, me: Me, params: Params, memory: None) -> Step[Params]:
+        yield from ()
+        return {"head.weight": params["head.weight"]}
+
+
+class Plain:
+    pass
+
+
+class HasAPlainState(Mine):
+    def init(self, params: Params, fed: Federation) -> Any:
+        return Plain()
+
+
+class AsksInInit(Mine):
+    def init(self, params: Params, fed: Federation) -> Any:
+        yield from ask(self.train, {})
+
+
+SETTINGS: Any = {"lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (ForgetsYieldFrom(), r"mine, seed 0: .* write yield from before sgd\(...\) \(round 1, step 'train'\)"),
+        (TrainsTheState(), r"must be a table of tensors by name, got tuple; .* \(round 1, step 'train'\)"),
+        (TrainsByADictionary(), r"takes its settings from an SgdConfig, got {'lr': 0.1}.*\(round 1, step 'train'\)"),
+        (MisspellsAux(), r"the loss term Sum looks for 'anchr', which is neither .* \(given: anchor\)"),
+        (SeesNoBatch(), r"the loss term TakesTheBatch must take \(params, aux\): .* the attribute sees = \"features\""),
+        (MisspellsAField(), r"takes the field 'parms' of every reply, and a reply of type dict has the fields none"),
+        (BringsExamples(x=(5, 63)), r"Examples.x must have the shape \(n, 1, 8, 8\).* got \(5, 63\)"),
+        (BringsExamples(y=17), "Examples.y must be classes 0 to 9, got 17 to 17"),
+        (BringsExamples(rows=9), "Examples.rows must be 0 to 4, positions among 5 examples, got 0 to 8"),
+        (LosesATensor(), r"lacks head.bias; .* \(the model from serve\(state, None\)\)"),
+        (PersonalisesHalf(), r"lacks head.bias; .* \(the model from serve or personalise for client 0\)"),
+        (HasAPlainState(), "mine: the state that HasAPlainState.init returns is saved .* Plain cannot travel"),
+        (AsksInInit(), "mine: AsksInInit.init has a yield in it and may ask nobody"),
+        (Mine(local=SETTINGS), r'mine.local must be SgdConfig\(...\) in Python, got a dict: {"lr": 0.1}'),
+    ],
+)
+def test_a_mistake_in_a_step_or_a_state_is_refused_in_a_sentence(method: object, text: str) -> None:
+    with pytest.raises(UnskewError, match=text) as caught:
+        simulated(method)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 320
+
+
+def test_examples_of_ones_own_that_fit_are_trained_on() -> None:
+    simulated(BringsExamples())
+
+
+class Extrapolates(Mine):
+    """Steps over the clients' model, in the statistics of BatchNorm as well."""
+
+    def round(self, state: Params, fed: Federation) -> Any:
+        new = yield from super().round(state, fed)
+        return {name: 20.0 * new[name] - 19.0 * w if "running" in name else new[name] for name, w in state.items()}
+
+
+class Normalises(torch.nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 10))
+
+
+def test_a_negative_variance_is_named_where_it_makes_a_loss_nan() -> None:
+    with pytest.raises(DivergedError, match=r"variance of a BatchNorm layer negative \(1.running_var .*layout.buffers"):
+        us.simulate({"mine": Extrapolates()}, model=Normalises(), split=us.IID(num_clients=2), rounds=1, progress=False)
+
+
+def undefined(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.full((len(y),), math.nan) * outputs.sum(1)
+
+
+def detached(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.ones(len(y))
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        (undefined, "global.loss is nan before any training, so it is not the learning rate"),
+        (detached, r"neither the loss nor a term depends on the parameters, .* \(round 1, step 'train'\)"),
+    ],
+)
+def test_a_loss_that_cannot_be_minimised_is_refused_in_a_sentence(loss: Any, text: str) -> None:
+    with pytest.raises(UnskewError, match=text):
+        us.simulate({"mine": Mine()}, model="logistic", loss=loss, split=us.IID(2), rounds=1, progress=False)
+
+
+# ---------------------------------------------------------------- kinds of task, measures, executors
+def brier(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (outputs.softmax(1) - torch.nn.functional.one_hot(y, outputs.shape[1])).square().sum(1)
+
+
+def test_a_measure_with_a_wrong_direction_or_range_is_refused() -> None:
+    wrong: Any = "down"
+    for measure, text in (
+        (Measure("brier", "Brier score", wrong, 0.0, 2.0, each=brier), "must be higher or lower, .* got 'down'"),
+        (Measure("brier", "Brier score", "lower", 2.0, 0.0, each=brier), "must have low < high, got 2.0 and 0.0"),
+        (Measure("brier", "Brier score", "lower", 0.0, 0.1, each=brier), "brier is 0.9.* at most 0.1; correct low"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            us.simulate(
+                "fedavg", model="logistic", split=us.IID(2), rounds=1, evaluate=["global", measure], progress=False
+            )
+
+
+def test_a_kind_of_task_needs_a_loss_and_a_measure_and_is_named() -> None:
+    with pytest.raises(ConfigError, match="the kind of task 'classification' has no measure"):
+        replace(CLASSIFICATION, measures=())
+    with pytest.raises(ConfigError, match="the kind of task 'classification' has no loss"):
+        replace(CLASSIFICATION, losses={})
+    task: Any = CLASSIFICATION
+    for given in (task, us.TaskConfig(kind=task, model="logistic")):
+        with pytest.raises(ConfigError, match="task must be the name of a kind of task, got the TaskKind"):
+            us.simulate("fedavg", task=given, rounds=1)
+
+
+class Loses(Sequential):
+    name = "mine"
+
+    def complete(self, jobs: Any) -> Any:
+        yield from list(super().complete(jobs))[1:]
+
+
+class Repeats(Sequential):
+    name = "mine"
+
+    def complete(self, jobs: Any) -> Any:
+        for one in super().complete(jobs):
+            yield from (one, one)
+
+
+LOSES = ExecutorKind("loses", "loses a result", lambda parts: Loses(parts.trainer))
+REPEATS = ExecutorKind("repeats", "gives a result twice", lambda parts: Repeats(parts.trainer))
+
+
+@pytest.mark.parametrize(
+    ("name", "got"), [("LOSES", "got none for client 0"), ("REPEATS", "got a second one for client 0")]
+)
+def test_an_executor_that_loses_or_repeats_a_result_is_refused(name: str, got: str) -> None:
+    with pytest.raises(ProtocolError, match=f"the executor 'mine' must give one result for each client .*{got}"):
+        us.simulate(
+            {"mine": Mine()}, model="logistic", split=us.IID(2), rounds=1, progress=False,
+            runtime=us.Runtime(executor=f"{__name__}:{name}"),
+        )  # fmt: skip
+
+
+def test_an_executor_is_given_by_its_name() -> None:
+    executor: Any = LOSES
+    with pytest.raises(ConfigError, match=r"executor must be a name, one of sequential, .* of type ExecutorKind"):
+        us.Runtime(executor=executor)

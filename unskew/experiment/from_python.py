@@ -111,6 +111,12 @@ def _settings_given(name: str, options: Mapping[str, Any]) -> int:
 
 def _check(value: Any, place: str) -> None:
     """Check the settings of a record that no file can describe, and of the records it holds."""
+    for name, (hint, _) in schema.parameters(type(value)).items():
+        if isinstance(getattr(value, name), Mapping) and (wanted := schema.only_record(hint)) is not None:
+            raise ConfigError(
+                f"{place}.{name} must be {wanted.__name__}(...) in Python, got a "
+                f"{type(getattr(value, name)).__name__}: {schema.show(getattr(value, name))}"
+            )
     held = {f.name: h for f in dataclasses.fields(value) if is_record(h := getattr(value, f.name))}
     theirs = {name for name, (hint, _) in schema.parameters(type(value)).items() if not _has_schema(hint)}
     options = {name: option for name, option in _settings(value).items() if name not in held and name not in theirs}

@@ -118,6 +118,25 @@ class Executor(Protocol):
         ...
 
 
+def completed(executor: Executor, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
+    """Run every step by an executor, which may be somebody's own.
+
+    Raises:
+        ProtocolError: If it does not give one result for each client.
+    """
+    left = set(jobs)
+    what = f"the executor {executor.name!r} must give one result for each client that it is given a job of"
+    for c, result in executor.complete(jobs):
+        if c not in left:
+            again = "a second one for" if c in jobs else "one for another,"
+            raise ProtocolError(f"{what}, got {again} client {c}; correct its `complete`")
+        left.discard(c)
+        yield c, result
+        del result
+    if left:
+        raise ProtocolError(f"{what}, got none for client {min(left)}; correct its `complete`")
+
+
 @dataclass(frozen=True, eq=False)
 class CellParts:
     """The parts that an executor of one method under one seed is made from.

@@ -5,7 +5,7 @@ optimiser changes in place.  Inputs lie on the device from the start; an epoch i
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial, reduce
 from operator import add
@@ -132,6 +132,7 @@ class LocalTrainer:
         self.check_model(job.start)
         if me.id == SERVER_ID and job.examples is None:
             raise ProtocolError("the server has no data of its own to train on; hand it examples")
+        self._check_rows(me, job)
         fitted = self._fit(me, job, key, watch=False)
         if not math.isfinite(fitted.loss):
             if job.may_diverge:
@@ -142,6 +143,32 @@ class LocalTrainer:
                 f"at learning rate {fitted.lr:g}; lower lr or set clip_norm"
             )
         return fitted
+
+    def _check_rows(self, me: Me, job: Sgd) -> None:
+        """Refuse examples that are not as the task's, and rows that there are not."""
+        if (given := job.examples) is not None:
+            for what, got, like in (("x", given.x, self.device_data.x), ("y", given.y, self.device_data.y)):
+                if got.shape[1:] != like.shape[1:]:
+                    raise ProtocolError(
+                        f"Examples.{what} must have the shape (n{''.join(f', {d}' for d in like.shape[1:])}), as the "
+                        f"task's data, got {tuple(got.shape)}"
+                    )
+            if len(given.x) != len(given.y):
+                raise ProtocolError(
+                    f"Examples must have a label for each example, got {len(given.x)} of x and {len(given.y)} of y"
+                )
+            classes = self.task.num_classes
+            if self.task.kind.targets.classes and len(given.y) and not 0 <= given.y.min() <= given.y.max() < classes:
+                raise ProtocolError(
+                    f"Examples.y must be classes 0 to {classes - 1}, got {int(given.y.min())} to {int(given.y.max())}"
+                )
+        own = len(self.device_data.train[me.id]) if given is None else len(given.x)
+        for name, rows in (("Sgd.rows", job.rows), ("Examples.rows", None if given is None else given.rows)):
+            if rows is not None and len(rows) and not 0 <= rows.min() <= rows.max() < own:
+                raise ProtocolError(
+                    f"{name} must be 0 to {own - 1}, positions among {own} examples, got {int(rows.min())} to "
+                    f"{int(rows.max())}"
+                )
 
     def _fit(self, me: Me, job: Sgd, key: Key, watch: bool) -> Fitted:
         config = job.config
@@ -204,6 +231,11 @@ class LocalTrainer:
 
         def step(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
             loss, value = objective(x, y, weights)
+            if not value.requires_grad:
+                raise ProtocolError(
+                    "neither the loss nor a term depends on the parameters, so there is nothing to minimise; compute "
+                    "them from outputs and parameters in PyTorch, without detach(), item() and numpy()"
+                )
             gradients = torch.autograd.grad(value, trained, materialize_grads=True)
             torch.cat([space.flatten(g) for g in gradients], out=space.gradient)
             with torch.no_grad():
@@ -327,6 +359,12 @@ class LocalTrainer:
 
     def fault(self, params: Params) -> str:
         """Say what of a model is not as the task's; empty if all is."""
+        given: object = params  # what a method makes of it
+        if not isinstance(given, Mapping):
+            return (
+                f"a model to be trained or used must be a table of tensors by name, got {type(given).__name__}; give "
+                "the field that has the model"
+            )
         if missing := [n for n in self._tensors if n not in params]:
             return (
                 f"a model lacks {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}; complete it with what "

@@ -26,7 +26,16 @@ from pydantic import ValidationError
 
 from unskew import info, machine, wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
-from unskew.errors import DivergedError, MemoryShortage, ProtocolError, QuorumError, RunError, WorkerError, shortage
+from unskew.errors import (
+    DivergedError,
+    MemoryShortage,
+    ProtocolError,
+    QuorumError,
+    RunError,
+    WireError,
+    WorkerError,
+    shortage,
+)
 from unskew.experiment.config import Experiment, fingerprint, load, own_modules, to_toml, written_fingerprint
 from unskew.files import write_atomically
 from unskew.info import Info
@@ -553,6 +562,7 @@ class _Cell:
         self.trained: set[ClientId] = set()  # clients, in the round in progress or else the last one
         self.evaluated = 0
         self.own_models: OwnModels | None = None  # those of the last evaluation
+        self.latest: Any = None  # the state that was evaluated last
         self.validation: float | None = None  # of the headline, over validation examples
         self.columns: str | None = None  # hash of the clients' numbers, where they are no rows of metrics.jsonl
         self.saved_at = time.monotonic()
@@ -561,7 +571,7 @@ class _Cell:
         """Run the rest of the cell; errors name method, seed and round."""
         try:
             self.rounds()
-        except (DivergedError, QuorumError, ProtocolError) as error:
+        except (DivergedError, QuorumError, ProtocolError, WireError) as error:
             world = self.run.experiment.world.outage
             some = isinstance(error, QuorumError) and bool(world.unreachable or world.late)
             remedy = "; a larger clients_per_round or a smaller world.outage leaves more" * some
@@ -685,6 +695,7 @@ class _Cell:
         else:
             own = None
         metrics = evaluate(self.sim, state, t, self.eval_set, which, last, own, clients)
+        self.latest = state
         if self.marked is not None:
             metrics += self.marked.metrics(self.sim.algorithm.serve(state, None))
         every = self.run.experiment.unseen.every
@@ -786,7 +797,7 @@ class _Cell:
         for m in metrics:
             if not math.isfinite(m.value):
                 whose = "" if m.client is None else f" of client {m.client}"
-                raise DivergedError(f"round {t}: {m.name}{whose} became {m.value}; lower lr or server_lr")
+                raise DivergedError(f"round {t}: {m.name}{whose} {self.why(m.value, t)}")
         logs, where = self.run.logs, {"method": self.method.label, "seed": self.seed}
         client_values = [m for m in metrics if m.client is not None]
         if len({m.client for m in client_values}) > self.run.experiment.client_rows:
@@ -807,6 +818,22 @@ class _Cell:
             logs.append("info", [{**where, "round": t, **info.row(part)}])
         self.notice(metrics, t)
         logs.flush()
+
+    def why(self, value: float, t: int) -> str:
+        """The end of a sentence on a metric that is no number: what it became, where that may come from, what to do."""
+        if t == 0:
+            return (
+                f"is {value} before any training, so it is not the learning rate: look at the loss, the network's "
+                "outputs, and the data"
+            )
+        model = self.sim.algorithm.serve(self.latest, None) or {}
+        below = [n for n in model if n.endswith("running_var") and bool((model[n] < 0).any())]
+        if below:
+            return (
+                f"became {value}, because the method made a variance of a BatchNorm layer negative ({below[0]} of what "
+                "serve returns): step the parameters alone, fed.layout.trainable, and take means of fed.layout.buffers"
+            )
+        return f"became {value}; lower lr or server_lr"
 
     def write_columns(self, metrics: Sequence[Metric], t: int) -> str:
         """Write the numbers of clients as columns; return their hash."""

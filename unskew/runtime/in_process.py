@@ -17,7 +17,7 @@ from torch import Tensor
 from unskew import wire
 from unskew.errors import ProtocolError
 from unskew.keys import Key
-from unskew.local.executor import Executor, StepJob, StepResult, Stored, Trainer
+from unskew.local.executor import Executor, StepJob, StepResult, Stored, Trainer, completed
 from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, held_in, map_held, map_keep, steps_of
 from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
@@ -121,7 +121,7 @@ class InProcessClients:
         if personalise is not None:
             jobs = {c: self.personal_job(personalise, c, model, t) for c, model in served.items()}
             alone = {c: without_local_work(job) for c, job in jobs.items()}
-            results = dict(self.executor.complete({c: jobs[c] for c, (ended, _) in alone.items() if not ended}))
+            results = dict(completed(self.executor, {c: jobs[c] for c, (ended, _) in alone.items() if not ended}))
             own = {c: results[c].value if c in results else alone[c][1] for c in served}
         return {c: model for c, model in own.items() if model is not None}
 
@@ -166,7 +166,7 @@ class _InProcessRound:
         for first in range(0, len(jobs), together):
             order = deque(islice(jobs, first, first + together))
             waiting: dict[ClientId, Answer] = {}
-            for c, result in executor.complete({c: jobs[c] for c in order}):
+            for c, result in completed(executor, {c: jobs[c] for c in order}):
                 waiting[c] = self.receive(exchange, jobs[c].me, result)
                 if looked_at is not None and c == looked_at.id:
                     looked_at.check(waiting[c], self.clients.signatures[exchange.step], self.clients.memory_type)

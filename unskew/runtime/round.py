@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from unskew import wire
-from unskew.errors import ConfigError, ProtocolError, QuorumError, SuspectError
+from unskew.errors import ConfigError, ProtocolError, QuorumError, SuspectError, WireError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
 from unskew.local.executor import Executor, Stored, Trainer
@@ -551,17 +551,19 @@ class _Round:
         folding = Folding(request.reduce) if request.reduce else None
         replies: dict[ClientId, Any] = {}
         answers: dict[ClientId, Answer | Lost] = {}
-        for c, answer in self.clients.run(exchange):
-            answers[c] = answer
-            if isinstance(answer, Answer):
-                answers[c] = replace(answer, reply=None)
-                if answer.refused or fates[c] is not None:  # a reply lost on its way, of which only its client knows
-                    continue
-                if folding is None:
-                    replies[c] = answer.reply
-                else:
-                    folding.add(places[c], c, answer.reply)
-            del answer  # while the next client trains, this reply is gone
+        with self.told(request.step):
+            for c, answer in self.clients.run(exchange):
+                answers[c] = answer
+                if isinstance(answer, Answer):
+                    answers[c] = replace(answer, reply=None)
+                    # Of a reply that is lost on its way only its client knows.
+                    if answer.refused or fates[c] is not None:
+                        continue
+                    if folding is None:
+                        replies[c] = answer.reply
+                    else:
+                        folding.add(places[c], c, answer.reply)
+                del answer  # while the next client trains, this reply is gone
         self.charge_messages(exchange, answers)
         self.record_answers(exchange, answers, fates, lost)
         count = len(replies if folding is None else folding)
@@ -576,6 +578,16 @@ class _Round:
                 f"{request.at_least} needed; lost: {', '.join(map(str, lost)) or 'none'}{first}"
             )
         return replies if folding is None else folding.finish()
+
+    @contextmanager
+    def told(self, step: str) -> Iterator[None]:
+        """Name round and step where a method's code is refused in a simulation: over a network clients do that."""
+        try:
+            yield
+        except (ProtocolError, WireError) as error:
+            if self.driver.clients.remote:
+                raise
+            raise type(error)(f"{error} (round {self.t}, step {step!r})") from error
 
     def check(self, request: Ask) -> None:
         """Refuse a request for a step or a client that does not exist."""

@@ -75,6 +75,15 @@ class TaskKind:
     needs_all_clients: bool = False
     losses_of_models: bool = False
 
+    def __post_init__(self) -> None:
+        for what, given in (("loss", self.losses), ("measure", self.measures)):
+            if not given:
+                raise ConfigError(
+                    f"the kind of task {self.name!r} has no {what}: give one at least, the first is the default"
+                )
+        for measure in self.measures:
+            measure.check()
+
     @property
     def headline(self) -> Measure:
         """The measure by which models are compared."""
@@ -207,12 +216,13 @@ def as_measure(piece: Any) -> Measure:
     """A measure as it is; a function of (outputs, targets), arrays of all examples, as one of which more is better.
 
     Raises:
-        ConfigError: If its name cannot stand in metrics.
+        ConfigError: If its name cannot stand in metrics, or its direction or range are none.
     """
     name = piece.name if isinstance(piece, Measure) else getattr(piece, "__name__", type(piece).__name__)
     if not name.isidentifier():
         raise ConfigError(f"evaluate: a metric's name must be letters, digits and _, got {name!r}; name the function")
     if isinstance(piece, Measure):
+        piece.check()
         return piece
     return Measure(name, name.replace("_", " "), low=None, high=None, percent=False, whole=piece)
 

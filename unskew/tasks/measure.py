@@ -4,12 +4,12 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from unskew.errors import shown
+from unskew.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +61,23 @@ class Measure:
     )
     of_positives: bool = field(default=False, compare=False, repr=False)
     positive: str = field(default="", compare=False)
+
+    def check(self) -> None:
+        """Check direction and range, which somebody has written.
+
+        Raises:
+            ConfigError: If there are none such.
+        """
+        if self.direction not in get_args(Direction):
+            raise ConfigError(
+                f"the direction of measure {self.name!r} must be higher or lower, the better one, got "
+                f"{self.direction!r}"
+            )
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise ConfigError(
+                f"the range of measure {self.name!r} must have low < high, got {self.low!r} and {self.high!r}; give "
+                "None where it has no end"
+            )
 
     def of_classes(self, names: Sequence[str]) -> "Measure":
         """The measure with its positive class in the label, as in "sensitivity for sick".

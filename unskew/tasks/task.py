@@ -1,5 +1,6 @@
 """A task: its kind, a network for it, and which tensors play which part.  No data, no device, no optimiser."""
 
+import math
 import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -78,12 +79,23 @@ class Task:
         return (*values, outputs, y) if self.keeps_outputs else values
 
     def values(self, columns: Sequence[Tensor]) -> tuple[float, ...]:
-        """The value of each measure from the columns of all examples; NaN where it is not defined for them."""
+        """The value of each measure from the columns of all examples; NaN where it is not defined for them.
+
+        Raises:
+            ConfigError: If one is outside its measure's range: it would be refused of a client, and drawn wrongly.
+        """
         each = iter(columns)
-        return tuple(
+        values = tuple(
             m.of_mean(float(next(each).double().mean())) if m.each is not None else self.whole(m, columns)
             for m in self.measures
         )
+        for m, value in zip(self.measures, values, strict=True):
+            near = 1e-6 * max(1.0, abs(value)) if math.isfinite(value) else 0.0
+            if math.isfinite(value) and not (m.allows(value) or m.allows(value - near) or m.allows(value + near)):
+                raise ConfigError(
+                    f"evaluate: {m.name} is {value:g}, and its measure says that it is {m.range}; correct low and high"
+                )
+        return values
 
     def whole(self, measure: Measure, columns: Sequence[Tensor]) -> float:
         """The value of a measure that needs all examples at once, from their columns.
