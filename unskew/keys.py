@@ -9,9 +9,11 @@ randomness in unskew.
 import hashlib
 import itertools
 import math
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -120,3 +122,21 @@ def _seeded(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     constant = 0x8B51F9DD
     halves = [hashed(pool[i % 4], 0x58F38DED).astype(np.uint64) for i in range(8)]
     return np.stack([halves[i] | halves[i + 1] << np.uint64(32) for i in range(0, 8, 2)], axis=1)
+
+
+def global_states() -> dict[str, Any]:
+    """States of the generators that all code of a process shares, by whose they are; only looked at."""
+    theirs: Any = np.random.get_state(legacy=False)  # noqa: NPY002, to see whether others draw from it
+    plain = {k: v.tobytes() if isinstance(v, np.ndarray) else v for k, v in theirs["state"].items()}
+    rest = {k: v for k, v in theirs.items() if k != "state"}
+    return {
+        "PyTorch's": torch.get_rng_state().numpy().tobytes(),
+        "NumPy's": (plain, rest),
+        "Python's": random.getstate(),
+    }
+
+
+def drawn_since(before: dict[str, Any]) -> list[str]:
+    """List whose global generators have other states than `before`."""
+    now = global_states()
+    return [whose for whose, state in before.items() if now[whose] != state]

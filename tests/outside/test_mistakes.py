@@ -1,6 +1,7 @@
 """Mistakes that the author of a method or split makes, and the sentences they are met with."""
 
 import math
+import random
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 import unskew as us
 from unskew.data.assign import assign
-from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, UnskewError
+from unskew.errors import ConfigError, DataError, DataWarning, DivergedError, ProtocolError, UnskewError
 from unskew.keys import Key
 from unskew.local.executor import ExecutorKind
 from unskew.local.sequential import Sequential
@@ -116,6 +117,45 @@ def test_numbers_that_nobody_can_draw_again_are_warned_of(capsys: pytest.Capture
     for method, warned in ((Draws(), True), (Mine(), False)):
         us.simulate({"mine": method}, data="digits", model="logistic", split=us.IID(num_clients=2), rounds=1)
         assert ("drawn from PyTorch's global generator" in capsys.readouterr().err) is warned
+
+
+class DrawsByNumPy(Mine):
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        trained = yield from sgd(msg, self.local)
+        return {name: w + float(np.random.rand()) for name, w in trained.items()}, None  # noqa: NPY002
+
+
+class DrawsByPython(Mine):
+    def round(self, state: Params, fed: Federation) -> Any:
+        state = yield from super().round(state, fed)
+        return {name: w + random.random() for name, w in state.items()}
+
+
+@pytest.mark.parametrize(("method", "whose"), [(DrawsByNumPy(), "NumPy's"), (DrawsByPython(), "Python's")])
+def test_draws_of_numpy_and_python_are_warned_of_as_well(
+    method: object, whose: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    us.simulate({"mine": method}, data="digits", model="logistic", split=us.IID(num_clients=2), rounds=1)
+    said = capsys.readouterr().err
+    assert f"drawn from {whose} global generator" in said
+    assert "(me.key / 'start').numpy().random(3)" in said
+    assert said.count("global generator") == 1
+
+
+@dataclass(frozen=True)
+class ShufflesAnew:
+    num_clients: int = 2
+
+    def assign(self, examples: Any, key: Key) -> Any:
+        order = list(range(len(examples.labels)))
+        random.shuffle(order)
+        return list(np.array_split(order, self.num_clients))
+
+
+def test_a_split_that_nobody_can_draw_again_is_warned_of() -> None:
+    with pytest.warns(DataWarning, match=r"ShufflesAnew' drew from Python's global generator.*draw from its key"):
+        assign(ShufflesAnew(), np.zeros(9, np.int64), 1, Key(0))
 
 
 class DrawsWhenEvaluated(torch.nn.Module):
@@ -404,3 +444,49 @@ def test_an_executor_is_given_by_its_name() -> None:
     executor: Any = LOSES
     with pytest.raises(ConfigError, match=r"executor must be a name, one of sequential, .* of type ExecutorKind"):
         us.Runtime(executor=executor)
+
+
+# ---------------------------------------------------------------- splits, rules, channels, data
+class PlainSplit:
+    num_clients = 2
+
+    def assign(self, examples: Any, key: Key) -> Any:
+        return []
+
+
+class PlainRule:
+    def start(self, params: Params) -> Any:
+        return None
+
+    def step(self, w: Params, mean: Params, moments: Any) -> Any:
+        return mean, moments
+
+
+def data() -> Any:
+    return np.zeros((9, 2)), np.arange(9) % 2
+
+
+def test_pieces_that_are_no_dataclass_or_inside_a_function_are_said_to_be() -> None:
+    split: Any = PlainSplit()
+    with pytest.raises(ConfigError, match=r"split must be a frozen dataclass with a field .*PlainSplit"):
+        us.simulate("fedavg", split=split, rounds=1)
+    rule: Any = PlainRule()
+    with pytest.raises(
+        ConfigError, match=r"a server rule must be a frozen dataclass with start.params. and .*PlainRule"
+    ):
+        us.simulate({"mine": us.FedAvg(server=rule)}, rounds=1)
+
+    @dataclass(frozen=True)
+    class Local:
+        name: str = "local"
+
+        def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> torch.Tensor:
+            return torch.ones(nodes, nodes)
+
+    with pytest.raises(ConfigError, match=r"is made inside a function, .* move it to the top of its module"):
+        us.simulate("fedavg", world=us.World(channel=Local()), rounds=1)
+
+
+def test_a_function_given_as_data_is_to_be_called() -> None:
+    with pytest.raises(DataError, match=r"got a function; call it, data=data\(...\)"):
+        us.simulate("fedavg", data=data, rounds=1)

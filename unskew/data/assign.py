@@ -10,6 +10,7 @@ Departures Counts are rounded by largest remainder, so no example is left over o
 """
 
 import heapq
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ from unskew.data.split import (
     TrainingExamples,
     record,
 )
-from unskew.errors import ConfigError, DataError
-from unskew.keys import Key, numpy_each
+from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.keys import Key, drawn_since, global_states, numpy_each
 
 Floats = npt.NDArray[np.float64]
 
@@ -121,7 +122,15 @@ def _check_settings(split: Split) -> None:
 def _own(split: OwnSplit, examples: TrainingExamples, key: Key) -> tuple[Ints, ...]:
     """The clients of a split that is not ours, if they are such."""
     name, n = record(split)["name"], len(examples.labels)
+    before = global_states()
     assigned = split.assign(examples, key)
+    for whose in drawn_since(before):
+        warnings.warn(
+            f"split {name!r} drew from {whose} global generator, so the same run again, and every machine of a "
+            "deployment, has another split; draw from its key: (key / 'order').numpy().permutation(n)",
+            DataWarning,
+            stacklevel=2,
+        )
     if isinstance(assigned, Mapping) or not isinstance(assigned, Iterable):
         raise DataError(
             f"split {name!r} must return a list of arrays of indices, one for each client, got "

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from pydantic import ValidationError
 
 from unskew import info, machine, wire
@@ -39,6 +38,7 @@ from unskew.errors import (
 from unskew.experiment.config import Experiment, fingerprint, load, own_modules, to_toml, written_fingerprint
 from unskew.files import write_atomically
 from unskew.info import Info
+from unskew.keys import drawn_since, global_states
 from unskew.ledger import totals
 from unskew.local.executor import EvalJob
 from unskew.local.workers.pool import JobPool
@@ -79,13 +79,16 @@ SAVE_AFTER_S = 10.0
 ECHO_S = 1.0
 """A SIGTERM so soon after a first request to stop repeats it: `timeout` signals a process and then its group."""
 UNKEYED = (
-    "numbers were drawn from PyTorch's global generator, so the same run again has other results; draw from fed.key or "
-    "me.key: torch.rand(3, generator=(me.key / 'start').generator())"
+    "numbers were drawn from {} global generator, so the same run again has other results; draw from fed.key or "
+    "me.key: {}"
 )
 UNKEYED_METRICS = (
-    "numbers were drawn from PyTorch's global generator while models were evaluated, so the same run again has other "
+    "numbers were drawn from {} global generator while models were evaluated, so the same run again has other "
     "metrics; a network should draw only while it is trained: if self.training"
 )
+DRAWS = {"PyTorch's": "torch.rand(3, generator=(me.key / 'start').generator())"}
+DRAWN_BY_NUMPY = "(me.key / 'start').numpy().random(3)"
+"""The call that draws by a key in place of any other global generator than those of `DRAWS`."""
 ABANDONED = "too few usable replies for a result, so the model stays as it was"
 BATCH = 256
 """Clients whose final models are in memory at a time, where they were not evaluated together."""
@@ -647,18 +650,18 @@ class _Cell:
         run, t = self.run, self.round + 1
         self.at = t
         began = time.monotonic()
-        randomness = torch.get_rng_state()
+        randomness = self.randomness()
         last = t == run.experiment.rounds
         state, trace = self.sim.attempt(self.state, t, last)
-        own = _drawn(randomness, UNKEYED)
+        own = [UNKEYED.format(whose, DRAWS.get(whose, DRAWN_BY_NUMPY)) for whose in drawn_since(randomness)]
         self.trained = {w.client for w in trace.work}
         trained = time.monotonic() - began
         sent = totals(() if self.pooled else trace.transfers)
         metrics = [*(Metric(f"bytes.{direction}", float(n)) for direction, n in sent.items()), *_trained(trace)]
         if last or t % run.experiment.eval_every == 0:
-            randomness = torch.get_rng_state()
+            randomness = self.randomness()
             metrics += self.evaluate(state, t, last)
-            own += _drawn(randomness, UNKEYED_METRICS)
+            own += [UNKEYED_METRICS.format(whose) for whose in drawn_since(randomness)]
         spent = time.monotonic() - began
         self.record([*metrics, Metric("seconds", spent)], t, trace, self.info(state, t, own, trace.abandoned))
         # The round is done: everything changes at once, so that a checkpoint can be taken at any moment.
@@ -684,6 +687,12 @@ class _Cell:
                 left_s=(time.monotonic() - run.begun) / fresh * (len(run.cells) * run.experiment.rounds - done),
             )
         )
+
+    def randomness(self) -> dict[str, Any]:
+        """States of the global generators; of PyTorch's alone where worker processes or a network may draw waits."""
+        states = global_states()
+        alone = self.run.pool is None and not self.sim.clients.remote
+        return states if alone else {whose: states[whose] for whose in DRAWS}
 
     def evaluate(self, state: Any, t: int, last: bool) -> list[Metric]:
         """All metrics of a state; the clients' models of the last evaluation stay until they are saved."""
@@ -947,11 +956,6 @@ class _Cell:
             clients = range(self.run.feds[self.seed].num_clients)
             for first in range(0, len(clients), BATCH):
                 yield own_models(self.sim, self.state, self.round, clients[first : first + BATCH])
-
-
-def _drawn(before: Any, warning: str) -> list[str]:
-    """A warning, if PyTorch's global generator has another state than before."""
-    return [] if torch.equal(before, torch.get_rng_state()) else [warning]
 
 
 def _trained(trace: Trace) -> Iterator[Metric]:
