@@ -77,6 +77,11 @@ def load(reference: str, what: str) -> Any:
         ConfigError: If it cannot be imported.
     """
     module, _, attribute = reference.partition(":")
+    if "<" in attribute:  # as Python writes it: f.<locals>.Mine
+        raise ConfigError(
+            f"{what} is made inside a function, where no other process and no file finds it; move it to the top of its "
+            "module"
+        )
     if not _importable(module):
         raise ConfigError(f"{what} cannot be imported from {reference}: {module!r} is not the name of a module")
     try:

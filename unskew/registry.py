@@ -156,7 +156,9 @@ class Registry:
                 about = _first_line(self._fitting(entry.target, f"{self.kind} {entry.name!r}"))
             except Exception as error:  # a stranger's module, which raises what it likes; the list goes on
                 about = f"cannot be used: {error}"
-            lines[entry.name] = f"{about} [{entry.owner}]".lstrip()
+            line = f"{about} [{entry.owner}]".lstrip()
+            other = lines.get(entry.name)
+            lines[entry.name] = line if other is None else f"provided twice, uninstall one: {other}; {line}"
         return lines
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:

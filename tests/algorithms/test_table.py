@@ -10,7 +10,7 @@ import pytest
 
 import unskew as us
 from unskew import algorithms, wire
-from unskew.algorithms import TABLE, WRAPPERS, resolve
+from unskew.algorithms import METHODS, TABLE, WRAPPERS, resolve
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.presets import tables_of
 from unskew.errors import ConfigError
@@ -180,3 +180,7 @@ def test_a_name_in_two_places_names_both(tmp_path: Path, monkeypatch: pytest.Mon
         resolve("fedmine")
     with pytest.raises(ConfigError, match="'fedavg' is provided by unskew and by third"):
         resolve("fedavg")
+    listed = METHODS.describe()["fedavg"]
+    assert listed.startswith("provided twice, uninstall one: ")
+    assert METHODS.about["fedavg"] in listed
+    assert listed.endswith("[third]")

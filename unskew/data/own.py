@@ -691,7 +691,8 @@ def _rows(
         return _of_torch(data)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return _of_arrays(data, "data")
-    raise DataError(f"data must be {FORMS}; got {_kind(data)}")
+    call = f"; call it, data={data.__name__}(...)" if callable(data) and hasattr(data, "__name__") else ""
+    raise DataError(f"data must be {FORMS}; got {_kind(data)}{call}")
 
 
 def _kind(data: object) -> str:

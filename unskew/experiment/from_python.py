@@ -24,6 +24,8 @@ def split_of(split: object) -> Split:
     Raises:
         ConfigError: If it is none, or one of its settings is impossible.
     """
+    if not is_record(split) and callable(getattr(split, "assign", None)):
+        raise ConfigError(f"split must be {SPLITS.need}, got {split!r:.80}")
     if not SPLITS.fits(type(split)):
         kinds = ", ".join(kind.__name__ for kind in TABLE.values())
         raise ConfigError(f"split must be one of {kinds}, as in Dirichlet(alpha=0.1, num_clients=20), got {split!r}")
