@@ -1,6 +1,7 @@
 """Loss terms of somebody's own: what they may return, and what is refused in a sentence."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 import unskew as us
 from unskew.errors import ProtocolError
+from unskew.tree import Params
 
 RNG = np.random.default_rng(0)
 Y = np.arange(60) % 3
@@ -45,3 +47,23 @@ def test_a_term_that_is_no_number_is_refused(executor: str, made: Callable[..., 
         ProtocolError, match=rf"^mine, seed 0: the loss term <lambda> must return one number.* got {got}"
     ):
         accuracy(executor, "mlp", (made,))
+
+
+@dataclass(frozen=True)
+class Shrinks:
+    """Half the squared norm of the parameters, and a gradient of `slope` times them."""
+
+    slope: float
+
+    def __call__(self, params: Params, aux: Any) -> torch.Tensor:
+        return 0.5 * torch.stack([w.square().sum() for w in params.values()]).sum()
+
+    def gradient(self, params: Params, aux: Any) -> Params:
+        return {name: self.slope * w for name, w in params.items()}
+
+
+def test_a_gradient_that_is_not_that_of_the_terms_value_is_refused() -> None:
+    """Half the sum of squares has the gradient w."""
+    assert accuracy("sequential", "mlp", (Shrinks(1.0),)) > 0.0
+    with pytest.raises(ProtocolError, match=r"the gradient of the loss term Shrinks is not .* first at body"):
+        accuracy("sequential", "mlp", (Shrinks(5.0),))

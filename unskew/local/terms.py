@@ -4,9 +4,11 @@ import inspect
 import numbers
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from unskew.errors import ProtocolError
+from unskew.keys import Key
 from unskew.protocol import Aux, Batch, Term
 from unskew.tree import Params
 
@@ -44,6 +46,31 @@ def term_value(term: Term, params: Params, aux: Aux, batch: Batch | None = None)
     raise ProtocolError(
         f"the loss term {name} must return one number, a tensor without dimensions, got {got}; take the sum or the mean"
     )
+
+
+def check_gradient(term: Any, params: Params, aux: Aux) -> None:
+    """Compare the gradient that a term writes out with that of its value, at a point near `params`.
+
+    Raises:
+        ProtocolError: If they differ by more than rounding.
+    """
+    draws = (Key(0) / "gradient").generator()
+    point = {n: w.detach() + 0.1 * torch.randn(w.shape, generator=draws).to(w) for n, w in params.items()}
+    with torch.enable_grad():
+        leaves = {n: w.clone().requires_grad_() for n, w in point.items()}
+        value = term_value(term, leaves, aux)
+        if not value.requires_grad:  # a constant, whatever it does later
+            return
+        found = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+    with torch.no_grad():
+        written = term.gradient(point, aux)
+    for name, g in zip(leaves, found, strict=True):
+        own = written.get(name, torch.zeros_like(g))
+        if own.shape != g.shape or float((own - g).norm()) > 1e-3 * float(own.norm() + g.norm()) + 1e-6:
+            raise ProtocolError(
+                f"the gradient of the loss term {type(term).__name__} is not that of its value, first at {name} (norms "
+                f"{float(own.norm()):.3g} and {float(g.norm()):.3g}); correct it, or leave it to autograd"
+            )
 
 
 def _takes(called: Any, arguments: int) -> bool:

@@ -25,7 +25,7 @@ from unskew.local.data import DeviceData, batches_of
 from unskew.local.executor import Columns, joined
 from unskew.local.kernels import forward_block, tune, wants_channels_last
 from unskew.local.optim import one_pass, optimiser
-from unskew.local.terms import term_value
+from unskew.local.terms import check_gradient, term_value
 from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace
 from unskew.protocol import (
     SERVER_ID,
@@ -95,6 +95,7 @@ class LocalTrainer:
         self._channels_last = self._tuned and wants_channels_last(plain)
         self._targets = one_hot(device_data.y, task.num_classes).to(dtype) if self._layers else None
         self._loss = task.loss
+        self._agreeing: set[type] = set()  # kinds of terms whose gradients are those of their values
         self._workspaces: dict[tuple[frozenset[str], bool], Workspace] = {}
         self._reference = FeatureNetwork(plain, task.head).to(self.device, dtype).eval()
         named = self._reference.module.state_dict()
@@ -273,6 +274,9 @@ class LocalTrainer:
 
         # Autograd sums the values of several terms before it differentiates: other roundings.
         written_out = len(terms) == 1 and has_gradient(terms[0])
+        if written_out and type(terms[0]) not in self._agreeing:
+            check_gradient(terms[0], params, job.aux)
+            self._agreeing.add(type(terms[0]))
         step = dense.stepper(
             self._layers,
             params,
