@@ -10,7 +10,6 @@ A method that passes is the same method in every executor, over a network, and i
 
 import copy
 import json
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ from torch import nn
 from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError
 from unskew.info import row
-from unskew.keys import Key
+from unskew.keys import Key, drawn_since, global_states
 from unskew.local.data import DeviceData
 from unskew.local.executor import Executor
 from unskew.local.sequential import Sequential
@@ -99,12 +98,12 @@ World = tuple[Population, LocalTrainer]
 
 
 def _check(who: str, method: Any, world: World) -> None:
-    drawn = _global_state()
+    before = global_states()
     straight = list(_run(method, world))
-    if drawn != _global_state():
+    for whose in drawn_since(before):
         raise ProtocolError(
-            f"{who} draws from a global generator, so the same run again has other results; draw from fed.key, me.key "
-            "or me.private"
+            f"{who} draws from {whose} global generator, so the same run again has other results; draw from fed.key, "
+            "me.key or me.private"
         )
     _same(who, straight, list(_run(method, world)), "a second run of the same seed differs from the first")
     _same(who, straight, list(_run(method, world, codec=True)), "a run whose messages travel as bytes differs")
@@ -191,10 +190,6 @@ def _moment(sim: Simulator[Any], state: Any, t: int) -> Moment:
 def _bits(sim: Simulator[Any], state: Any) -> dict[str, bytes]:
     memory = {f"client {c}": wire.encode(sim.memory.get(c)) for c in sim.population.clients}
     return {"state": wire.encode(state), **memory}
-
-
-def _global_state() -> tuple[bytes, str, Any]:
-    return torch.get_rng_state().numpy().tobytes(), repr(np.random.get_state()), random.getstate()  # noqa: NPY002
 
 
 def _same(who: str, expected: Sequence[Moment], got: Sequence[Moment], what: str) -> None:

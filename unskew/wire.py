@@ -590,7 +590,9 @@ def _check(of: Any, who: str, seen: set[Any]) -> None:
             )
         parts = []
     else:
-        raise ProtocolError(f"{who}: the wire cannot build {of}; annotate with a concrete type")
+        raise ProtocolError(
+            f"{who}: the wire cannot build {of}; annotate with dataclasses, tables by name, tuples, tensors and scalars"
+        )
     for part in parts:
         _check(part, who, seen)
 

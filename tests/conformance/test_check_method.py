@@ -146,8 +146,8 @@ class OtherTogether(Mine):
     ("method", "sentence"),
     [
         (Counts(), "Counts: a second run of the same seed differs from the first, in the server's state after round 1"),
-        (Draws(), "Draws draws from a global generator"),
-        (DrawsOfPython(), "DrawsOfPython draws from a global generator"),
+        (Draws(), "Draws draws from PyTorch's global generator"),
+        (DrawsOfPython(), "DrawsOfPython draws from Python's global generator"),
         (Lists(), "Lists cannot be hashed"),
         (Identity(), "Identity is not equal to its copy"),
         (Explodes(), "Explodes: the global model is not finite in '0.weight' after round 3"),

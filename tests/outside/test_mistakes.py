@@ -327,8 +327,8 @@ SETTINGS: Any = {"lr": 0.1}
         (BringsExamples(rows=9), "Examples.rows must be 0 to 4, positions among 5 examples, got 0 to 8"),
         (LosesATensor(), r"lacks head.bias; .* \(the model from serve\(state, None\)\)"),
         (PersonalisesHalf(), r"lacks head.bias; .* \(the model from serve or personalise for client 0\)"),
-        (HasAPlainState(), "mine: the state that HasAPlainState.init returns is saved .* Plain cannot travel"),
-        (AsksInInit(), "mine: AsksInInit.init has a yield in it and may ask nobody"),
+        (HasAPlainState(), "mine: HasAPlainState.init: the wire cannot build .*Any; annotate with dataclasses, tables"),
+        (AsksInInit(), "mine: init of AsksInInit has a yield in it and may ask nobody"),
         (Mine(local=SETTINGS), r'mine.local must be SgdConfig\(...\) in Python, got a dict: {"lr": 0.1}'),
     ],
 )

@@ -156,13 +156,22 @@ class Partial(UploadWrapper):
         return {"0/0.bias": updates["0/0.bias"] * 0.5}, {}
 
 
+@dataclass(frozen=True)
+class Alone(UploadWrapper):
+    """Returns updates without a residual."""
+
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
+        return updates  # type: ignore[return-value]
+
+
 @pytest.mark.parametrize(
     ("by", "sentence"),
     [
+        (Alone(), r"encode of Alone must return \(what is sent, residual\), got dict"),
         (InPlace(), "encode of InPlace changes the updates it is given in place at '0/"),
         (Partial(), r"encode of Partial must return an update for each .* differs in 0/0.weight, 0/2.bias, 0/2.weight"),
     ],
-    ids=["in place", "partial"],
+    ids=["alone", "in place", "partial"],
 )
 def test_every_update_is_returned_and_none_is_changed_in_place(by: UploadWrapper, sentence: str) -> None:
     sim = simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(), by))

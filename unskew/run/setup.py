@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import GeneratorType
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from unskew import models, references, schema, tasks, version, wire
+from unskew import models, references, schema, tasks, version
 from unskew.data.augment import augmentation
 from unskew.data.batches import num_steps
 from unskew.data.dataset import Dataset, binned
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, pooled
 from unskew.data.sources import load
-from unskew.errors import ConfigError, DataError, ProtocolError, WireError
+from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment.config import Experiment, Method, Runtime, TaskConfig, resolved
 from unskew.experiment.config import load as read
 from unskew.keys import Key
@@ -517,7 +516,6 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
             sim, train = simulator(experiment, method, setup, fed, seed)
             if i == 0:
                 state = sim.start()
-                _check_state(method.algorithm, state)
                 if fed.unseen is not None:
                     served_to(method.algorithm, state, fed.num_clients)
             for local in _optimisations(method.algorithm):
@@ -531,17 +529,6 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                 )
     except (ConfigError, DataError, ProtocolError) as error:
         raise type(error)(f"{method.label}: {error}") from error
-
-
-def _check_state(algorithm: Any, state: Any) -> None:
-    """Refuse a state that could not be saved."""
-    name = type(algorithm).__name__
-    if isinstance(state, GeneratorType):
-        raise ProtocolError(f"{name}.init has a yield in it and may ask nobody; leave that to round")
-    try:
-        wire.nbytes(state)
-    except WireError as error:
-        raise ProtocolError(f"the state that {name}.init returns is saved after rounds, and {error}") from error
 
 
 def check_method_alone(experiment: Experiment, method: Method, setup: Setup, num_clients: int) -> None:

@@ -352,6 +352,8 @@ class Driver(Generic[S]):
         """
         who, initial = f"init of {name_of(self.algorithm)}", marks(self.model.initial)
         state = self.algorithm.init(self.model.initial, self.federation(0))
+        if isinstance(state, GeneratorType):
+            raise ProtocolError(f"{who} has a yield in it and may ask nobody; leave that to round")
         check_unchanged(initial, self.model.initial, who, "the model it is given")
         check_type(state, wire.state_type(self.algorithm), f"the state that {who} returns")
         return state

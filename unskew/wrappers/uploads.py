@@ -144,8 +144,11 @@ class UploadWrapper(Wrapper):
             updates = {key: u for key, u in updates.items() if key.partition("/")[2] not in me.layout.buffers}
         residuals = memory.residual if self.Memory and memory is not None else {}
         before, who = marks(updates), f"encode of {type(self).__name__}"
-        sent, residual = self.encode(me, updates, residuals.get(name))
+        encoded: Any = self.encode(me, updates, residuals.get(name))
         check_unchanged(before, updates, who, "the updates it is given")
+        if not isinstance(encoded, tuple) or len(encoded) != 2:
+            raise ProtocolError(f"{who} must return (what is sent, residual), got {type(encoded).__name__}")
+        sent, residual = encoded
         if self.Reply is None and sent.keys() != updates.keys():
             odd = ", ".join(sorted(sent.keys() ^ updates.keys()))
             raise ProtocolError(f"{who} must return an update for each that it is given, and differs in {odd}")
