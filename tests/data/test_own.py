@@ -17,8 +17,10 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
+from unskew import tasks
 from unskew.data import FromManifest, Natural, federate, load, own, to_manifest
 from unskew.data.dataset import Dataset
+from unskew.data.describe import describe
 from unskew.data.images import as_tensor
 from unskew.data.preprocess import Preprocess
 from unskew.data.sources import save
@@ -498,3 +500,30 @@ def test_a_word_that_is_none_of_the_named_classes_is_refused_by_its_row() -> Non
     frame = pandas.DataFrame({"age": X[:, 0], "kind": kinds, "later": [i >= 30 for i in range(60)]})
     with pytest.raises(DataError, match=r"column 'kind' is 'Well ' in row 40, none of the 2 classes; did you"):
         own.dataset(frame, target="kind", test="later", classes=("well", "ill"))
+
+
+@pytest.mark.parametrize("rules", [None, Preprocess()])
+@pytest.mark.parametrize("kind", ["survival", "multi_label", "regression"])
+def test_rows_of_any_form_of_target_are_copies_only_with_the_same_target(kind: str, rules: Preprocess | None) -> None:
+    rng = np.random.default_rng(0)
+    table = pandas.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"])
+    columns = ["u", "v"] if kind != "regression" else "u"
+    table["u"], table["v"] = rng.integers(0, 2, 60), rng.integers(0, 2, 60)
+    table["site"] = ["A", "B"] * 30
+    settings: dict[str, Any] = {
+        "target": columns, "client": "site", "preprocess": rules, "targets": tasks.kind_of(kind).targets
+    }  # fmt: skip
+    with pytest.warns(DataWarning, match="10 of 10 test rows stand in training"):
+        own.dataset(table, test=table.head(10), **settings)
+    others = table.head(10).assign(u=1 - table["u"].head(10))
+    assert own.dataset(table, test=others, **settings).doubts == ()
+
+
+@pytest.mark.parametrize("kind", ["survival", "multi_label"])
+def test_data_of_several_targets_can_be_looked_at(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    y = np.c_[rng.integers(1, 9, 60), rng.integers(0, 2, 60)]
+    y = y if kind == "survival" else y % 2
+    x = rng.normal(size=(60, 2))
+    data = own.dataset({"A": (x[:30], y[:30]), "B": (x[30:], y[30:])}, targets=tasks.kind_of(kind).targets)
+    assert describe(data).classes == (("censored", "event") if kind == "survival" else ())

@@ -259,13 +259,14 @@ def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
 
 
 def of_dataset(dataset: Dataset) -> Rows:
-    """The rows of a data set, as it is after it was read."""
-    arrays: dict[str, Array] = {
-        "x_train": as_tensor(dataset.x_train).numpy(),
-        "y_train": dataset.y_train.numpy(),
-    }
+    """The rows of a data set, as it is after it was read; of several targets a row their group, if there are groups."""
+    several = dataset.y_train.dim() > 1
+    y, y_test = (
+        dataset.targets.counted(of.numpy()) if several else of.numpy() for of in (dataset.y_train, dataset.y_test)
+    )
+    arrays: dict[str, Array] = {"x_train": as_tensor(dataset.x_train).numpy(), "y_train": y}
     if dataset.own_test is None:
-        arrays |= {"x_test": as_tensor(dataset.x_test).numpy(), "y_test": dataset.y_test.numpy()}
+        arrays |= {"x_test": as_tensor(dataset.x_test).numpy(), "y_test": y_test}
         if dataset.test_patients is not None:
             arrays["patient_test"] = dataset.test_patients.numpy()
     if dataset.patients is not None:
@@ -278,6 +279,8 @@ def of_dataset(dataset: Dataset) -> Rows:
     if names:
         arrays["features"] = np.array(names)
     rows = of_arrays(dataset.name, arrays)
+    if several and len(dataset.targets.groups) == 1:
+        rows = replace(rows, target=None)
     if dataset.own_test is None:
         return rows
     own = dataset.own_test.numpy()

@@ -608,7 +608,7 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
     raw = data.raw
     of_train = [*x[train].T] if raw is None else [values[train] for values in raw.train.values()]
     of_test = [*x_test.T] if raw is None else [raw.test[name] for name in raw.train]
-    repeated = copies(of_train, of_test, data.labels.numpy()[train], data.y_test.numpy())
+    repeated = copies(of_train, of_test, data.y_train.numpy()[train], data.y_test.numpy())
     return [*sentences, *filter(None, [repeated.doubt("row", len(x_test))])]
 
 
