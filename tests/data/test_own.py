@@ -527,3 +527,53 @@ def test_data_of_several_targets_can_be_looked_at(kind: str) -> None:
     x = rng.normal(size=(60, 2))
     data = own.dataset({"A": (x[:30], y[:30]), "B": (x[30:], y[30:])}, targets=tasks.kind_of(kind).targets)
     assert describe(data).classes == (("censored", "event") if kind == "survival" else ())
+
+
+@pytest.mark.parametrize("rules", [None, Preprocess()])
+@pytest.mark.parametrize("library", [pandas, polars])
+def test_columns_of_a_frame_with_labels_beside_it_keep_their_names(library: Any, rules: Preprocess | None) -> None:
+    frame, other = (
+        library.DataFrame({c: X[:, i] for i, c in order}) for order in (((0, "a"), (1, "b")), ((1, "b"), (0, "a")))
+    )
+    data = own.dataset((frame, Y), preprocess=rules)
+    assert [column.name for column in data.inputs.columns] == ["a", "b"]
+    assert torch.equal(data.inputs.prepare(frame), data.inputs.prepare(other))
+    assert torch.equal(data.inputs.prepare(frame), data.inputs.prepare(X[:, :2]))
+    tested = own.dataset((frame, Y), test=(other, Y), preprocess=rules)
+    assert torch.equal(as_tensor(tested.x_train), as_tensor(tested.x_test))
+    with pytest.raises(DataError, match="the columns of data have names and those of test have none"):
+        own.dataset((frame, Y), test=(X[:, :2], Y), preprocess=rules)
+    with pytest.raises(DataError, match="the columns of test have names and those of data have none"):
+        own.dataset((X[:, :2], Y), test=(frame, Y), preprocess=rules)
+
+
+def test_words_of_clients_frames_with_labels_beside_them_are_preprocessed() -> None:
+    frames = {
+        "A": (pandas.DataFrame({"dose": [1.0, 2.0, 3.0] * 4, "sex": ["f", "m", None] * 4}), Y[:12]),
+        "B": (pandas.DataFrame({"dose": [3, 4, 5] * 4, "sex": [np.nan] * 12}), Y[:12]),
+    }
+    data = own.dataset(frames, preprocess=Preprocess())
+    assert [(c.name, c.values) for c in data.inputs.columns] == [("dose", ()), ("sex", ("f", "m"))]
+    assert data.client_names == ("A", "B")
+    assert [column.name for column in describe({k: (f[["dose"]], y) for k, (f, y) in frames.items()}).columns] == [
+        "dose"
+    ]
+    with pytest.raises(DataError, match="columns of client A have names and those of client C have none"):
+        own.dataset({"A": (frames["A"][0][["dose"]], Y[:12]), "C": (X[:12, :1], Y[:12])})
+    with pytest.raises(DataError, match="as \\{client: \\(x, y\\)\\}, too, or leave test out"):
+        own.dataset(frames, test=frames["A"], preprocess=Preprocess())
+
+
+def test_numbers_that_are_names_of_columns_are_names_in_predictions_too() -> None:
+    frame = pandas.DataFrame(X)
+    data = own.dataset((frame, Y))
+    assert [column.name for column in data.inputs.columns] == ["0", "1", "2", "3"]
+    assert torch.equal(data.inputs.prepare(frame[[3, 2, 1, 0]]), data.inputs.prepare(X))
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    frame = pandas.DataFrame(X[:, :2], columns=["a", "a"])
+    with pytest.raises(DataError, match="there are 2 columns 'a'; rename or remove all but one"):
+        own.dataset((frame, Y))
+    with pytest.raises(DataError, match="there are 2 columns 'a'; rename or remove all but one"):
+        own.dataset(frame.assign(kind=Y), target="kind")

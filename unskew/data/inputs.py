@@ -447,11 +447,11 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]] | 
                 f"inputs must be rows of {len(names)} columns ({', '.join(names)}), got shape {values.shape}"
             )
         return {name: raw_column(values[:, i], name, of.get(name, ())) for i, name in enumerate(names)}
-    known = [str(name) for name in (x.columns if hasattr(x, "columns") else x)]
+    known = {str(name): name for name in (x.columns if hasattr(x, "columns") else x)}
     for name in names:
         if name not in known:
             raise DataError(f"inputs have no column {name!r}{did_you_mean(name, known)} (columns: {', '.join(known)})")
-    return {name: raw_column(x[name], name, of.get(name, ())) for name in names}
+    return {name: raw_column(x[known[name]], name, of.get(name, ())) for name in names}
 
 
 def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:

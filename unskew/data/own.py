@@ -1,6 +1,6 @@
 """Turns the user's data into a `Dataset`: arrays, tables, PyTorch's and Hugging Face's data sets.
 
-    (x, y)                      NumPy arrays, tensors or lists; x may be a list or column of texts
+    (x, y)                      NumPy arrays, tensors or lists; x may be a list or column of texts, or a DataFrame
     (x, y, patients)            the same with who is in each example, in words or whole numbers
     {client: (x, y)}            one of these for each client; the clients' names are kept
     a DataFrame                 of pandas or Polars; `target` names the column of labels, `client` that of clients
@@ -181,7 +181,7 @@ def dataset(
     raw = preprocess is not None
     rows = _rows(data, target, client, ignored=column, raw=raw, patient=patient)
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
-    where = f"column {target!r}" if rows.columns else rows.name
+    where = rows.name if target is None else f"column {target!r}"
     if rows.columns and isinstance(target, str):
         _check_target(rows, target, targets)
     rows = _checked(rows, where, targets, preprocess)
@@ -202,6 +202,7 @@ def dataset(
                 whose, who = (column if column in known else None for column in (client, patient))
                 whose = client if own_test else whose if who is not None else None
                 held_out = _rows(test, target, whose, rows.columns, raw=raw, patient=who)
+                _check_named_alike(rows, held_out)
             held_out = None if held_out is None else _checked(held_out, where, targets, preprocess)
             if held_out is not None and targets.classes:
                 _check_named(held_out, classes, where)
@@ -240,12 +241,13 @@ def dataset(
         arrays["clients"] = names_array(clients, "clients")
         if held_out is not None and own_test:
             if held_out.clients is None:
+                lacking = "as {client: (x, y)}" if client is None else f"the column {client!r}"
                 raise DataError(
                     "every client's own test rows are set aside before any number is taken from the data: give the "
-                    f"test part the column {client!r}, too, or leave test out"
+                    f"test part {lacking}, too, or leave test out"
                 )
             arrays["client_test"] = np.array([number[c] for c in held_out.clients], np.int64)
-    named = all(isinstance(c, str) for c in rows.columns) and rows.x.dtype.kind == "f" and rows.columns
+    named = rows.x.dtype.kind == "f" and rows.columns
     given = from_arrays(
         rows.name,
         arrays,
@@ -255,7 +257,7 @@ def dataset(
         own_test=own_test,
         rules=preprocess,
         tables=tables,
-        inputs=Inputs("table", columns=tuple(map(Column, rows.columns))) if named and not raw else None,
+        inputs=Inputs("table", columns=tuple(Column(str(c)) for c in rows.columns)) if named and not raw else None,
         targets=targets,
         files={key: part.files for key, part in parts.items()} if rows.files else None,
         constants=constants,
@@ -682,7 +684,7 @@ def _rows(
     if isinstance(data, Dataset):
         return GivenExamples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
     if isinstance(data, Mapping):
-        return _of_clients(data)
+        return _of_clients(data, columns, raw)
     if isinstance(data, DataLoader | IterableDataset):
         raise DataError(
             f"{_kind(data)} has no fixed examples; give a data set with a length, such as the loader's .dataset"
@@ -690,7 +692,7 @@ def _rows(
     if isinstance(data, TorchDataset):
         return _of_torch(data)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
-        return _of_arrays(data, "data")
+        return _of_arrays(data, "data", columns, raw)
     call = f"; call it, data={data.__name__}(...)" if callable(data) and hasattr(data, "__name__") else ""
     raise DataError(f"data must be {FORMS}; got {_kind(data)}{call}")
 
@@ -704,29 +706,37 @@ def _kind(data: object) -> str:
 
 
 # ---------------------------------------------------------------- arrays
-def _of_arrays(arrays: Any, place: str) -> GivenExamples:
-    """Examples from (x, y) or (x, y, patients), of equal lengths."""
+def _of_arrays(arrays: Any, place: str, columns: tuple[Any, ...] = (), raw: bool = False) -> GivenExamples:
+    """Examples from (x, y) or (x, y, patients), of equal lengths; a DataFrame's columns as in `_of_table`."""
     if not isinstance(arrays, tuple | list) or len(arrays) not in (2, 3):
         raise DataError(f"{place} must be (x, y), or (x, y, patients), got {_kind(arrays)}")
-    x = _inputs(arrays[0], f"x of {place}")
+    table, frame = None, arrays[0]
+    if hasattr(frame, "columns") and (raw or not _is_text(frame)):
+        columns = _found(frame, columns or tuple(frame.columns))
+        x, table = _read_columns(frame, columns, raw)
+    else:
+        columns = ()
+        x = _inputs(frame[frame.columns[0]] if hasattr(frame, "columns") else frame, f"x of {place}")
     y = _labels(arrays[1], f"y of {place}")
     if x.ndim == 0 or len(x) != len(y):
         raise DataError(f"{place}: x has {len(x) if x.ndim else 0} examples, y has {len(y)} labels")
+    given = GivenExamples("arrays", x, y, columns=columns, table=table)
     if len(arrays) == 2:
-        return GivenExamples("arrays", x, y)
+        return given
     where = f"the third array of {place}"
     patients = _labels(arrays[2], where)
     if patients.shape != (len(y),):
         raise DataError(f"{where} must name one patient for each of {len(y)} examples, got shape {patients.shape}")
-    return GivenExamples("arrays", x, y, patients=names_of_patients(patients.tolist(), where))
+    return replace(given, patients=names_of_patients(patients.tolist(), where))
+
+
+def _is_text(frame: Any) -> bool:
+    """True for one column alone, of texts."""
+    return len(frame.columns) == 1 and _begins_with_text(frame[frame.columns[0]])
 
 
 def _inputs(values: Any, place: str) -> _Array:
-    """Inputs of one client or of all: columns of a table, texts as objects, or numbers."""
-    if hasattr(values, "columns"):
-        if len(values.columns) != 1 or not _begins_with_text(values[values.columns[0]]):
-            return _measurements(values, tuple(values.columns))
-        values = values[values.columns[0]]
+    """Inputs of one client or of all: texts as objects, or numbers."""
     listed = values.to_list() if hasattr(values, "to_list") else values
     if isinstance(listed, np.ndarray) and listed.dtype.kind in "OU" and listed.ndim == 1:
         listed = listed.tolist()
@@ -872,12 +882,12 @@ MOST_ALONE = 20
 """Different values of a target up to which they may be classes however few rows each has."""
 
 
-def _of_clients(data: Mapping[Any, Any]) -> GivenExamples:
+def _of_clients(data: Mapping[Any, Any], columns: tuple[Any, ...] = (), raw: bool = False) -> GivenExamples:
     """Examples from {client: (x, y)} or {client: (x, y, patients)}, clients in the order given."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
     names = _different(data)
-    of = {names[name]: _of_arrays(arrays, f"client {name}") for name, arrays in data.items()}
+    of = {names[name]: _of_arrays(arrays, f"client {name}", columns, raw) for name, arrays in data.items()}
     first, *_ = of
     for name, its in of.items():
         shape, shape_of_first = its.x.shape[1:], of[first].x.shape[1:]
@@ -888,12 +898,22 @@ def _of_clients(data: Mapping[Any, Any]) -> GivenExamples:
         if (its.patients is None) != (of[first].patients is None):
             with_them, without = (name, first) if of[first].patients is None else (first, name)
             raise DataError(f"client {with_them} names its patients and client {without} does not; name all or none")
+        if bool(its.columns) != bool(of[first].columns):
+            with_them, without = (name, first) if its.columns else (first, name)
+            raise DataError(
+                f"the columns of client {with_them} have names and those of client {without} have none; give both as "
+                "DataFrames"
+            )
         _check_alike(first, of[first], name, its)
-    _check_columns({str(name): arrays[0].columns for name, arrays in data.items() if hasattr(arrays[0], "columns")})
+    _check_columns({name: its.columns for name, its in of.items() if its.columns})
     clients = [name for name, its in of.items() for _ in range(len(its.y))]
     patients = [who for its in of.values() for who in its.patients or ()]
     x, y = (np.concatenate(part) for part in ([its.x for its in of.values()], [its.y for its in of.values()]))
-    return GivenExamples("arrays", x, y, clients, tuple(of), patients or None)
+    table = None
+    if tables := [its.table for its in of.values() if its.table is not None]:
+        table = {c: raw_column(np.concatenate([t[c].astype(object) for t in tables]), c) for c in tables[0]}
+        x = np.arange(len(y))
+    return GivenExamples("arrays", x, y, clients, tuple(of), patients or None, columns=of[first].columns, table=table)
 
 
 def _different(data: Mapping[Any, Any]) -> dict[Any, str]:
@@ -906,10 +926,12 @@ def _different(data: Mapping[Any, Any]) -> dict[Any, str]:
 
 
 def _check_columns(columns: Mapping[str, Any]) -> None:
-    """Refuse clients' frames whose columns are others, or stand in another order, for only their places count here."""
+    """Refuse clients' frames whose columns are others, or stand in another order."""
     named = {client: [str(column) for column in of] for client, of in columns.items()}
     first = next(iter(named), "")
     for client, of in named.items():
+        if odd := sorted(set(of) ^ set(named[first])):
+            raise DataError(f"the tables of clients {first} and {client} differ in columns: {', '.join(odd)}")
         for i, (one, other) in enumerate(zip(of, named[first], strict=True)):
             if one != other:
                 raise DataError(
@@ -939,6 +961,7 @@ def client_arrays(data: Mapping[Any, Any]) -> dict[str, _Array] | None:
         "client_train": owners,
         "clients": names_array(rows.client_names, "clients"),
         **({} if rows.patients is None else {"patient_train": coded((rows.patients, rows.clients))[0]}),
+        **({"features": names_array(tuple(map(str, rows.columns)), "features")} if rows.columns else {}),
     }
 
 
@@ -998,21 +1021,52 @@ def _of_table(
     if client is not None:
         check_column(frame.columns, client, "client", "clients")
     patients = None if patient is None else _patients(frame, patient, (*several, client))
-    columns = columns or tuple(c for c in frame.columns if c not in (*several, client, patient, ignored))
-    for column in columns:
-        check_column(frame.columns, column, "test", "a measurement")
+    columns = _found(frame, columns or tuple(c for c in frame.columns if c not in (*several, client, patient, ignored)))
     if not columns:
         raise DataError(f"no column is left to learn from beside {target!r}" + (f" and {client!r}" if client else ""))
     clients, names = (None, ()) if client is None else owners_of(column_values(frame[client]).tolist(), client)
     labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {target!r}")
-    if raw:
-        table = {str(column): raw_column(frame[column], column) for column in columns}
-        for column, values in table.items():
-            check_words(values, f"column {column!r}")
-            check_size(values, column)
-        x = np.arange(len(labels))
-        return GivenExamples("dataframe", x, labels, clients, names, patients, columns=columns, table=table)
-    return GivenExamples("dataframe", _measurements(frame, columns), labels, clients, names, patients, columns=columns)
+    x, table = _read_columns(frame, columns, raw)
+    return GivenExamples("dataframe", x, labels, clients, names, patients, columns=columns, table=table)
+
+
+def _found(frame: Any, columns: tuple[Any, ...]) -> tuple[Any, ...]:
+    """These columns, all of which the table has, each once.
+
+    Raises:
+        DataError: If it lacks one, or has two of one name.
+    """
+    known = list(map(str, frame.columns))
+    for column in columns:
+        check_column(frame.columns, column, "test", "a measurement")
+        if (count := known.count(str(column))) > 1:
+            raise DataError(f"there are {count} columns {str(column)!r}; rename or remove all but one")
+    return columns
+
+
+def _read_columns(frame: Any, columns: tuple[Any, ...], raw: bool) -> tuple[_Array, RawTable | None]:
+    """Columns as floats (N, columns); or, `raw`, the rows' numbers, and the columns as they are."""
+    if not raw:
+        return _measurements(frame, columns), None
+    table = {str(column): raw_column(frame[column], column) for column in columns}
+    for column, values in table.items():
+        check_words(values, f"column {column!r}")
+        check_size(values, column)
+    return np.arange(len(frame)), table
+
+
+def _check_named_alike(rows: GivenExamples, held_out: GivenExamples) -> None:
+    """Refuse test inputs whose columns have names where those of training have none, or the other way.
+
+    Raises:
+        DataError: If one has and the other has not.
+    """
+    if bool(rows.columns) != bool(held_out.columns):
+        one, other = ("data", "test") if rows.columns else ("test", "data")
+        raise DataError(
+            f"the columns of {one} have names and those of {other} have none, so that they cannot be matched; give "
+            "both as DataFrames, or neither"
+        )
 
 
 def _patients(table: Any, column: str, others: Sequence[Any]) -> list[str]:
