@@ -1,6 +1,7 @@
 """All rows of a patient lie in training, in validation or in a test part, and at one client."""
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from unskew.data import load, own, sources, tables
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset, checked
 from unskew.data.federated import FederatedData, federate, to_manifest
-from unskew.data.patients import coded, drawn, most_frequent, set_aside
+from unskew.data.patients import coded, drawn, most_frequent, patients_spelt_alike, set_aside
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import IID, Dirichlet, FromManifest, Natural, Shards, Split, TrainingExamples
 from unskew.errors import ConfigError, DataError, DataWarning
@@ -236,6 +237,34 @@ def test_a_site_with_few_patients_is_named_and_none_with_enough_is_refused() -> 
 def test_a_row_without_a_patient_is_refused(who: list[Any], says: str) -> None:
     with pytest.raises(DataError, match=says):
         own.dataset(visits(who=who * 30), **COLUMNS)
+
+
+def test_spaces_at_the_ends_of_a_name_make_no_second_person() -> None:
+    table = visits()
+    loose = [f" {who}" if i % 2 else f"{who} " for i, who in enumerate(table["who"])]
+    data, same = (own.dataset(t, **COLUMNS) for t in (table.with_columns(who=polars.Series(loose)), table))
+    assert data.patients is not None
+    assert same.patients is not None
+    assert torch.equal(data.patients, same.patients)
+
+
+def test_patients_who_differ_in_case_or_inner_spaces_at_one_site_are_doubted() -> None:
+    table = visits()
+    names = [f"P {who}" for who in table["who"]]
+    names[2] = "p 0"  # of Basel, whose rows are 0, 2, 4, ...
+    table = table.with_columns(who=polars.Series(names))
+    said = "patients 'P 0', 'p 0' of Basel differ in case or spaces alone, and count as different people"
+    with pytest.warns(DataWarning, match=said):
+        own.dataset(table, **COLUMNS)
+    assert any(note.startswith(said) for note in us.describe(table, **COLUMNS).notes)
+    elsewhere = table.with_columns(who=polars.Series([f"{'Pp'[i % 2]} {i // 6}" for i in range(len(names))]))
+    assert own.dataset(elsewhere, **COLUMNS).doubts == ()
+
+
+def test_a_hundred_thousand_patients_are_compared_at_once() -> None:
+    started = time.perf_counter()
+    assert patients_spelt_alike([f"P{i}" for i in range(100_000)], ["Basel", "Bern"] * 50_000) == ""
+    assert time.perf_counter() - started < 5
 
 
 def test_a_column_that_cannot_name_patients_is_refused() -> None:

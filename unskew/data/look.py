@@ -35,7 +35,7 @@ from unskew.data.inputs import (
     shared_numbers,
     without_decimals,
 )
-from unskew.data.patients import coded, names_of_patients, unnamed_patients
+from unskew.data.patients import coded, names_of_patients, patients_spelt_alike, unnamed_patients
 from unskew.data.places import place
 from unskew.data.preprocess import LARGE, LARGEST, another_unit, moments_of_sites, no_numbers, spelt
 from unskew.data.text import words
@@ -70,6 +70,7 @@ class Rows:
         common_test: The test rows are nobody's own; each client keeps rows of its own for testing.
         keys: A hash of each row's inputs, (N,).
         patients: Number of who is in each row, (N,), no two clients sharing one; None if they are not known.
+        doubts: Sentences on what was found as the rows were read.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Rows:
     measured: bool = False
     common_test: bool = False
     patients: npt.NDArray[np.int64] | None = None
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,11 +223,13 @@ def of_frame(
     owners, names = (None, ()) if client is None else _numbered(frame[client])
     wanted = None if target is None else _target(frame[target])
     is_test = None if test is None else np.asarray(test, bool)
-    patients = None
+    patients, alike = None, ""
     if patient is not None:
         of_rows = names_of_patients(_listed(frame[patient]), f"column {patient!r}")
-        (patients,) = coded((of_rows, None if owners is None else [str(client) for client in owners]))
-    return Rows(name, columns, wanted, owners, names, is_test, _keys(columns, len(frame)), dates, patients=patients)
+        clients = None if owners is None else [names[owner] if owner >= 0 else "no client" for owner in owners]
+        (patients,), alike = coded((of_rows, clients)), patients_spelt_alike(of_rows, clients)
+    keys, doubts = _keys(columns, len(frame)), tuple(filter(None, [alike]))
+    return Rows(name, columns, wanted, owners, names, is_test, keys, dates, patients=patients, doubts=doubts)
 
 
 def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
@@ -376,7 +380,7 @@ def look(rows: Rows) -> Look:
         columns,
         _disagreement(rows, groups, labels, classes, columns),
         _leaks(rows),
-        (*_notes(rows, sites, columns, test), *_lone(classes, labels)),
+        (*rows.doubts, *_notes(rows, sites, columns, test), *_lone(classes, labels)),
         None if patients is None else len(np.unique(patients)),
     )
 

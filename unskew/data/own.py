@@ -51,7 +51,7 @@ from unskew.data.inputs import (
     shared_numbers,
 )
 from unskew.data.lengths import check_words, names_array
-from unskew.data.patients import coded, names_of_patients, part_of, unnamed_patients
+from unskew.data.patients import coded, names_of_patients, part_of, patients_spelt_alike, unnamed_patients
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import (
     ColumnRule,
@@ -263,7 +263,8 @@ def dataset(
         constants=constants,
     )
     few = [] if rows.patients is None or held_out is not None else _untested(rows, fraction, own_test)
-    doubts = (*few, *_doubts(given, rows, one_client, untested_told=bool(few)))
+    alike = filter(None, [_patients_alike(list(parts.values()))])
+    doubts = (*few, *alike, *_doubts(given, rows, one_client, untested_told=bool(few)))
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     return replace(given, doubts=(*given.doubts, *doubts))
@@ -479,6 +480,13 @@ def _patients_of_parts(
             name = (parts["test"].patients or ())[row]
             raise _in_both(name, column, place(both[0]), where, len(np.unique(codes[0][both])))
     return {f"patient_{key}": of for key, of in zip(parts, codes, strict=True)}
+
+
+def _patients_alike(parts: Sequence[GivenExamples]) -> str:
+    """A sentence on patients of these parts who are one but for case and spaces; empty if there are none."""
+    names = [name for part in parts for name in part.patients or ()]
+    clients = [client for part in parts if part.patients is not None for client in part.clients or ()]
+    return patients_spelt_alike(names, clients or None)
 
 
 def _patients_at(rows: GivenExamples) -> dict[str, int]:

@@ -18,13 +18,16 @@ from unskew.data.lengths import check_words
 from unskew.data.places import place
 from unskew.errors import DataError
 from unskew.keys import Key
+from unskew.words import counted, spelling_variants
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
 def names_of_patients(values: Sequence[Any], where: str) -> list[str]:
-    """The patient of each row as a name, by what says so, such as "column 'who'": 17 and 17.0 are one.
+    """The patient of each row as a name, by what says so, such as "column 'who'".
+
+    17 and 17.0 are one, and so are names that differ in spaces at their ends.
 
     Raises:
         DataError: If a row has none, or there is something else than words and whole numbers.
@@ -38,9 +41,31 @@ def names_of_patients(values: Sequence[Any], where: str) -> list[str]:
                 f"{where} must name patients by words or whole numbers, got {value!r} in {place(i)}; correct it, or "
                 "name others"
             )
-        names.append(value if isinstance(value, str) else str(int(value)))
+        names.append(value.strip() if isinstance(value, str) else str(int(value)))
     check_words(names, where)
     return names
+
+
+def patients_spelt_alike(names: Sequence[str], clients: Sequence[str] | None) -> str:
+    """A sentence on patients of one client who are one but for case and spaces; empty if there are none.
+
+    Args:
+        names: The patient of each row.
+        clients: The client of each row; None if there are none.
+    """
+    of_client: dict[str, dict[str, None]] = {}
+    for client, name in dict.fromkeys(zip(clients or [""] * len(names), names, strict=True)):
+        of_client.setdefault(client, {})[name] = None
+    alike = {client: found for client, of in of_client.items() if (found := spelling_variants(of))}
+    if not alike:
+        return ""
+    client, found = next(iter(alike.items()))
+    where = f" of {client}" if clients else ""
+    more = f" (and some of {counted(len(alike) - 1, 'more client')})" if len(alike) > 1 else ""
+    return (
+        f"patients {found}{where}{more} differ in case or spaces alone, and count as different people, who may be in "
+        "training and in testing: write each alike"
+    )
 
 
 _WHO = re.compile(r"(pat|patient|patienten|subject|person|case|fall)[ _.-]?(id|nr|no|num|number|nummer)?|pid|mrn", re.I)
