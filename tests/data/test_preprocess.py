@@ -80,6 +80,29 @@ def test_a_word_that_no_training_row_had_is_none_of_them_or_other() -> None:
         assert prepared(other, **one)[0][2:6] == [0, 0, 1, 0]
 
 
+def test_single_words_that_training_did_not_have_are_counted() -> None:
+    table = {"age": np.array([30.0, 40.0]), "smokes": np.array(["no", "yes"], object)}
+    inputs = fit(Preprocess(), table, np.zeros(2, int), ("Bern",))
+    said = r"column 'smokes' .* in 3 of 6 rows, such as 'No ' in 2, 'pipe' in 1, and they say nothing .*known: no, yes"
+    with pytest.warns(DataWarning, match=said) as warned:
+        prepared(inputs, age=[35.0] * 6, smokes=["no", "No ", "yes", "pipe", "No ", None])
+    assert len(warned) == 1
+
+
+def test_a_column_that_is_suddenly_empty_is_named() -> None:
+    table = {"crp": np.array([1.0, 3.0]), "sex": np.array(["f", "m"], object), "ward": np.array([1.0, np.nan])}
+    inputs = fit(Preprocess(), table, np.zeros(2, int), ("Bern",))
+    ward, few = [1.0] * 5, [None, None, None]
+    prepared(inputs, crp=few, sex=few, ward=ward[:3])
+    prepared(inputs, crp=[1.0] * 5, sex=["f"] * 5, ward=[None] * 5)
+    with pytest.warns(DataWarning, match="'crp' has no value in 3 of 5 rows, where the model takes 2, as it knows"):
+        prepared(inputs, crp=[1.0, 1.0, *few], sex=["f"] * 5, ward=ward)
+    with pytest.warns(DataWarning, match="'sex' has no value in 3 of 5 rows, where the model takes none of the words"):
+        prepared(inputs, crp=[1.0] * 5, sex=["f", "m", *few], ward=ward)
+    with pytest.warns(DataWarning, match="'ward' has no value in any of 20 rows"):
+        prepared(inputs, crp=[1.0] * 20, sex=["f"] * 20, ward=[None] * 20)
+
+
 def test_codes_that_look_like_numbers_are_the_words_of_training() -> None:
     """A reader makes 250.0, 7 and True of 250.00, 007 and True where a table has no others."""
     codes = np.array(["250.00", "V27.0", "007", "True", "maybe", "False"], object)
@@ -107,7 +130,8 @@ def test_numbers_that_are_codes_are_words_in_the_order_of_numbers() -> None:
     table = {"grade": np.array([10.0, 2.0, 1.0, 2.0])}
     inputs = fit(Preprocess(columns={"grade": ColumnRule(kind="category")}), table, OWNERS, NAMES)
     assert inputs.columns[0].values == ("1", "2", "10")
-    assert prepared(inputs, grade=[2, 10, 7]) == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    with pytest.warns(DataWarning, match="in 1 of 3 rows, such as '7', and they say nothing to the model"):
+        assert prepared(inputs, grade=[2, 10, 7]) == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
 
 
 def test_a_sites_median_fills_its_gaps() -> None:

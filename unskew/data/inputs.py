@@ -3,6 +3,7 @@
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal as DecimalNumber
@@ -26,6 +27,9 @@ GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "N
 
 FAR_BEYOND = 20
 """Times that one part's largest pixel is another's, from which on they can hardly have been scaled alike."""
+
+SUDDEN, NEVER = 5, 20
+"""Rows from which on gaps in most are no chance where training had none, and gaps in all where it had some."""
 
 ROWS = 4096
 """Examples that are checked or converted at a time, so that what is needed for it stays small."""
@@ -137,16 +141,35 @@ def _far_from_training(column: Column, values: Array) -> str:
 
 
 def _words_unknown(column: Column, values: Array) -> str:
-    """A sentence on words of which most are none that training had; empty if most are known."""
+    """A sentence on words that training did not have; empty if all are known."""
     if column.kind != "category":
         return ""
-    words = [one for one in _codes(values, column.values) if one is not None]
-    unknown = [one for one in words if one not in column.values or one in column.unlearnt]
-    if 2 * len(unknown) <= len(words):
+    known = set(column.values).difference(column.unlearnt)
+    words = _codes(values, column.values).tolist()
+    unknown = Counter(one for one in words if one is not None and one not in known)
+    if not unknown:
         return ""
+    each = [f"{one!r} in {n:,}" if len(unknown) > 1 else repr(one) for one, n in unknown.most_common()]
     return (
-        f"column {column.name!r} holds words here that training did not have, such as {unknown[0]!r}, and they "
+        f"column {column.name!r} holds words here that training did not have, in {unknown.total():,} of "
+        f"{counted(len(words), 'row')}, such as {some(each)}, and they "
         f"{'count as one other word' if column.other else 'say nothing to the model'} (known: {some(column.values)})"
+    )
+
+
+def _values_missing(column: Column, values: Array) -> str:
+    """A sentence on a column without values in most rows, of whose gaps the model knows nothing, or in any row."""
+    missing, rows = int(gaps_in(values).sum()), len(values)
+    if column.gaps and not column.gaps_unlearnt:
+        if missing < rows or rows < NEVER:
+            return ""
+        return f"column {column.name!r} has no value in any of {rows:,} rows: is it written elsewhere, or otherwise?"
+    if 2 * missing <= rows or rows < SUDDEN:
+        return ""
+    instead = f"takes {column.fill[0]:g}" if column.fill else "takes none of the words"
+    return (
+        f"column {column.name!r} has no value in {missing:,} of {counted(rows, 'row')}, where the model {instead}, as "
+        "it knows of no gaps in it: is it written elsewhere, or otherwise?"
     )
 
 
@@ -334,7 +357,11 @@ class Inputs:
         ready = torch.from_numpy(prepared(self.columns, table, 0))
         for column in self.columns:
             values = table[column.name]
-            if sentence := _far_from_training(column, values) or _words_unknown(column, values):
+            doubts = (
+                _far_from_training(column, values) or _words_unknown(column, values),
+                _values_missing(column, values),
+            )
+            for sentence in filter(None, doubts):
                 warnings.warn(sentence, DataWarning, stacklevel=3)
         if sentence := _without_values(table):
             warnings.warn(sentence, DataWarning, stacklevel=3)

@@ -233,7 +233,8 @@ def words_of(kind: str, path: Path, options: TableOptions) -> dict[str, list[str
 def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> dict[str, Any]:
     """The columns of a table that a model was trained on, as `predict` takes them; one that is not there is left out.
 
-    Numbers are read as for training.  Words of a CSV file are those that are written: 250.00 and 007 are no numbers.
+    Numbers are read as for training.  Words of a CSV file are those that are written: 250.00 and 007 are no numbers,
+    and NA is a word where training had it.  So is an empty field, in a column that had no gaps.
 
     Raises:
         ConfigError: If the declared notation of numbers is none.
@@ -251,7 +252,9 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
         if column.name in read:
             return frame[column.name]
         none = set(options.gaps).difference(column.values)
-        return np.array([None if word in none else word for word in words[column.name]], object)
+        empty = "" if "" in column.values and not column.gaps else None
+        found = (empty if word is None else word for word in words[column.name])
+        return np.array([None if word in none else word for word in found], object)
 
     return {column.name: values(column) for column in columns if column.name in names}
 
