@@ -577,3 +577,13 @@ def test_two_columns_of_one_name_are_refused() -> None:
         own.dataset((frame, Y))
     with pytest.raises(DataError, match="there are 2 columns 'a'; rename or remove all but one"):
         own.dataset(frame.assign(kind=Y), target="kind")
+
+
+def test_columns_of_several_labels_name_them() -> None:
+    table = pandas.DataFrame(X, columns=list("abcd")).assign(cough=Y % 2, fever=Y // 2)
+    targets = tasks.kind_of("multi_label").targets
+    assert own.dataset(table, target=["cough", "fever"], targets=targets).outputs == ("cough", "fever")
+    named = own.dataset(table, target=["cough", "fever"], targets=targets, classes=("Husten", "Fieber"))
+    assert named.outputs == ("Husten", "Fieber")
+    times = own.dataset(table, target=["fever", "cough"], targets=tasks.kind_of("survival").targets)
+    assert times.outputs == ("risk",)

@@ -226,7 +226,7 @@ def dataset(
     arrays: dict[str, _Array] = {}
     for key, part in parts.items():
         arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if code_names else part.y}
-    if (names := code_names or rows.classes) is not None:
+    if (names := code_names or rows.classes or _label_names(target, targets)) is not None:
         arrays["classes"] = names_array(names, "classes")
     if rows.patients is None and held_out is not None and held_out.patients is not None:
         raise DataError("the test part names its patients and the training part does not; name them in both or in none")
@@ -888,6 +888,12 @@ def _code_names(
 
 MOST_ALONE = 20
 """Different values of a target up to which they may be classes however few rows each has."""
+
+
+def _label_names(target: str | Sequence[str] | None, targets: Targets) -> tuple[str, ...] | None:
+    """The columns of the target as names of a network's outputs, where it has one for each; None elsewhere."""
+    several = () if target is None or isinstance(target, str) else tuple(target)
+    return several if len(several) > 1 and len(targets.outputs(len(several))) == len(several) else None
 
 
 def _of_clients(data: Mapping[Any, Any], columns: tuple[Any, ...] = (), raw: bool = False) -> GivenExamples:
