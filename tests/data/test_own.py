@@ -579,6 +579,25 @@ def test_two_columns_of_one_name_are_refused() -> None:
         own.dataset(frame.assign(kind=Y), target="kind")
 
 
+def test_a_category_of_numbers_holds_words() -> None:
+    stages = np.arange(60) % 3 + 1
+    table = pandas.DataFrame({"stage": pandas.Categorical(stages), "dose": X[:, 0], "kind": Y})
+    data = own.dataset(table, target="kind", preprocess=Preprocess())
+    assert data.inputs.columns[0].values == ("1", "2", "3")
+    assert torch.equal(data.inputs.prepare(table), data.inputs.prepare(table.assign(stage=stages)))
+    assert describe(table, target="kind").columns[0].kind == "words"
+    halves = {name: table.iloc[rows] for name, rows in (("A", slice(30)), ("B", slice(30, 60)))}
+    halves["B"] = halves["B"].assign(stage=pandas.Categorical(stages[30:] + 1))
+    joined, client = own.joined(halves, None)
+    assert own.dataset(joined, target="kind", client=client, preprocess=Preprocess()).inputs.columns[0].values == (
+        "1", "2", "3", "4",
+    )  # fmt: skip
+    numbers = own.dataset(table.assign(stage=stages), target="kind", preprocess=Preprocess()).inputs
+    assert torch.equal(numbers.prepare(table), numbers.prepare(table.assign(stage=stages)))
+    with pytest.warns(DataWarning, match="column stage is a category of numbers, and taken as numbers"):
+        own.dataset(table, target="kind")
+
+
 def test_columns_of_several_labels_name_them() -> None:
     table = pandas.DataFrame(X, columns=list("abcd")).assign(cough=Y % 2, fever=Y // 2)
     targets = tasks.kind_of("multi_label").targets

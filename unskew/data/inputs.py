@@ -484,6 +484,8 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]] | 
 def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
     """A column as float64 with NaN for a gap, or as words with None for a gap; truths are 0 and 1.
 
+    A column of pandas that is declared a category holds words, even if its categories are numbers.
+
     Args:
         values: The column.
         name: Its name.
@@ -495,6 +497,8 @@ def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
     array = column_values(values)
     if array.ndim != 1:
         raise DataError(f"there are {array.shape[1]} columns {name!r}; rename or remove all but one")
+    if is_category(values) and array.dtype.kind in "fiubO":
+        array = np.array(list(map(in_words, array.tolist())), object)
     if array.dtype.kind in "fiub":
         numbers = array.astype(np.float64)
         return np.where(np.isin(numbers, gap_numbers(gaps)), np.nan, numbers) if gaps else numbers
@@ -517,6 +521,16 @@ def column_values(values: Any) -> Array:
     if array.dtype.kind != "O" or not any(isinstance(value, DecimalNumber) for value in array.flat):
         return array
     return np.fromiter(map(without_decimals, array.flat), object, array.size).reshape(array.shape)
+
+
+def in_words(value: Any) -> Any:
+    """A number as a word; a gap, and what is no number, as it is."""
+    return word(value) if isinstance(value, bool | int | float) and not is_gap(value) else value
+
+
+def is_category(values: Any) -> bool:
+    """True for a column of pandas that is declared a category."""
+    return getattr(getattr(values, "dtype", None), "name", None) == "category"
 
 
 def without_decimals(value: Any) -> Any:
@@ -653,7 +667,9 @@ def no_number(column: object, row: int, value: object) -> DataError:
 
 
 def word(number: float) -> str:
-    """A number that is a code, as a word: 3.0 is "3"."""
+    """A number that is a code, as a word: 3.0 is "3"; True is "True"."""
+    if isinstance(number, bool):
+        return str(number)
     return str(int(number)) if float(number).is_integer() else repr(float(number))
 
 

@@ -28,6 +28,8 @@ from unskew.data.inputs import (
     coded_differently,
     column_variants,
     gaps_in,
+    in_words,
+    is_category,
     is_counter,
     is_date,
     is_gap,
@@ -306,6 +308,8 @@ def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
 def _plain(values: Any) -> Array | None:
     """A column as numbers with NaN, or words with None; None if it holds dates."""
     plain = _listed(values)
+    if is_category(values):
+        plain = list(map(in_words, plain))
     present = [v for v in plain if not is_gap(v)]
     if present and all(map(is_date, present)):
         return None

@@ -43,6 +43,7 @@ from unskew.data.inputs import (
     coded_differently,
     column_values,
     column_variants,
+    is_category,
     is_counter,
     is_date,
     is_gap,
@@ -315,7 +316,9 @@ def joined(data: Any, client: str | None) -> tuple[Any, str | None]:
     if library.__name__ == "polars":
         return stacked(library, {names[i]: frame for i, frame in data.items()}, columns, CLIENT), CLIENT
     parts = [frame[columns].assign(**{CLIENT: names[i]}) for i, frame in data.items()]
-    return library.concat(parts, ignore_index=True), CLIENT
+    table = library.concat(parts, ignore_index=True)
+    coded = {c: "category" for c in columns if any(is_category(frame[c]) for frame in data.values())}
+    return table.astype(coded), CLIENT  # as numbers they would count where clients' categories differ
 
 
 def check_test_of(data: Mapping[Any, Any], test: object) -> None:
@@ -1160,7 +1163,19 @@ def owners_of(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str,
 
 def _measurements(frame: Any, columns: tuple[Any, ...]) -> _Array:
     """Columns of numbers as floats (N, columns)."""
+    if coded := [str(column) for column in columns if is_category(frame[column]) and _all_numbers(frame[column])]:
+        are, them = ("is a category", "it") if len(coded) == 1 else ("are categories", "them")
+        warnings.warn(
+            f"column{'s' * (len(coded) > 1)} {some(coded)} {are} of numbers, and taken as numbers: preprocess makes "
+            f"0/1 columns of {them}",
+            DataWarning,
+            stacklevel=2,
+        )
     return np.column_stack([_measurement(column_values(frame[column]), column) for column in columns])
+
+
+def _all_numbers(column: Any) -> bool:
+    return all(isinstance(value, int | float) for value in column.cat.categories.tolist())
 
 
 def _measurement(values: Any, column: object) -> _Array:
