@@ -1,6 +1,7 @@
 """Columns become inputs: gaps, scales and words, with numbers from training rows alone."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import unskew as us
 from unskew.data import own
 from unskew.data.federated import FederatedData, federate, to_manifest
 from unskew.data.inputs import Inputs
-from unskew.data.preprocess import ColumnMoments, ColumnRule, Preprocess, agreed, fit
+from unskew.data.preprocess import ColumnMoments, ColumnRule, Preprocess, agreed, fit, with_units
 from unskew.data.sources import save
 from unskew.data.split import IID, Natural
 from unskew.errors import ConfigError, DataError, DataWarning
@@ -87,6 +88,33 @@ def test_single_words_that_training_did_not_have_are_counted() -> None:
     with pytest.warns(DataWarning, match=said) as warned:
         prepared(inputs, age=[35.0] * 6, smokes=["no", "No ", "yes", "pipe", "No ", None])
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "such"),
+    [
+        ([f"{i / 10} mg/l" for i in range(30)], "'0.0 mg/l'"),
+        ([f"{i}%" for i in range(30)], "'0%'"),
+        ([f"{i} kg/m2" for i in range(30)], "'0 kg/m2'"),
+        ([f"\u2212{i}" for i in range(20)] + [str(i) for i in range(9)], "'\u22120'"),
+        ([f"{i}-{i + 4}" for i in range(0, 90, 5)], ""),
+        ([f"{i}{'abcdefgh'[i % 8]}" for i in range(30)], ""),
+        ([f"{i} mg" for i in range(9)], ""),
+        ([f"ward {i}" for i in range(30)], ""),
+        ([str(i) for i in range(30)], ""),
+    ],
+)
+def test_numbers_with_a_unit_are_doubted_and_groups_are_not(words: list[str], such: str) -> None:
+    column = np.array([*words, None], object)
+    said = with_units("crp", column)
+    assert (f"such as {such}, and each of the {len(words)} counts as a word" in said) if such else not said
+    frame = pandas.DataFrame({"crp": words * 4, "y": np.arange(4 * len(words)) % 2})
+    assert (said in us.describe(frame, target="y").notes) is bool(such)
+    rules = Preprocess(columns={"crp": ColumnRule(kind="category")})
+    assert own.dataset(frame, target="y", preprocess=rules).doubts == ()
+    if such:
+        with pytest.warns(DataWarning, match=re.escape(said)):
+            own.dataset(frame, target="y", preprocess=Preprocess())
 
 
 def test_a_column_that_is_suddenly_empty_is_named() -> None:

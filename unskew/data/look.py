@@ -39,7 +39,7 @@ from unskew.data.inputs import (
 )
 from unskew.data.patients import coded, names_of_patients, patients_spelt_alike, unnamed_patients
 from unskew.data.places import place
-from unskew.data.preprocess import LARGE, LARGEST, another_unit, moments_of_sites, no_numbers, spelt
+from unskew.data.preprocess import LARGE, LARGEST, another_unit, moments_of_sites, no_numbers, spelt, with_units
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -632,6 +632,8 @@ def _notes(
             sentences.append(f"column {column.name!r} holds {odd}: correct them, or name in gaps what means no value")
         elif values is not None and values.dtype.kind == "O" and (odd := spelt([v for v in values if v is not None])):
             sentences.append(f"column {column.name!r} holds {odd}: make numbers of them")
+        elif values is not None and (odd := with_units(column.name, values)):
+            sentences.append(odd)
         elif values is not None and values.dtype.kind == "O" and len(set(values)) > max(20, len(values) / 2):
             sentences.append(f"column {column.name!r} has a word of its own in most rows: an identifier? leave it out")
         elif values is not None and is_counter(values, rows.clients):

@@ -65,6 +65,7 @@ from unskew.data.preprocess import (
     moments_of_sites,
     unagreed,
     unscaled,
+    with_units,
 )
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
@@ -603,6 +604,7 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
             if values.dtype.kind == "O":
                 of_words = column_variants(name, values, owners, clients, agreed)
                 sentences += filter(None, [of_words or coded_differently(f"column {name!r}", values, owners, clients)])
+                sentences += filter(None, [with_units(name, values) if rule.kind is None else ""])
     holders: _Array | None = None if rows.clients is None else np.unique(rows.clients, return_inverse=True)[1]
     if data.raw is not None and data.owners is not None:
         columns, holders = data.raw.train, data.raw.owners

@@ -7,6 +7,7 @@ and deviation over all rows together (T. F. Chan, G. H. Golub, R. J. LeVeque, "A
 variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -397,6 +398,30 @@ def spelt(cells: Sequence[str]) -> str:
     return f"numbers as words, such as {max(marked)!r}" if many else ""
 
 
+_BESIDE = re.compile(r"\s*[-+\u2212\u2013]?\s*[0-9]+(?:[.,'\u2019][0-9]+)*\s*((?![-\u2212\u2013\s]).*)?", re.DOTALL)
+
+
+def with_units(name: str, values: Array) -> str:
+    """A sentence on a column of words that are numbers with a unit, or another minus; empty for any other.
+
+    Half of the different words, of which there are many, have the same beside a number.  Groups such as 20-29 have not.
+    """
+    words = {value for value in values.tolist() if isinstance(value, str)} if values.dtype.kind == "O" else set()
+    if len(words) <= MANY_NUMBERS:
+        return ""
+    beside = {
+        one: (found[1] or "").strip() for one in words if not is_number(one) and (found := _BESIDE.fullmatch(one))
+    }
+    unit, times = max(Counter(beside.values()).items(), key=itemgetter(1), default=("", 0))
+    if 2 * times < len(words):
+        return ""
+    one = min(word for word, of in beside.items() if of == unit)
+    return (
+        f"column {name!r} holds numbers with something beside them, such as {one!r}, and each of the {len(words)} "
+        f"counts as a word of its own: make numbers of them, or declare preprocess.columns.{name}.kind = 'category'"
+    )
+
+
 def _check_category(name: str, known: Sequence[str], cells: Sequence[str], declared: bool) -> None:
     """Refuse words that are no category; `declared` is true if somebody said that they are one."""
     n = len(cells)
@@ -464,8 +489,10 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
         known = sorted({word(v) if values.dtype.kind == "f" else str(v) for v in present.tolist()}, key=_natural)
         if known:
             _check_category(name, known, present.tolist(), coded)
-            if values.dtype.kind == "O" and (found := column_variants(name, present, None, ())):
-                warnings.warn(found, DataWarning, stacklevel=2)
+            if values.dtype.kind == "O":
+                doubts = column_variants(name, present, None, ()), "" if coded else with_units(name, present)
+                for found in filter(None, doubts):
+                    warnings.warn(found, DataWarning, stacklevel=2)
         by_name[name] = ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(known))
     return by_name
 
