@@ -18,7 +18,16 @@ import unskew as us
 from unskew.data import own
 from unskew.data.federated import FederatedData, federate, to_manifest
 from unskew.data.inputs import Inputs
-from unskew.data.preprocess import ColumnMoments, ColumnRule, Preprocess, agreed, fit, with_units
+from unskew.data.preprocess import (
+    ColumnMoments,
+    ColumnRule,
+    Preprocess,
+    agreed,
+    fit,
+    same_as_target,
+    stands_for_none,
+    with_units,
+)
 from unskew.data.sources import save
 from unskew.data.split import IID, Natural
 from unskew.errors import ConfigError, DataError, DataWarning
@@ -553,3 +562,54 @@ def test_a_column_in_another_unit_is_doubted_at_a_site_and_in_new_rows() -> None
         us.predict(model, frame.head(1).assign(creatinine=None))
     with pytest.warns(DataWarning, match=r"column 'creatinine' is about 8.* here, and had the mean 0.* same unit\?"):
         us.predict(model, frame.assign(creatinine=frame.creatinine * 88.4))
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ([-999.0] * 3 + [40.0 + i for i in range(40)], "is -999 in 3 rows, and from 40 to 79 elsewhere"),
+        ([999.0] * 3 + [-9999.0] * 4 + [0.5, 20.0, NAN], "is -9999 in 4 rows, and from 0.5 to 20 elsewhere"),
+        ([99.0] * 9 + [0.0, 1.0] * 9, "is 99 in 9 rows"),
+        ([-999.0] * 2 + [40.0 + i for i in range(40)], ""),
+        ([99.0] * 5 + [20.0 + i for i in range(80)], ""),
+        ([999.0] * 5 + [0.0, 700.0], ""),
+        ([-99.0] * 30, ""),
+    ],
+)
+def test_a_number_that_stands_for_no_value_is_doubted(values: list[float], named: str) -> None:
+    said = stands_for_none("crp", np.array(values))
+    assert (named in said) if named else not said
+
+
+def test_a_column_that_is_the_target_is_doubted_and_one_that_is_nearly_is_not() -> None:
+    """Ten of each class can be ordered in 20! / 10!^2 = 184,756 = e^12.1 ways, one and nineteen in 20."""
+    y = np.arange(20) % 2
+    words = np.array(["no", None], object)[y]
+    assert "determine each other in all 20 rows" in same_as_target("diagnosis", words, y)
+    assert same_as_target("code", 3.0 - y, y)
+    assert not same_as_target("code", np.where(np.arange(20) == 3, 0.0, y), y)
+    assert not same_as_target("code", np.arange(20.0), y)
+    assert not same_as_target("code", y[:19].astype(float), y[:19])
+    rare = np.arange(20) == 3
+    assert not same_as_target("code", rare.astype(float), rare.astype(int))
+    measured = np.random.default_rng(0).normal(size=40)
+    assert same_as_target("dose", 5 - 2 * measured, measured)
+    assert not same_as_target("dose", measured[::-1].copy(), measured)
+
+
+def test_sentinels_and_copies_of_the_target_are_told_as_data_are_read_and_looked_at() -> None:
+    rng = np.random.default_rng(0)
+    y, site = rng.integers(0, 2, 90), np.repeat(["Basel", "Bern", "Chur"], 30)
+    frame = pandas.DataFrame({"crp": rng.normal(size=90), "code": 1 - y, "y": y, "site": site})
+    frame.loc[::9, "crp"] = -999
+    columns: dict[str, Any] = {"target": "y", "client": "site"}
+    for rules in (Preprocess(), None):
+        with pytest.warns(DataWarning) as warned:
+            own.dataset(frame, **columns, preprocess=rules)
+        told = [str(one.message) for one in warned]
+        assert any("'crp' is -999 in" in one for one in told)
+        assert any("'code' and the target determine each other in all 72 rows" in one for one in told)
+    looked = us.describe(frame, **columns)
+    assert any("'crp' is -999 in 10 rows" in note for note in looked.notes)
+    assert any("'code' and the target determine each other in all 90 rows" in note for note in looked.notes)
+    assert (looked.columns[0].lowest, looked.columns[1].highest) == (-999, 1)

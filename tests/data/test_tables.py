@@ -335,7 +335,12 @@ def test_words_that_mean_a_gap_in_every_csv_file_are_gaps_for_the_trained_model_
 
 def test_a_word_that_was_learnt_from_a_table_stays_a_word(tmp_path: Path) -> None:
     frame = polars.DataFrame(
-        {"smoker": ["yes", "?"] * 20, "age": [40.0, 50.0] * 20, "y": [0, 1] * 20, "site": ["A"] * 20 + ["B"] * 20}
+        {
+            "smoker": ["yes", "?"] * 20,
+            "age": [40.0, 50.0] * 20,
+            "y": [0, 1] * 19 + [1, 0],
+            "site": ["A"] * 20 + ["B"] * 20,
+        }
     )
     inputs = own.dataset(frame, target="y", client="site", preprocess=Preprocess()).inputs
     assert "?" in inputs.columns[0].values

@@ -39,7 +39,17 @@ from unskew.data.inputs import (
 )
 from unskew.data.patients import coded, names_of_patients, patients_spelt_alike, unnamed_patients
 from unskew.data.places import place
-from unskew.data.preprocess import LARGE, LARGEST, another_unit, moments_of_sites, no_numbers, spelt, with_units
+from unskew.data.preprocess import (
+    LARGE,
+    LARGEST,
+    another_unit,
+    moments_of_sites,
+    no_numbers,
+    same_as_target,
+    spelt,
+    stands_for_none,
+    with_units,
+)
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -122,6 +132,7 @@ class ColumnLook:
         summary: Mean and deviation, or the commonest words.
         missing: Share of rows with a gap.
         missing_by_site: The same for each site.
+        lowest, highest: Of numbers; None of others.
         between: Share of the variance that lies between sites; None where there is one site, or no variance.
         means: Of each site, in deviations from the mean of all; of words the share of the commonest.  None for a site
             without a value.
@@ -134,6 +145,8 @@ class ColumnLook:
     missing_by_site: tuple[float, ...] = ()
     between: float | None = None
     means: tuple[float | None, ...] = ()
+    lowest: float | None = None
+    highest: float | None = None
 
 
 @dataclass(frozen=True)
@@ -425,6 +438,7 @@ def _column(
     present = ~missing
     by_site = tuple(float(missing[group].mean()) if len(group) else 0.0 for group in groups)
     kind = "number" if values.dtype.kind == "f" else "words"
+    ends: tuple[float | None, float | None] = (None, None)
     if not present.any():
         return ColumnLook(name, "constant", "no value at all", 1.0, by_site)
     if kind == "number":
@@ -432,6 +446,8 @@ def _column(
         mean, sd = (float(values[present].mean()), float(values[present].std())) if present.any() else (0.0, 0.0)
         summary = f"{mean:.4g} ± {sd:.4g}"
         measured = ((np.where(present, values, mean) - mean) / sd)[:, None] if sd > 0 else np.zeros((len(values), 1))
+        if present.any():
+            ends = float(values[present].min()), float(values[present].max())
     else:
         words, counts = np.unique(values[present].astype(str), return_counts=True)
         order = np.argsort(-counts, kind="stable")
@@ -439,11 +455,11 @@ def _column(
         summary = ", ".join(shown) + (f", {len(words) - 3} more" if len(words) > 3 else "")
         measured = (values[:, None] == words[order[: min(len(words), 50)]]).astype(np.float64)
     if len(np.unique(measured[present], axis=0)) < 2:
-        return ColumnLook(name, "constant", summary, float(missing.mean()), by_site)
+        return ColumnLook(name, "constant", summary, float(missing.mean()), by_site, lowest=ends[0], highest=ends[1])
     held = [group[present[group]] for group in groups]
     means = tuple(float(measured[group, 0].mean()) if len(group) else None for group in held)
     between = _between(measured, held) if len(groups) > 1 else None
-    return ColumnLook(name, kind, summary, float(missing.mean()), by_site, between, means)
+    return ColumnLook(name, kind, summary, float(missing.mean()), by_site, between, means, *ends)
 
 
 def _between(values: npt.NDArray[np.float64], groups: Sequence[npt.NDArray[np.int64]]) -> float | None:
@@ -662,6 +678,9 @@ def _notes(
         large = [name for name, size in sizes.items() if size > LARGE]
         if large:
             sentences.append(f"{_columns(large)} values far larger than 1: scale with preprocess")
+        for name, values in rows.columns.items():
+            same = "" if rows.target is None else same_as_target(name, values, rows.target)
+            sentences += filter(None, [stands_for_none(name, values), same])
     gaps = [column.name for column in columns if 0 < column.missing < 1]
     if gaps:
         sentences.append(f"{_columns(gaps)} gaps: fill with preprocess")

@@ -63,6 +63,8 @@ from unskew.data.preprocess import (
     far_from_agreed,
     missing_here,
     moments_of_sites,
+    same_as_target,
+    stands_for_none,
     unagreed,
     unscaled,
     with_units,
@@ -596,8 +598,8 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
             scale = rule.scale or data.raw.rules.scale
             if scale == "site" and one_client and (missing := missing_here(name, values[train])):
                 sentences.append(missing)
-            if scale != "site" and one_client and (odd := far_from_agreed(name, values[train], rule)):
-                sentences.append(odd)
+            odd = far_from_agreed(name, values[train], rule) if scale != "site" and one_client else ""
+            sentences += filter(None, [odd or stands_for_none(name, values[train])])
             if scale != "site" and owners is not None:  # a site's own scale takes its unit away
                 of_sites = moments_of_sites(values[train], owners[train], clients)
                 sentences += filter(None, [another_unit(name, of_sites)])
@@ -622,6 +624,12 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
         sentences += unnamed_patients(columns)
     raw = data.raw
     of_train = [*x[train].T] if raw is None else [values[train] for values in raw.train.values()]
+    names = list(map(str, rows.columns)) if raw is None else list(raw.train)
+    targets = data.y_train.numpy()[train].reshape(len(of_train[0]), -1)
+    for name, values in zip(names, of_train, strict=True):
+        if raw is None and (odd := stands_for_none(name, values)):
+            sentences.append(odd)
+        sentences += list(filter(None, (same_as_target(name, values, target) for target in targets.T)))[:1]
     of_test = [*x_test.T] if raw is None else [raw.test[name] for name in raw.train]
     repeated = copies(of_train, of_test, data.y_train.numpy()[train], data.y_test.numpy())
     return [*sentences, *filter(None, [repeated.doubt("row", len(x_test))])]

@@ -7,6 +7,7 @@ and deviation over all rows together (T. F. Chan, G. H. Golub, R. J. LeVeque, "A
 variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
+import math
 import re
 import warnings
 from collections import Counter
@@ -47,6 +48,12 @@ MOST_COMPARED = 100
 
 MOST_OF_ALL, MOST_OF_TWO = 0.5, 0.9
 """Share of all rows above which one site of several, or of two, is named: it decides what all agree on."""
+
+OFTEN = 3
+"""Rows from which on a number that is far from all others is no slip."""
+
+ENOUGH_TO_TELL, IMPROBABLE = 20, 12.0
+"""Rows, and logarithm of the ways to order a target's values over them, from which on equal orders are no chance."""
 
 MANY_NUMBERS = 10
 """Different words, most of them numbers, from which on a column is one of measurements with something else in it."""
@@ -568,6 +575,59 @@ def far_from_agreed(name: str, values: Array, rule: ColumnRule) -> str:
     rows = counted(int(far.sum()), "row")
     such = f"is {value:g} in {rows}" if times == far.sum() else f"lies far off in {rows}, such as {value:g}"
     return f"column {name!r} {such} here, and {agreed_on}: does that stand for no value?"
+
+
+_NINES = re.compile("-?99+")
+
+
+def stands_for_none(name: str, values: Array) -> str:
+    """A sentence on a number such as -999 that returns, farther from others than these reach; empty if none does."""
+    if values.dtype.kind != "f":
+        return ""
+    known, times = np.unique(values[np.isfinite(values)], return_counts=True)
+    nines = np.array([_NINES.fullmatch(f"{value:.0f}") is not None and value % 1 == 0 for value in known], bool)
+    rest = known[~nines]
+    if not len(rest):
+        return ""
+    low, high = rest[0], rest[-1]
+    for value, n in zip(known[nines].tolist(), times[nines].tolist(), strict=True):
+        if n >= OFTEN and max(low - value, value - high) > high - low:
+            return (
+                f"column {name!r} is {value:g} in {counted(n, 'row')}, and from {low:g} to {high:g} elsewhere: if that "
+                "stands for no value, leave it empty (data_options.gaps names such values of a CSV file)"
+            )
+    return ""
+
+
+def same_as_target(name: str, values: Array, target: Array) -> str:
+    """A sentence on a column that has another value for each value of the target, and no others; empty for any other.
+
+    Chance makes one in e^`IMPROBABLE` of such columns, or fewer.  Where most rows differ, it must rise or fall with the
+    target.
+
+    Args:
+        name: The column.
+        values: Its values, (N,).
+        target: Classes as numbers or words, or numbers, (N,).
+    """
+    n, words = len(target), values.dtype.kind == "O"
+    kinds, of_column = np.unique([str(value) for value in values.tolist()] if words else values, return_inverse=True)
+    known, of_target = np.unique(target.astype(str) if target.dtype.kind == "O" else target, return_inverse=True)
+    if n < ENOUGH_TO_TELL or len(known) < 2 or len(kinds) != len(known):
+        return ""
+    pairs, times = np.unique(np.stack([of_target, of_column]), axis=1, return_counts=True)
+    if len(times) != len(known):
+        return ""
+    if 2 * len(known) > n:
+        steps = np.diff(pairs[1])
+        if words or target.dtype.kind not in "iuf" or not ((steps > 0).all() or (steps < 0).all()):
+            return ""
+    elif math.lgamma(n + 1) - sum(math.lgamma(t + 1) for t in times.tolist()) < IMPROBABLE:
+        return ""
+    return (
+        f"column {name!r} and the target determine each other in all {n:,} rows: if it is the target under another "
+        "name, or known only with it, leave it out"
+    )
 
 
 def missing_here(name: str, values: Array) -> str:

@@ -74,14 +74,15 @@ def disagreement_table(look: Look) -> Table:
 def columns_table(look: Look, most: int | None = None) -> Table:
     """A row for each column: what it holds, gaps by site, how much of it lies between sites."""
     sites = look.sites if len(look.sites) <= 8 and any(c.missing for c in look.columns) else ()
-    head = [("column", ""), ("kind", ""), ("values", ""), ("gaps", "%"), ("between sites", "% of variance")]
-    head += [(site.name, "gaps, %") for site in sites]
+    head = [("column", ""), ("kind", ""), ("values", ""), ("lowest", ""), ("highest", ""), ("gaps", "%")]
+    head += [("between sites", "% of variance"), *((site.name, "gaps, %") for site in sites)]
     entries = [
         TableRow(
             column.name,
             (
                 column.kind,
                 column.summary,
+                *("–" if end is None else f"{end:.5g}" for end in (column.lowest, column.highest)),
                 f"{100 * column.missing:.1f}",
                 "–" if column.between is None else f"{100 * column.between:.0f}",
                 *(f"{100 * share:.0f}" for share in column.missing_by_site[: len(sites)]),
