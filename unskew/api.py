@@ -24,7 +24,7 @@ from unskew.data.places import rows_at
 from unskew.data.preprocess import Preprocess
 from unskew.data.sources import DATA, save
 from unskew.data.split import IID, Dirichlet, Natural, Split
-from unskew.data.tables import ENDINGS, kind_at
+from unskew.data.tables import ENDINGS, kind_at, unreadable
 from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config, from_python
@@ -392,6 +392,8 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
         return own.dataset(data, **table, preprocess=task.preprocess, targets=tasks.kind_of(task.kind).targets)
     named = task.data.partition(":")[0] in ENDINGS
     if not named and any(table[key] is not None for key in ("test", "target", "client", "patient")):
+        if sentence := unreadable(task.data):
+            raise DataError(sentence)
         raise ConfigError(
             "test, target, client and patient go with a table, which is a .csv or .parquet file or a folder of them, "
             f"and not with a name; got {task.data!r}"

@@ -606,3 +606,44 @@ def test_columns_of_several_labels_name_them() -> None:
     assert named.outputs == ("Husten", "Fieber")
     times = own.dataset(table, target=["fever", "cough"], targets=tasks.kind_of("survival").targets)
     assert times.outputs == ("risk",)
+
+
+def test_the_column_of_clients_is_not_the_target() -> None:
+    table = pandas.DataFrame(TABLE)
+    with pytest.raises(DataError, match="column 'town' is both the target and that of the clients"):
+        own.dataset(table, target="town", client="town")
+    with pytest.raises(DataError, match="column 'town' is both the target and that of the clients"):
+        describe(table, target="town", client="town")
+
+
+def test_a_column_that_names_the_client_is_doubted() -> None:
+    table = pandas.DataFrame(TABLE).assign(kind=Y[::-1], city=[f"city of {town}" for town in TOWNS])
+    said = "column 'city' has one value at each client, and at every other another one"
+    data = own.dataset(table, target="kind", client="town", preprocess=Preprocess())
+    assert [doubt for doubt in data.doubts if said in doubt]
+    assert [note for note in describe(table, target="kind", client="town").notes if said in note]
+    two = table[TOWNS != "Bern"]
+    for city, named in ((two["town"].str.upper(), 1), (two["city"], 0)):
+        data = own.dataset(two.assign(city=city), target="kind", client="town", preprocess=Preprocess())
+        assert sum("names the client" in doubt for doubt in data.doubts) == named
+    shared = table.assign(city=np.where(TOWNS == "Chur", "mountain", "plain"))  # two towns have it in common
+    data = own.dataset(shared, target="kind", client="town", preprocess=Preprocess())
+    assert not [doubt for doubt in data.doubts if "names the client" in doubt]
+
+
+def test_numbers_as_names_of_columns_are_refused_where_a_column_is_named() -> None:
+    table = pandas.DataFrame(X).assign(kind=Y).rename(columns={"kind": 4})
+    with pytest.raises(DataError, match="target must name a column by a word, got 4; rename the columns"):
+        own.dataset(table, target=4)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="target: column 4 is called by a number and not by a word; rename"):
+        own.dataset(table, target="4")
+
+
+def test_a_column_of_structs_and_a_lazy_frame_are_refused_by_what_they_are() -> None:
+    table = polars.DataFrame({"a": X[:, 0], "b": X[:, 1], "kind": Y})
+    with pytest.raises(DataError, match="column 's' holds several values in a row; make a column of each"):
+        own.dataset(table.with_columns(s=polars.struct("a", "b")), target="kind", preprocess=Preprocess())
+    with pytest.raises(DataError, match="lazy frame; collect\\(\\) it first"):
+        describe(table.lazy(), target="kind")
+    with pytest.raises(DataError, match="lazy frame; collect\\(\\) it first"):
+        own.dataset(table, target="kind").inputs.prepare(table.lazy())

@@ -623,3 +623,28 @@ def test_pandas_own_gaps_and_lists_in_a_cell_are_known_for_what_they_are() -> No
     for rules in (None, Preprocess()):
         with pytest.raises(DataError, match="column 'b' holds a list in row 0"):
             own.dataset(frame.assign(a=0.5, b=[[1, 2]] * 30), target="y", preprocess=rules)
+
+
+def test_hidden_files_in_a_folder_of_sites_are_no_sites(tmp_path: Path) -> None:
+    for name in ("Bern", "Chur"):
+        (tmp_path / f"{name}.csv").write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
+    (tmp_path / ".Bern.csv").write_text("x\n1\n")
+    (tmp_path / ".~lock.Bern.csv").write_text(",user,host")
+    assert load(f"csv:{tmp_path}", None, {"target": "y"}).client_names == ("Bern", "Chur")
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / ".Bern.parquet").touch()
+    assert tables.kind_at(str(tmp_path / "hidden")) is None
+
+
+@pytest.mark.parametrize("name", ["cases.xlsx", "cases.txt", "nothing.ods", "folder"])
+def test_a_table_of_a_kind_that_is_not_read_is_said_to_be_one(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name.startswith("cases"):
+        path.write_text("a,y")
+    elif name == "folder":
+        path.mkdir()
+    said = "folder holds no table" if name == "folder" else f"{name} is no table of a kind that is read"
+    with pytest.raises(DataError, match=rf"{said} \(\.csv, \.tsv, \.parquet, \.pq\); "):
+        us.describe(str(path), target="y")
+    with pytest.raises(DataError, match=rf"{said} \(\.csv, \.tsv, \.parquet, \.pq\); "):
+        us.simulate(us.FedAvg(), data=str(path), target="y", model="logistic")

@@ -12,7 +12,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
 from unskew.data.places import Place, by_number, path_of, rows_at
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, DataError
 
 
 def describe(
@@ -76,7 +76,7 @@ def describe(
         test_rows = own.row_of_client(test) if own.is_frames(test) else by_number
         with rows_at(_one_after_the_other(own.row_of_client(data), len(table), test_rows, "test")):
             return describe(table, target=target, client=column, patient=patient, test=later, leave_out=leave_out)
-    if hasattr(data, "columns") and hasattr(data, "to_numpy"):
+    if hasattr(data, "to_numpy") and hasattr(data, "columns"):
         whole: Any = data
         for column in leave_out:
             own.check_column(whole.columns, column, "leave_out")
@@ -84,6 +84,10 @@ def describe(
         return look(_of_frame(left, "dataframe", target, client, patient, test))
     if isinstance(data, str):
         if any(of is not None for of in (target, client, patient)) or isinstance(test, str):
+            if sentence := tables.unreadable(data):
+                raise DataError(sentence)
+            if sentence := tables.unreadable(data):
+                raise DataError(sentence)
             raise ConfigError(
                 f"target, client, patient and test name columns of a table, and {data!r} names none; leave them out"
             )
@@ -104,6 +108,8 @@ def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Pla
 
 
 def _of_frame(frame: Any, name: str, target: str | None, client: str | None, patient: str | None, test: object) -> Rows:
+    if client is not None and client == target:
+        own.check_names(target, client)
     for setting, column in (("target", target), ("client", client), ("patient", patient)):
         if column is not None:
             own.check_column(frame.columns, column, setting)

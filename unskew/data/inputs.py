@@ -18,7 +18,7 @@ from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
-from unskew.words import counted, separate_classes, some, spelling_variants
+from unskew.words import counted, letters, separate_classes, some, spelling_variants
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
@@ -463,6 +463,8 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]] | 
         DataError: If there is no such column, or a value is neither a number nor a word.
     """
     of = gaps or {}
+    if hasattr(x, "collect") and not hasattr(x, "to_numpy"):
+        raise DataError("inputs are a lazy frame; collect() it first")
     if isinstance(x, Mapping) and x and all(isinstance(v, str) or not hasattr(v, "__len__") for v in x.values()):
         x = [x]  # one row
     if isinstance(x, list | tuple) and x and all(isinstance(row, Mapping) for row in x):
@@ -495,6 +497,8 @@ def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
         DataError: If a value is neither a number nor a word.
     """
     array = column_values(values)
+    if array.ndim != 1 and not hasattr(values, "columns"):
+        raise DataError(f"column {name!r} holds several values in a row; make a column of each, or leave it out")
     if array.ndim != 1:
         raise DataError(f"there are {array.shape[1]} columns {name!r}; rename or remove all but one")
     if is_category(values) and array.dtype.kind in "fiubO":
@@ -581,6 +585,31 @@ def shared_numbers(values: Array, owners: Array | None) -> int:
     if owners is None:
         return 0
     return int((np.unique(np.unique([owners, values], axis=1)[1], return_counts=True)[1] > 1).sum())
+
+
+def names_the_client(name: str, values: Array, owners: Array, clients: Sequence[str]) -> str:
+    """A sentence on a column with one value at each client and another at every other; empty for any other.
+
+    Two clients may well differ so in something else, unless the values are their names.
+
+    Args:
+        name: The column.
+        values: Its values, (N,).
+        owners: Number of each row's client in `clients`, (N,); clients of fewer than 5 rows tell nothing.
+        clients: The clients' names.
+    """
+    codes = np.unique([str(v) for v in values.tolist()] if values.dtype.kind == "O" else values, return_inverse=True)[1]
+    pairs, first, rows = np.unique(np.stack([owners, codes]), axis=1, return_index=True, return_counts=True)
+    many = len(rows)
+    if many < 2 or rows.min() < 5 or not len(np.unique(pairs[0])) == codes.max() + 1 == many:
+        return ""
+    called = [letters(str(values[row])) == letters(clients[owners[row]]) for row in first]
+    if many == 2 and not all(called):
+        return ""
+    return (
+        f"column {name!r} has one value at each client, and at every other another one, so that it names the client: a "
+        "model learns nothing from it about other clients; leave it out"
+    )
 
 
 def variants_by_client(known: Iterable[str], values: Array, owners: Array | None, clients: Sequence[str]) -> str:

@@ -34,6 +34,7 @@ from unskew.data.inputs import (
     is_date,
     is_gap,
     label_variants,
+    names_the_client,
     shared_numbers,
     without_decimals,
 )
@@ -680,7 +681,8 @@ def _notes(
             sentences.append(f"{_columns(large)} values far larger than 1: scale with preprocess")
         for name, values in rows.columns.items():
             same = "" if rows.target is None else same_as_target(name, values, rows.target)
-            sentences += filter(None, [stands_for_none(name, values), same])
+            of_client = "" if rows.clients is None else names_the_client(name, values, rows.clients, rows.client_names)
+            sentences += filter(None, [stands_for_none(name, values), same, of_client])
     gaps = [column.name for column in columns if 0 < column.missing < 1]
     if gaps:
         sentences.append(f"{_columns(gaps)} gaps: fill with preprocess")

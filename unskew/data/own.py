@@ -47,6 +47,7 @@ from unskew.data.inputs import (
     is_counter,
     is_date,
     is_gap,
+    names_the_client,
     no_number,
     raw_column,
     shared_numbers,
@@ -176,6 +177,7 @@ def dataset(
                 "preprocess out"
             )
         return data
+    check_names(target, client, patient)
     if targets.classes and not (target is None or isinstance(target, str)):
         raise DataError(f"target must name one column, whose values are classes, got {', '.join(target)}")
     share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
@@ -272,6 +274,26 @@ def dataset(
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     return replace(given, doubts=(*given.doubts, *doubts))
+
+
+def check_names(target: object, client: object, patient: object = None) -> None:
+    """Refuse names of columns that are no words, and one column for the target and for the clients.
+
+    Raises:
+        DataError: If there is such a name.
+    """
+    several = list(target) if isinstance(target, list | tuple) else [target]
+    for setting, name in (*(("target", one) for one in several), ("client", client), ("patient", patient)):
+        if name is not None and not isinstance(name, str):
+            raise DataError(
+                f"{setting} must name a column by a word, got {name!r}; rename the columns, in pandas with "
+                "table.columns = table.columns.astype(str)"
+            )
+    if client is not None and client in several:
+        raise DataError(
+            f"column {client!r} is both the target and that of the clients; name as client who holds a row, and as "
+            "target what is to be learnt of it"
+        )
 
 
 CLIENT = "client"
@@ -582,6 +604,7 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
             f"clients {alike_names} differ in case or spaces alone: one client under several names? make them one"
         )
     columns = {str(c): rows.x[:, i] for i, c in enumerate(rows.columns)} if rows.table is None else rows.table
+    told: set[str] = set()  # columns whose words are declared, or doubted already
     if data.raw is not None:
         owners, clients = (None, ()) if data.owners is None else (data.raw.owners, data.raw.clients)
         for name, values in data.raw.train.items():
@@ -605,7 +628,9 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
                 sentences += filter(None, [another_unit(name, of_sites)])
             if values.dtype.kind == "O":
                 of_words = column_variants(name, values, owners, clients, agreed)
-                sentences += filter(None, [of_words or coded_differently(f"column {name!r}", values, owners, clients)])
+                odd = of_words or coded_differently(f"column {name!r}", values, owners, clients)
+                sentences += filter(None, [odd])
+                told |= {name} if odd or agreed else set()
                 sentences += filter(None, [with_units(name, values) if rule.kind is None else ""])
     holders: _Array | None = None if rows.clients is None else np.unique(rows.clients, return_inverse=True)[1]
     if data.raw is not None and data.owners is not None:
@@ -618,7 +643,7 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
         )
         sentences.append(
             f"column {numbering[0]!r} {what}, and a model that trusts it learns nothing about new ones; leave "
-            f"it out with leave_out = [{numbering[0]!r}]"
+            f"it out with leave_out = [{numbering[0]!r}] in data_options, or drop it from the DataFrame"
         )
     if rows.patients is None:
         sentences += unnamed_patients(columns)
@@ -630,6 +655,9 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
         if raw is None and (odd := stands_for_none(name, values)):
             sentences.append(odd)
         sentences += list(filter(None, (same_as_target(name, values, target) for target in targets.T)))[:1]
+        if data.owners is not None and name not in told:
+            odd = names_the_client(name, values, data.owners.numpy()[train], data.client_names)
+            sentences += filter(None, [odd])
     of_test = [*x_test.T] if raw is None else [raw.test[name] for name in raw.train]
     repeated = copies(of_train, of_test, data.y_train.numpy()[train], data.y_test.numpy())
     return [*sentences, *filter(None, [repeated.doubt("row", len(x_test))])]
@@ -1157,6 +1185,11 @@ def check_column(columns: Any, name: object, setting: str, holds: str = "values"
     if name is None:
         raise DataError(f"{setting} must name the column of the {holds}, as in {setting}={known[-1]!r} ({some})")
     if name not in list(columns):
+        if name in known:
+            raise DataError(
+                f"{setting}: column {name} is called by a number and not by a word; rename the columns, in pandas with "
+                "table.columns = table.columns.astype(str)"
+            )
         raise DataError(f"{setting}: there is no column {name!r}{did_you_mean(str(name), known)} ({some})")
 
 

@@ -32,6 +32,9 @@ from unskew.tasks.targets import CLASS, Targets
 
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
+OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".sav", ".dta", ".rds")
+"""Endings of tables that are not read."""
+
 NO_UTF8 = "it is not in UTF-8; save it as CSV UTF-8, as Excel calls it"
 
 
@@ -90,8 +93,24 @@ def kind_at(source: str) -> str | None:
     path = path_of(source)
     if not path.is_dir():
         return kind_of(source)
-    endings = {file.suffix.lower() for file in path.iterdir()}
+    endings = {file.suffix.lower() for file in path.iterdir() if not file.name.startswith(".")}
     return next((kind for kind, known in ENDINGS.items() if endings & set(known)), None)
+
+
+def unreadable(source: str) -> str:
+    """A sentence on the path of a file or folder that holds no table which is read; empty for anything else."""
+    path = path_of(source)
+    endings = ", ".join(ending for known in ENDINGS.values() for ending in known)
+    if kind_at(source) is not None:
+        return ""
+    if path.is_dir():
+        return f"the folder {path.absolute()} holds no table ({endings}); give one for each client"
+    if not path.is_file() and path.suffix.lower() not in OTHERS:
+        return ""
+    return (
+        f"{source} is no table of a kind that is read ({endings}); save it as CSV UTF-8, as Excel calls it, or read it "
+        "in Python and give the DataFrame"
+    )
 
 
 # ---------------------------------------------------------------- tables
@@ -322,7 +341,9 @@ def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
 
 
 def _files(kind: str, folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS[kind])
+    """The tables in a folder; hidden files are copies and locks of editors."""
+    visible = (file for file in folder.iterdir() if not file.name.startswith("."))
+    return sorted(file for file in visible if file.suffix.lower() in ENDINGS[kind])
 
 
 def _files_at(kind: str, path: Path) -> list[Path]:
