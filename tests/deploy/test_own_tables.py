@@ -37,7 +37,7 @@ def tables(folder: Path) -> dict[str, polars.DataFrame]:
                 "hospital": [site] * n,
                 "age": np.round(RNG.normal(50 + 10 * i, 9, n), 1),
                 "chol": [None if i or k % 9 == 0 else float(180 + k) for k in range(n)],
-                "smokes": ["no" if i or k % 3 else "yes" for k in range(n)],
+                "smokes": ["no" if i or k % 4 else "yes" for k in range(n)],
                 "sick": ["no", "yes", "yes"] * 10,
                 "part": ["train", "train", "test"] * 10,
             },
