@@ -1,7 +1,6 @@
 """All rows of a patient lie in training, in validation or in a test part, and at one client."""
 
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from unskew.data import load, own, sources, tables
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset, checked
 from unskew.data.federated import FederatedData, federate, to_manifest
-from unskew.data.patients import coded, drawn, most_frequent, patients_spelt_alike, set_aside
+from unskew.data.patients import coded, drawn, most_frequent, set_aside
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import IID, Dirichlet, FromManifest, Natural, Shards, Split, TrainingExamples
 from unskew.errors import ConfigError, DataError, DataWarning
@@ -259,12 +258,6 @@ def test_patients_who_differ_in_case_or_inner_spaces_at_one_site_are_doubted() -
     assert any(note.startswith(said) for note in us.describe(table, **COLUMNS).notes)
     elsewhere = table.with_columns(who=polars.Series([f"{'Pp'[i % 2]} {i // 6}" for i in range(len(names))]))
     assert own.dataset(elsewhere, **COLUMNS).doubts == ()
-
-
-def test_a_hundred_thousand_patients_are_compared_at_once() -> None:
-    started = time.perf_counter()
-    assert patients_spelt_alike([f"P{i}" for i in range(100_000)], ["Basel", "Bern"] * 50_000) == ""
-    assert time.perf_counter() - started < 5
 
 
 def test_a_column_that_cannot_name_patients_is_refused() -> None:

@@ -76,7 +76,7 @@ def describe(
         test_rows = own.row_of_client(test) if own.is_frames(test) else by_number
         with rows_at(_one_after_the_other(own.row_of_client(data), len(table), test_rows, "test")):
             return describe(table, target=target, client=column, patient=patient, test=later, leave_out=leave_out)
-    if hasattr(data, "to_numpy") and hasattr(data, "columns"):
+    if hasattr(data, "to_numpy") and hasattr(data, "columns"):  # a lazy frame would warn of the latter
         whole: Any = data
         for column in leave_out:
             own.check_column(whole.columns, column, "leave_out")
@@ -84,8 +84,6 @@ def describe(
         return look(_of_frame(left, "dataframe", target, client, patient, test))
     if isinstance(data, str):
         if any(of is not None for of in (target, client, patient)) or isinstance(test, str):
-            if sentence := tables.unreadable(data):
-                raise DataError(sentence)
             if sentence := tables.unreadable(data):
                 raise DataError(sentence)
             raise ConfigError(

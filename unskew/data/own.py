@@ -1091,11 +1091,12 @@ def _found(frame: Any, columns: tuple[Any, ...]) -> tuple[Any, ...]:
     Raises:
         DataError: If it lacks one, or has two of one name.
     """
-    known = list(map(str, frame.columns))
+    known, times = set(frame.columns), Counter(map(str, frame.columns))
     for column in columns:
-        check_column(frame.columns, column, "test", "a measurement")
-        if (count := known.count(str(column))) > 1:
-            raise DataError(f"there are {count} columns {str(column)!r}; rename or remove all but one")
+        if column not in known:
+            check_column(frame.columns, column, "test", "a measurement")
+        if times[str(column)] > 1:
+            raise DataError(f"there are {times[str(column)]} columns {str(column)!r}; rename or remove all but one")
     return columns
 
 

@@ -577,7 +577,8 @@ def far_from_agreed(name: str, values: Array, rule: ColumnRule) -> str:
     return f"column {name!r} {such} here, and {agreed_on}: does that stand for no value?"
 
 
-_NINES = re.compile("-?99+")
+NINES = tuple(sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1))
+"""Numbers such as -999, which stand for no value in many tables."""
 
 
 def stands_for_none(name: str, values: Array) -> str:
@@ -585,9 +586,9 @@ def stands_for_none(name: str, values: Array) -> str:
     if values.dtype.kind != "f":
         return ""
     known, times = np.unique(values[np.isfinite(values)], return_counts=True)
-    nines = np.array([_NINES.fullmatch(f"{value:.0f}") is not None and value % 1 == 0 for value in known], bool)
+    nines = np.isin(known, NINES)
     rest = known[~nines]
-    if not len(rest):
+    if not nines.any() or not len(rest):
         return ""
     low, high = rest[0], rest[-1]
     for value, n in zip(known[nines].tolist(), times[nines].tolist(), strict=True):
@@ -611,9 +612,11 @@ def same_as_target(name: str, values: Array, target: Array) -> str:
         target: Classes as numbers or words, or numbers, (N,).
     """
     n, words = len(target), values.dtype.kind == "O"
+    if n < ENOUGH_TO_TELL:
+        return ""
     kinds, of_column = np.unique([str(value) for value in values.tolist()] if words else values, return_inverse=True)
     known, of_target = np.unique(target.astype(str) if target.dtype.kind == "O" else target, return_inverse=True)
-    if n < ENOUGH_TO_TELL or len(known) < 2 or len(kinds) != len(known):
+    if len(known) < 2 or len(kinds) != len(known):
         return ""
     pairs, times = np.unique(np.stack([of_target, of_column]), axis=1, return_counts=True)
     if len(times) != len(known):
