@@ -259,6 +259,11 @@ def test_results_are_kept_as_pages_with_both_headlines(done: tuple[Campaign, Pat
     assert result.claims[1].evidence.endswith(f"over {len(result.seeds)} seeds; the interval excludes 0")
 
 
+def test_too_few_seeds_for_an_interval_are_shown_one_by_one() -> None:
+    assert campaign_run._evidence([0.04, -0.24, 1.79]) == "+0.53 (by seed +0.04, -0.24, +1.79)"
+    assert campaign_run._evidence([0.5] * 5 + [0.6]).startswith("+0.52 [")
+
+
 @pytest.mark.slow
 def test_a_campaign_killed_for_good_goes_on_by_the_same_command(
     done: tuple[Campaign, Path, int], tmp_path: Path

@@ -278,11 +278,13 @@ def _counts(path: Path) -> str:
 
 
 def _evidence(differences: Sequence[float]) -> str:
-    """The mean difference with its confidence sequence."""
+    """The mean difference with its confidence sequence; of too few seeds for one, with the difference of each."""
     if not differences:
         return "–"
     ends = decide.interval(differences)
-    return f"{fmean(differences):+.2f}{'' if ends is None else f' [{ends[0]:+.2f}, {ends[1]:+.2f}]'}"
+    each = ", ".join(f"{d:+.2f}" for d in differences)
+    beside = f"(by seed {each})" if ends is None else f"[{ends[0]:+.2f}, {ends[1]:+.2f}]"
+    return f"{fmean(differences):+.2f} {beside}"
 
 
 # ---------------------------------------------------------------- the status
@@ -432,7 +434,8 @@ def _result(name: str, title: str, planned: Sequence[Planned], work: CampaignWor
                 p.claim.text,
                 {"holds": True, "does not hold": False}.get(standing.verdict),
                 f"last round {_evidence(standing.last)}, mean of the last fifth {_evidence(standing.fifth)}, decided "
-                f"by the {'first' if p.rule.metric == 'last_round' else 'second'}; 95 % confidence sequence over "
+                f"by the {'first' if p.rule.metric == 'last_round' else 'second'}; 95 % confidence sequence "
+                f"{'over' if len(standing.last) >= decide.FIRST else f'from {decide.FIRST} seeds on, here'} "
                 f"{len(standing.last)} seeds{'; ' + standing.why if standing.why else ''}",
                 standing.why == LEVEL_WORDS,
             )
