@@ -81,6 +81,19 @@ class AbandonedRound(Info):
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class OneClassModels(Info):
+    """Clients whose own models find test examples of one class only, so that their accuracy says little.
+
+    Attributes:
+        clients: Their numbers, ascending.
+    """
+
+    type: ClassVar[str] = "unskew.one-class-models"
+
+    clients: tuple[Client, ...]
+
+
 # ---------------------------------------------------------------- privacy
 @dataclass(frozen=True)
 class Privacy:
@@ -606,7 +619,8 @@ class RankedClasses(Info):
 TYPES: dict[str, type[Info]] = {
     kind.type: kind
     for kind in (
-        Info, AbandonedRound, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups, Passes, DiffusionRound, Exchanges,
+        Info, AbandonedRound, OneClassModels, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups, Passes,
+        DiffusionRound, Exchanges,
         ClientWeights, Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget, ExampleBudget, PredictedNumbers,
         RankedClasses,
     )

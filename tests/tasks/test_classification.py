@@ -13,6 +13,7 @@ import unskew as us
 from unskew.experiment.config import Experiment
 from unskew.record.logs import METRICS
 from unskew.record.reader import read
+from unskew.report import worth
 from unskew.run import loop
 from unskew.tasks.classification import auroc, balanced_accuracy, lowest_recall, macro_f1, only_class_found
 
@@ -123,3 +124,20 @@ def test_own_models_of_one_class_are_a_warning_that_names_the_sites(tmp_path: Pa
     (text,) = [t for t in texts if "own models" in t]
     assert "find no test examples but those of one class" in text
     assert "Bern, Sion (2 of 3 clients)" in text
+
+
+def test_a_site_whose_own_model_finds_one_class_is_not_said_to_be_better_off_alone(tmp_path: Path) -> None:
+    """At Sion nine in ten are positive, of which its inputs tell nothing; what the others learn is the reverse."""
+    rng = np.random.default_rng(0)
+
+    def site(share: float, sign: float, n: int = 400) -> tuple[Any, Any]:
+        y = (rng.random(n) < share).astype(int)
+        return (sign * (2 * y[:, None] - 1) + rng.normal(size=(n, 4))).astype(np.float32), y
+
+    blind = (rng.normal(size=(400, 4)).astype(np.float32) - 1.0, (rng.random(400) < 0.9).astype(int))
+    sites = {"Bern": site(0.5, 1.0), "Chur": site(0.5, 1.0), "Sion": blind}
+    us.simulate(["independent", "fedavg"], data=sites, model="logistic", rounds=3, test=0.4, out=tmp_path / "run")
+    text = worth.words(read(tmp_path / "run"))
+    assert "Sion loses with fedavg" in text
+    assert "; but alone it finds examples of one class only, so that its accuracy says little." in text
+    assert "better off alone" not in text[text.index("Sion loses") :]

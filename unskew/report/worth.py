@@ -14,7 +14,7 @@ Clients are the same in all seeds if the data name them; of others each seed's c
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -22,8 +22,9 @@ from markupsafe import Markup
 from scipy import special
 
 from unskew.errors import RunError
+from unskew.info import OneClassModels
 from unskew.record.logs import Bound
-from unskew.record.reader import Record, configured
+from unskew.record.reader import Record, configured, info_of
 from unskew.report import tables
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import CONFIDENCE, interval
@@ -257,11 +258,18 @@ def words(record: Record) -> str:
         return ""
     sentences = [_verdicts(of, base, m)]
     if len(of[0].clients) <= MOST_NAMED and " of seed " not in of[0].clients[0].name:
-        sentences += _for_clients(of, m)
+        sentences += _for_clients(of, m, _of_one_class(record, base))
     else:
         sentences.append(_counted(of, m))
     sentences += [no_verdict(unjudged(record), m), _basis(of, m, said=bool(_few(of, m)))]
     return " ".join(filter(None, sentences))
+
+
+def _of_one_class(record: Record, base: str) -> frozenset[int]:
+    """Clients whose own model, trained alone, finds one class only under some seed; none if the measure shows that."""
+    if record.headline.name != "accuracy" or base not in record.reports(OneClassModels):
+        return frozenset()
+    return frozenset(c for of in info_of(record, base, OneClassModels) for c in of.info.clients)
 
 
 def unjudged(record: Record) -> tuple[str, ...]:
@@ -313,13 +321,16 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure) -> str:
     return f"{head} compared with local training ({base}){by}: {'; '.join(parts)}."
 
 
-def _for_clients(of: Sequence[Worth], m: Measure) -> list[str]:
-    """A sentence on each client that gains or loses, and one on all for whom nothing can be said."""
+def _for_clients(of: Sequence[Worth], m: Measure, of_one_class: Collection[int]) -> list[str]:
+    """A sentence on each client that gains or loses, and one on all for whom nothing can be said.
+
+    Clients whose own model finds one class only are not said to be better off with it.
+    """
     sentences, unsaid = [], []
     for i, who in enumerate(of[0].clients):
         name = f"{who.name} ({who.examples} test examples)" if 0 < who.examples < FEW else who.name
         gains = {w.method: w.clients[i].gain for w in of if i < len(w.clients)}
-        text = _for_client(gains, m)
+        text = _for_client(gains, m, who.number in of_one_class)
         sentences += [f"{name} {text}"] if text else []
         unsaid += [] if text else [name]
     if unsaid:
@@ -327,7 +338,7 @@ def _for_clients(of: Sequence[Worth], m: Measure) -> list[str]:
     return sentences
 
 
-def _for_client(gains: Mapping[str, Gain], m: Measure) -> str:
+def _for_client(gains: Mapping[str, Gain], m: Measure, of_one_class: bool) -> str:
     """The methods with which a client gains and loses, after its name; empty if nothing can be said."""
     better = sorted((k for k, g in gains.items() if g.verdict == "gains"), key=lambda k: -gains[k].mean)
     worse = sorted((k for k, g in gains.items() if g.verdict == "loses"), key=lambda k: gains[k].mean)
@@ -336,6 +347,7 @@ def _for_client(gains: Mapping[str, Gain], m: Measure) -> str:
         return f"gains with {_some(better, gains, m)}{losing}."
     if worse:
         end = "it is better off alone" if len(worse) == len(gains) else "it is not shown to gain with any"
+        end = "but alone it finds examples of one class only, so that its accuracy says little" if of_one_class else end
         return f"loses with {_some(worse, gains, m)}; {end}."
     return ""
 

@@ -779,9 +779,9 @@ class _Cell:
         if (
             kind.correct is not None
             and self.own_models is not None
-            and (text := one_class.of_own(experiment, self.sim, setup, fed, self.eval_set.test, self.own_models))
+            and (found := one_class.of_own(experiment, self.sim, setup, fed, self.eval_set.test, self.own_models))
         ):
-            yield info.Info(warnings=(text,))
+            yield found
         wanted = "global" in experiment.evaluate and (kind.correct is not None or kind.report is not None)
         model = self.sim.algorithm.serve(state, None) if wanted else None
         if model is None:

@@ -7,6 +7,7 @@ from torch import Tensor
 from unskew.data.federated import FederatedData
 from unskew.data.ragged import Ragged
 from unskew.experiment.config import Experiment
+from unskew.info import OneClassModels
 from unskew.local.executor import Columns
 from unskew.run.evaluation import OwnModels, on_own_rows
 from unskew.run.setup import Setup
@@ -51,21 +52,22 @@ def of_global(experiment: Experiment, setup: Setup, columns: Columns) -> str:
 
 def of_own(
     experiment: Experiment, sim: Driver[Any], setup: Setup, fed: FederatedData, test: Ragged, own: OwnModels
-) -> str:
-    """A warning that names the clients whose own models find examples of one class only; empty if none does.
+) -> OneClassModels | None:
+    """The clients whose own models find examples of one class only, with a warning that names them; None without any.
 
     Where one model is everybody's it is the global one, which is judged on more rows.
     """
     if len({id(model) for model in own.values()}) < 2:
-        return ""
+        return None
     y, rows = setup.dataset.y_train, test.to("cpu")
     found = {c: right(setup.task, columns) for c, columns in on_own_rows(sim, own, test)}
     alike = sorted(c for c in found if only_class_found(found[c], y[rows[c]]) is not None)
     if not alike:
-        return ""
+        return None
     names = [fed.client_names[c] if fed.client_names else str(c) for c in alike[:NAMED]]
     more = ", ..." if len(alike) > NAMED else ""
-    return (
+    warning = (
         f"own models that find no test examples but those of one class, where at least {MISSED} are of others: "
         f"{', '.join(names)}{more} ({len(alike)} of {len(own)} clients); their accuracy {_little(experiment)}"
     )
+    return OneClassModels(clients=tuple(alike), warnings=(warning,))
