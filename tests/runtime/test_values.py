@@ -118,6 +118,22 @@ def test_what_is_given_stays_as_it_was(method: Any, sentence: str, wrapped: bool
         played(sim)
 
 
+@dataclass(frozen=True)
+class ChangesServed(Plain):
+    def personalise(self, me: Me, params: Params, memory: Params | None) -> Params:
+        for t in params.values():
+            t.mul_(0.5)
+        return params
+
+
+def test_a_personal_model_is_not_made_of_the_served_one_in_place() -> None:
+    """All clients are served one object."""
+    sim = simulator("fedavg", "perceptron", algorithm=ChangesServed())
+    state, _ = sim.round(sim.start(), 1)
+    with pytest.raises(ProtocolError, match="personalise changes the model or the memory that it is given in place"):
+        sim.own_models(state, [0, 1], 1)
+
+
 def test_a_method_that_makes_new_tensors_is_left_alone() -> None:
     played(simulator("fedavg", "perceptron", algorithm=Plain()))
 

@@ -116,13 +116,21 @@ class InProcessClients:
     def own_models(
         self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
     ) -> dict[ClientId, Params]:
-        """Return the models the clients would use: those they are served, adapted by `personalise`."""
+        """Return the models the clients would use: those they are served, adapted by `personalise`.
+
+        Raises:
+            ProtocolError: If that changes what it is given.
+        """
         own: Mapping[ClientId, Params | None] = served
-        if personalise is not None:
+        if personalise is not None and served:
+            looked_at = next(iter(served))
+            given = (served[looked_at], self.memory.get(looked_at)) if t <= FIRST else None
+            before = marks(given)
             jobs = {c: self.personal_job(personalise, c, model, t) for c, model in served.items()}
             alone = {c: without_local_work(job) for c, job in jobs.items()}
             results = dict(completed(self.executor, {c: jobs[c] for c, (ended, _) in alone.items() if not ended}))
             own = {c: results[c].value if c in results else alone[c][1] for c in served}
+            check_unchanged(before, given, "personalise", "the model or the memory that it is given")
         return {c: model for c, model in own.items() if model is not None}
 
     def personal_job(self, personalise: Callable[..., Any], client: ClientId, model: Params | None, t: int) -> StepJob:
