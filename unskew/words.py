@@ -21,6 +21,15 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
+def beginning(text: str) -> str:
+    """Write a text as the beginning of a sentence or a heading; the rest stays as it is.
+
+    >>> beginning("AUROC"), beginning("sensitivity for DLBCL")
+    ('AUROC', 'Sensitivity for DLBCL')
+    """
+    return text[:1].upper() + text[1:]
+
+
 def some(names: Sequence[str]) -> str:
     """The first five names, and how many more there are.
 

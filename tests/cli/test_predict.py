@@ -66,6 +66,22 @@ def test_probabilities_have_a_column_each_and_one_sum(here: Path, unskew: Unskew
     assert [row["predicted"] for row in rows] == us.predict(model, pandas.read_csv(HOSPITALS))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--out", "answers.parquet"), "--out is a CSV file, got answers.parquet; name it with .csv at its end"),
+        (("--out", "answers.csv", "--json"), "--out is a JSON file, got answers.csv; name it with .json at its end"),
+    ],
+)
+def test_predictions_are_not_written_under_another_ending(
+    arguments: tuple[str, ...], sentence: str, here: Path, unskew: Unskew
+) -> None:
+    """A name that promises Parquet had CSV in it."""
+    said = unskew("predict", "r", str(HOSPITALS), *arguments)
+    assert said.code != 0
+    assert sentence in " ".join(said.err.split())
+
+
 def test_another_notation_is_read_and_written(here: Path, unskew: Unskew) -> None:
     trained()
     table = pandas.read_csv(HOSPITALS)

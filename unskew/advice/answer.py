@@ -19,7 +19,7 @@ from unskew.protocol import ClientId
 from unskew.report.worth import MOST_NAMED, Gain, bracket, no_verdict
 from unskew.run.progress import duration
 from unskew.tasks.measure import FEWEST
-from unskew.words import listed, separate_classes, spelling_variants
+from unskew.words import beginning, listed, separate_classes, spelling_variants
 
 Verdict = Literal["join", "alone", "undecided"]
 Family = Literal["alone", "one model", "own models", "groups"]
@@ -230,7 +230,7 @@ class Advice:
             verb = "trains by itself" if len(lone) == 1 else "train by themselves"
             rest += f"; {listed(lone)} {verb}" if len(lone) <= MOST_NAMED else f"; {len(lone)} sites {verb}"
         text = f"With {self.check.chosen}, {'; '.join(parts)}{rest}."
-        return " ".join(filter(None, (text[:1].upper() + text[1:], self._without(), no_verdict(self.unjudged, m))))
+        return " ".join(filter(None, (beginning(text), self._without(), no_verdict(self.unjudged, m))))
 
     def _without(self) -> str:
         """A sentence on sites whose gain has no interval: what is open there is not a matter of its size."""

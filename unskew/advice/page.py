@@ -24,6 +24,7 @@ from unskew.report.worth import Gain, bracket
 from unskew.run.folder import require_own
 from unskew.run.progress import duration
 from unskew.version import __version__
+from unskew.words import beginning
 
 MOST_DRAWN = 40
 """Sites up to which each has a mark in figures."""
@@ -140,7 +141,7 @@ def _worth(advice: Advice) -> Section | None:
         )
     head = (
         ("Training", ""),
-        (m.label.capitalize(), "mean over sites" + (", %" if m.percent else "")),
+        (beginning(m.label), "mean over sites" + (", %" if m.percent else "")),
         ("Seeds", "lowest to highest"),
         ("Gain over alone", m.points),
         ("Reading", ""),
@@ -231,7 +232,7 @@ def _race(advice: Advice) -> Section:
         f"Factor on the experiment's local rate: {rates}; methods with one model take FedAvg's, others that of sites "
         "alone."
     )
-    caption = f"{m.label.capitalize()} on validation rows, mean over sites"
+    caption = f"{beginning(m.label)} on validation rows, mean over sites"
     table = Table(caption, head, tuple(map(row, race.entries)), note, text=frozenset((len(rounds) + 1,)))
     return Section("Which method and settings?", "", (), (table,))
 

@@ -58,6 +58,11 @@ def predict(
     from unskew.run import models
     from unskew.run.predictions import PREDICTED, predict_files
 
+    written_as = (".json",) if as_json else (".csv", ".tsv", ".txt")
+    if out is not None and out.suffix and out.suffix.lower() not in written_as:
+        raise ConfigError(
+            f"--out is a {'JSON' if as_json else 'CSV'} file, got {out.name}; name it with {written_as[0]} at its end"
+        )
     if out is not None and out.exists():
         raise RunError(f"{out} exists already; choose another --out")
     if out is not None and not out.absolute().parent.is_dir():

@@ -25,7 +25,7 @@ from unskew.report.forecast_check import check_forecast
 from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow
 from unskew.report.sections import cost
 from unskew.tasks.measure import Measure
-from unskew.words import separate_classes, spelling_variants
+from unskew.words import beginning, separate_classes, spelling_variants
 
 _Marks = Mapping[str, figures.LineStyle]
 
@@ -158,7 +158,7 @@ def _run_view(record: Record) -> dict[str, object]:
 
 def _asked(record: Record, marks: _Marks) -> list[Table]:
     """The metrics that `evaluate` asks for, which would make the headline's table too wide."""
-    head = [(m.label[:1].upper() + m.label[1:], _unit(m)) for m in record.asked]
+    head = [(beginning(m.label), _unit(m)) for m in record.asked]
     return [
         Table(
             f"Last round, {table.where}",
@@ -292,7 +292,7 @@ def _notes(record: Record) -> tuple[str, ...]:
 
 
 def _sentence(text: str) -> str:
-    return _ended(text[:1].upper() + text[1:])
+    return _ended(beginning(text))
 
 
 def _ended(text: str) -> str:
@@ -473,7 +473,7 @@ def _differences_chart(rows: Sequence[tables.Difference], marks: _Marks, base: s
         return None
     label = rows[0].measure.label
     unit = ", percentage points" if rows[0].measure.percent else ""
-    alt = f"{label.capitalize()} minus {base}{unit}: {'; '.join(f'{d.method} {tables.bracket(d)}' for d in rows)}."
+    alt = f"{beginning(label)} minus {base}{unit}: {'; '.join(f'{d.method} {tables.bracket(d)}' for d in rows)}."
     caption = "Marker: mean; bar: 95 % interval, where there is one; ticks: seeds. A bar clear of zero is a difference."
     return Chart(f"Global {label} minus {base}", caption, figures.differences_chart("diff", rows, marks, base, alt))
 

@@ -18,6 +18,7 @@ from unskew.tasks.measure import Measure
 from unskew.tuning.result import Tuning
 from unskew.tuning.search import Searched
 from unskew.version import __version__
+from unskew.words import beginning
 
 PAGE, EXPERIMENT, SUMMARY, CLIENTS = "tuning.html", "tuned.toml", "tuning.json", "clients.json"
 READING = {"gains": "better", "loses": "worse", "open": "cannot be told apart"}
@@ -91,7 +92,7 @@ def _worth(tuning: Tuning) -> Section:
     )  # fmt: skip
     seeds = ", ".join(map(str, tuning.seeds))
     caption = (
-        f"{m.label.capitalize()} on test rows, mean over clients, seeds {seeds}. Each interval is its own; readings "
+        f"{beginning(m.label)} on test rows, mean over clients, seeds {seeds}. Each interval is its own; readings "
         "are corrected for the number of methods (Holm)"
     )
     return Section("What was it worth?", "", (), (Table(caption, head, tuple(entries), text=frozenset((4, 5))),))
@@ -127,7 +128,7 @@ def _trials(searched: Searched, m: Measure) -> Table:
     )
     unit = f"{'% ' if m.percent else ''}on validation rows"
     ranges = ((name, "") for name in searched.ranges)
-    head = (("Trial", ""), *ranges, (m.label.capitalize(), unit), ("Rounds", ""), ("Time", "s"), ("", ""))
+    head = (("Trial", ""), *ranges, (beginning(m.label), unit), ("Rounds", ""), ("Time", "s"), ("", ""))
     caption = f"Trials of {searched.method.label}; the first has the settings as they were"
     return Table(caption, head, rows, text=frozenset((len(head) - 1,)))
 
