@@ -9,7 +9,6 @@ A method that passes is the same method in every executor, over a network, and i
 """
 
 import copy
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from unskew import wire
-from unskew.errors import ConfigError, ProtocolError, QuorumError
-from unskew.info import row
+from unskew import info, wire
+from unskew.errors import ConfigError, ProtocolError, QuorumError, UnskewError
 from unskew.keys import Key, drawn_since, global_states
 from unskew.local.data import DeviceData
 from unskew.local.executor import Executor
@@ -31,7 +29,7 @@ from unskew.protocol import ClientId, hook, report_of
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
 from unskew.tasks.task import make_task
-from unskew.tree import Params
+from unskew.tree import Params, check_unchanged, marks
 from unskew.world.outage import Outage
 from unskew.wrappers.base import name_of
 
@@ -163,9 +161,15 @@ def _run(
     yield _moment(sim, state, done)
     for t in range(done + 1, ROUNDS + 1):
         state, _ = sim.round(state, t)
+        before = marks(state)
         for part in report_of(method, state):
-            json.dumps(row(part))
-        yield _moment(sim, state, t)
+            try:
+                info.check(part, len(sim.population.clients))
+            except (TypeError, ValueError) as error:
+                raise ProtocolError(f"{name_of(method)}: its report cannot be kept: {error}") from error
+        moment = _moment(sim, state, t)
+        check_unchanged(before, state, f"serve or info of {name_of(method)}", "the state that it is given")
+        yield moment
 
 
 def _simulator(
@@ -253,3 +257,10 @@ def _lose(who: str, method: Any, world: World) -> None:
                         f"{who}: a round without enough replies leaves another state or memory behind than it found"
                     ) from None
                 break
+            except UnskewError:
+                raise
+            except Exception as error:
+                raise ProtocolError(
+                    f"{who}: a round in which clients were lost ends in {type(error).__name__} ({error}); the answer "
+                    "of ask has the clients that replied"
+                ) from error

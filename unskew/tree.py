@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -74,13 +75,16 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
+MOST_MARKED = 10_000
+"""Leaves of a tree that are looked at; a table of as many numbers is no model."""
+
 Marks = dict[str, tuple[Any, int]]
 """Leaves by path, each tensor with its version, which PyTorch counts up when it is changed in place."""
 
 
 def marks(tree: Any) -> Marks:
     """Note the leaves of a tree as they are."""
-    return {path: (leaf, _version(leaf)) for path, leaf in leaves(tree)}
+    return {path: (leaf, _version(leaf)) for path, leaf in itertools.islice(leaves(tree), MOST_MARKED)}
 
 
 def _version(leaf: Any) -> int:

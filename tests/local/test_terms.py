@@ -10,6 +10,7 @@ import torch
 
 import unskew as us
 from unskew.errors import ProtocolError
+from unskew.local.terms import check_gradient
 from unskew.tree import Params
 
 RNG = np.random.default_rng(0)
@@ -67,3 +68,31 @@ def test_a_gradient_that_is_not_that_of_the_terms_value_is_refused() -> None:
     assert accuracy("sequential", "mlp", (Shrinks(1.0),)) > 0.0
     with pytest.raises(ProtocolError, match=r"the gradient of the loss term Shrinks is not .* first at body"):
         accuracy("sequential", "mlp", (Shrinks(5.0),))
+
+
+@dataclass(frozen=True)
+class Corrects:
+    """The product of the parameters and `c`, zero in round 1, with the gradient's sign turned."""
+
+    c: float
+
+    def __call__(self, params: Params, aux: Any) -> torch.Tensor:
+        return aux["c"] * torch.stack([w.sum() for w in params.values()]).sum()
+
+    def gradient(self, params: Params, aux: Any) -> Params:
+        return {name: torch.full_like(w, -float(aux["c"])) for name, w in params.items()}
+
+
+def test_a_gradient_that_is_zero_at_first_is_looked_at_again() -> None:
+    """So are SCAFFOLD's corrections in round 1."""
+    params = {"w": torch.ones(3)}
+    assert not check_gradient(Corrects(1.0), params, {"c": 0.0})
+    with pytest.raises(ProtocolError, match="the gradient of the loss term Corrects is not that of its value"):
+        check_gradient(Corrects(1.0), params, {"c": 0.1})
+    assert check_gradient(Shrinks(1.0), params, {})
+
+
+def test_a_written_gradient_is_compared_by_check_method_too() -> None:
+    method = us.FedAvg(local=us.SgdConfig(batch_size=4), terms=(Shrinks(5.0),))
+    with pytest.raises(ProtocolError, match="the gradient of the loss term Shrinks is not that of its value"):
+        us.check_method(method)

@@ -12,7 +12,9 @@ pytest.importorskip("flwr")
 import loopback
 import torch
 from flwr.app import Message
+from jaxtyping import Int64
 from recipe import LOCAL
+from torch import Tensor
 
 from unskew import wire
 from unskew.algorithms import resolve
@@ -92,7 +94,7 @@ def test_a_client_sends_no_other_count_in_place_of_its_own(tmp_path: Path, monke
     """Privacy wrappers leave it without noise, and a server that was told none before would take any number for it."""
     monkeypatch.setattr(loopback, "make", lambda case: CountedOtherwise(local=LOCAL))
     there = loopback.Deployed("miscounted", "perceptron", tmp_path, clients_per_round=6)
-    sentence = r"client 0: client error: step 'train' replies with another number of examples than the 9 of its client:"
+    sentence = r"client 0: client error: step 'train' replies with another number of examples than its client's own:"
     with pytest.raises(QuorumError, match=sentence):
         there.runtime.round(there.runtime.start(), 1)
 
@@ -246,6 +248,12 @@ def test_counts_by_class_add_up_to_the_number_that_was_declared(tmp_path: Path) 
     ]
 
 
+@dataclasses.dataclass(frozen=True)
+class Maybe:
+    counts: Int64[Tensor, "classes"] | None
+    others: tuple[ModelReply | None, ...]
+
+
 def test_numbers_of_examples_are_found_by_their_type_also_inside_a_wrapper() -> None:
     reply = ModelReply({}, 7)
     assert list(counts_in(reply)) == [7]
@@ -255,6 +263,8 @@ def test_numbers_of_examples_are_found_by_their_type_also_inside_a_wrapper() -> 
     assert list(counts_in(by_class)) == [(1 << 62) + 1]
     assert list(counts_in(Prototypes(torch.zeros(2, 4), torch.tensor([4, 0, 3])))) == [7]
     assert list(counts_in(Tally(torch.tensor([4, 0, 3]), None))) == []  # masked: a sum over clients
+    assert list(counts_in(Maybe(torch.tensor([4, 0, 3]), (reply, None)))) == [7, 7]
+    assert list(counts_in(Maybe(None, ()))) == []
     assert check_count([7, 7], None, 7) == 7
     assert check_count([], 7, 7) is None
     with pytest.raises(WireError, match=r"one number of examples, got \[7, 8\]"):

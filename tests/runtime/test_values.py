@@ -8,6 +8,7 @@ import pytest
 import torch
 from recipe import simulator
 
+import unskew as us
 from unskew.algorithms.fedavg import ModelMessage, ModelReply
 from unskew.errors import ProtocolError
 from unskew.protocol import Federation, Me, Plan, ask, step
@@ -130,8 +131,41 @@ def test_a_personal_model_is_not_made_of_the_served_one_in_place() -> None:
     """All clients are served one object."""
     sim = simulator("fedavg", "perceptron", algorithm=ChangesServed())
     state, _ = sim.round(sim.start(), 1)
-    with pytest.raises(ProtocolError, match="personalise changes the model or the memory that it is given in place"):
+    with pytest.raises(ProtocolError, match="step 'personalise' changes the model that it is served in place"):
         sim.own_models(state, [0, 1], 1)
+
+
+@dataclass(frozen=True)
+class ChangesServedState(Plain):
+    def serve(self, state: Params, client: int | None) -> Params:
+        for t in state.values():
+            t.mul_(0.9)
+        return state
+
+
+@dataclass(frozen=True)
+class ChangesReportedState(Plain):
+    def info(self, state: Params) -> tuple[()]:
+        for t in state.values():
+            t.mul_(0.9)
+        return ()
+
+
+@pytest.mark.parametrize("method", [ChangesServedState(), ChangesReportedState()], ids=lambda m: type(m).__name__)
+def test_serving_and_reporting_leave_the_state_as_it_was(method: Any) -> None:
+    """Else what is evaluated, and how often, would decide what is trained."""
+    with pytest.raises(ProtocolError, match="serve or info changes the state that it is given in place"):
+        us.simulate({"mine": method}, data="digits", model="logistic", rounds=1, progress=False)
+    with pytest.raises(ProtocolError, match=r"serve or info of Changes\w+ changes the state that it is given in place"):
+        us.check_method(method)
+
+
+@pytest.mark.parametrize("method", [ChangesMessage(), ChangesMemory()], ids=lambda m: type(m).__name__)
+def test_worker_processes_look_at_what_they_are_given_too(method: Any) -> None:
+    """Theirs lies in shared memory: what one changes, others read, in whatever order they come."""
+    two = us.Runtime(executor="workers", workers=2)
+    with pytest.raises(ProtocolError, match=r"step 'train' changes its .* in place"):
+        us.simulate({"mine": method}, data="digits", model="logistic", rounds=2, runtime=two, progress=False)
 
 
 def test_a_method_that_makes_new_tensors_is_left_alone() -> None:

@@ -601,9 +601,10 @@ def names_the_client(name: str, values: Array, owners: Array, clients: Sequence[
     codes = np.unique([str(v) for v in values.tolist()] if values.dtype.kind == "O" else values, return_inverse=True)[1]
     if codes.max(initial=-1) + 1 != len(np.unique(owners)):
         return ""
-    pairs, first, rows = np.unique(np.stack([owners, codes]), axis=1, return_index=True, return_counts=True)
+    width = int(codes.max(initial=0)) + 1
+    pairs, first, rows = np.unique(owners * width + codes, return_index=True, return_counts=True)
     many = len(rows)
-    if many < 2 or rows.min() < 5 or not len(np.unique(pairs[0])) == codes.max() + 1 == many:
+    if many < 2 or rows.min() < 5 or not len(np.unique(pairs // width)) == width == many:
         return ""
     called = [letters(str(values[row])) == letters(clients[owners[row]]) for row in first]
     if many == 2 and not all(called):

@@ -1224,6 +1224,8 @@ def _all_numbers(column: Any) -> bool:
 
 def _measurement(values: Any, column: object) -> _Array:
     array = np.asarray(values)
+    if array.ndim != 1:
+        raise DataError(f"column {column!r} holds several values in a row; make a column of each, or leave it out")
     if array.dtype.kind not in "fiub":
         for i, value in enumerate(array.tolist()):
             if isinstance(value, str) and not is_date(value):

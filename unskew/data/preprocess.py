@@ -588,11 +588,12 @@ def stands_for_none(name: str, values: Array) -> str:
     known, times = np.unique(values[np.isfinite(values)], return_counts=True)
     nines = np.isin(known, NINES)
     rest = known[~nines]
-    if not nines.any() or not len(rest):
+    if not nines.any() or len(rest) < 2:
         return ""
     low, high = rest[0], rest[-1]
     for value, n in zip(known[nines].tolist(), times[nines].tolist(), strict=True):
-        if n >= OFTEN and max(low - value, value - high) > high - low:
+        far = max(low - value, value - high)
+        if n >= OFTEN and far > high - low and far > abs(value) / 10:  # 99 beside 98 is a percentage
             return (
                 f"column {name!r} is {value:g} in {counted(n, 'row')}, and from {low:g} to {high:g} elsewhere: if that "
                 "stands for no value, leave it empty (data_options.gaps names such values of a CSV file)"

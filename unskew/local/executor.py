@@ -3,8 +3,9 @@
 Every executor answers the same requests with the same values; `Sequential` is the reference the others must equal.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Any, Literal, Protocol
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from unskew.errors import ProtocolError
 from unskew.protocol import ClientId, Fitted, Held, Me, Sgd
 from unskew.registry import Registry
-from unskew.tree import Params
+from unskew.tree import Marks, Params, check_unchanged, marks
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,41 @@ class StepJob:
     message: Any
     memory: Any
     stored: Mapping[Held, "Stored"] = field(default_factory=dict)
+
+    def start(self) -> Any:
+        """Call the step: return its generator, or its answer if it has no local work.
+
+        In a run's first rounds it is refused at its end if it has changed what it was given.
+
+        Raises:
+            ProtocolError: If it has, and has ended already.
+        """
+        if self.me.round > FIRST:
+            return self.begin(self.me, self.message, self.memory)
+        before = {what: marks(tree) for what, tree in self._given.items()}
+        answer = self.begin(self.me, self.message, self.memory)
+        if isinstance(answer, GeneratorType):
+            return self._watched(answer, before)
+        self._check(before)
+        return answer
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        message = "its message" if self.step != "personalise" else "the model that it is served"
+        return {message: self.message, "its client's memory": self.memory, "me.initial": self.me.initial}
+
+    def _watched(self, step: Any, before: Mapping[str, Marks]) -> Generator[Any, Any, Any]:
+        value = yield from step
+        self._check(before)
+        return value
+
+    def _check(self, before: Mapping[str, Marks]) -> None:
+        for what, tree in self._given.items():
+            check_unchanged(before[what], tree, f"step {self.step!r}", what)
+
+
+FIRST = 3
+"""Rounds in which steps and plans are looked at: one that remembers has something to change from its second on."""
 
 
 @dataclass(frozen=True, eq=False)

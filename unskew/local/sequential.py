@@ -54,7 +54,7 @@ def run_step(trainer: Trainer, job: StepJob) -> StepResult:
             fits.append(value)
         return value
 
-    value = drive(job.begin(job.me, job.message, job.memory), answer)
+    value = drive(job.start(), answer)
     return StepResult(value, tuple(f.loss for f in fits), sum(f.examples for f in fits))
 
 

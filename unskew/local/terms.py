@@ -48,8 +48,12 @@ def term_value(term: Term, params: Params, aux: Aux, batch: Batch | None = None)
     )
 
 
-def check_gradient(term: Any, params: Params, aux: Aux) -> None:
+def check_gradient(term: Any, params: Params, aux: Aux) -> bool:
     """Compare the gradient that a term writes out with that of its value, at a point near `params`.
+
+    Returns:
+        True if that says something: not where the value is a constant, as where a term is off or has nothing yet to
+        correct.
 
     Raises:
         ProtocolError: If they differ by more than rounding.
@@ -59,8 +63,8 @@ def check_gradient(term: Any, params: Params, aux: Aux) -> None:
     with torch.enable_grad():
         leaves = {n: w.clone().requires_grad_() for n, w in point.items()}
         value = term_value(term, leaves, aux)
-        if not value.requires_grad:  # a constant, whatever it does later
-            return
+        if not value.requires_grad:
+            return False
         found = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
     with torch.no_grad():
         written = term.gradient(point, aux)
@@ -71,6 +75,7 @@ def check_gradient(term: Any, params: Params, aux: Aux) -> None:
                 f"the gradient of the loss term {type(term).__name__} is not that of its value, first at {name} (norms "
                 f"{float(own.norm()):.3g} and {float(g.norm()):.3g}); correct it, or leave it to autograd"
             )
+    return any(bool(g.any()) for g in found)
 
 
 def _takes(called: Any, arguments: int) -> bool:

@@ -67,6 +67,10 @@ class _Loop(NamedTuple):
     value: Callable[[tuple[Tensor, Tensor]], Tensor]
 
 
+IGNORED = -100
+"""Label of an example that PyTorch's cross-entropy leaves out."""
+
+
 class LocalTrainer:
     """Answers one client's requests on `device`.
 
@@ -95,7 +99,7 @@ class LocalTrainer:
         self._channels_last = self._tuned and wants_channels_last(plain)
         self._targets = one_hot(device_data.y, task.num_classes).to(dtype) if self._layers else None
         self._loss = task.loss
-        self._agreeing: set[type] = set()  # kinds of terms whose gradients are those of their values
+        self._looked_at: dict[Any, float] = {}  # terms by the last round in which their gradients told nothing
         self._workspaces: dict[tuple[frozenset[str], bool], Workspace] = {}
         self._reference = FeatureNetwork(plain, task.head).to(self.device, dtype).eval()
         named = self._reference.module.state_dict()
@@ -134,6 +138,8 @@ class LocalTrainer:
         if me.id == SERVER_ID and job.examples is None:
             raise ProtocolError("the server has no data of its own to train on; hand it examples")
         self._check_rows(me, job)
+        for term in job.terms:
+            self._check_gradient(term, me, job)
         fitted = self._fit(me, job, key, watch=False)
         if not math.isfinite(fitted.loss):
             if job.may_diverge:
@@ -145,31 +151,40 @@ class LocalTrainer:
             )
         return fitted
 
+    def _check_gradient(self, term: Any, me: Me, job: Sgd) -> None:
+        """Refuse a term whose written gradient is not its value's: once, or in each round until there is one."""
+        if not has_gradient(term):
+            return
+        what = (type(term), repr(term))  # a term need not be hashable
+        if self._looked_at.get(what, 0) < me.round:
+            params = {n: job.start[n].to(self.device, self.dtype) for n in self.task.layout.trainable}
+            self._looked_at[what] = math.inf if check_gradient(term, params, job.aux) else me.round
+
     def _check_rows(self, me: Me, job: Sgd) -> None:
-        """Refuse examples that are not as the task's, and rows that there are not."""
+        """Refuse examples that are not as the task's, and rows that there are not; the server may read why.
+
+        Labels may be shares of the classes, which the loss takes, too, and -100, which it leaves out.
+        """
         if (given := job.examples) is not None:
-            for what, got, like in (("x", given.x, self.device_data.x), ("y", given.y, self.device_data.y)):
-                if got.shape[1:] != like.shape[1:]:
-                    raise ProtocolError(
-                        f"Examples.{what} must have the shape (n{''.join(f', {d}' for d in like.shape[1:])}), as the "
-                        f"task's data, got {tuple(got.shape)}"
-                    )
+            shape = self.device_data.x.shape[1:]
+            if given.x.shape[1:] != shape:
+                raise ProtocolError(
+                    f"Examples.x must have the shape (n{''.join(f', {d}' for d in shape)}), as the task's data, got "
+                    f"{tuple(given.x.shape)}"
+                )
             if len(given.x) != len(given.y):
                 raise ProtocolError(
                     f"Examples must have a label for each example, got {len(given.x)} of x and {len(given.y)} of y"
                 )
             classes = self.task.num_classes
-            if self.task.kind.targets.classes and len(given.y) and not 0 <= given.y.min() <= given.y.max() < classes:
-                raise ProtocolError(
-                    f"Examples.y must be classes 0 to {classes - 1}, got {int(given.y.min())} to {int(given.y.max())}"
-                )
+            if self.task.kind.targets.classes and not given.y.is_floating_point():
+                odd = given.y[((given.y < 0) | (given.y >= classes)) & (given.y != IGNORED)]
+                if len(odd):
+                    raise ProtocolError(f"Examples.y must be classes 0 to {classes - 1}, got {int(odd[0])}")
         own = len(self.device_data.train[me.id]) if given is None else len(given.x)
         for name, rows in (("Sgd.rows", job.rows), ("Examples.rows", None if given is None else given.rows)):
             if rows is not None and len(rows) and not 0 <= rows.min() <= rows.max() < own:
-                raise ProtocolError(
-                    f"{name} must be 0 to {own - 1}, positions among {own} examples, got {int(rows.min())} to "
-                    f"{int(rows.max())}"
-                )
+                raise ProtocolError(f"{name} must be positions among the examples, from 0 to one below their number")
 
     def _fit(self, me: Me, job: Sgd, key: Key, watch: bool) -> Fitted:
         config = job.config
@@ -274,9 +289,6 @@ class LocalTrainer:
 
         # Autograd sums the values of several terms before it differentiates: other roundings.
         written_out = len(terms) == 1 and has_gradient(terms[0])
-        if written_out and type(terms[0]) not in self._agreeing:
-            check_gradient(terms[0], params, job.aux)
-            self._agreeing.add(type(terms[0]))
         step = dense.stepper(
             self._layers,
             params,

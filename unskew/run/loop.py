@@ -40,7 +40,7 @@ from unskew.files import write_atomically
 from unskew.info import Info
 from unskew.keys import drawn_since, global_states
 from unskew.ledger import totals
-from unskew.local.executor import EvalJob
+from unskew.local.executor import FIRST, EvalJob
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, report_of
 from unskew.record import columns
@@ -72,7 +72,7 @@ from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver, Trace
-from unskew.tree import map_leaves
+from unskew.tree import check_unchanged, map_leaves, marks
 from unskew.version import __version__
 
 SAVE_AFTER_S = 10.0
@@ -653,6 +653,7 @@ class _Cell:
         randomness = self.randomness()
         last = t == run.experiment.rounds
         state, trace = self.sim.attempt(self.state, t, last)
+        given = marks(state) if t <= FIRST else {}
         own = [UNKEYED.format(whose, DRAWS.get(whose, DRAWN_BY_NUMPY)) for whose in drawn_since(randomness)]
         self.trained = {w.client for w in trace.work}
         trained = time.monotonic() - began
@@ -663,7 +664,10 @@ class _Cell:
             metrics += self.evaluate(state, t, last)
             own += [UNKEYED_METRICS.format(whose) for whose in drawn_since(randomness)]
         spent = time.monotonic() - began
-        self.record([*metrics, Metric("seconds", spent)], t, trace, self.info(state, t, own, trace.abandoned))
+        reported = self.info(state, t, own, trace.abandoned)
+        if given:
+            check_unchanged(given, state, "serve or info", "the state that it is given")
+        self.record([*metrics, Metric("seconds", spent)], t, trace, reported)
         # The round is done: everything changes at once, so that a checkpoint can be taken at any moment.
         self.state, self.round = state, t
         self.cell_s, self.bytes = self.cell_s + spent, self.bytes + sum(sent.values())

@@ -8,6 +8,8 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from unskew.errors import ProtocolError, WireError
 from unskew.protocol import ClientId, SampleCount
 from unskew.tree import hints_of, is_record
@@ -26,10 +28,19 @@ def counts_in(reply: Any) -> Iterator[int]:
         if hint == SampleCount or SampleCount in typing.get_args(hint):
             if value is not None:
                 yield value
-        elif getattr(hint, "dim_str", "") == "classes" and hint.dtypes == ("int64",):  # counts by class, without noise
+        elif isinstance(value, Tensor) and _counts_classes(hint):
             yield sum(value.tolist())  # in Python's numbers, which do not wrap around
+        elif isinstance(value, tuple):
+            for part in value:
+                yield from counts_in(part)
         else:
             yield from counts_in(value)
+
+
+def _counts_classes(hint: Any) -> bool:
+    """True for the type of counts by class without noise; those that may stay with a client are masked."""
+    (of, *others) = [m for m in (typing.get_args(hint) or (hint,)) if m is not type(None)]
+    return not others and getattr(of, "dim_str", "") == "classes" and of.dtypes == ("int64",)
 
 
 def check_own_count(step: str, reply: Any, n: int) -> None:
@@ -45,8 +56,8 @@ def check_own_count(step: str, reply: Any, n: int) -> None:
     """
     if any(count != n for count in counts_in(reply)):  # which one it is the server is not to learn
         raise ProtocolError(
-            f"step {step!r} replies with another number of examples than the {n} of its client: a SampleCount is me.n, "
-            "and counts by class add up to it; annotate another number as int"
+            f"step {step!r} replies with another number of examples than its client's own: a SampleCount is me.n, and "
+            "counts by class add up to it; annotate another number as int"
         )
 
 

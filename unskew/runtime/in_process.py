@@ -17,14 +17,14 @@ from torch import Tensor
 from unskew import wire
 from unskew.errors import ProtocolError
 from unskew.keys import Key
-from unskew.local.executor import Executor, StepJob, StepResult, Stored, Trainer, completed
+from unskew.local.executor import FIRST, Executor, StepJob, StepResult, Stored, Trainer, completed
 from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, held_in, map_held, map_keep, steps_of
 from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
 from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, LostReply, ServerModel, Size, size_of
-from unskew.runtime.values import FIRST, check_type
-from unskew.tree import Params, check_unchanged, marks
+from unskew.runtime.values import check_type
+from unskew.tree import Params
 from unskew.units import Bytes
 from unskew.world.channel import Channel
 from unskew.world.outage import Outage
@@ -116,21 +116,13 @@ class InProcessClients:
     def own_models(
         self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
     ) -> dict[ClientId, Params]:
-        """Return the models the clients would use: those they are served, adapted by `personalise`.
-
-        Raises:
-            ProtocolError: If that changes what it is given.
-        """
+        """Return the models the clients would use: those they are served, adapted by `personalise`."""
         own: Mapping[ClientId, Params | None] = served
-        if personalise is not None and served:
-            looked_at = next(iter(served))
-            given = (served[looked_at], self.memory.get(looked_at)) if t <= FIRST else None
-            before = marks(given)
+        if personalise is not None:
             jobs = {c: self.personal_job(personalise, c, model, t) for c, model in served.items()}
             alone = {c: without_local_work(job) for c, job in jobs.items()}
             results = dict(completed(self.executor, {c: jobs[c] for c, (ended, _) in alone.items() if not ended}))
             own = {c: results[c].value if c in results else alone[c][1] for c in served}
-            check_unchanged(before, given, "personalise", "the model or the memory that it is given")
         return {c: model for c, model in own.items() if model is not None}
 
     def personal_job(self, personalise: Callable[..., Any], client: ClientId, model: Params | None, t: int) -> StepJob:
@@ -168,7 +160,7 @@ class _InProcessRound:
         }
         stored = {i: self.stored(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
         jobs = {c: self.job(exchange, c, delivered[id(m)], stored[id(m)]) for c, m in exchange.messages.items()}
-        looked_at = _FirstClient(exchange, jobs) if self.t <= FIRST and jobs else None
+        looked_at = next(iter(jobs), None) if self.t <= FIRST else None
         executor = self.clients.executor
         together = executor.window(self.clients.model_bytes) if exchange.folds else max(len(jobs), 1)
         for first in range(0, len(jobs), together):
@@ -176,8 +168,8 @@ class _InProcessRound:
             waiting: dict[ClientId, Answer] = {}
             for c, result in completed(executor, {c: jobs[c] for c in order}):
                 waiting[c] = self.receive(exchange, jobs[c].me, result)
-                if looked_at is not None and c == looked_at.id:
-                    looked_at.check(waiting[c], self.clients.signatures[exchange.step], self.clients.memory_type)
+                if c == looked_at:
+                    self.check_types(exchange.step, exchange.messages[c], waiting[c])
                 del result
                 while order and order[0] in waiting:
                     yield order[0], waiting.pop(order.popleft())
@@ -231,6 +223,17 @@ class _InProcessRound:
             reply = wire.decode(wire.encode(reply), self.clients.signatures[exchange.step].reply)
         return Answer(reply, size, memory, me.n, result.examples, result.losses)
 
+    def check_types(self, step: str, message: Any, answer: Answer) -> None:
+        """Refuse what is not of the step's annotated types.
+
+        Raises:
+            ProtocolError: If so.
+        """
+        types = self.clients.signatures[step]
+        check_type(message, types.message, f"the message to step {step!r}")
+        check_type(answer.reply, types.reply, f"the reply of step {step!r}")
+        check_type(answer.memory, self.clients.memory_type, f"the memory that step {step!r} returns")
+
     def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
         """Find none: no client is malicious here, and divergence is the method's own."""
         return {}
@@ -250,29 +253,6 @@ class _InProcessRound:
                 "what must outlive it belongs in the client's memory"
             )
         return self.held[held]
-
-
-class _FirstClient:
-    """One client of an exchange, whose step is looked at: the first that remembers something, or else the first."""
-
-    def __init__(self, exchange: Exchange, jobs: Mapping[ClientId, StepJob]) -> None:
-        self.id = next((c for c, job in jobs.items() if job.memory is not None), next(iter(jobs)))
-        self.step, self.message, job = exchange.step, exchange.messages[self.id], jobs[self.id]
-        given = {"its message": job.message, "its client's memory": job.memory, "me.initial": job.me.initial}
-        self.given = {what: (tree, marks(tree)) for what, tree in given.items()}
-
-    def check(self, answer: Answer, types: wire.Signature, memory_type: Any) -> None:
-        """Refuse a step that changed what it was given, and what is not of the step's annotated types.
-
-        Raises:
-            ProtocolError: If so.
-        """
-        who = f"step {self.step!r}"
-        for what, (tree, before) in self.given.items():
-            check_unchanged(before, tree, who, what)
-        check_type(self.message, types.message, f"the message to {who}")
-        check_type(answer.reply, types.reply, f"the reply of {who}")
-        check_type(answer.memory, memory_type, f"the memory that {who} returns")
 
 
 class Simulator(Driver[S]):
@@ -322,7 +302,7 @@ class Simulator(Driver[S]):
 
 def without_local_work(work: StepJob) -> tuple[bool, Any]:
     """Return (True, result) of a step without local work: most personal models are put together, not trained."""
-    step = work.begin(work.me, work.message, work.memory)
+    step = work.start()
     if not isinstance(step, GeneratorType):
         return True, step
     try:

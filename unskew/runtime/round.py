@@ -20,7 +20,7 @@ from unskew import wire
 from unskew.errors import ConfigError, ProtocolError, QuorumError, SuspectError, WireError
 from unskew.keys import Key
 from unskew.ledger import SERVER, Transfer, node
-from unskew.local.executor import Executor, Stored, Trainer
+from unskew.local.executor import FIRST, Executor, Stored, Trainer
 from unskew.local.sequential import server_device
 from unskew.protocol import (
     Algorithm,
@@ -41,7 +41,7 @@ from unskew.protocol import (
 from unskew.reduction import Folding, Reduced
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
-from unskew.runtime.values import FIRST, check_frozen, check_type
+from unskew.runtime.values import check_frozen, check_type
 from unskew.tasks.measure import Measure
 from unskew.tree import Marks, Params, check_unchanged, marks
 from unskew.units import Bytes

@@ -2,22 +2,22 @@
 
 A simulation hands one message to many clients, and keeps states and memories as they are; a network, a worker process
 and a checkpoint hand on bytes.  Both are one method only if nothing is changed in place, and if what is saved and sent
-is of the annotated type.  In a run's first rounds the driver looks at the first client of each exchange.
+is of the annotated type.  In a run's first rounds each step is looked at for the one (`unskew.local.executor`), and the
+first client of each exchange for the other.
 """
 
+import itertools
 import json
 from typing import Any
 
 from unskew import wire
 from unskew.errors import ProtocolError, WireError
+from unskew.tree import MOST_MARKED, leaves
 from unskew.wrappers.base import Wrapped
-
-FIRST = 3
-"""Rounds that are looked at: a method that remembers has something to change from its second on."""
 
 
 def check_type(value: Any, of: Any, what: str) -> None:
-    """Refuse a value that bytes of the annotated type could not bring back.
+    """Refuse a value that bytes of the annotated type could not bring back; one of very many parts is not looked at.
 
     Args:
         value: The value.
@@ -27,6 +27,8 @@ def check_type(value: Any, of: Any, what: str) -> None:
     Raises:
         ProtocolError: If so.
     """
+    if next(itertools.islice(leaves(value), MOST_MARKED, None), None) is not None:
+        return  # a second for every hundred thousand numbers
     try:
         body, tensors = wire.flatten(value)
         wire.build(of, json.loads(json.dumps(body)), tensors)  # as text, where a number of NumPy's is a number

@@ -16,7 +16,7 @@ Two such wrappers compose in either order: what the first sends in place of an u
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from torch import Tensor
 
@@ -264,7 +264,7 @@ def _tables(record: Any) -> Iterator[tuple[Any, bool]]:
     of: Any = type(record)
     for name, hint in hints_of(of).items():
         value, mark = getattr(record, name), _mark(hint)
-        if mark is not None or _is_table(value) or Params in (hint, *get_args(hint)):
+        if mark is not None or _is_table(value) or any(map(_is_table_type, (hint, *get_args(hint)))):
             yield value, mark == UploadMark("model")
         else:
             yield from _tables(value)
@@ -273,6 +273,10 @@ def _tables(record: Any) -> Iterator[tuple[Any, bool]]:
 def _mark(hint: Any) -> UploadMark | None:
     members = (hint, *get_args(hint))
     return next((x for m in members for x in getattr(m, "__metadata__", ()) if isinstance(x, UploadMark)), None)
+
+
+def _is_table_type(hint: Any) -> bool:
+    return get_origin(hint) is dict and get_args(hint)[1] is Tensor
 
 
 def _is_table(value: Any) -> bool:

@@ -330,7 +330,7 @@ class _ActiveStep:
 
     def begin(self) -> None:
         """Run up to the first request, or to the end of a step that has none."""
-        self._step = self.job.begin(self.job.me, self.job.message, self.job.memory)
+        self._step = self.job.start()
         if isinstance(self._step, GeneratorType):
             self._go(lambda: next(self._step))
         else:

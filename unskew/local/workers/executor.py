@@ -166,7 +166,7 @@ def _called(jobs: Mapping[ClientId, StepJob]) -> dict[ClientId, StepResult] | No
     for c, job in jobs.items():
         if job.stored or inspect.isgeneratorfunction(job.begin):
             return None
-        value = job.begin(job.me, job.message, job.memory)
+        value = job.start()
         if isinstance(value, GeneratorType):  # of a function that hands on another's generator; nothing has run yet
             value.close()
             return None
