@@ -647,3 +647,25 @@ def test_a_column_of_structs_and_a_lazy_frame_are_refused_by_what_they_are() -> 
         describe(table.lazy(), target="kind")
     with pytest.raises(DataError, match="lazy frame; collect\\(\\) it first"):
         own.dataset(table, target="kind").inputs.prepare(table.lazy())
+
+
+@pytest.mark.parametrize(
+    ("frame", "sentence"),
+    [
+        (pandas.DataFrame({"a": [], "y": []}), " has no rows"),
+        (pandas.DataFrame(index=range(3)), " has no columns"),
+        (pandas.DataFrame([[1.0, 2.0, 0]] * 3, columns=["a", "a", "y"]), ": there are 2 columns 'a'; rename or remove"),
+    ],
+    ids=["no rows", "no columns", "twice"],
+)
+def test_a_table_of_which_nothing_can_be_read_is_refused_in_a_sentence(frame: Any, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        describe(frame)
+    with pytest.raises(DataError, match=f"x of data{sentence}"):
+        own.dataset((frame, [0, 1, 0]))
+
+
+def test_a_lazy_frame_beside_its_labels_is_refused() -> None:
+    lazy = polars.LazyFrame({"a": [1.0, 2.0]})
+    with pytest.raises(DataError, match=r"x of data is a lazy frame; collect\(\) it first"):
+        own.dataset((lazy, [0, 1]))

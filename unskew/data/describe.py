@@ -106,6 +106,7 @@ def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Pla
 
 
 def _of_frame(frame: Any, name: str, target: str | None, client: str | None, patient: str | None, test: object) -> Rows:
+    own.check_frame(frame, "the table")
     if client is not None and client == target:
         own.check_names(target, client)
     for setting, column in (("target", target), ("client", client), ("patient", patient)):

@@ -760,6 +760,7 @@ def _of_arrays(arrays: Any, place: str, columns: tuple[Any, ...] = (), raw: bool
     if not isinstance(arrays, tuple | list) or len(arrays) not in (2, 3):
         raise DataError(f"{place} must be (x, y), or (x, y, patients), got {_kind(arrays)}")
     table, frame = None, arrays[0]
+    check_frame(frame, f"x of {place}")
     if hasattr(frame, "columns") and (raw or not _is_text(frame)):
         columns = _found(frame, columns or tuple(frame.columns))
         x, table = _read_columns(frame, columns, raw)
@@ -1083,6 +1084,24 @@ def _of_table(
     labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {target!r}")
     x, table = _read_columns(frame, columns, raw)
     return GivenExamples("dataframe", x, labels, clients, names, patients, columns=columns, table=table)
+
+
+def check_frame(frame: Any, what: str) -> None:
+    """Refuse a table of which nothing can be read; anything else than a table passes.
+
+    Raises:
+        DataError: If it is lazy, has no columns or no rows, or has two columns of one name.
+    """
+    if hasattr(frame, "collect") and not hasattr(frame, "to_numpy"):
+        raise DataError(f"{what} is a lazy frame; collect() it first")
+    if not _is_frame(frame):
+        return
+    times = Counter(map(str, frame.columns))
+    if not times or len(frame) == 0:
+        raise DataError(f"{what} has no {'rows' if times else 'columns'}")
+    name, count = times.most_common(1)[0]
+    if count > 1:
+        raise DataError(f"{what}: there are {count} columns {name!r}; rename or remove all but one")
 
 
 def _found(frame: Any, columns: tuple[Any, ...]) -> tuple[Any, ...]:
