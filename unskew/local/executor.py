@@ -16,6 +16,9 @@ from unskew.protocol import ClientId, Fitted, Held, Me, Sgd
 from unskew.registry import Registry
 from unskew.tree import Marks, Params, check_unchanged, marks
 
+FIRST = 3
+"""Rounds in which steps and plans are looked at: one that remembers has something to change from its second on."""
+
 
 @dataclass(frozen=True, eq=False)
 class StepJob:
@@ -65,10 +68,6 @@ class StepJob:
     def _check(self, before: Mapping[str, Marks]) -> None:
         for what, tree in self._given.items():
             check_unchanged(before[what], tree, f"step {self.step!r}", what)
-
-
-FIRST = 3
-"""Rounds in which steps and plans are looked at: one that remembers has something to change from its second on."""
 
 
 @dataclass(frozen=True, eq=False)
