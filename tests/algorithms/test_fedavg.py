@@ -206,6 +206,7 @@ def test_no_penalty_sees_a_buffer(algorithm: Any, classes: Any, monkeypatch: pyt
         made = algorithm(local=SMALL)
         for target in ("unskew.algorithms.fedprox.Proximal", "unskew.algorithms.scaffold.Correction"):
             monkeypatch.setattr(f"{target}.__call__", lambda self, params, aux: look(params, aux))
+            monkeypatch.delattr(f"{target}.gradient", raising=False)  # that of the value it had
     world = classes(norm=True)
     play = world.play(made, rounds=1)
     if hasattr(play.states[-1], "c"):
