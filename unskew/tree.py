@@ -84,6 +84,10 @@ Marks = dict[str, tuple[Any, int]]
 
 def marks(tree: Any) -> Marks:
     """Note the leaves of a tree as they are."""
+    if tree is None:
+        return {}
+    if isinstance(tree, dict) and len(tree) <= MOST_MARKED and all(isinstance(t, Tensor) for t in tree.values()):
+        return {f"/{name}": (t, _version(t)) for name, t in tree.items()}  # a model: each client's step has three
     return {path: (leaf, _version(leaf)) for path, leaf in itertools.islice(leaves(tree), MOST_MARKED)}
 
 
@@ -104,6 +108,8 @@ def check_unchanged(before: Marks, tree: Any, who: str, what: str) -> None:
         ProtocolError: If so.
     """
     now = marks(tree)
+    if now.keys() == before.keys() and all(now[path][0] is t and now[path][1] == n for path, (t, n) in before.items()):
+        return
     for path in dict.fromkeys((*before, *now)):
         old, new = before.get(path), now.get(path)
         if old is None or new is None or old[0] is not new[0] or old[1] != new[1]:
