@@ -142,21 +142,13 @@ def _run(
     begin: Moment | None = None,
 ) -> Iterator[Moment]:
     """Run three rounds, or those after a saved moment; yield the moment before each, and the last."""
-    population, trainer = world
-    sim = Simulator(
-        method,
-        population,
-        executor(trainer),
-        seed=SEED,
-        clients_per_round=min(COHORT, len(population.clients)),
-        codec=codec,
-    )
+    sim = _simulator(method, world, executor, seed=SEED, codec=codec)
     if begin is None:
         state, done = sim.start(), 0
     else:
-        state, done = wire.decode(begin.bits["state"], wire.state_type(method)), ROUNDS - 1
-        of = wire.memory_type(method)
-        saved = {c: wire.decode(begin.bits[f"client {c}"], of) for c in population.clients}
+        state, done = wire.decode(begin.bits["state"], wire.state_type(method)), begin.round
+        of = sim.clients.memory_type
+        saved = {c: wire.decode(begin.bits[f"client {c}"], of) for c in sim.population.clients}
         sim.memory = Memory(done, {c: memory for c, memory in saved.items() if memory is not None})
     yield _moment(sim, state, done)
     for t in range(done + 1, ROUNDS + 1):

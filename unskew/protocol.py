@@ -365,7 +365,7 @@ class Penalty(Protocol):
     A class or function with the attribute `sees = "features"` is called with the batch as a third argument.  A penalty
     may also have a method `gradient(params, aux)` that returns, by name, the gradient of its value where that is not
     zero.  It is used instead of autograd where training is written out by hand, so the two must agree, which is
-    looked at once.
+    checked once.
     """
 
     def __call__(self, params: Params, aux: Aux) -> Tensor:

@@ -463,7 +463,7 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]] | 
         DataError: If there is no such column, or a value is neither a number nor a word.
     """
     of = gaps or {}
-    if hasattr(x, "collect") and not hasattr(x, "to_numpy"):
+    if is_lazy(x):
         raise DataError("inputs are a lazy frame; collect() it first")
     if isinstance(x, Mapping) and x and all(isinstance(v, str) or not hasattr(v, "__len__") for v in x.values()):
         x = [x]  # one row
@@ -498,7 +498,7 @@ def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
     """
     array = column_values(values)
     if array.ndim != 1 and not hasattr(values, "columns"):
-        raise DataError(f"column {name!r} holds several values in a row; make a column of each, or leave it out")
+        raise several_values(name)
     if array.ndim != 1:
         raise DataError(f"there are {array.shape[1]} columns {name!r}; rename or remove all but one")
     if is_category(values) and array.dtype.kind in "fiubO":
@@ -530,6 +530,16 @@ def column_values(values: Any) -> Array:
 def in_words(value: Any) -> Any:
     """A number as a word; a gap, and what is no number, as it is."""
     return word(value) if isinstance(value, bool | int | float) and not is_gap(value) else value
+
+
+def is_lazy(frame: Any) -> bool:
+    """True for a lazy frame of Polars, which has no values yet."""
+    return hasattr(frame, "collect") and not hasattr(frame, "to_numpy")
+
+
+def several_values(column: object) -> DataError:
+    """Say that a column has several values in a row."""
+    return DataError(f"column {column!r} holds several values in a row; make a column of each, or leave it out")
 
 
 def is_category(values: Any) -> bool:

@@ -47,9 +47,11 @@ from unskew.data.inputs import (
     is_counter,
     is_date,
     is_gap,
+    is_lazy,
     names_the_client,
     no_number,
     raw_column,
+    several_values,
     shared_numbers,
 )
 from unskew.data.lengths import check_words, names_array
@@ -721,7 +723,7 @@ def _rows(
         return _of_parts(data, target, client, raw, patient)
     if hasattr(data, "column_names") and hasattr(data, "features"):
         return _of_hugging_face(data, target, client, (ignored,), raw, patient)
-    if hasattr(data, "collect") and not hasattr(data, "to_numpy"):
+    if is_lazy(data):
         raise DataError("data is a lazy frame; collect() it first")
     if _is_frame(data):
         return _of_table(data, target, client, columns, ignored, raw, patient)
@@ -1092,7 +1094,7 @@ def check_frame(frame: Any, what: str) -> None:
     Raises:
         DataError: If it is lazy, has no columns or no rows, or has two columns of one name.
     """
-    if hasattr(frame, "collect") and not hasattr(frame, "to_numpy"):
+    if is_lazy(frame):
         raise DataError(f"{what} is a lazy frame; collect() it first")
     if not _is_frame(frame):
         return
@@ -1244,7 +1246,7 @@ def _all_numbers(column: Any) -> bool:
 def _measurement(values: Any, column: object) -> _Array:
     array = np.asarray(values)
     if array.ndim != 1:
-        raise DataError(f"column {column!r} holds several values in a row; make a column of each, or leave it out")
+        raise several_values(column)
     if array.dtype.kind not in "fiub":
         for i, value in enumerate(array.tolist()):
             if isinstance(value, str) and not is_date(value):

@@ -56,15 +56,15 @@ def patients_spelt_alike(names: Sequence[str], clients: Sequence[str] | None) ->
     of_client: dict[str, dict[str, None]] = {}
     for client, name in dict.fromkeys(zip(clients or [""] * len(names), names, strict=True)):
         of_client.setdefault(client, {})[name] = None
-    alike = {client: found for client, of in of_client.items() if (found := spelling_variants(of))}
+    alike = {client: variants for client, of in of_client.items() if (variants := spelling_variants(of))}
     if not alike:
         return ""
-    client, found = next(iter(alike.items()))
+    client, variants = next(iter(alike.items()))
     where = f" of {client}" if clients else ""
     more = f" (and some of {counted(len(alike) - 1, 'more client')})" if len(alike) > 1 else ""
     return (
-        f"patients {found}{where}{more} differ in case or spaces alone, and count as different people, who may be in "
-        "training and in testing: write each alike"
+        f"patients {variants}{where}{more} differ in case or spaces alone, and count as different people, who may be "
+        "in training and in testing: write each alike"
     )
 
 

@@ -272,8 +272,8 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
             return frame[column.name]
         none = set(options.gaps).difference(column.values)
         empty = "" if "" in column.values and not column.gaps else None
-        found = (empty if word is None else word for word in words[column.name])
-        return np.array([None if word in none else word for word in found], object)
+        written = (empty if word is None else word for word in words[column.name])
+        return np.array([None if word in none else word for word in written], object)
 
     return {column.name: values(column) for column in columns if column.name in names}
 

@@ -65,17 +65,17 @@ def check_gradient(term: Any, params: Params, aux: Aux) -> bool:
         value = term_value(term, leaves, aux)
         if not value.requires_grad:
             return False
-        found = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+        gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
     with torch.no_grad():
         written = term.gradient(point, aux)
-    for name, g in zip(leaves, found, strict=True):
+    for name, g in zip(leaves, gradients, strict=True):
         own = written.get(name, torch.zeros_like(g))
         if own.shape != g.shape or float((own - g).norm()) > 1e-3 * float(own.norm() + g.norm()) + 1e-6:
             raise ProtocolError(
                 f"the gradient of the loss term {type(term).__name__} is not that of its value, first at {name} (norms "
                 f"{float(own.norm()):.3g} and {float(g.norm()):.3g}); correct it, or leave it to autograd"
             )
-    return any(bool(g.any()) for g in found)
+    return any(bool(g.any()) for g in gradients)
 
 
 def _takes(called: Any, arguments: int) -> bool:

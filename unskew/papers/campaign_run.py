@@ -283,8 +283,8 @@ def _evidence(differences: Sequence[float]) -> str:
         return "–"
     ends = decide.interval(differences)
     each = ", ".join(f"{d:+.2f}" for d in differences)
-    beside = f"(by seed {each})" if ends is None else f"[{ends[0]:+.2f}, {ends[1]:+.2f}]"
-    return f"{fmean(differences):+.2f} {beside}"
+    spread = f"(by seed {each})" if ends is None else f"[{ends[0]:+.2f}, {ends[1]:+.2f}]"
+    return f"{fmean(differences):+.2f} {spread}"
 
 
 # ---------------------------------------------------------------- the status

@@ -319,11 +319,11 @@ def _outcome(reply: Message, down: int) -> "Delivery":
     from unskew.runtime.message import Delivery
 
     if reply.has_error():
-        code, said = reply.error.code, reply.error.reason or ""
+        code, reason = reply.error.code, reply.error.reason or ""
         for ours in (TOO_LARGE, UNREADABLE):
-            if ours in said:
-                return Delivery(None, f"refused: {ours}{printable(said.partition(ours)[2])}", down=down)
-        return Delivery(None, _lost(code, said), down=down, late=code == NO_REPLY)
+            if ours in reason:
+                return Delivery(None, f"refused: {ours}{printable(reason.partition(ours)[2])}", down=down)
+        return Delivery(None, _lost(code, reason), down=down, late=code == NO_REPLY)
     try:
         envelope = unpack(reply.content)
         return Delivery(envelope, down=down, up=framing(reply.content, envelope))
