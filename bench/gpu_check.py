@@ -124,6 +124,8 @@ def check():
     for network, (build, shape) in NETWORKS.items():
         for how, local in LOCAL.items():
             for alg in ALGORITHMS if how == "sgd" else ("fedavg",):
+                if (network, alg) == ("logistic", "own head"):
+                    continue  # its only layer is the head
                 for dtype, limit in ((torch.float64, 1e-9), (torch.float32, 1e-3)):
                     if dtype is torch.float32 and (how, alg) != ("sgd", "fedavg"):
                         continue

@@ -794,17 +794,19 @@ class Again:
 
 
 @pytest.mark.parametrize(
-    ("network", "config", "form"),
+    ("network", "config", "form", "augment"),
     [
-        *(("mlp", config, None) for config in CONFIGS),
-        *((network, "adamw", form) for network in ("mlp", "cnn, batch norm") for form in ("vmap", "streams")),
-        *(("mlp", "everything", form) for form in ("vmap", "streams")),
-        ("cnn, batch norm", "steps", "vmap"),
-        ("cnn, batch norm", "steps", "streams"),
+        *(("mlp", config, None, None) for config in CONFIGS),
+        *((network, "adamw", form, None) for network in ("mlp", "cnn, batch norm") for form in ("vmap", "streams")),
+        *(("mlp", "everything", form, None) for form in ("vmap", "streams")),
+        ("cnn, batch norm", "steps", "vmap", None),
+        ("cnn, batch norm", "steps", "streams", None),
+        *((network, "momentum", None, crop_and_flip) for network in ("mlp", "cnn", "cnn, batch norm")),
+        ("cnn", "momentum", "streams", crop_and_flip),
     ],
 )
 def test_steps_that_are_captured_and_replayed_do_what_they_did(
-    network: str, config: str, form: Form | None, monkeypatch: pytest.MonkeyPatch
+    network: str, config: str, form: Form | None, augment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All clients go through all steps, those at their end by a rate of zero; kept rows serve one cohort after another.
 
@@ -818,7 +820,7 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
 
     monkeypatch.setattr(ModelRows, "_capture", capture)
     monkeypatch.setattr(rows, "_WORTH", 1)
-    task, data = task_of(network), device_data()
+    task, data = task_of(network), device_data(augment=augment)
     trainer = LocalTrainer(task, data, dtype=torch.float64)
     stacked = Stacked(trainer, form=form)
     stacked._fitter.captures = True
@@ -867,12 +869,12 @@ def test_a_step_that_cannot_be_captured_is_taken_without_and_that_is_noted(monke
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("form", [None, "vmap", "streams"])
+@pytest.mark.parametrize("augment", [None, crop_and_flip])
 @pytest.mark.parametrize("network", ["logistic", "mlp", "cnn", "cnn, batch norm", "cnn, group norm", "contrast"])
-def test_on_a_device_clients_end_where_they_end_alone(network: str, form: Form | None) -> None:
+def test_on_a_device_clients_end_where_they_end_alone(network: str, augment: Any, form: Form | None) -> None:
     task, cpu = task_of(network), device_data()
-    data = DeviceData(
-        *(t.cuda() for t in (cpu.x, cpu.y)), *(tuple(r.cuda() for r in part) for part in (cpu.train, cpu.val))
-    )
+    train, val = (tuple(r.cuda() for r in part) for part in (cpu.train, cpu.val))
+    data = DeviceData(cpu.x.cuda(), cpu.y.cuda(), train, val, augment)
     trainer = LocalTrainer(task, data, "cuda", torch.float64)
     stacked = Stacked(trainer, form=form)
     for seed, config in enumerate(["momentum", "everything", "adamw", "steps", "momentum"]):

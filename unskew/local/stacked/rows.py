@@ -23,6 +23,7 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import one_hot
 
 from unskew.data.batches import Batches
+from unskew.data.images import ByteImages
 from unskew.keys import Key
 from unskew.local import dense
 from unskew.local.data import batches_of, steps_of_job
@@ -167,6 +168,9 @@ class ModelRows:
         self._knobs = make(spec.steps, width, 3)
         self._seeds = integers(spec.steps, width, len(self._seed_names))
         self._cursor = integers(1)
+        # Augmentations draw from generators of the host, so captured steps find their batches here, already changed.
+        x, self._augment = self._trainer.device_data.x, self._trainer.device_data.augment
+        self._augmented = make(width, spec.batch, *x.shape[1:], dtype=x.dtype) if self._augment else None
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._fits: list[Fit] = []
 
@@ -260,27 +264,35 @@ class ModelRows:
     def run(self) -> None:
         """Take all steps of all clients."""
         sizes = [f.batches.sizes for f in self._fits]
-        augment = self._trainer.device_data.augment
-        draws = [(f.key / "augment").generator(self._trainer.device) for f in self._fits] if augment else []
+        draws = [(f.key / "augment").generator(self._trainer.device) for f in self._fits] if self._augment else []
         k = len(sizes)
         for t in range(len(sizes[0])):
-            graph = self._graphs.get(self._size(sizes, t))
-            if graph is not None:
-                graph.replay()
-                continue
             while len(sizes[k - 1]) <= t:
                 k -= 1
+            size = self._size(sizes, t)
+            graph = self._graphs.get(size)
+            if graph is not None:
+                if self._augmented is not None:
+                    x = self._inputs(self._pick[t, :k, :size])
+                    self._augmented[:k, :size] = self._change(x, [s[t] for s in sizes[:k]], draws)
+                graph.replay()
+                continue
             size = max(s[t] for s in sizes[:k])
-            x, y = self._gather(self._pick[t, :k, :size])
-            if augment:
-                for i in range(k):
-                    x[i, : sizes[i][t]] = augment(x[i, : sizes[i][t]], draws[i])
-            self._step(x, y, self._weight[t, :k, :size], self._knobs[t, :k], self._seeds[t, :k])
+            pick = self._pick[t, :k, :size]
+            x = self._change(self._inputs(pick), [s[t] for s in sizes[:k]], draws)
+            self._step(x, self._labels(pick), self._weight[t, :k, :size], self._knobs[t, :k], self._seeds[t, :k])
             self._cursor.add_(1)
+
+    def _change(self, x: Tensor, sizes: Sequence[int], draws: Sequence[torch.Generator]) -> Tensor:
+        """Augment every client's batch of so many examples in place, by its own draws; return it."""
+        if self._augment:
+            for i, (n, generator) in enumerate(zip(sizes, draws, strict=False)):  # those that have steps left
+                x[i, :n] = self._augment(x[i, :n], generator)
+        return x
 
     def prepare(self, sizes: Sequence[tuple[int, ...]]) -> None:
         """Capture the step, unless that was done before, cannot be, or would not pay."""
-        if self._context.eager or self._trainer.device_data.augment:  # augmentations draw from generators of the host
+        if self._context.eager:
             return
         for size, times in Counter(self._size(sizes, t) for t in range(max(map(len, sizes)))).items():
             self._context.taken[self._spec, size] += times
@@ -303,7 +315,9 @@ class ModelRows:
         def step() -> None:
             tables = (self._pick, self._weight, self._knobs, self._seeds)
             pick, weight, knobs, seeds = (t.index_select(0, self._cursor)[0] for t in tables)
-            self._step(*self._gather(pick[:, :size]), weight[:, :size], knobs, seeds)
+            pick = pick[:, :size]
+            x = self._inputs(pick) if self._augmented is None else self._augmented[:, :size]
+            self._step(x, self._labels(pick), weight[:, :size], knobs, seeds)
             self._cursor.add_(1)
 
         return step
@@ -323,12 +337,14 @@ class ModelRows:
             step()
         return graph
 
-    def _gather(self, pick: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of every client's batch."""
+    def _inputs(self, pick: Tensor) -> Tensor:
+        """Inputs of every client's batch."""
+        return _rows_at(self._trainer.device_data.x, pick)
+
+    def _labels(self, pick: Tensor) -> Tensor:
+        """Labels of every client's batch."""
         labels = self._context.labels if self._spec.form == "bmm" else self._trainer.device_data.y
-        flat = pick.reshape(-1)
-        x, y = self._trainer.device_data.x.index_select(0, flat), labels.index_select(0, flat)
-        return x.view(*pick.shape, *x.shape[1:]), y.view(*pick.shape, *y.shape[1:])
+        return _rows_at(labels, pick)
 
     # ------------------------------------------------------------------ by autograd
     def _autograd_step(self, x: Tensor, y: Tensor, weight: Tensor, knobs: Tensor, seeds: Tensor) -> None:
@@ -457,6 +473,12 @@ class ModelRows:
             gradients = torch.autograd.grad(value, list(leaves_.values()), materialize_grads=True)
         for n, g in zip(leaves_, gradients, strict=True):
             self._gradient[n][:k].add_(g)
+
+
+def _rows_at(of: Tensor | ByteImages, pick: Tensor) -> Tensor:
+    """The picked rows, in the shape of `pick` before their own."""
+    rows = of.index_select(0, pick.reshape(-1))
+    return rows.view(*pick.shape, *rows.shape[1:])
 
 
 def _sum_of(terms: Sequence[Any], params: Params, aux: Any, batch: Batch | None) -> Tensor:
