@@ -866,21 +866,43 @@ def test_a_step_that_cannot_be_captured_is_taken_without_and_that_is_noted(monke
 
 
 # ---------------------------------------------------------------- on a device
+def on_device(cpu: DeviceData, augment: Any = None) -> DeviceData:
+    train, val = (tuple(r.cuda() for r in part) for part in (cpu.train, cpu.val))
+    return DeviceData(cpu.x.cuda(), cpu.y.cuda(), train, val, augment)
+
+
+def moved(params: Params, device: str) -> Params:
+    return {n: t.to(device) for n, t in params.items()}
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("form", [None, "vmap", "streams"])
 @pytest.mark.parametrize("augment", [None, crop_and_flip])
 @pytest.mark.parametrize("network", ["logistic", "mlp", "cnn", "cnn, batch norm", "cnn, group norm", "contrast"])
 def test_on_a_device_clients_end_where_they_end_alone(network: str, augment: Any, form: Form | None) -> None:
-    task, cpu = task_of(network), device_data()
-    train, val = (tuple(r.cuda() for r in part) for part in (cpu.train, cpu.val))
-    data = DeviceData(cpu.x.cuda(), cpu.y.cuda(), train, val, augment)
+    task, data = task_of(network), on_device(device_data(), augment)
     trainer = LocalTrainer(task, data, "cuda", torch.float64)
     stacked = Stacked(trainer, form=form)
     for seed, config in enumerate(["momentum", "everything", "adamw", "steps", "momentum"]):
-        messages = {c: {n: t.cuda() for n, t in start_of(task, seed + c).items()} for c in range(len(SIZES))}
+        messages = {c: moved(start_of(task, seed + c), "cuda") for c in range(len(SIZES))}
         step = training(CONFIGS[config], Pull(), anchor=messages[0])
         one = dict(Sequential(trainer).complete(work(task, data, step, messages)))
         assert_same(one, dict(stacked.complete(work(task, data, step, messages))), rtol=1e-6)
     assert stacked.notes == ()
     assert any(rows._graphs for rows in stacked._fitter._kept.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("executor", [Sequential, Stacked])
+@pytest.mark.parametrize("network", [*TOGETHER, "svm", "recurrent"])
+def test_on_a_device_clients_end_where_they_end_on_a_cpu(network: str, executor: type[Sequential | Stacked]) -> None:
+    task, cpu = task_of(network), device_data()
+    data, here = on_device(cpu), Sequential(LocalTrainer(task, cpu, dtype=torch.float64))
+    there = executor(LocalTrainer(task, data, "cuda", torch.float64))
+    for config in ("momentum", "everything", "adamw", "momentum"):
+        step, messages = training(CONFIGS[config]), everybody(task)
+        found = dict(there.complete(work(task, data, step, {c: moved(m, "cuda") for c, m in messages.items()})))
+        back = {c: replace(r, value=(moved(r.value[0], "cpu"), *r.value[1:])) for c, r in found.items()}
+        assert_same(dict(here.complete(work(task, cpu, step, messages))), back, rtol=1e-6)

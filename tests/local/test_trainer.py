@@ -469,6 +469,42 @@ def test_frozen_buffers_stay_and_normalise() -> None:
     assert not torch.equal(frozen.params["0.weight"], moved.params["0.weight"])
 
 
+def test_recurrent_weights_stay_where_training_looks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CUDA device an LSTM gives its weights other memory in its first pass, so that no step reached them."""
+
+    def elsewhere(layer: nn.LSTM) -> None:
+        for weight in layer.parameters():
+            weight.data = weight.detach().clone()
+
+    task = make("recurrent")
+    job = Sgd(start_of(task), SgdConfig(0.1, batch_size=8))
+    expected = LocalTrainer(task, device_data()).answer(me(task), 0, job)
+    monkeypatch.setattr(nn.LSTM, "flatten_parameters", elsewhere)
+    found = LocalTrainer(task, device_data()).answer(me(task), 0, job)
+    assert_bits(expected.params, found.params)
+    name = next(n for n in task.layout.trainable if n.endswith("weight_hh_l0"))
+    assert not torch.equal(found.params[name], job.start[name])
+
+
+class Normalised(nn.Module):
+    """Normalises its head's weight by giving it other memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(36, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.head.weight.data = torch.nn.functional.normalize(self.head.weight.data)
+        out: Tensor = self.head(x.flatten(1))
+        return out
+
+
+def test_a_network_that_moves_a_parameter_is_refused_as_its_training_would_be_lost() -> None:
+    task = make_task(Normalised, CLASSES)
+    with pytest.raises(ConfigError, match=r"gives its parameter head\.weight other memory .* what it learns is lost"):
+        LocalTrainer(task, device_data()).answer(me(task), 0, Sgd(start_of(task), SgdConfig(0.1)))
+
+
 def test_nothing_to_train_is_refused() -> None:
     task, data = make("batch_norm"), device_data()
     with pytest.raises(ConfigError, match=r"local\.trainable selects no parameter"):

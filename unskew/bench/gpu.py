@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients, take_turns, timed
+from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients, require_known, take_turns, timed
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.stacked.executor import Stacked
@@ -32,16 +32,22 @@ CASES: dict[str, tuple[str, tuple[int, ...], int, int, int, int, float]] = {
 }
 
 
-def measure(device: torch.device, repeats: int = 5, say: Say = print) -> list[BenchRow]:
+def measure(device: torch.device, repeats: int = 5, only: tuple[str, ...] = (), say: Say = print) -> list[BenchRow]:
     """Measure all cases, as rows of the benchmark's JSON: samples per second, and their ratio to the loop's.
 
+    `only` names workloads or whole cases, such as A or W2/b50/c100.
+
     Raises:
-        ConfigError: If the device is not a CUDA device.
+        ConfigError: If the device is not a CUDA device, or one in `only` is not measured.
     """
     if device.type != "cuda":
         raise ConfigError(f"the stacked executor is measured on a CUDA device, got {device}")
+    workloads = {case: case.partition("/")[0] for case in CASES}
+    require_known(only, [*dict.fromkeys(workloads.values()), *CASES], "bench engine")
     rows: list[BenchRow] = []
     for case in CASES:
+        if only and not {case, workloads[case]} & set(only):
+            continue
         loop, stacked, notes = _case(case, device, repeats)
         samples = CASES[case][2] * CASES[case][3] * CASES[case][5]
         for contender, times in (("stacked", stacked), ("loop", loop)):

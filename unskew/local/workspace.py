@@ -46,6 +46,8 @@ class Workspace:
     vector: Tensor
     gradient: Tensor
     parameters: dict[str, Tensor]
+    # Trained parameters with the addresses of their views.
+    views: dict[str, tuple[Tensor, int]]
     # Buffers by owner and name: a forward pass may replace a tensor by a new one.
     buffers: dict[str, tuple[nn.Module, str]]
     counters: tuple[tuple[nn.Module, str, Tensor], ...]
@@ -79,7 +81,17 @@ class Workspace:
 
     @torch.no_grad()
     def take(self) -> Params:
-        """A copy of the parameters and buffers."""
+        """A copy of the parameters and buffers.
+
+        Raises:
+            ConfigError: If the network has put a parameter elsewhere, so that its training was lost.
+        """
+        for name, (place, view) in self.views.items():
+            if place.data_ptr() != view:
+                raise ConfigError(
+                    f"the network gives its parameter {name} other memory while it is trained, as `.data = ...` does, "
+                    f"and what it learns is lost; change the parameter in place, as with `.data.copy_(...)`"
+                )
         tensors = {**self.parameters, **{name: getattr(*place) for name, place in self.buffers.items()}}
         return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
@@ -111,6 +123,10 @@ def make_workspace(
     if not names:
         raise ConfigError("local.trainable selects no parameter; there would be nothing to train")
     module = task.module().to(device, dtype)
+    for layer in module.modules():
+        if isinstance(layer, nn.RNNBase):
+            # On a CUDA device its next pass would move the weights out of `vector`, into memory of its own.
+            layer.flatten_parameters = _stay  # type: ignore[method-assign]
     if tuned:
         tune(module)
     old = dict(module.named_parameters())
@@ -134,6 +150,7 @@ def make_workspace(
         vector,
         torch.empty_like(vector),
         {n: parameters[n] for n in layout.trainable},
+        {n: (parameters[n], parameters[n].data_ptr()) for n in names},
         {n: places[n] for n in layout.buffers},
         tuple((*places[n], b.clone()) for n, b in module.named_buffers() if n not in layout.buffers),
         flatten,
@@ -148,6 +165,10 @@ def set_modes(module: nn.Module, layout: Layout, chosen: frozenset[str], freeze:
         statistics = [b for b in layout.buffers if b.rpartition(".")[0] == name]
         if statistics and (freeze or not chosen.intersection(statistics)):
             layer.eval()
+
+
+def _stay() -> None:
+    """Leave a recurrent layer's weights where they are."""
 
 
 def _flat(t: Tensor) -> Tensor:

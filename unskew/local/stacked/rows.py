@@ -11,8 +11,10 @@ Everything a step reads lies in memory of fixed place, so that on CUDA one step 
 cursor on the device says which step it is.
 """
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -333,7 +335,9 @@ class ModelRows:
                 step()
         torch.cuda.current_stream(device).wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # cuBLAS has a workspace for each stream: steps that are replayed side by side must not share one.
+        lane = torch.cuda.current_stream(device) if self._spec.form == "streams" else None
+        with _collector_off(), torch.cuda.graph(graph, stream=lane):
             step()
         return graph
 
@@ -492,6 +496,18 @@ def _first(part: Any, dim: Any) -> Any:
     if isinstance(part, list):
         return [t if d is None else t[0] for t, d in zip(part, dim, strict=True)]
     return part[0]
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Keep Python from collecting cycles: to delete an old graph while one is captured spoils the capture."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def stream(device: torch.device) -> torch.cuda.Stream:
