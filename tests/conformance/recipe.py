@@ -210,7 +210,11 @@ def rows_of(pooled: bool, order: Sequence[int] | None) -> tuple[Tensor, ...]:
 
 
 def world(
-    network: str, pooled: bool = False, order: Sequence[int] | None = None, dtype: torch.dtype = torch.float32
+    network: str,
+    pooled: bool = False,
+    order: Sequence[int] | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
 ) -> tuple[Population, LocalTrainer]:
     """The clients, and what meets their requests."""
     g = Key(17).generator()
@@ -222,9 +226,11 @@ def world(
     histograms = torch.stack([torch.bincount(y[r], minlength=CLASSES) for r in rows])
 
     def initialise(key: Key) -> Params:
-        return {n: t.to(dtype) for n, t in task.init(key).items()}
+        return {n: t.to(device, dtype) for n, t in task.init(key).items()}
 
-    trainer = LocalTrainer(task, DeviceData(x, y, rows, tuple(r[:2] for r in rows)), dtype=dtype)
+    rows = tuple(r.to(device) for r in rows)
+    data = DeviceData(x.to(device), y.to(device), rows, tuple(r[:2] for r in rows))
+    trainer = LocalTrainer(task, data, device, dtype)
     return Population(histograms, task.layout, initialise(Key(3)), initialise), trainer
 
 
@@ -232,7 +238,7 @@ def simulator(case: str, network: str, *, algorithm: Any = None, **options: Any)
     """A run of `case`, about to begin: cohorts of four unless said otherwise."""
     algorithm = algorithm or make(case)
     pooled = bool(getattr(algorithm, "pooled", False))
-    own = {k: options.pop(k) for k in ("order", "dtype") if k in options}
+    own = {k: options.pop(k) for k in ("order", "dtype", "device") if k in options}
     population, trainer = world(network, pooled, **own)
     return Simulator(algorithm, population, Sequential(trainer), **{"clients_per_round": 1 if pooled else 4, **options})
 

@@ -1,0 +1,37 @@
+"""Every algorithm on a CUDA device ends where it ends on a CPU."""
+
+from typing import Any
+
+import pytest
+import torch
+from grid import network_of
+from recipe import CASES, PROTECTED, rounds, simulator
+from torch import Tensor
+
+from unskew.local.sequential import Sequential
+from unskew.local.stacked.executor import Stacked
+from unskew.tree import leaves
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("executor", [Sequential, Stacked])
+@pytest.mark.parametrize("case", [*CASES, *PROTECTED])
+def test_every_algorithm_ends_on_a_device_where_it_ends_on_a_cpu(case: str, executor: Any) -> None:
+    network = network_of(case) if case in CASES else "perceptron"
+    here, there = (simulator(case, network, dtype=torch.float64, device=device) for device in ("cpu", "cuda"))
+    there.clients.executor = executor(there.clients.executor.trainer)  # type: ignore[attr-defined]
+    for (t, one, trace), (_, other, same) in zip(rounds(here, 3), rounds(there, 3), strict=True):
+        assert trace.transfers == same.transfers
+        assert same.losses == [(n, pytest.approx(loss, rel=1e-6)) for n, loss in trace.losses]
+        assert_near(one, other)
+        assert_near(*(sim.own_models(s, sim.population.clients, t) for sim, s in ((here, one), (there, other))))
+
+
+def assert_near(one: Any, other: Any) -> None:
+    for (at, a), (where, b) in zip(leaves(one), leaves(other), strict=True):
+        assert at == where
+        if isinstance(a, Tensor):
+            torch.testing.assert_close(b.cpu(), a, rtol=1e-6, atol=1e-9, msg=lambda text, at=at: f"{at}: {text}")
+        else:
+            assert b == (pytest.approx(a, rel=1e-6, abs=1e-9) if isinstance(a, float) else a)
