@@ -202,7 +202,8 @@ def mean_by_class(means: Sequence[Tensor], counts: Sequence[Tensor], averaging: 
     Returns:
         (classes, ...), zero where no client holds the class; (classes,) bool.
     """
-    weights = torch.stack([(c > 0) if averaging == "clients" else c for c in counts]).double()
+    # A client counts on its CPU, and its means may be on a device.
+    weights = torch.stack([(c > 0) if averaging == "clients" else c for c in counts]).to(means[0].device).double()
     total = weights.sum(0)
     pooled = sum((w[:, None] * m.double() for w, m in zip(weights, means, strict=True)), start=means[0].double() * 0.0)
     return (pooled / total.where(total > 0, torch.ones_like(total))[:, None]).to(means[0]), total > 0
