@@ -7,7 +7,6 @@ import statistics
 import sys
 import time
 import types
-import warnings
 
 if os.getcwd() not in sys.path:
     sys.path.insert(0, os.getcwd())
@@ -119,7 +118,6 @@ def gap(one, two):
 def check():
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
-    warnings.filterwarnings("ignore", message=".*RNN module weights.*")
     failed, begun = 0, time.perf_counter()
     for network, (build, shape) in NETWORKS.items():
         for how, local in LOCAL.items():

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import unskew
 from unskew.errors import ConfigError, DataError, RunError
-from unskew.experiment.config import UntilDecided
+from unskew.experiment.config import Runtime, UntilDecided
 from unskew.papers import campaign, campaign_run, toolkit
 from unskew.papers.campaign import Campaign, Planned
 from unskew.papers.campaign_run import CampaignWork
@@ -297,6 +298,16 @@ def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(
 
 
 # ---------------------------------------------------------------- addresses
+def test_arms_leave_a_gpu_to_the_rule_and_keep_their_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = loaded(tmp_path, cores=2).claims[0]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    on_gpu = loaded(tmp_path, cores=2).claims[0]
+    assert isinstance(on_cpu, Planned)
+    assert isinstance(on_gpu, Planned)
+    assert (on_cpu.above.experiment.runtime.executor, on_gpu.above.experiment.runtime) == ("workers", Runtime())
+    assert on_gpu.above.address == on_cpu.above.address
+
+
 def test_an_arm_s_address_is_what_it_runs_and_nothing_else(tmp_path: Path) -> None:
     def addresses(text: str = TWO, cores: int = 1) -> tuple[str, ...]:
         return tuple(a.address for c in loaded(tmp_path, text, cores).claims if isinstance(c, Planned) for a in c.arms)

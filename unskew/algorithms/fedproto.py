@@ -108,7 +108,8 @@ class FedProto:
         replies = list((yield from ask(self.train, {c: state for c in fed.sample()})).values())
         new, held = mean_by_class([r.spread() for r in replies], [r.counts for r in replies], self.averaging)
         everything = torch.where(held[:, None], new, state.spread())
-        counts = torch.where(held, torch.stack([r.counts for r in replies]).sum(0), state.counts)
+        heard = torch.stack([r.counts for r in replies]).sum(0).to(held.device)
+        counts = torch.where(held, heard, state.counts)
         return Prototypes(everything[counts > 0], counts)
 
     @step

@@ -5,6 +5,7 @@ optimiser changes in place.  Inputs lie on the device from the start; an epoch i
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial, reduce
@@ -95,6 +96,9 @@ class LocalTrainer:
         self.task, self.device_data, self.device, self.dtype = task, device_data, torch.device(device), dtype
         self._tuned = kernels == "auto" and self.device.type == "cpu"
         plain = task.module()
+        if self.device.type == "cuda":
+            # Recurrent weights lie in one vector with all others, and cuDNN makes a copy in its own order.
+            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         self._layers = dense.kernel(task, plain) if self._tuned and device_data.weights is None else None
         self._channels_last = self._tuned and wants_channels_last(plain)
         self._targets = one_hot(device_data.y, task.num_classes).to(dtype) if self._layers else None

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from annotated_types import Ge, Gt
 
 from unskew import schema
@@ -167,7 +168,7 @@ def load(path: Path, data_dir: Path | None = None, cores: int = 1) -> Campaign:
     Args:
         path: The file.
         data_dir: Folder of named data sets.
-        cores: Processes that train; arms have the same numbers with any.
+        cores: Processes that train, on a machine without a GPU; arms have the same numbers with any.
 
     Raises:
         ConfigError: If the file is no campaign; names claim and setting.
@@ -266,12 +267,18 @@ def _arm(
         near = did_you_mean(label, list(table["methods"]))
         raise ConfigError(f"{place}: experiments.{size} has no method {label!r}{near}{schema.in_file(where)}")
     method = {"name": label, **table["methods"][label], "label": LABEL}
-    runtime = {"executor": "sequential", "threads": 1} if cores == 1 else {"executor": "workers", "workers": cores}
-    raw = {**table, "methods": [method], "name": LABEL, "seeds": [0], "runtime": runtime}
+    raw = {**table, "methods": [method], "name": LABEL, "seeds": [0], "runtime": _runtime(cores)}
     with schema.errors_at(f"experiments.{size}", where):
         experiment = config.parse(raw, allow_code=True)  # the user's own file, as `unskew run` has it
     at_paper_size = "paper" in written[size] and written[size].get("scale", "paper") == "paper"
     return Arm(label, size, address(experiment), experiment, experiment.task.data if at_paper_size else "")
+
+
+def _runtime(cores: int) -> dict[str, Any]:
+    """How an arm runs: on so many cores, or as the rule has it on a machine with a GPU."""
+    if torch.cuda.is_available():
+        return {}
+    return {"executor": "sequential", "threads": 1} if cores == 1 else {"executor": "workers", "workers": cores}
 
 
 def address(experiment: Experiment) -> str:
