@@ -275,7 +275,7 @@ def _arm(
 
 
 def _runtime(cores: int) -> dict[str, Any]:
-    """How an arm runs: on so many cores, or as the rule has it on a machine with a GPU."""
+    """Settings of an arm's run: so many cores, or the rule on a machine with a GPU."""
     if torch.cuda.is_available():
         return {}
     return {"executor": "sequential", "threads": 1} if cores == 1 else {"executor": "workers", "workers": cores}
