@@ -55,6 +55,11 @@ def map_leaves(fn: Callable[..., Any], *trees: Any) -> Any:
     return fn(*trees)
 
 
+def moved(tree: Any, device: torch.device | str) -> Any:
+    """Return the tree with its tensors on a device; those that are there are not copied."""
+    return map_leaves(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tree)
+
+
 def map_params(fn: Callable[..., Tensor], *params: Mapping[str, Tensor]) -> Params:
     """Apply `fn` name by name; the names are those of the first table."""
     return {k: fn(*(p[k] for p in params)) for k in params[0]}

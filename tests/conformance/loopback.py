@@ -112,10 +112,10 @@ def through_app(app: ClientApp, context: Context) -> Handler:
 
 # ---------------------------------------------------------------- the small world, deployed
 @functools.cache
-def built(case: str, network: str) -> tuple[Any, Population, LocalTrainer]:
+def built(case: str, network: str, device: str = "cpu") -> tuple[Any, Population, LocalTrainer]:
     """What a client's process builds anew for every message; nothing in it remembers anything."""
     algorithm = make(case)
-    return algorithm, *world(network, bool(getattr(algorithm, "pooled", False)))
+    return algorithm, *world(network, bool(getattr(algorithm, "pooled", False)), device=device)
 
 
 def info(case: str, network: str, client: int, num_clients: int) -> ClientInfo:
@@ -125,12 +125,12 @@ def info(case: str, network: str, client: int, num_clients: int) -> ClientInfo:
 
 
 def client_runtime(
-    case: str, network: str, seed: int, client: int, num_clients: int, state: Path, **options: Any
+    case: str, network: str, seed: int, client: int, num_clients: int, state: Path, device: str = "cpu", **options: Any
 ) -> ClientRuntime:
     """A client as a fresh process has it: nothing in memory, everything in `state`."""
 
     def open_setup(cell: int) -> ClientSetup:
-        algorithm, population, trainer = built(case, network)
+        algorithm, population, trainer = built(case, network, device)
 
         def me(c: int, t: int, key: Key) -> Me:
             assert c == client, "a client was asked about another one's data"
@@ -147,7 +147,7 @@ class Deployed:
     """A case over the loopback; every message finds its client as a fresh process."""
 
     def __init__(self, case: str, network: str, folder: Path, seed: int = 0, **options: Any) -> None:
-        self.algorithm = options.pop("algorithm", None) or make(case)
+        self.algorithm, self.device = options.pop("algorithm", None) or make(case), options.pop("client_device", "cpu")
         pooled = bool(getattr(self.algorithm, "pooled", False))
         _, self.population, self.trainer = built(case, network)
         self.num_clients = len(self.population.clients)
@@ -167,7 +167,8 @@ class Deployed:
         return (node - 1000) // 7
 
     def client_runtime(self, client: int) -> ClientRuntime:
-        return client_runtime(self.case, self.network, self.seed, client, self.num_clients, self.folder / str(client))
+        state = self.folder / str(client)
+        return client_runtime(self.case, self.network, self.seed, client, self.num_clients, state, self.device)
 
     def fresh(self, client: int) -> Handler:
         return lambda message: answer(message, self.client_runtime(client))

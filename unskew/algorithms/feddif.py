@@ -654,7 +654,7 @@ class FedDif:
         """Return the distribution that counts as IID, (classes,) float64."""
         if isinstance(self.target, tuple):
             return torch.tensor(self.target, dtype=torch.float64)
-        return torch.full((classes,), 1.0 / classes, dtype=torch.float64) if pooled is None else pooled
+        return torch.full((classes,), 1.0 / classes, dtype=torch.float64) if pooled is None else pooled.cpu()
 
     # ------------------------------------------------------------------ the clients
     @step
@@ -696,8 +696,9 @@ class FedDif:
         """Bid on each model: the gain from this client's data (eq. 1); no local work."""
         if me.n == 0:
             return Bids(torch.zeros(len(msg.dols), dtype=torch.float64)), memory
-        # A degree of learning comes from another client: below 0 it would make this client's bids NaN.
-        counts = torch.stack([d for d in msg.dols if isinstance(d, Tensor)]).double().clamp(min=0.0)
+        # A degree of learning comes from another client: below 0 it would make this client's bids NaN.  It is
+        # computed on the CPU, where the class counts are, and may arrive on the device that the client trains on.
+        counts = torch.stack([d for d in msg.dols if isinstance(d, Tensor)]).cpu().double().clamp(min=0.0)
         # Rows: now, before the last move if bids are relative to that, and with this client's data.
         rows = torch.cat([counts, counts[:, :1] + me.histogram], dim=1)
         distance = iid_distance(shares(rows), self.aim(msg.target, len(me.histogram)), self.metric)
@@ -712,7 +713,7 @@ class FedDif:
         if isinstance(msg.mask, Tensor) and isinstance(msg.counts, Tensor):
             return Tally(msg.counts - msg.mask, None), memory
         if isinstance(msg.counts, Tensor):
-            return Tally(Keep(msg.counts + me.histogram), None), memory
+            return Tally(Keep(msg.counts.cpu() + me.histogram), None), memory
         # Sums of int64 wrap around, so under a mask drawn uniformly from all of them a sum reveals nothing.
         mask = (me.private / "mask").bits(*me.histogram.shape).to(me.histogram)
         return Tally(Keep(mask + me.histogram), Keep(mask)), memory
@@ -729,7 +730,7 @@ class FedDif:
             # One draw for a client and run: drawn anew in every round, the noise would average out.
             draw = (me.private_fixed / "feddif" / "noise").normal(*own.shape).to(own)
             own = me.n * project(shares(own) + self.sigma * draw)
-        before = dol[0].double().clamp(min=0.0) if isinstance(dol, Tensor) else None
+        before = dol[0].cpu().double().clamp(min=0.0) if isinstance(dol, Tensor) else None
         now = own if before is None else before + own
         rows = [now] if self.valuation == "current" else [now, now if before is None else before]
         return torch.stack(rows).float()

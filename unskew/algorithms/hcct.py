@@ -190,7 +190,8 @@ class Evidence:
 
     def products(self) -> Products:
         """Return the inner products that decide who gains from whom."""
-        return Products.of(self.gram) if self.copied is None else Products.copied(self.gram, self.copied)
+        gram = self.gram.cpu()  # of a state that was put on a device to go on
+        return Products.of(gram) if self.copied is None else Products.copied(gram, self.copied.cpu())
 
 
 @dataclass(frozen=True)

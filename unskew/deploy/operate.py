@@ -19,7 +19,7 @@ from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.launch import ClientProcesses, Say, ServerProcesses
 from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.reach import Unreachable
-from unskew.deploy.server import at_server, check_evaluated
+from unskew.deploy.server import at_server, check_evaluated, on_cpu
 from unskew.deploy.settings import Address, ServerConfig, own_state, packed_clients, read_rules, read_settings
 from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
@@ -50,7 +50,7 @@ def clients_of(experiment: Experiment) -> int:
         DataError: If the data cannot be read or split.
     """
     refuse_undeployable(experiment)
-    setup = run_setup.prepare(experiment)
+    setup = run_setup.prepare(on_cpu(experiment))
     numbers = {seed: run_setup.divide(experiment, setup.dataset, seed).num_clients for seed in experiment.seeds}
     if len(set(numbers.values())) > 1:
         raise ConfigError(
@@ -92,7 +92,7 @@ def check_own_tables(experiment: Experiment) -> None:
     if rules is None:
         return
     try:
-        inputs = run_setup.prepare(experiment).dataset.inputs
+        inputs = run_setup.prepare(on_cpu(experiment)).dataset.inputs
     except DataError:  # the experiment's own table may lie on the server only
         check_agreed_unseen(rules)
     else:

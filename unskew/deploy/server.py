@@ -132,11 +132,16 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
 
 
 def at_server(experiment: Experiment, config: ServerConfig) -> Experiment:
-    """The experiment as the server reads its data: where all clients have their own, its images are all for testing."""
+    """The experiment as the server prepares it: where clients have own data, its images are all for testing."""
     task = experiment.task
-    if not config.own_data or task.data.partition(":")[0] != "images":
-        return experiment
-    return replace(experiment, task=replace(task, data_options={**task.data_options, "testing": True}))
+    if config.own_data and task.data.partition(":")[0] == "images":
+        task = replace(task, data_options={**task.data_options, "testing": True})
+    return on_cpu(replace(experiment, task=task))
+
+
+def on_cpu(experiment: Experiment) -> Experiment:
+    """The experiment on the CPU: replies arrive there, and only clients train."""
+    return replace(experiment, runtime=replace(experiment.runtime, device="cpu"))
 
 
 def check_evaluated(experiment: Experiment) -> None:

@@ -72,7 +72,7 @@ from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver, Trace
-from unskew.tree import check_unchanged, map_leaves, marks
+from unskew.tree import check_unchanged, marks, moved
 from unskew.version import __version__
 
 SAVE_AFTER_S = 10.0
@@ -631,8 +631,8 @@ class _Cell:
             self.record(self.evaluate(state, 0, last=False), 0)
             return state
         algorithm, device = self.method.algorithm, run.setup.device
-        state = _to(run.saved.state(wire.state_type(algorithm)), device)
-        self.sim.memory = Memory(position.round, _to(run.saved.memory(self.sim.clients.memory_type), device))
+        state = moved(run.saved.state(wire.state_type(algorithm)), device)
+        self.sim.memory = Memory(position.round, moved(run.saved.memory(self.sim.clients.memory_type), device))
         self.round, self.cell_s, self.bytes = position.round, position.cell_seconds, position.cell_bytes
         mine = (r for r in METRICS.rows(run.folder) if (r["method"], r["seed"]) == (self.method.label, self.seed))
         for t, of_round in itertools.groupby(mine, key=lambda r: int(r["round"])):
@@ -972,7 +972,3 @@ def _trained(trace: Trace) -> Iterator[Metric]:
 def _row(m: Metric) -> dict[str, Any]:
     row: dict[str, Any] = {"name": m.name, "value": m.value, "weight": m.weight}
     return row if m.client is None else {**row, "client": m.client}
-
-
-def _to(tree: Any, device: Any) -> Any:
-    return map_leaves(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, tree)

@@ -63,7 +63,7 @@ from unskew.runtime.message import (
 from unskew.runtime.policy import Rules, record
 from unskew.runtime.resident import PROGRESS, log
 from unskew.runtime.validation import Validator, limit_bytes, sizes_of
-from unskew.tree import Params
+from unskew.tree import Params, moved
 from unskew.words import counted
 
 KEPT_ROUNDS = 2
@@ -354,7 +354,8 @@ def _compute(
     me = _me(runtime, setup, context, key, what)
     _charge(runtime, setup, head, message, what)
     began = time.monotonic()
-    done = run_step(setup.trainer, StepJob(head.step, steps[head.step], me, message, mine))
+    given = moved((message, mine), setup.trainer.device)
+    done = run_step(setup.trainer, StepJob(head.step, steps[head.step], me, *given))
     if not isinstance(done.value, tuple) or len(done.value) != 2:
         raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
     reply, memory = done.value
@@ -505,8 +506,8 @@ def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[byte
         kept = _latest_answer(folder, _answer_ids(folder), context, head.since)
         mine = None if kept is None else wire.decode(kept.memory, wire.memory_type(setup.algorithm))
         key = Key(setup.seed) / "round" / context.round / "client" / runtime.client / "personalise"
-        work = StepJob("personalise", personalise, _me(runtime, setup, context, key, "personalise"), model, mine)
-        model = run_step(setup.trainer, work).value
+        me, given = _me(runtime, setup, context, key, "personalise"), moved((model, mine), setup.trainer.device)
+        model = run_step(setup.trainer, StepJob("personalise", personalise, me, *given)).value
     if head.last and model is not None and setup.keep_model is not None:
         setup.keep_model(model)
     if head.last:

@@ -24,7 +24,7 @@ from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
 from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, LostReply, ServerModel, Size, size_of
 from unskew.runtime.values import check_type
-from unskew.tree import Params
+from unskew.tree import Params, moved
 from unskew.units import Bytes
 from unskew.world.channel import Channel
 from unskew.world.outage import Outage
@@ -103,6 +103,11 @@ class InProcessClients:
         self.steps, self.signatures = steps_of(algorithm), wire.signatures(algorithm)
         self.model_bytes = sum(t.numel() * t.element_size() for t in population.initial.values())
 
+    def through_bytes(self, message: Any, of: Any) -> Any:
+        """Encode and decode a message of type `of`; what arrives is put where the models are."""
+        like = next(iter(self.population.initial.values()))
+        return moved(wire.decode(wire.encode(message), of), like.device)
+
     def begin(self, t: int) -> "_InProcessRound":
         """Open round `t`."""
         return _InProcessRound(self, t)
@@ -180,7 +185,7 @@ class _InProcessRound:
         The references of values that lie with the executor stay: it puts the values in their place.
         """
         if self.clients.codec:
-            message = wire.decode(wire.encode(message), self.clients.signatures[step].message)
+            message = self.clients.through_bytes(message, self.clients.signatures[step].message)
 
         def value(held: Held) -> Any:
             kept = self.value(held).value
@@ -220,7 +225,7 @@ class _InProcessRound:
         reply = map_keep(keep, reply)
         size = size_of(reply)
         if self.clients.codec:
-            reply = wire.decode(wire.encode(reply), self.clients.signatures[exchange.step].reply)
+            reply = self.clients.through_bytes(reply, self.clients.signatures[exchange.step].reply)
         return Answer(reply, size, memory, me.n, result.examples, result.losses)
 
     def check_types(self, step: str, message: Any, answer: Answer) -> None:

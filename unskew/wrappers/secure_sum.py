@@ -371,7 +371,7 @@ class SecureSum(Wrapper):
         revealed = yield Ask(UNMASK, unmask, least, request.timeout_s)
         vectors, weights_reported = masked.value
         try:
-            total = vectors - self.masks(members, present, gone, revealed, len(vectors), least - 1)
+            total = vectors.cpu() - self.masks(members, present, gone, revealed, len(vectors), least - 1)
             values, weights = self.results(method, request, total, weights_reported, len(present))
         except SuspectError as error:
             raise SuspectError(f"round {fed.round} has no secure sum", error.suspects) from None
