@@ -1,4 +1,4 @@
-"""Pieces by name: methods, wrappers, data sets, splits, models, channels, executors, trackers and the rest.
+"""Pieces by name: methods, wrappers, data sets, splits, priors, models, channels, executors, trackers and the rest.
 
 Every kind of piece is a `Registry`, and all are searched in the same way:
 
@@ -114,7 +114,7 @@ class Registry:
                 imported or is no such piece.
         """
         what = f"{self.kind} {name!r}"
-        if ":" in name:
+        if ":" in name and name not in self.ours:
             if name in self._registered():
                 return references.load(name, what)
             return references.find(name, what, self.need, self.fits, self.inside)

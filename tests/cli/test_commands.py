@@ -247,6 +247,7 @@ NAMES = {
     "methods": set(TABLE),
     "datasets": {s.name for s in SOURCES},
     "splits": set(SPLITS),
+    "priors": {"built-in", "FOLDER", "hub:OWNER/NAME"},
     "models": {*MODELS, "module.path:factory"},
     "wrappers": {
         *("dw", "clip_norm", "top_k", "quantise", "central_dp", "dp_sgd", "local_dp"),

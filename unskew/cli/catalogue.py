@@ -22,6 +22,7 @@ REGISTRIES = {
     "splits": "unskew.data.split:SPLITS",
     "models": "unskew.models:MODELS",
     "datasets": "unskew.data.sources:DATA",
+    "priors": "unskew.priors:PRIORS",
     "executors": "unskew.local.executor:EXECUTORS",
     "trackers": "unskew.experiment.config:TRACKERS",
     "reproductions": "unskew.papers:REPRODUCTIONS",

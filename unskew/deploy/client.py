@@ -82,6 +82,8 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         setup = run_setup.prepare(experiment)
         feds = divided(experiment, setup, config.num_clients)
         data = split_hash(setup, feds)
+    for method in experiment.methods:
+        run_setup.check_prior(method, setup)
     # The number of examples has no noise, nor has the scale of images.
     silent = not (config.metrics and policy.metrics) or any(private.values())
     info = ClientInfo(

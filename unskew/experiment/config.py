@@ -32,7 +32,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from annotated_types import Ge, Gt, Interval, MinLen
 
-from unskew import algorithms, models, schema, tasks
+from unskew import algorithms, models, priors, schema, tasks
 from unskew.algorithms import presets
 from unskew.data.preprocess import Preprocess
 from unskew.data.sources import DATA, FILES, brings_clients
@@ -41,6 +41,7 @@ from unskew.data.split import TABLE as OUR_SPLITS
 from unskew.errors import ConfigError
 from unskew.files import from_toml
 from unskew.local.executor import AUTO, EXECUTORS
+from unskew.priors import PRIORS
 from unskew.protocol import SgdConfig, hook
 from unskew.references import makes
 from unskew.registry import Registry
@@ -592,7 +593,10 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
         raise ConfigError(
             f"methods must be a list of at least one table, got {schema.show(entries)}{schema.in_file(where)}"
         )
-    methods = [_method(entry, local, "method" if single else f"methods.{i}", where) for i, entry in enumerate(entries)]
+    places = ["method"] if single else [f"methods.{i}" for i in range(len(entries))]
+    methods = [_method(entry, local, place, where) for entry, place in zip(entries, places, strict=True)]
+    for made, place in zip(methods, places, strict=True):
+        _check_prior(made, f"{place}.prior", where, allow_code)
     if bounds:
         methods = with_bounds(methods, local)
     split = parse_split(table.pop("split", {"name": _default_split(table.get("task"))}), where)
@@ -656,7 +660,7 @@ def _named(raw: Mapping[str, Any], where: str) -> Iterator[tuple[Callable[[str, 
             method, *wrappers = full_name.split("+")
             yield algorithms.METHODS.permit, method, f"{place}.name"
             yield from ((algorithms.WRAPPERS.permit, wrapper, f"{place}.name") for wrapper in wrappers)
-            yield from ((RULES.permit, piece, at) for at, piece in _named_in(options, place))
+            yield from _named_in(options, place)
     trackers = raw.get("track")
     for i, name in enumerate(trackers if isinstance(trackers, list) else ()):
         if isinstance(name, str):
@@ -673,13 +677,27 @@ def _named(raw: Mapping[str, Any], where: str) -> Iterator[tuple[Callable[[str, 
             yield registry.permit, value, ".".join(path)
 
 
-def _named_in(options: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
-    """Dotted path and name of each piece that a method's settings name, such as its server rule."""
+def _check_prior(method: Method, place: str, where: str, allow_code: bool) -> None:
+    """Refuse code that is no prior; whatever the method's setting is called, it needs the permission of other code."""
+    prior = hook(method.algorithm, "prior")
+    if isinstance(prior, str):
+        if not allow_code:
+            PRIORS.permit(prior, place, where)
+        with schema.errors_at(place, where):
+            priors.check(prior)
+
+
+_OF_METHODS = {"name": RULES, "prior": PRIORS}
+"""Settings of methods, in whatever table, that name a piece: a server rule, a prior."""
+
+
+def _named_in(options: Mapping[str, Any], place: str) -> Iterator[tuple[Callable[[str, str, str], None], str, str]]:
+    """Each piece that a method's settings name, as `_named` has it."""
     for key, value in options.items():
         if isinstance(value, Mapping):
             yield from _named_in(value, f"{place}.{key}")
-        elif key == "name" and isinstance(value, str):
-            yield f"{place}.name", value
+        elif key in _OF_METHODS and isinstance(value, str):
+            yield _OF_METHODS[key].permit, value, f"{place}.{key}"
 
 
 def _of_tables() -> dict[str, str]:

@@ -504,11 +504,8 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
     Raises:
         ConfigError, DataError, ProtocolError: As in a run, naming the method.
     """
-    prior = hook(method.algorithm, "prior")
     try:
-        if isinstance(prior, str):
-            data = setup.dataset
-            imagery.of(prior, setup.device, data.input_shape, data.levels).check(data.x_train)
+        check_prior(method, setup)
         setting = hook(method.algorithm, "needs_domains")
         if setting and setup.dataset.domains is None:
             raise ConfigError(f"{setting} needs data with domains, and {setup.dataset.name} has none; leave it out")
@@ -531,6 +528,18 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
         raise type(error)(f"{method.label}: {error}") from error
 
 
+def check_prior(method: Method, setup: Setup) -> None:
+    """Load the prior that a method uses, if it uses one, and refuse data that it does not take.
+
+    Raises:
+        ConfigError, DataError: If there is no such prior here, or the data are no images for it.
+    """
+    prior = hook(method.algorithm, "prior")
+    if isinstance(prior, str):
+        data = setup.dataset
+        imagery.of(prior, setup.device, data.input_shape, data.levels).check(data.x_train)
+
+
 def check_method_alone(experiment: Experiment, method: Method, setup: Setup, num_clients: int) -> None:
     """Refuse what the first round would refuse whatever data the clients have.
 
@@ -539,6 +548,7 @@ def check_method_alone(experiment: Experiment, method: Method, setup: Setup, num
     """
     seed = experiment.seeds[0]
     try:
+        check_prior(method, setup)
         simulator(experiment, method, setup, with_own_data(setup.dataset, num_clients, seed), seed)[0].start()
         for local in _optimisations(method.algorithm):
             _check_local(local, setup)
