@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -876,6 +877,39 @@ def test_a_site_that_trains_by_itself_is_not_said_to_be_open(simple: Advice) -> 
     assert of.by_themselves == {2, 3}
     text = dict(of.sentences())["Which sites benefit?"]
     assert text.endswith("for 2 of 4 sites the result is undecided; site C and site D train by themselves.")
+
+
+def _imbalanced(rng: np.random.Generator, n: int = 400) -> Site:
+    """Nine in ten rows are positive, of which the inputs tell nothing."""
+    return rng.normal(size=(n, 4)).astype(np.float32) - 1.0, (rng.random(n) < 0.9).astype(np.int64)
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_a_site_whose_own_model_finds_one_class_is_not_advised_as_better_off_alone() -> None:
+    """What Bern and Chur learn is the reverse of what a model of the class at Sion says."""
+    rng = np.random.default_rng(0)
+    sites = {"Sion": _imbalanced(rng)}
+    for name in ("Bern", "Chur"):
+        y = (rng.random(400) < 0.5).astype(np.int64)
+        sites[name] = ((2 * y[:, None] - 1 + rng.normal(size=(400, 4))).astype(np.float32), y)
+    of = advice(sites, seeds=1)
+    of = dataclasses.replace(of, check=dataclasses.replace(of.check, chosen=FEDAVG, groups=()))
+    text = dict(of.sentences())["Which sites benefit?"]
+    assert re.search(r"Sion \(−[^;]*\) loses", text)
+    assert "Alone Sion finds examples of one class only, so that its accuracy says little." in text
+    assert of.to_json()["one_class_alone"] == ["Sion"]
+    assert "one class alone" in str(page.view(of, "")["sections"])
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_where_every_site_alone_finds_one_class_training_alone_is_not_advised() -> None:
+    rng = np.random.default_rng(0)
+    of = advice({name: _imbalanced(rng, 4000) for name in ("Bern", "Chur", "Sion")}, rounds=1, seeds=1)
+    assert of.verdict == "undecided"
+    assert "but alone every site finds examples of one class only, so that its accuracy says little." in of.headline
+    assert dict(of.sentences())["What would make it more certain?"] == (
+        'Models that find every class: task.class_weights = "balanced".'
+    )
 
 
 def test_a_site_without_test_rows_is_named_and_has_no_verdict(simple: Advice) -> None:

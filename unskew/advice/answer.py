@@ -16,7 +16,7 @@ from unskew.data.patients import number_of
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
-from unskew.report.worth import MOST_NAMED, Gain, bracket, no_verdict
+from unskew.report.worth import MOST_NAMED, Gain, bracket, no_verdict, one_class_alone
 from unskew.run.progress import duration
 from unskew.tasks.measure import FEWEST
 from unskew.words import beginning, listed, separate_classes, spelling_variants
@@ -74,15 +74,20 @@ class Advice:
     def verdict(self) -> Verdict:
         """Verdict on whether the sites should federate.
 
-        Training alone is advised only if FedAvg, which no race has chosen, is not worth it either.
+        Training alone is advised only if FedAvg, which no race has chosen, is not worth it either, and if the accuracy
+        of some site's own model says something.
         """
         gain = self.gain
         if gain is None:
             return "alone" if self.race.in_time and ALONE in self.check.results else "undecided"
         measured = [gain, *(g for label, g in self.check.gains.items() if label == FEDAVG)]
         if all(g.high is not None and g.high < self.margin for g in measured):
-            return "alone"
+            return "undecided" if self._all_of_one_class else "alone"
         return "join" if gain.low is not None and gain.low > 0 else "undecided"
+
+    @property
+    def _all_of_one_class(self) -> bool:
+        return len(self._without_gain) == len(self.by_site) > 0
 
     @property
     def method(self) -> Method:
@@ -130,6 +135,18 @@ class Advice:
         return tuple(name for c, name in enumerate(self.sites.names) if self.by_site and c not in self.by_site)
 
     @property
+    def of_one_class(self) -> frozenset[ClientId]:
+        """Sites that would be called better off alone, were it not that alone they find one class only."""
+        alone = self.verdict == "alone"
+        return frozenset(c for c in self._without_gain if alone or self.by_site[c].verdict == "loses")
+
+    @property
+    def _without_gain(self) -> frozenset[ClientId]:
+        """Sites that are not shown to gain, and whose model, trained alone, finds one class only under some seed."""
+        alone = frozenset(c for scores in self.check.results.get(ALONE, ()) for c in scores.of_one_class)
+        return frozenset(c for c, g in self.by_site.items() if c in alone and g.verdict != "gains")
+
+    @property
     def by_themselves(self) -> frozenset[ClientId]:
         """Sites that the chosen method lets train by themselves."""
         return frozenset(g[0] for g in self.check.groups if len(g) == 1)
@@ -154,6 +171,8 @@ class Advice:
             return f"Federate, with {label}: {sure}."
         if self.verdict == "alone":
             return f"Train alone: federation is not worth it here. The best method, {label}, gains only {sure}."
+        if self._all_of_one_class:
+            return f"Undecided: {label} gains {sure}, but {one_class_alone('every site')}."
         return f"Undecided: {label} gains {sure}, which may be chance."
 
     @property
@@ -230,7 +249,17 @@ class Advice:
             verb = "trains by itself" if len(lone) == 1 else "train by themselves"
             rest += f"; {listed(lone)} {verb}" if len(lone) <= MOST_NAMED else f"; {len(lone)} sites {verb}"
         text = f"With {self.check.chosen}, {'; '.join(parts)}{rest}."
-        return " ".join(filter(None, (beginning(text), self._without(), no_verdict(self.unjudged, m))))
+        return " ".join(
+            filter(None, (beginning(text), self._saying_little(), self._without(), no_verdict(self.unjudged, m)))
+        )
+
+    def _saying_little(self) -> str:
+        """A sentence on sites that are not to be called better off alone, though they do not gain."""
+        names = [self.sites.names[c] for c in sorted(self.of_one_class)]
+        if not names:
+            return ""
+        shown = listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} sites"
+        return f"{beginning(one_class_alone(shown, many=len(names) > 1))}."
 
     def _without(self) -> str:
         """A sentence on sites whose gain has no interval: what is open there is not a matter of its size."""
@@ -365,6 +394,10 @@ class Advice:
         more = []
         if gain is None or gain.high is None:
             return ""
+        if self._all_of_one_class:
+            weighted = self.sites.experiment.task.class_weights is not None
+            what = "more rows of the classes that are not found" if weighted else 'task.class_weights = "balanced"'
+            return f"Models that find every class: {what}."
         half = gain.high - gain.mean
         to_decide = min(abs(gain.mean), abs(gain.mean - self.margin)) if self.verdict == "undecided" else 0.0
         if self.verdict == "undecided" and half > 0:
@@ -435,6 +468,7 @@ class Advice:
                 self.sites.names[c]: {**dataclasses.asdict(g), "verdict": g.verdict} for c, g in self.by_site.items()
             },
             "no_verdict": list(self.unjudged),
+            "one_class_alone": [self.sites.names[c] for c in sorted(self.of_one_class)],
             "groups": [[self.sites.names[c] for c in g] for g in self.groups],
             "cost": None if self.check.cost is None else dataclasses.asdict(self.check.cost),
             "newcomers": [dataclasses.asdict(n) for n in self.newcomers],

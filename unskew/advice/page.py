@@ -18,6 +18,7 @@ from unskew.data.sources import saved_sha256
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.models import IN_PYTHON
+from unskew.protocol import ClientId
 from unskew.report import figures, html
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.worth import Gain, bracket
@@ -172,7 +173,7 @@ def _for_whom(advice: Advice) -> Section | None:
                 m.show(float(np.mean([s.values[c] for s in alone]))),
                 m.show(float(np.mean([s.values[c] for s in joined]))),
                 bracket(advice.by_site[c], m),
-                "by itself" if c in advice.by_themselves else _reading(advice.by_site[c]),
+                _of_site(advice, c),
             ),
         )
         for c in order
@@ -252,6 +253,12 @@ def _newcomers(advice: Advice) -> Section | None:
     head = (("Site", ""), *((t, percent) for t in ("Alone", "As served", "After adapting", "As a member")))
     note = "They take no part in training, and come when it has ended. One seed: no intervals."
     return Section("What about a new site?", "", (), (Table("Sites that took no part", head, entries, note),))
+
+
+def _of_site(advice: Advice, c: ClientId) -> str:
+    if c in advice.by_themselves:
+        return "by itself"
+    return "one class alone" if c in advice.of_one_class else _reading(advice.by_site[c])
 
 
 def _reading(gain: Gain | None) -> str:

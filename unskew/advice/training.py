@@ -8,7 +8,7 @@ rows of that one, for as many folds as there is time for (cross-validation).
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,13 +24,15 @@ from unskew.errors import ConfigError, DataError, DivergedError
 from unskew.experiment.config import Experiment, Method
 from unskew.keys import Key
 from unskew.ledger import Transfer
-from unskew.local.executor import EvalJob
+from unskew.local.executor import Columns, EvalJob
 from unskew.protocol import ClientId
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import own_models
+from unskew.run.one_class import right
 from unskew.run.setup import InMemoryInputs, Setup
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.round import Effort
+from unskew.tasks.classification import only_class_found
 from unskew.tasks.measure import FEWEST, Measure
 
 Floats = npt.NDArray[np.float64]
@@ -179,12 +181,14 @@ class Scores:
         each: Its value for each row, where it is a mean over rows.
         by_row: `Measure.by_row` of each site, where it has that.
         patients: Patient of each of these rows; empty where patients are not known.
+        of_one_class: Sites whose model finds rows of one class only, where the headline, accuracy, does not show that.
     """
 
     values: Mapping[ClientId, float]
     each: Mapping[ClientId, Floats]
     by_row: Mapping[ClientId, Floats] = field(default_factory=dict)
     patients: Mapping[ClientId, npt.NDArray[np.int64]] = field(default_factory=dict)
+    of_one_class: frozenset[ClientId] = frozenset()
 
     @property
     def mean(self) -> float:
@@ -358,4 +362,13 @@ class Training:
             each,
             {c: rows for c, rows in by_row.items() if rows is not None},
             {} if patients is None else {c: patients[rows[c]].numpy() for c in values},
+            frozenset(self._of_one_class(measured, rows)) if headline.name == "accuracy" else frozenset(),
         )
+
+    def _of_one_class(self, measured: Mapping[ClientId, Columns], rows: Ragged) -> Iterator[ClientId]:
+        """Sites whose model finds only one of the classes of these rows."""
+        task, y = self.sites.setup.task, self.fed.dataset.y_train
+        if task.kind.correct is not None:
+            for c, columns in measured.items():
+                if only_class_found(right(task, columns), y[rows[c]]) is not None:
+                    yield c

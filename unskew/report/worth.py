@@ -338,6 +338,16 @@ def _for_clients(of: Sequence[Worth], m: Measure, of_one_class: Collection[int])
     return sentences
 
 
+def one_class_alone(who: str, many: bool = False) -> str:
+    """Say of sites whose own models, trained alone, find one class only what their accuracy is worth.
+
+    >>> one_class_alone("Bern and Sion", many=True)
+    'alone Bern and Sion find examples of one class only, so that their accuracy says little'
+    """
+    find, their = ("find", "their") if many else ("finds", "its")
+    return f"alone {who} {find} examples of one class only, so that {their} accuracy says little"
+
+
 def _for_client(gains: Mapping[str, Gain], m: Measure, of_one_class: bool) -> str:
     """The methods with which a client gains and loses, after its name; empty if nothing can be said."""
     better = sorted((k for k, g in gains.items() if g.verdict == "gains"), key=lambda k: -gains[k].mean)
@@ -347,7 +357,7 @@ def _for_client(gains: Mapping[str, Gain], m: Measure, of_one_class: bool) -> st
         return f"gains with {_some(better, gains, m)}{losing}."
     if worse:
         end = "it is better off alone" if len(worse) == len(gains) else "it is not shown to gain with any"
-        end = "but alone it finds examples of one class only, so that its accuracy says little" if of_one_class else end
+        end = f"but {one_class_alone('it')}" if of_one_class else end
         return f"loses with {_some(worse, gains, m)}; {end}."
     return ""
 
