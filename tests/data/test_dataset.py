@@ -19,6 +19,17 @@ def built(**changes: object) -> Dataset:
     return checked("toy", **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "what", ["x_train", "y_train", "x_test", "y_test", "domains", "owners", "own_test", "patients"]
+)
+def test_arrays_are_refused_with_the_way_to_a_tensor(what: str):
+    text = rf"^toy: {what} must be a tensor, got a NumPy array; torch.as_tensor\({what}\) makes one$"
+    with pytest.raises(DataError, match=text):
+        built(**{what: rows(3).numpy()})
+    with pytest.raises(DataError, match=f"^toy: {what} must be a tensor, got a value of type list; "):
+        built(**{what: [0, 1, 2]})
+
+
 def test_a_data_set_knows_its_shape_and_classes():
     data = built(x_train=torch.zeros(3, 1, 4, 5), x_test=torch.zeros(2, 1, 4, 5))
     assert (data.input_shape, data.num_classes, data.classes) == ((1, 4, 5), 3, ("0", "1", "2"))

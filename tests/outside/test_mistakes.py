@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import unskew as us
+from unskew.algorithms.feddw import DW
 from unskew.data.assign import assign
 from unskew.errors import ConfigError, DataError, DataWarning, DivergedError, ProtocolError, UnskewError
 from unskew.keys import Key
@@ -20,6 +21,7 @@ from unskew.reduction import MeanOf
 from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.measure import Measure
 from unskew.tree import Params
+from unskew.wrappers.base import wrap
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,26 @@ class SendsAList(Mine):
         return state
 
 
+class InitOfOne(Mine):
+    def init(self, params: Params) -> Params:  # type: ignore[override]
+        return params
+
+
+class ServesOne(Mine):
+    def serve(self, state: Params) -> Params:  # type: ignore[override]
+        return state
+
+
+class ServesThree(Mine):
+    def serve(self, state: Params, client: ClientId | None, round: int) -> Params:  # type: ignore[override]
+        return state
+
+
+class ReportsNothing(Mine):
+    def info(self) -> tuple[()]:
+        return ()
+
+
 class ServesNobody(Mine):
     serve: Any = None
 
@@ -98,6 +120,19 @@ def test_the_method_that_the_others_spoil_is_right() -> None:
             ProtocolError,
             "ask takes a message for each client, .*got list; to send one message to the cohort",
         ),
+        (
+            InitOfOne(),
+            ProtocolError,
+            r"InitOfOne.init is called as init\(params, fed\), and its own parameters are \(params\): too many "
+            r"positional arguments; declare it as init\(self, params, fed\)$",
+        ),
+        (ServesOne(), ProtocolError, r"called as serve\(state, client\), and its own parameters are \(state\): too"),
+        (ServesThree(), ProtocolError, r"parameters are \(state, client, round\): missing .* argument: 'round'"),
+        (
+            ReportsNothing(),
+            ProtocolError,
+            r"ReportsNothing.info is called as info\(state\), and its own parameters are \(\)",
+        ),
         (ServesNobody(), ConfigError, "mine: ServesNobody is no method, it lacks serve"),
     ],
 )
@@ -105,6 +140,13 @@ def test_a_method_with_a_mistake_is_refused_in_a_sentence(method: object, error:
     with pytest.raises(error, match=text) as caught:
         simulated(method)
     assert len(str(caught.value)) < 300, "no model is printed"
+
+
+def test_check_method_refuses_functions_that_cannot_be_called_in_the_same_words() -> None:
+    with pytest.raises(ProtocolError, match=r"ServesOne.serve is called as serve\(state, client\)"):
+        us.check_method(ServesOne())
+    with pytest.raises(ProtocolError, match=r"^ServesOne.serve is called as "):
+        us.check_method(wrap(ServesOne(), DW()))
 
 
 class Draws(Mine):

@@ -147,9 +147,11 @@ def checked(
         patients, test_patients: Integer code of the patient of each training and each test example, (N,).
 
     Raises:
-        DataError: If shapes or lengths disagree, there is no example or no class, a value is NaN or infinite, or a
-            label, domain or client is out of range; the first offending index is named.
+        DataError: If something is no tensor, shapes or lengths disagree, there is no example or no class, a value is
+            NaN or infinite, or a label, domain or client is out of range; the first offending index is named.
     """
+    _check_tensors(name, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, domains=domains)
+    _check_tensors(name, owners=owners, own_test=own_test, patients=patients, test_patients=test_patients)
     x_train, y_train = _part(name, "train", x_train, y_train, targets)
     x_test, y_test = _part(name, "test", x_test, y_test, targets)
     if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
@@ -223,6 +225,15 @@ def checked(
         patients=patients,
         test_patients=test_patients,
     )
+
+
+def _check_tensors(name: str, **values: object) -> None:
+    """Refuse the first of these that is no tensor; images may stay bytes."""
+    for what, value in values.items():
+        if value is None or isinstance(value, Tensor) or (what.startswith("x_") and isinstance(value, ByteImages)):
+            continue
+        kind = "a NumPy array" if isinstance(value, np.ndarray) else f"a value of type {type(value).__name__}"
+        raise DataError(f"{name}: {what} must be a tensor, got {kind}; torch.as_tensor({what}) makes one")
 
 
 def check_one_client(
