@@ -394,7 +394,7 @@ def with_name(plain: Any, value: Any, hint: Any) -> Any:
     """Add to the settings of a piece the name by which a file finds it, registered or not."""
     registry = registry_of(hint)
     if registry is not None and value is plain and not (value is None or isinstance(value, str | Mapping)):
-        raise ConfigError(f"a {registry.kind} must be {registry.need}, got {value!r:.80}")
+        raise ConfigError(f"the {registry.kind} must be {registry.need}, got {value!r:.80}")
     return (
         plain if registry is None or not isinstance(plain, dict) else {**plain, "name": registry.name_of(type(value))}
     )

@@ -31,6 +31,7 @@ from torch import Tensor
 from unskew.errors import ProtocolError, WireError
 from unskew.protocol import Held, Keep, field_names, steps_of
 from unskew.tree import hints_of, is_record_type
+from unskew.words import with_article
 
 _META = "unskew"
 DTYPES: dict[torch.dtype, str] = {
@@ -204,7 +205,7 @@ def _pack(value: Any) -> tuple[dict[str, Tensor], str | None]:
         text = _json(body)
         "".join((text, *tensors)).encode()
     except ValueError as error:  # lone surrogates, integers of thousands of digits
-        raise WireError(f"a {type(value).__name__} holds what cannot be written: {error}") from None
+        raise WireError(f"{with_article(type(value).__name__)} holds what cannot be written: {error}") from None
     return tensors, text
 
 

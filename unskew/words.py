@@ -21,6 +21,15 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
+def with_article(noun: str) -> str:
+    """A noun after its article.
+
+    >>> with_article("date"), with_article("Interval"), with_article("ndarray"), with_article("UInt8")
+    ('a date', 'an Interval', 'an ndarray', 'a UInt8')
+    """
+    return f"an {noun}" if noun[:1].lower() in tuple("aeio") or noun.startswith("nd") else f"a {noun}"
+
+
 def beginning(text: str) -> str:
     """Write a text as the beginning of a sentence or a heading; the rest stays as it is.
 

@@ -101,6 +101,13 @@ def test_a_log_gets_a_few_lines_and_no_one_who_asks_for_silence(capsys: pytest.C
     assert len(err.splitlines()) < 8
 
 
+def test_one_client_and_one_round_are_written_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    us.simulate("fedavg", data="digits", model="logistic", split=us.IID(num_clients=1), rounds=1)
+    assert re.search(
+        r"^simulation: digits, iid, 1 client, 1 per round, 1 round, seeds 0$", capsys.readouterr().err, re.M
+    )
+
+
 def test_ones_own_callback_hears_of_every_round_beside_the_display(capsys: pytest.CaptureFixture[str]) -> None:
     class Heard(callbacks.NoCallback):
         def __init__(self) -> None:

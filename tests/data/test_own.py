@@ -289,7 +289,7 @@ FRAME = pandas.DataFrame(TABLE)
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "one array": (X, {}, r"data must be \(x, y\) or .* got one array of shape \(60, 4\)"),
     "four arrays": ((X, Y, Y, Y), {}, "got a tuple of 4"),
-    "a number": (3, {}, "got a int"),
+    "a number": (3, {}, "got an int"),
     "lengths": ((X, Y[:9]), {}, "x has 60 examples, y has 9 labels"),
     "one-hot": ((X, np.eye(3)[Y]), {}, r"one label per example, got shape \(60, 3\)"),
     "a regression": ((X, Y + 0.5), {}, r"the label of row 0 is 0\.5; labels are classes"),
@@ -337,7 +337,11 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "infinity": (pandas.DataFrame({"a": [1, np.inf], "y": [0, 1]}), {"target": "y"}, "column 'a' is infinite in row 1"),
     "dates": (
         pandas.DataFrame({"a": pandas.to_datetime(["2020-01-01"] * 2), "y": [0, 1]}), {"target": "y"},
-        "column 'a' holds a .* in row 0",
+        "column 'a' holds a date in row 0",
+    ),
+    "intervals": (
+        pandas.DataFrame({"a": pandas.arrays.IntervalArray.from_breaks([0, 1, 2]), "y": [0, 1]}), {"target": "y"},
+        "column 'a' holds an Interval in row 0",
     ),
     "nobody's row": (FRAME.assign(town=[None] * 60), COLUMNS, "names no client in row 0"),
     "only labels": (FRAME[["kind"]], {"target": "kind"}, "no column is left to learn from beside 'kind'"),

@@ -514,7 +514,7 @@ def test_pieces_that_are_no_dataclass_or_inside_a_function_are_said_to_be() -> N
         us.simulate("fedavg", split=split, rounds=1)
     rule: Any = PlainRule()
     with pytest.raises(
-        ConfigError, match=r"a server rule must be a frozen dataclass with start.params. and .*PlainRule"
+        ConfigError, match=r"the server rule must be a frozen dataclass with start.params. and .*PlainRule"
     ):
         us.simulate({"mine": us.FedAvg(server=rule)}, rounds=1)
 

@@ -22,6 +22,7 @@ from unskew.errors import ConfigError, DataError
 from unskew.experiment.config import parse
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
+from unskew.report import write_report
 from unskew.run.loop import resume
 from unskew.run.setup import class_weights
 from unskew.tasks import binary, kind_of, multi_label, next_token, regression, survival
@@ -120,6 +121,29 @@ def test_regression_losses_by_hand() -> None:
     poisson = regression.poisson(torch.tensor([[0.0], [LN2]]), torch.tensor([1.0, 3.0]))
     torch.testing.assert_close(poisson, torch.tensor([1.0, 2 - 3 * LN2]))
     assert regression.r2(np.array([[1.0], [2], [4]]), np.array([1.0, 2, 3])) == 0.5  # 1 - 1 / 2
+
+
+def test_a_regression_that_is_worse_than_the_mean_is_a_warning_in_the_report(tmp_path: Path) -> None:
+    """The errors of 0, 0, 2 are 1, 4, 1, the variance of 1, 2, 3 is 2 / 3: R² is 1 - 2 / (2 / 3) = -2."""
+    y = np.array([1.0, 2, 3])
+    made = regression.predicted(np.array([[0.0], [0], [2]]), y)
+    assert made is not None
+    (text,) = made.warnings
+    assert text.startswith(
+        "the global model is further from the targets of the test examples than their own mean (R² -2.0"
+    )
+    for right in (y, np.full(3, 2.0)):
+        report = regression.predicted(right[:, None], y)
+        assert report is not None
+        assert report.warnings == ()
+    constant = regression.predicted(y[:, None], np.ones(3))
+    assert constant is not None
+    assert constant.warnings == (), "R² is not defined"
+    local = SgdConfig(lr=1e-9)
+    us.simulate(us.FedAvg(local=local), data=(X, RISK + 50), task="regression", split=us.IID(num_clients=2), rounds=1,
+                out=tmp_path / "run", progress=False)  # fmt: skip
+    page = write_report(tmp_path / "run").read_text()
+    assert "fedavg: the global model is further from the targets of the test examples than their own mean" in page
 
 
 def test_next_token_takes_the_last_positions() -> None:

@@ -13,6 +13,7 @@ from unskew.algorithms.fedavg import ModelMessage
 from unskew.errors import ConfigError
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params
+from unskew.words import counted
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Centralised:
         """
         if len(fed.clients) != 1:
             raise ConfigError(
-                f"centralised training needs one client with all the data, got {len(fed.clients)} clients; "
+                f"centralised training needs one client with all the data, got {counted(len(fed.clients), 'client')}; "
                 "pool them, or use fedavg"
             )
         return ModelMessage(params)

@@ -40,6 +40,7 @@ from unskew.reduction import MeanOf, Take, weighted_mean
 from unskew.server import optimise
 from unskew.server.optimise import Mean, Moments, ServerRule
 from unskew.tree import Params
+from unskew.words import counted
 
 Weighting = Literal["samples", "uniform"]
 
@@ -196,7 +197,10 @@ def weights_of(n: Sequence[int], weighting: Weighting) -> list[float]:
     weights = [float(k) for k in n] if weighting == "samples" else [1.0] * len(n)
     total = sum(weights)
     if not total > 0.0:
-        raise QuorumError(f"a mean needs one client with training examples, got {len(n)} clients and {sum(n)} examples")
+        raise QuorumError(
+            f"a mean needs one client with training examples, got {counted(len(n), 'client')} and "
+            f"{counted(sum(n), 'example')}"
+        )
     return [w / total for w in weights]
 
 

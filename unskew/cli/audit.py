@@ -12,6 +12,7 @@ from rich.table import Table
 
 from unskew.cli.options import AllowCode, AsJson, DataDir, Settings, find_own_code, load_own, located
 from unskew.cli.text import escape
+from unskew.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def audit(
         raise ConfigError("no method has noise on models, which is what an audit attacks: central_dp or local_dp")
     audits = []
     for method in private:
-        print(f"{method.label}: {runs} runs of {chosen.rounds} rounds", file=sys.stderr)
+        print(f"{method.label}: {counted(runs, 'run')} of {counted(chosen.rounds, 'round')}", file=sys.stderr)
         audits.append(attack(chosen, method, runs, confidence))
     if out is not None:
         out.write_text(document(audits), encoding="utf-8")

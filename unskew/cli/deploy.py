@@ -32,6 +32,7 @@ from unskew.cli.options import (
 from unskew.cli.tables import print_fitting, results, results_json
 from unskew.cli.text import escape
 from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.words import counted
 
 if TYPE_CHECKING:
     from unskew.deploy.parity import Parity
@@ -245,7 +246,7 @@ def pack(
         try:
             operate.check_clients(chosen, clients)
         except DataError as error:
-            _say(f"warning: this machine cannot tell whether the split has {clients} clients: {error}")
+            _say(f"warning: this machine cannot tell whether the split has {counted(clients, 'client')}: {error}")
     settings_of_server = {"min_clients": min_clients or number, "deadline_s": deadline, "wait_s": wait}
     folder = out or Path(f"federation-{as_file(chosen.name)}")
     folders.pack(

@@ -15,6 +15,7 @@ from unskew.cli.options import AsJson, DataDir, Settings, load_own, located
 from unskew.cli.text import escape
 from unskew.ledger import DIRECTIONS
 from unskew.units import human_bytes
+from unskew.words import counted
 
 if TYPE_CHECKING:
     from unskew.data.federated import FederatedData
@@ -75,7 +76,7 @@ def show(forecast: "Forecast", console: Console) -> None:
     limit = "" if forecast.limit is None else f" of {human_bytes(forecast.limit)} to be had"
     peak = human_bytes(max(forecast.peak, forecast.everything))
     for line in (
-        f"whole run: {time} ({seeds}, {forecast.rounds} rounds, {trained})",
+        f"whole run: {time} ({seeds}, {counted(forecast.rounds, 'round')}, {trained})",
         f"peak memory{' of a machine' * (forecast.nodes > 1)}: {peak}{limit}; training and evaluation do not add up",
         "energy: not predicted, nothing here measures power",
         *forecast.notes,

@@ -41,6 +41,7 @@ from unskew.data.split import (
 )
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.keys import Key, drawn_since, global_states, numpy_each
+from unskew.words import counted
 
 Floats = npt.NDArray[np.float64]
 
@@ -407,7 +408,9 @@ def _by_owner(split: Natural, owners: npt.NDArray[Any] | None) -> tuple[Ints, ..
         )
     sizes = np.bincount(owners)
     if split.num_clients is not None and split.num_clients != len(sizes):
-        raise DataError(f"the data have {len(sizes)} clients, but num_clients is {split.num_clients}; leave it out")
+        raise DataError(
+            f"the data have {counted(len(sizes), 'client')}, but num_clients is {split.num_clients}; leave it out"
+        )
     if sizes.min() < split.min_samples:
         poorest = int(sizes.argmin())
         raise DataError(
@@ -433,6 +436,6 @@ def check_manifest_fits(split: FromManifest, sizes: Ints) -> None:
         DataError: If the number of clients differs or one has fewer than `min_samples`.
     """
     if split.num_clients is not None and split.num_clients != len(sizes):
-        raise DataError(f"{split.path} has {len(sizes)} clients, but num_clients is {split.num_clients}")
+        raise DataError(f"{split.path} has {counted(len(sizes), 'client')}, but num_clients is {split.num_clients}")
     for i in np.flatnonzero(sizes < split.min_samples)[:1]:
         raise DataError(f"{split.path}: client {i} has {sizes[i]} examples, at least {split.min_samples} are needed")

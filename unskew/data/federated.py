@@ -23,6 +23,7 @@ from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, OwnSplit, Split, record
 from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key, numpy_each
+from unskew.words import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,8 +276,8 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
         return fed
     if dataset.owners is not None and not isinstance(split, Natural):
         raise DataError(
-            f"{dataset.name} comes with its {len(dataset.client_names)} clients, so it is not divided again: leave "
-            'split out (in a file: split.name = "natural"), or give the data without their clients'
+            f"{dataset.name} comes with its {counted(len(dataset.client_names), 'client')}, so it is not divided "
+            'again: leave split out (in a file: split.name = "natural"), or give the data without their clients'
         )
     if not dataset.targets.classes and dataset.num_classes < 2 and isinstance(split, BY_LABEL):
         raise DataError(
@@ -509,4 +510,4 @@ def split_label(fed: FederatedData) -> str:
     inner = ", ".join(f"{k}={v}" for k, v in record.items())
     name = f"{fed.split['name']}({inner})" if inner else f"{fed.split['name']}"
     later = "" if fed.unseen is None else f" and {fed.unseen.num_clients} unseen"
-    return f"{name}, {fed.num_clients} clients{later}"
+    return f"{name}, {counted(fed.num_clients, 'client')}{later}"

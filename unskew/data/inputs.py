@@ -18,7 +18,7 @@ from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
-from unskew.words import counted, letters, separate_classes, some, spelling_variants
+from unskew.words import counted, letters, separate_classes, some, spelling_variants, with_article
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
@@ -370,7 +370,8 @@ class Inputs:
     def _texts(self, x: Sequence[str]) -> Tensor:
         if hasattr(x, "columns") or isinstance(x, Mapping):
             raise DataError(
-                f"inputs must be a list or column of texts, got a {type(x).__name__}; give its column of texts"
+                f"inputs must be a list or column of texts, got {with_article(type(x).__name__)}; give its column of "
+                "texts"
             )
         if isinstance(x, str) or not isinstance(x, Iterable) or not all(isinstance(text, str) for text in x):
             raise DataError(f"inputs must be a list of texts, got {type(x).__name__}")
@@ -704,7 +705,8 @@ def no_number(column: object, row: int, value: object) -> DataError:
     way = ", such as days since a day that all agree on," if is_date(value) else ","
     kind = "date" if is_date(value) else type(value).__name__
     return DataError(
-        f"column {column!r} holds a {kind} in {place(row)}; make numbers of them{way} or leave the column out"
+        f"column {column!r} holds {with_article(kind)} in {place(row)}; make numbers of them{way} or leave the "
+        "column out"
     )
 
 

@@ -75,7 +75,7 @@ from unskew.data.preprocess import (
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, Targets
-from unskew.words import letters, some, spelling_variants
+from unskew.words import letters, some, spelling_variants, with_article
 
 FORMS = (
     "(x, y) or (x, y, patients), a pandas or Polars DataFrame, {client: one of these}, a torch Dataset, a Hugging Face "
@@ -752,8 +752,8 @@ def _kind(data: object) -> str:
     if isinstance(data, np.ndarray | torch.Tensor):
         return f"one array of shape {tuple(data.shape)}"
     if isinstance(data, tuple | list):
-        return f"a {type(data).__name__} of {len(data)}"
-    return f"a {type(data).__name__}"
+        return f"{with_article(type(data).__name__)} of {len(data)}"
+    return with_article(type(data).__name__)
 
 
 # ---------------------------------------------------------------- arrays

@@ -28,6 +28,7 @@ from unskew.runtime.membership import columns_hash, images_told, layout_hash
 from unskew.runtime.message import ClientInfo
 from unskew.tree import Params
 from unskew.version import __version__
+from unskew.words import counted
 
 
 # One of Flower's processes answers one message; the resident process must not read its data twice.
@@ -218,7 +219,7 @@ def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[Fede
     for seed, fed in zip(experiment.seeds, feds, strict=True):
         if fed.num_clients != num_clients:
             raise ConfigError(
-                f"the experiment's split has {fed.num_clients} clients under seed {seed}, num_clients is "
+                f"the experiment's split has {counted(fed.num_clients, 'client')} under seed {seed}, num_clients is "
                 f"{num_clients}; make them equal, or declare data of its own for each client"
             )
     return feds

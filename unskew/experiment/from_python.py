@@ -15,6 +15,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Method
 from unskew.protocol import SgdConfig
 from unskew.tree import is_record
+from unskew.words import with_article
 from unskew.wrappers.base import Wrapped
 
 
@@ -142,7 +143,7 @@ def _as_in_a_file(value: Any) -> Any:
         return {k: _as_in_a_file(v) for k, v in value.items()}
     if isinstance(value, list):
         return [_as_in_a_file(v) for v in value]
-    return value if isinstance(value, bool | int | float | str) else f"a {type(value).__qualname__}"
+    return value if isinstance(value, bool | int | float | str) else with_article(type(value).__qualname__)
 
 
 def _made_with(name: str, algorithm: Any) -> dict[str, Any] | None:

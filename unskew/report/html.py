@@ -25,7 +25,7 @@ from unskew.report.forecast_check import check_forecast
 from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow
 from unskew.report.sections import cost
 from unskew.tasks.measure import Measure
-from unskew.words import beginning, separate_classes, spelling_variants
+from unskew.words import beginning, counted, separate_classes, spelling_variants
 
 _Marks = Mapping[str, figures.LineStyle]
 
@@ -500,8 +500,9 @@ def _labels(partition: DataSplit | None) -> Chart | None:
     clients, labels = len(partition.sizes), len(partition.label_counts[0])
     drawn = min(clients, figures.MOST_CLIENTS)
     alt = (
-        f"Label shares of {drawn} clients and {labels} labels; clients hold {min(partition.sizes):,} to "
-        f"{max(partition.sizes):,} training examples, {partition.effective_classes:.1f} effective classes on average."
+        f"Label shares of {counted(drawn, 'client')} and {counted(labels, 'label')}; clients hold "
+        f"{min(partition.sizes):,} to {max(partition.sizes):,} training examples, "
+        f"{partition.effective_classes:.1f} effective classes on average."
     )
     some = f" The first {drawn} of {clients:,} clients are drawn." if drawn < clients else ""
     caption = (

@@ -14,6 +14,7 @@ from unskew.report import figures, tables
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.stats import Spread, interval, welch
 from unskew.tasks.measure import Measure
+from unskew.words import counted
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def section(record: Record, marks: Mapping[str, figures.LineStyle]) -> Section |
     if not of:
         return None
     lead = (
-        f"{of[0].count} clients{' of each seed' if len(record.seeds) > 1 else ''} took no part in training. "
+        f"{counted(of[0].count, 'client')}{' of each seed' if len(record.seeds) > 1 else ''} took no part in training. "
         "“As served” is what a method gives to a client it has never met; “adapted” is that after training on its own "
         f"data{_epochs(record)}. The gap is the {m.label} of the clients that trained minus that of unseen clients, "
         "each on its own test data; clients that trained were not adapted once more."

@@ -509,16 +509,23 @@ def _facts(record: Record) -> dict[str, str]:
     }
 
 
+_OF_NETWORK = ("model", "model_options", "head")
+_OF_DATA = ("data_options", "preprocess", "bins")
+"""Settings in the table of the task that are about the network, and about the data; the others are about the task."""
+
+
 def _conditions(record: Record) -> dict[str, str]:
     """The configuration of everything except methods and data; empty for a run without one."""
     settings = configured(record)
     if not settings:
         return {}
     task = settings.get("task", {})
-    options = {k: v for k, v in task.items() if k not in ("data", "data_dir", "augment")}
+    task_options = {k: v for k, v in task.items() if k not in (*_OF_NETWORK, *_OF_DATA, "data", "data_dir", "augment")}
     cohort = settings.get("clients_per_round", settings.get("fraction"))
     return {
-        "network": written(options),
+        "network": written({k: task[k] for k in _OF_NETWORK if k in task}),
+        "settings of the data": written({k: task[k] for k in _OF_DATA if k in task}),
+        "task": written(task_options),
         "augmentation": written(task.get("augment")),
         "clients of a round": "all" if cohort is None else written(cohort),
         "test_fraction": written(settings.get("test_fraction")),

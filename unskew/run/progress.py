@@ -16,6 +16,7 @@ from unskew.data.federated import FederatedData, split_label
 from unskew.experiment.config import Experiment
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.setup import Setup
+from unskew.words import counted
 
 PLAIN_EVERY_S = 5.0
 
@@ -56,7 +57,7 @@ def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData
         seeds = f"{experiment.seeds[0]} to at most {experiment.seeds[-1]}, until it is decided"
     return [
         f"{experiment.name}: {setup.dataset.name}, {split_label(fed)}, {cohort} per round, "
-        f"{experiment.rounds} rounds, seeds {seeds}",
+        f"{counted(experiment.rounds, 'round')}, seeds {seeds}",
         f"model: {experiment.task.model}, {setup.parameters:,} parameters, on {setup.device} ({setup.executor})",
         f"methods: {labels}",
         f"split of seed {next(iter(feds))}: {how_skewed(skew.summary(fed.label_counts))}",

@@ -47,11 +47,21 @@ def not_negative(targets: Array, names: Sequence[str], loss: str) -> str:
 
 
 def predicted(outputs: Array, y: Array) -> Info | None:
-    """Truth and prediction of at most 500 examples, evenly taken."""
+    """Truth and prediction of at most 500 examples, evenly taken, with a warning if their mean is a better guess."""
     some = np.linspace(0, len(y) - 1, min(len(y), 500)).round().astype(int)
     finite = np.isfinite(outputs[some, 0]).all()
     numbers = {"true": tuple(y[some].tolist()), "predicted": tuple(outputs[some, 0].tolist())}
-    return PredictedNumbers(**numbers) if finite else None
+    return PredictedNumbers(**numbers, warnings=_worse_than_the_mean(outputs, y)) if finite else None
+
+
+def _worse_than_the_mean(outputs: Array, y: Array) -> tuple[str, ...]:
+    error, variance = float(np.mean((y - outputs[:, 0]) ** 2)), float(np.var(y))
+    if variance == 0 or error <= variance:
+        return ()
+    return (
+        "the global model is further from the targets of the test examples than their own mean (R² "
+        f"{1 - error / variance:.2f}): scale columns or targets, or train for more rounds or at another rate",
+    )
 
 
 REGRESSION = TaskKind(

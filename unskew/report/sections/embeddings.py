@@ -23,6 +23,7 @@ from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, 
 from unskew.report.sections.generated_images import gallery, latent_chart, latents
 from unskew.report.sections.one_round import Match, OneRound, Uploads, one_round, principal
 from unskew.units import MB
+from unskew.words import counted
 
 MOST_SHOWN = 2  # methods whose embeddings are drawn
 MOST_NAMED = 120  # embeddings with their labels beside them
@@ -106,7 +107,7 @@ def _times(ratio: float) -> str:
 
 def _aligned(r: OneRound, uploads: Uploads) -> str:
     clients = len(set(uploads.owners))
-    start = f"{r.method}, seed {r.seed}: {uploads.sent} embeddings of {clients} clients"
+    start = f"{r.method}, seed {r.seed}: {counted(uploads.sent, 'embedding')} of {counted(clients, 'client')}"
     if not uploads.matches:
         return f"{start}; no two clients sent one of the same label, so nothing was matched and all were kept."
     close = sum(uploads.joined(m) for m in uploads.matches)
@@ -264,7 +265,7 @@ def plane_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
         dropped = len(at) - sum(i in uploads.kept for i in range(len(at)))
         svg = figures.markup(
             figure, name,
-            f"{len(at)} embeddings of {method} in the plane, of {len(clients)} clients and "
+            f"{counted(len(at), 'embedding')} of {method} in the plane, of {counted(len(clients), 'client')} and "
             f"{len(set(uploads.labels))} labels; {dropped} were merged into others.",
         )  # fmt: skip
     caption = (

@@ -35,6 +35,7 @@ from unskew.report import figures
 from unskew.report.section import Chart
 from unskew.report.sections.one_round import Floats, OneRound, Uploads, principal
 from unskew.server.kmeans import kmeans
+from unskew.words import counted
 
 MOST_ROWS = 10  # of the gallery, each a label of a client
 MOST_BLOCKS = 6  # embeddings of one row
@@ -68,7 +69,7 @@ def latents(record: Record, r: OneRound, options: Mapping[str, Any]) -> list[Lat
         return dataset
     held = holdings(record, r.seed)[:MOST_PANELS]
     if (images := sum(map(len, held))) > MOST_LATENTS:
-        return f"the first {len(held)} clients have {images:,} images, more than a page encodes"
+        return f"the first {counted(len(held), 'client')} have {images:,} images, more than a page encodes"
     try:
         maker = imagery.of(source, torch.device("cpu"), dataset.input_shape, dataset.levels)
         clusters = Disentangle(source, options.get("m", FedDistr.m), 1, 1, None)
@@ -143,7 +144,8 @@ def latent_chart(name: str, method: str, by_client: Sequence[Latents]) -> Chart 
         number = sum(len(set(zip(f.labels.tolist(), f.clusters.tolist(), strict=True))) for f in by_client)
         svg = figures.markup(
             figure, name,
-            f"Latents of {len(every)} images of {len(by_client)} clients in the plane, in {number} clusters, {method}.",
+            f"Latents of {len(every)} images of {counted(len(by_client), 'client')} in the plane, in {number} "
+            f"clusters, {method}.",
         )  # fmt: skip
     caption = (
         f"{method}: each dot is a training image of a client as the prior’s encoder sees it, each large mark the "
