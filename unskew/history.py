@@ -118,8 +118,8 @@ class History:
 
         Args:
             method: Label of the method.
-            name: Name of the metric: the headline, or one that the run was asked for, such as personal.macro_f1; by
-                default the headline of the clients' own models, personal.accuracy.
+            name: Name of the metric: the headline, the loss (personal.loss), or one that the run was asked for, such as
+                personal.macro_f1; by default the headline of the clients' own models, personal.accuracy.
             seed: Seed of the run; by default the smallest.
 
         Raises:

@@ -41,7 +41,9 @@ def test_columns_hold_what_rows_would(both: tuple[Path, Path]) -> None:
     rows, with_columns = both
     client_values = [r for r in METRICS.rows(rows) if "client" in r]
     assert {(r["name"], r["round"]) for r in client_values} == {
-        (f"{part}.{name}", 2) for part in ("personal", "personal_on_global") for name in ("accuracy", "macro_f1")
+        (f"{part}.{name}", 2)
+        for part in ("personal", "personal_on_global")
+        for name in ("accuracy", "loss", "macro_f1")
     }
     in_columns = {
         (c.method, c.seed, c.round, c.name, *row)
@@ -58,7 +60,7 @@ def test_columns_hold_what_rows_would(both: tuple[Path, Path]) -> None:
 
 def test_a_history_gives_the_numbers_of_clients_from_rows_or_columns(both: tuple[Path, Path]) -> None:
     in_rows, in_columns = (history(loop.RunResult(f, json.loads((f / "summary.json").read_text()))) for f in both)
-    for name in ("personal.accuracy", "personal_on_global.accuracy", "personal.macro_f1"):
+    for name in ("personal.accuracy", "personal_on_global.accuracy", "personal.macro_f1", "personal.loss"):
         assert in_rows.client_values("fedavg", name) == in_columns.client_values("fedavg", name, seed=0)
     assert list(in_columns.client_values("fedavg")) == [0, 1, 2, 3]
     assert not any("client" in row for row in in_columns.rows)

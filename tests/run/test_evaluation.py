@@ -125,6 +125,9 @@ def test_each_client_with_its_own_model() -> None:
     assert found["val.accuracy"] == 1.0
     assert {type(m.weight) for m in metrics} == {float}  # 3 and 3.0 are two texts in metrics.jsonl
     own = {(m.name, m.client): (m.value, m.weight) for m in metrics if m.client is not None}
+    losses = {key: own.pop(key)[0] for key in [*own] if key[0].endswith("loss")}
+    assert [*losses] == [(f"{part}.loss", c) for part in ("personal", "personal_on_global") for c in (0, 1)]
+    assert found["personal.loss.mean"] == pytest.approx(sum(losses["personal.loss", c] for c in (0, 1)) / 2)
     assert own == {
         ("personal.accuracy", 0): (1.0, 2.0),
         ("personal.accuracy", 1): (pytest.approx(2 / 3), 3.0),
@@ -158,7 +161,7 @@ def test_a_client_without_test_data_is_left_out() -> None:
     sim = simulator(FedAvg(), fed)
     metrics = evaluate(sim, sim.start(), 0, eval_set(TASK, fed, CPU), ("personal",), last=True)
     assert values(metrics)["personal.accuracy.mean"] == 1.0
-    assert [m.client for m in metrics if m.client is not None] == [0]
+    assert {m.client for m in metrics if m.client is not None} == {0}
 
 
 def test_a_shared_model_is_tested_in_one_pass_with_the_same_result(

@@ -304,15 +304,14 @@ def table(task: Task, by_client: Mapping[ClientId, Score]) -> ClientScores:
 def reduced(name: str, task: Task, scores: ClientScores, last: bool) -> list[Metric]:
     """The measures over the clients for which they are defined; after the last round those of each client.
 
-    Of each client there are the headline and what was asked for beside it.
+    Of each client there are the headline, the loss and what was asked for beside them.
     """
     metrics: list[Metric] = []
     client_values: list[Metric] = []
-    of_each = (task.headline, *task.measures[2:]) if last else ()
     for measure, values in zip(task.measures, scores.values.T, strict=True):
         has = np.full(len(values), True) if measure.each is not None else ~np.isnan(values)
         metrics += reduce_clients(f"{name}.{measure.name}", values[has], scores.n[has], measure.higher)
-        if measure in of_each:
+        if last:
             columns = (column[has].tolist() for column in (values, scores.n, scores.clients))
             client_values += [Metric(f"{name}.{measure.name}", *row) for row in zip(*columns, strict=True)]
     return [*metrics, *client_values]
