@@ -211,7 +211,7 @@ def test_how_numbers_are_written_goes_with_the_model(here: Path, unskew: Unskew)
     model = us.load_model("r", "FedAvg")
     assert us.predict(model, "cells.csv") == us.predict(model, pandas.DataFrame({"cells": cells}))
     said = unskew("predict", "r", "cells.csv", "--method", "FedAvg")
-    assert [row["predicted"] for row in read(said.out)] == us.predict(model, "cells.csv")
+    assert [row["predicted"] for row in read(said.out)] == list(map(str, us.predict(model, "cells.csv")))
     assert [row["cells"] for row in read(said.out)] == list(frame["cells"])
 
 
@@ -305,7 +305,10 @@ def test_an_array_is_all_columns_of_a_table_in_order(here: Path, unskew: Unskew)
     trained(frame, us.FedAvg(), target="y", split=us.IID(num_clients=3))
     np.save("x.npy", x[:5])
     found = us.predict(us.load_model("r"), frame[["a", "b"]][:5])
-    assert [row["predicted"] for row in read(unskew("predict", "r", "x.npy").out)] == found
+    assert [row["predicted"] for row in read(unskew("predict", "r", "x.npy").out)] == list(map(str, found))
+    rows = json.loads(unskew("predict", "r", "x.npy", "--json").out)["rows"]
+    assert rows == [{"example": i, "predicted": one} for i, one in enumerate(found)]
+    assert {type(row["predicted"]) for row in rows} == {int}
 
 
 def test_numbers_are_summed_up_by_their_range(here: Path, unskew: Unskew) -> None:

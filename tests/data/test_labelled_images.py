@@ -193,6 +193,23 @@ def test_rows_numbers_that_pandas_writes_do_not_matter_and_zeros_are_kept(tmp_pa
     assert (data.client_names, data.classes) == (("9", "10"), ("1", "2"))
 
 
+@pytest.mark.parametrize(
+    ("written", "names", "label_type"),
+    [
+        (("0", "1"), ("0", "1"), "integer"),
+        (("7", "-3"), ("-3", "7"), "integer"),
+        (("007", "100"), ("007", "100"), "text"),
+    ],
+)
+def test_labels_are_whole_numbers_unless_one_begins_with_a_zero(
+    written: tuple[str, str], names: tuple[str, str], label_type: str, tmp_path: Path
+) -> None:
+    scans(tmp_path)
+    table(tmp_path, [f"{i:03},{written[i % 2]},{SITES[i % 3]},{i // 6},train" for i in range(30)])
+    data = read(tmp_path)
+    assert (data.classes, data.label_type) == (names, label_type)
+
+
 def test_a_number_of_each_image_is_learned(tmp_path: Path) -> None:
     """Bone age and the like: a regression of the table's numbers."""
     for i in range(10):

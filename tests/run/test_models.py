@@ -204,12 +204,12 @@ def test_tensors_of_every_width_come_back(dtype: torch.dtype, tmp_path: Path) ->
 
 
 # ---------------------------------------------------------------- what it is used for
-def test_predict_takes_raw_inputs_and_answers_with_class_names(run: Path) -> None:
+def test_predict_takes_raw_inputs_and_answers_with_labels(run: Path) -> None:
     model = load_model(run, "hcct", client=2)
     answers = predict(model, IMAGES[:40], batch_size=7)
     prepared = model.unskew.inputs.prepare(IMAGES[:40])
-    assert answers == [model.unskew.classes[i] for i in model(prepared).argmax(1)]
-    assert set(answers) <= set("0123456789")
+    assert answers == model(prepared).argmax(1).tolist()
+    assert set(map(type, answers)) == {int}
 
 
 @pytest.mark.parametrize("shape", [(8, 9), (8, 9, 3), (3, 8, 9), (1, 8, 9)], ids=str)
@@ -223,7 +223,7 @@ def test_predict_takes_the_very_array_that_was_trained_on(shape: tuple[int, ...]
     )
     model = history.model("fedavg")
     inputs = model.unskew.inputs
-    assert predict(model, x) == [model.unskew.classes[i] for i in model(inputs.prepare(x)).argmax(1)]
+    assert predict(model, x) == model(inputs.prepare(x)).argmax(1).tolist()
     assert sorted(inputs.shape) == sorted(shape if 1 in shape or 3 in shape else (1, *shape))
     assert inputs.axes == ("channels", "height", "width")
 
@@ -244,7 +244,7 @@ def test_probabilities_are_those_the_network_was_trained_to_give(run: Path) -> N
     model = load_model(run, "hcct", client=2)
     rows = predict(model, IMAGES[:40], batch_size=7, probabilities=True)
     wanted = model(model.unskew.inputs.prepare(IMAGES[:40])).softmax(1)
-    assert [list(row) for row in rows] == [list(model.unskew.classes)] * 40
+    assert [list(row) for row in rows] == [list(range(10))] * 40
     assert torch.allclose(torch.tensor([list(row.values()) for row in rows]), wanted)
     margins = replace(model.unskew, task=replace(model.unskew.task, loss="multi_margin"))
     model.unskew = margins
@@ -363,7 +363,7 @@ def test_a_history_without_a_folder_has_its_models_whatever_the_network_was(give
     split = us.Dirichlet(alpha=1.0, num_clients=3)
     history = us.simulate({"own": us.Independent()}, model=forms[given], split=split, rounds=1, progress=False)
     model = history.model("own", client=2)
-    assert predict(model, IMAGES[:1])[0] in "0123456789"
+    assert predict(model, IMAGES[:1])[0] in range(10)
     assert model is not module
     assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
     if given == "a function":

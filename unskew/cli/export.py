@@ -48,6 +48,6 @@ def export(
     print(shown(f"{path}: {owner} of {card.method}, seed {card.seed}; network {card.task.model}"))
     print("\nimport unskew as us")
     print(f"model = us.load_model({str(path)!r})  # a torch.nn.Module")
-    print("us.predict(model, x)  # raw inputs in, names of classes out")
+    print("us.predict(model, x)  # raw inputs in, classes out")
     print("\nWithout unskew: network.load_state_dict(safetensors.torch.load_file(...));")
     print('the file\'s metadata say how inputs are prepared; the guide "Use a trained model" has it in full.')

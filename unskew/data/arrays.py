@@ -35,7 +35,7 @@ from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
 from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
-from unskew.tasks.targets import CLASS, Targets
+from unskew.tasks.targets import CLASS, LabelType, Targets
 from unskew.words import spelling_variants
 
 TEST_FRACTION = 0.2
@@ -74,6 +74,7 @@ def from_arrays(
     newcomers: bool = False,
     files: Mapping[str, Sequence[str]] | None = None,
     constants: Sequence[tuple[float, float]] | None = None,
+    label_type: LabelType | None = None,
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
 
@@ -97,6 +98,7 @@ def from_arrays(
         files: Where each row comes from, by part, train and test; for sentences.
         constants: Mean and deviation of each channel by which byte images, in [0, 1], are standardised; by default
             those of the training images.
+        label_type: The type that labels had before they became words; by default that of the arrays' labels.
 
     Raises:
         ConfigError: If there are rules and the examples are no table, or as in `unskew.data.preprocess.fit`.
@@ -113,7 +115,11 @@ def from_arrays(
     names = names_of(name, "classes", arrays) or classes
     if targets.classes:
         named = names is not None
+        if label_type is None and content["y_train"].dtype.kind == "U":
+            label_type = "text"
         content, names = _numbered(name, content, names)
+        if label_type is None and not named and names is not None:
+            label_type = "integer"
         if names is not None and not named:
             _warn_of_labels(content, names, names_of(name, "clients", arrays) or ())
     if rules is not None and tables is None:
@@ -169,6 +175,7 @@ def from_arrays(
         raw=raw if raw is None or theirs is None else _with_test_rows(raw),
         patients=None if patients is None else torch.from_numpy(patients),
         test_patients=None if tested is None else torch.from_numpy(tested),
+        label_type=label_type,
     )
     return replace(dataset, doubts=tuple(doubts))
 

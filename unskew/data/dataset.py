@@ -14,7 +14,7 @@ from unskew.data.images import ByteImages, as_tensor, extremes
 from unskew.data.inputs import AXES, Inputs, check_values, prepared
 from unskew.data.preprocess import RawRows
 from unskew.errors import DataError, obeyed, writable
-from unskew.tasks.targets import CLASS, Targets
+from unskew.tasks.targets import CLASS, LabelType, Targets, mislabelled
 
 FEW = 1000
 """Classes, domains or clients that any data may have without naming them; more must be plausible for the examples."""
@@ -42,6 +42,7 @@ class Dataset:
         patients: Patient of each *training* example, or whoever else has several, as a code (N,), int64; None where
             that is not known.  The examples of one stay together, and no two clients share one.
         test_patients: Patient of each test example.
+        label_type: The type of the labels that `outputs` were named after, which predictions have, too.
         own_test: True for *training* examples that are their client's own test examples (N,), which nobody trains on;
             None where clients draw theirs.
         sha256: Of the raw content before normalisation; the same on every load and in every file layout.
@@ -77,6 +78,7 @@ class Dataset:
     doubts: tuple[str, ...] = ()
     patients: Tensor | None = None
     test_patients: Tensor | None = None
+    label_type: LabelType = "text"
 
     @property
     def num_classes(self) -> int:
@@ -121,6 +123,7 @@ def checked(
     raw: RawRows | None = None,
     patients: Tensor | None = None,
     test_patients: Tensor | None = None,
+    label_type: LabelType | None = None,
 ) -> Dataset:
     """A checked `Dataset`.
 
@@ -145,6 +148,8 @@ def checked(
         targets: The form of the targets.
         raw: The columns of `x_train` and `x_test` before their preprocessing, row by row.
         patients, test_patients: Integer code of the patient of each training and each test example, (N,).
+        label_type: The type of the labels that classes are named after; by default whole numbers where classes have
+            their numbers as names, and else text.
 
     Raises:
         DataError: If something is no tensor, shapes or lengths disagree, there is no example or no class, a value is
@@ -160,6 +165,10 @@ def checked(
             f"got {x_test.dtype} of {tuple(x_test.shape[1:])}"
         )
     outputs = _outputs(name, classes, (x_train, x_test), (y_train, y_test), targets)
+    if label_type is None:
+        label_type = "integer" if _by_number(outputs, targets) else "text"
+    if odd := mislabelled(outputs, label_type):
+        raise DataError(f"{name}: {odd}; rename it, or leave label_type out")
     groups = None if targets.classes else torch.from_numpy(targets.counted(y_train.numpy()))
     if domains is not None:
         domains = _whole(name, "domains", domains, len(y_train))
@@ -224,6 +233,7 @@ def checked(
         raw=raw,
         patients=patients,
         test_patients=test_patients,
+        label_type=label_type,
     )
 
 
@@ -234,6 +244,11 @@ def _check_tensors(name: str, **values: object) -> None:
             continue
         kind = "a NumPy array" if isinstance(value, np.ndarray) else f"a value of type {type(value).__name__}"
         raise DataError(f"{name}: {what} must be a tensor, got {kind}; torch.as_tensor({what}) makes one")
+
+
+def _by_number(outputs: Sequence[str], targets: Targets) -> bool:
+    """True if targets are numbers of classes or tokens, whose names are no others."""
+    return (targets.classes or targets.tokens) and all(name == str(i) for i, name in enumerate(outputs))
 
 
 def check_one_client(

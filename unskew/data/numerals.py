@@ -66,6 +66,8 @@ NOTATIONS = tuple(Notation(t, d) for t in ("", ".", ",", "'", " ") for d in ("."
 ANY = "|".join(f"(?:{notation.pattern})" for notation in NOTATIONS)
 """What a number in any notation matches."""
 
+LEADING_ZEROS = r"^\s*[+-]?0[0-9]+\s*$"
+
 _ANY = re.compile(ANY)
 _PLAIN = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?")
 
@@ -82,6 +84,15 @@ def is_number(word: str) -> bool:
     (True, True, False)
     """
     return _ANY.match(word) is not None
+
+
+def leading_zeros(word: str) -> bool:
+    """True for digits that begin with a zero a number would lose.
+
+    >>> leading_zeros("007"), leading_zeros("0"), leading_zeros("0.5")
+    (True, False, False)
+    """
+    return re.match(LEADING_ZEROS, word) is not None
 
 
 def value_of(word: str) -> float | None:

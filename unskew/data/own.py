@@ -190,6 +190,7 @@ def dataset(
     rows = _rows(data, target, client, ignored=column, raw=raw, patient=patient)
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
     where = rows.name if target is None else f"column {target!r}"
+    truths_only = [_are_truths(rows.y)]
     if rows.columns and isinstance(target, str):
         _check_target(rows, target, targets)
     rows = _checked(rows, where, targets, preprocess)
@@ -211,6 +212,7 @@ def dataset(
                 whose = client if own_test else whose if who is not None else None
                 held_out = _rows(test, target, whose, rows.columns, raw=raw, patient=who)
                 _check_named_alike(rows, held_out)
+            truths_only += [] if held_out is None else [_are_truths(held_out.y)]
             held_out = None if held_out is None else _checked(held_out, where, targets, preprocess)
             if held_out is not None and targets.classes:
                 _check_named(held_out, classes, where)
@@ -269,6 +271,13 @@ def dataset(
         targets=targets,
         files={key: part.files for key, part in parts.items()} if rows.files else None,
         constants=constants,
+        label_type=None
+        if not targets.classes
+        else "integer"
+        if code_names
+        else "boolean"
+        if all(truths_only)
+        else None,
     )
     few = [] if rows.patients is None or held_out is not None else _untested(rows, fraction, own_test)
     alike = filter(None, [_patients_alike(list(parts.values()))])
@@ -932,6 +941,13 @@ def _code_names(
 
 MOST_ALONE = 20
 """Different values of a target up to which they may be classes however few rows each has."""
+
+
+def _are_truths(labels: _Array) -> bool:
+    """True if all labels are true or false, not words for it."""
+    return labels.dtype.kind == "b" or (
+        labels.dtype.kind == "O" and labels.ndim == 1 and all(isinstance(label, bool) for label in labels.tolist())
+    )
 
 
 def _label_names(target: str | Sequence[str] | None, targets: Targets) -> tuple[str, ...] | None:

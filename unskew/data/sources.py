@@ -68,7 +68,7 @@ from unskew.files import check_text
 from unskew.keys import Key
 from unskew.references import makes
 from unskew.registry import Registry
-from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, TOKENS, Targets
+from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, TOKENS, LabelType, Targets
 
 _Array = npt.NDArray[Any]
 _Arrays = dict[str, _Array]
@@ -684,6 +684,7 @@ def save(dataset: Dataset, path: Path) -> None:
         "own_test": dataset.own_test,
         "never_train": dataset.never_train or None,
         "inputs": json.dumps(asdict(dataset.inputs)),
+        "label_type": dataset.label_type,
         **({} if dataset.raw is None else _columns_saved(dataset.raw)),
     }
     with path.open("wb") as file:
@@ -784,6 +785,7 @@ def _saved(path: Path, targets: Targets) -> Dataset:
             raise ValueError(f"it has no {', '.join(lacking)}")
         inputs = TypeAdapter(Inputs).validate_json(str(arrays["inputs"]))  # what it refuses is a ValueError
         raw = _columns_of(arrays, len(arrays["x_train"]), len(arrays["x_test"]))
+        label_type: LabelType = TypeAdapter(LabelType).validate_python(str(arrays.get("label_type", "text")))
     tensors = {key: torch.from_numpy(arrays[key]) for key in (*LAYOUT, "table", "own_test") if key in arrays}
     x: dict[str, Tensor | ByteImages] = {key: tensors[key] for key in ("x_train", "x_test")}
     if "table" in tensors:
@@ -809,6 +811,7 @@ def _saved(path: Path, targets: Targets) -> Dataset:
         never_train=tuple(map(str, arrays.get("never_train", ()))),
         targets=targets,
         raw=raw,
+        label_type=label_type,
     )
 
 

@@ -24,7 +24,18 @@ from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import GAPS, Column, gap_numbers, raw_column
 from unskew.data.lengths import LONGEST, too_long
-from unskew.data.numerals import ANY, BETWEEN, Decimal, Notation, Thousands, declared, refused, value_of
+from unskew.data.numerals import (
+    ANY,
+    BETWEEN,
+    LEADING_ZEROS,
+    Decimal,
+    Notation,
+    Thousands,
+    declared,
+    leading_zeros,
+    refused,
+    value_of,
+)
 from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
@@ -136,6 +147,10 @@ def read_table(
             )
         test, test_rows_at = frame_of(kind, place, options)[0], lines_of(kind, place, options)
     given = [path] if test is options.test else [path, path_of(str(options.test))]
+    if kind == "csv" and targets.classes and isinstance(options.target, str):
+        frames = [frame] if test is options.test else [frame, test]
+        frame, *others = _labels_as_written(frames, given, options, options.target)
+        test = others[0] if others else test
     doubts = tuple(unused_gaps(kind, given, options))
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
@@ -158,6 +173,39 @@ def read_table(
     if kind == "csv":
         inputs = replace(inputs, gaps=options.gaps, thousands=options.thousands, decimal=options.decimal)
     return replace(data, inputs=inputs, doubts=(*doubts, *data.doubts))
+
+
+def _labels_as_written(frames: Sequence[Any], paths: Sequence[Path], options: TableOptions, target: str) -> list[Any]:
+    """The tables with labels as words if one of them would lose zeros as a number: 007 is not 7."""
+    polars = _polars()
+    if not any(target in frame.columns and frame[target].dtype.is_integer() for frame in frames):
+        return list(frames)
+    words = [polars.concat([_column(file, options, target) for file in _files_at("csv", path)]) for path in paths]
+    declared_so = any(map(leading_zeros, options.classes or ()))
+    if not declared_so and not any(of.str.contains(LEADING_ZEROS).any() for of in words):
+        return list(frames)
+    return [
+        frame.with_columns(polars.when(polars.col(target).is_not_null()).then(of).alias(target))
+        for frame, of in zip(frames, words, strict=True)
+    ]
+
+
+def _column(file: Path, options: TableOptions, name: str) -> Any:
+    """A column of a CSV file as it is written."""
+    head = _head(file, options.separator)
+    names = [_bare(one) for one in head.names]
+    if name not in names:  # one that goes on in the next line
+        return _read("csv", file, options, as_words=True, some_columns=True)[name]
+    words = _polars().read_csv(
+        file,
+        separator=head.separator,
+        columns=[names.index(name)],
+        null_values=[*GAPS, *options.gaps],
+        infer_schema=False,
+        skip_lines=head.above,
+        glob=False,
+    )
+    return words.to_series().alias(name).str.strip_chars().str.replace(r'(?s)^"(.*)"$', "${1}")
 
 
 def unused_gaps(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:

@@ -42,6 +42,7 @@ from unskew.files import read_bytes, readable, unlinked, write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId, Layout
 from unskew.record.logs import unreadable
+from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
 from unskew.tree import Params
 from unskew.words import counted, some
 
@@ -64,6 +65,7 @@ class TaskCard:
         inputs: The way from raw inputs to the network's.
         layers: Names of a model's tensors, parameters first.
         kind, loss: The kind of task and its loss, as in a configuration: what outputs mean.
+        label_type: The type of the labels that classes are named after; text in files of older versions.
     """
 
     model: str
@@ -74,6 +76,7 @@ class TaskCard:
     layers: tuple[str, ...]
     kind: str = "classification"
     loss: str | None = None
+    label_type: LabelType = "text"
     schema: Literal[1] = 1
 
 
@@ -134,6 +137,11 @@ class ModelCard:
         return self.task.classes
 
     @property
+    def labels(self) -> tuple[Label, ...]:
+        """Labels that `predict` answers with, one for each output, in the type of those that were trained on."""
+        return labels_of(self.task.classes, self.task.label_type)
+
+    @property
     def inputs(self) -> Inputs:
         """The way from raw inputs to the network's: `model(model.unskew.inputs.prepare(x))`."""
         inputs = self.task.inputs  # those of older versions do not say the shape
@@ -146,7 +154,15 @@ def task_card(task: TaskConfig, dataset: Dataset, layout: Layout) -> TaskCard:
     layers = (*layout.trainable, *layout.buffers)
     options = dict(task.model_options)
     return TaskCard(
-        task.model, options, dataset.input_shape, dataset.outputs, dataset.inputs, layers, task.kind, task.loss
+        task.model,
+        options,
+        dataset.input_shape,
+        dataset.outputs,
+        dataset.inputs,
+        layers,
+        task.kind,
+        task.loss,
+        dataset.label_type,
     )
 
 
@@ -333,8 +349,9 @@ def predict(
 ) -> list[Any]:
     """Predict what the model has learned of each raw input, with a model from `load_model`.
 
-    That is the class's name; of regression a number, of survival the log of the relative risk, of several labels the
-    names of those that apply, of sequences the token that follows.
+    That is the class, in the type of the labels that were trained on: a whole number where these are whole numbers,
+    true or false where they are, and else the class's name.  Of regression it is a number, of survival the log of the
+    relative risk, of several labels the names of those that apply, of sequences the token that follows.
 
     Args:
         x: Inputs as they were given for training: images (N, H, W), (N, H, W, 3) or (N, C, H, W), or a list of their
@@ -344,8 +361,8 @@ def predict(
         batch_size: Inputs that the network takes at once.
         client: Name of the client whose rows they are, for a global model whose clients scaled their rows each by its
             own numbers.  A client's own model takes no rows as another's.
-        probabilities: Give for each input the probability of every class, {name: probability}, instead; a DataFrame of
-            them has a column for each class.
+        probabilities: Give for each input the probability of every class, {class: probability}, instead, classes as
+            they are predicted; a DataFrame of them has a column for each.
 
     Raises:
         ConfigError: If the model has no card that says how inputs are prepared, or does not learn probabilities.
@@ -374,8 +391,8 @@ def predict(
             outputs = (_finite(model(batch.to(device))) for batch in torch.split(inputs, batch_size))
             if probabilities and of_classes is not None:
                 rows = (row for batch in outputs for row in of_classes(batch).tolist())
-                return [dict(zip(card.classes, row, strict=True)) for row in rows]
-            return [one for batch in outputs for one in kind.predict(batch, card.classes)]
+                return [dict(zip(card.labels, row, strict=True)) for row in rows]
+            return [one for batch in outputs for one in kind.predict(batch, card.labels)]
     finally:
         model.train(training)
 
@@ -611,7 +628,7 @@ def _read_card(path: Path, of: type) -> Any:
         raise unreadable(path, error) from None
     except pydantic.ValidationError as error:
         raise RunError(f"{path} does not describe models: {error.errors()[0]['msg']}") from None
-    wrong = _wrong_clients(card) if isinstance(card, CellCard) else _wrong_inputs(card)
+    wrong = _wrong_clients(card) if isinstance(card, CellCard) else _wrong_task(card)
     if wrong:
         raise RunError(f"{path} does not describe models: {wrong}; restore it or run again")
     return card
@@ -627,9 +644,9 @@ def _wrong_clients(cell: CellCard) -> str:
     return ""
 
 
-def _wrong_inputs(task: TaskCard) -> str:
-    """Name what is impossible in the inputs of a card; empty if nothing is."""
-    return task.inputs.contradiction(task.input_shape)
+def _wrong_task(task: TaskCard) -> str:
+    """Name what is impossible in the inputs or labels of a card; empty if nothing is."""
+    return task.inputs.contradiction(task.input_shape) or mislabelled(task.classes, task.label_type)
 
 
 def _read_tensors(path: Path, names: Mapping[str, str]) -> Params:
@@ -657,7 +674,7 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
         raise RunError(
             f"{path} does not say what it is; give the run's folder, or a file that unskew export wrote"
         ) from None
-    if wrong := _wrong_inputs(card.task):
+    if wrong := _wrong_task(card.task):
         raise RunError(f"{path} does not describe a model: {wrong}; export it again")
     return card, tensors
 

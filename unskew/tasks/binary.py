@@ -131,7 +131,7 @@ def two_classes(targets: Array, names: Sequence[str], loss: str) -> str:
     return f"needs a target of two values, got {len(names)} ({shown}); use classification"
 
 
-def _predict(outputs: Tensor, names: Sequence[str]) -> list[Any]:
+def _predict(outputs: Tensor, names: Sequence[Any]) -> list[Any]:
     return named(predicted(outputs), names)
 
 

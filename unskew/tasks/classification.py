@@ -93,7 +93,7 @@ def only_class_found(right: Tensor, y: Tensor) -> int | None:
     return min(classes)
 
 
-def named(classes: Tensor, names: Sequence[str]) -> list[Any]:
+def named(classes: Tensor, names: Sequence[Any]) -> list[Any]:
     """The name of each class, or of each row's classes."""
     return [[names[c] for c in row] if isinstance(row, list) else names[row] for row in classes.tolist()]
 

@@ -37,7 +37,7 @@ class TaskKind:
         width: Number of outputs for so many names of what outputs stand for.
         losses: Losses of each example from (outputs, targets), (batch,); the first is the default.
         measures: What can be reported; the first is the headline.
-        predict: Predictions from outputs and the names of what they stand for, one for each example.
+        predict: Predictions from outputs and the labels or names of what they stand for, one for each example.
         probabilities: Probability of each class, (n, classes), from outputs that were trained by the first loss; None
             where there are none.
         model: Name of the network that is trained if none is named.
@@ -62,7 +62,7 @@ class TaskKind:
     width: Callable[[int], int]
     losses: Mapping[str, Loss]
     measures: tuple[Measure, ...]
-    predict: Callable[[Tensor, Sequence[str]], list[Any]]
+    predict: Callable[[Tensor, Sequence[Any]], list[Any]]
     probabilities: Callable[[Tensor], Tensor] | None = None
     model: str = "mlp"
     gives: frozenset[str] = frozenset()

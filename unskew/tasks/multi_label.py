@@ -44,7 +44,7 @@ def micro_f1(outputs: Array, y: Array) -> float:
     return float(f1_score(y, outputs > 0, average="micro", zero_division=0.0))
 
 
-def _predict(outputs: Tensor, names: Sequence[str]) -> list[Any]:
+def _predict(outputs: Tensor, names: Sequence[Any]) -> list[Any]:
     return [[name for name, has in zip(names, row, strict=True) if has] for row in (outputs > 0).tolist()]
 
 

@@ -12,9 +12,10 @@ form of targets declares (censored or not), the bins of `task.bins`, or one grou
 A kind of task names the form of its targets; another form is a `Targets` of one's own.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,35 @@ from unskew.errors import DataError
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
+
+
+LabelType = Literal["text", "integer", "boolean"]
+"""The type of the labels that classes were named after."""
+
+Label = str | int | bool
+
+_INTEGER = re.compile("0|-?[1-9][0-9]{0,18}")
+_TRUTHS: dict[str, Label] = {"False": False, "True": True}
+
+
+def labels_of(names: Sequence[str], label_type: LabelType) -> tuple[Label, ...]:
+    """The labels that classes of these names stand for.
+
+    >>> labels_of(("0", "7"), "integer")
+    (0, 7)
+    """
+    if label_type == "integer":
+        return tuple(map(int, names))
+    return tuple(_TRUTHS[name] for name in names) if label_type == "boolean" else tuple(names)
+
+
+def mislabelled(names: Sequence[str], label_type: LabelType) -> str:
+    """A sentence on the first name that is none of a label of this type; empty if all are."""
+    if label_type == "text":
+        return ""
+    odd = next((n for n in names if not (_INTEGER.fullmatch(n) if label_type == "integer" else n in _TRUTHS)), None)
+    what = "a whole number" if label_type == "integer" else "True or False"
+    return "" if odd is None else f"the labels are of type {label_type}, and class {odd[:40]!r} is not {what}"
 
 
 def _not_read(where: str, values: Array) -> Array:

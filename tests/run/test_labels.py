@@ -1,0 +1,166 @@
+"""Models answer in the type of the labels that they were trained on."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+import unskew as us
+from unskew.data.own import dataset
+from unskew.data.sources import load, save
+from unskew.errors import DataError, RunError
+
+N = 60
+AGE = np.random.default_rng(0).normal(size=N)
+OLD = AGE > 0
+TABLE = pandas.DataFrame({"age": AGE, "site": np.repeat(["Bern", "Basel", "Aarau"], N // 3)})
+METHOD = us.FedAvg(local=us.SgdConfig(lr=1.0))
+
+FORMS: dict[str, tuple[Any, type]] = {
+    "whole numbers": (OLD.astype(int), int),
+    "whole floats": (OLD.astype(float), int),
+    "codes": (np.where(OLD, 7, -3), int),
+    "codes beyond all rows": (np.where(OLD, 100_000, 5), int),
+    "true and false": (OLD, bool),
+    "words": (np.where(OLD, "old", "young"), str),
+    "digits as words": (np.where(OLD, "1", "0"), str),
+    "true and false as words": (np.where(OLD, "True", "False"), str),
+    "pandas' whole numbers": (pandas.array(OLD.astype(int), "Int64"), int),
+    "pandas' true and false": (pandas.array(OLD, "boolean"), bool),
+    "categories of numbers": (pandas.Categorical(OLD.astype(int)), int),
+}
+
+
+def trained(data: Any, **options: Any) -> us.History:
+    return us.simulate(METHOD, data=data, model="logistic", rounds=3, progress=False, **options)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_predictions_have_the_type_of_the_target(form: str) -> None:
+    y, kind = FORMS[form]
+    table = TABLE.assign(y=y)
+    model = trained(table, target="y", client="site").model("fedavg")
+    answers = us.predict(model, table)
+    assert set(map(type, answers)) == {kind}
+    assert (answers == table["y"]).mean() > 0.8
+    likely = [max(of, key=lambda label: of[label]) for of in us.predict(model, table, probabilities=True)]
+    assert likely == answers
+
+
+def test_arrays_and_polars_frames_have_labels_of_their_type_too() -> None:
+    x = AGE[:, None].astype(np.float32)
+    forms: tuple[tuple[Any, type], ...] = (
+        (OLD, bool),
+        (torch.tensor(OLD), bool),
+        (OLD.tolist(), bool),
+        (OLD.astype(np.uint8), int),
+        (OLD.astype(int).tolist(), int),
+    )
+    for y, kind in forms:
+        answers = us.predict(trained((x, y), split=us.IID(2)).model("fedavg"), x)
+        assert set(map(type, answers)) == {kind}
+        assert np.mean([a == bool(b) for a, b in zip(answers, y, strict=True)]) > 0.8
+    frame = polars.DataFrame({"age": AGE, "y": OLD})
+    assert set(map(type, us.predict(trained(frame, target="y", split=us.IID(2)).model("fedavg"), frame))) == {bool}
+
+
+def test_names_of_classes_are_answered_where_labels_are_their_numbers() -> None:
+    x, y = AGE[:, None].astype(np.float32), OLD.astype(np.int64)
+    data = dataset((x, y), classes=("young", "old"))
+    assert (data.label_type, data.outputs) == ("text", ("young", "old"))
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["a file", "a file for each site"])
+@pytest.mark.parametrize(
+    ("no", "yes", "answers"),
+    [
+        ("0", "1", {0, 1}),
+        ("-3", "7", {-3, 7}),
+        ("0.0", "1.0", {0, 1}),
+        ("007", "100", {"007", "100"}),
+        ("00", "1", {"00", "1"}),
+        ("false", "true", {False, True}),
+        ("no", "yes", {"no", "yes"}),
+    ],
+)
+def test_labels_of_a_csv_file_are_numbers_unless_one_begins_with_a_zero(
+    no: str, yes: str, answers: set[Any], whole: bool, tmp_path: Path
+) -> None:
+    table = TABLE.assign(y=np.where(OLD, yes, no))
+    table.to_csv(tmp_path / "all.csv", index=False)
+    (tmp_path / "sites").mkdir()
+    for site, rows in table.groupby("site"):
+        rows.drop(columns="site").to_csv(tmp_path / "sites" / f"{site}.csv", index=False)
+    options = {"client": "site"} if whole else {}
+    history = trained(tmp_path / ("all.csv" if whole else "sites"), target="y", **options)
+    found = us.predict(history.model("fedavg"), tmp_path / "all.csv")
+    assert {(one, type(one)) for one in found} == {(one, type(one)) for one in answers}
+
+
+def test_zeros_of_one_file_make_words_of_the_labels_of_its_test_file(tmp_path: Path) -> None:
+    """And of a deployed client whose own labels have none, where the classes that all agreed on do."""
+    table = TABLE.assign(y=np.where(OLD, "100", "200"))
+    table.to_csv(tmp_path / "new.csv", index=False)
+    table.assign(y=np.where(OLD, "100", "020")).to_csv(tmp_path / "old.csv", index=False)
+    with pytest.raises(DataError, match="'200' in line 3, none of the 2 classes"):
+        load(
+            f"csv:{tmp_path}/old.csv",
+            options={"target": "y", "client": "site", "test": str(tmp_path / "new.csv"), "classes": ["020", "100"]},
+        )
+    known = {"target": "y", "client": "site", "classes": ["020", "100", "200"], "alone": True}
+    data = load(f"csv:{tmp_path}/new.csv", options=known)
+    assert (data.outputs, data.label_type) == (("020", "100", "200"), "text")
+    assert data.y_train.unique().tolist() == [1, 2]
+
+
+def test_a_runs_own_data_keep_the_type_of_their_labels(tmp_path: Path) -> None:
+    data = dataset(TABLE.assign(y=np.where(OLD, 7, -3)), target="y", client="site")
+    save(data, tmp_path / "data.npz")
+    assert load("run:data.npz", tmp_path).label_type == data.label_type == "integer"
+    with np.load(tmp_path / "data.npz") as arrays:
+        older = {key: arrays[key] for key in arrays.files if key != "label_type"}
+    np.savez(tmp_path / "older.npz", **older)
+    assert load("run:older.npz", tmp_path).label_type == "text"
+    np.savez(tmp_path / "odd.npz", **older, label_type="boolean")
+    with pytest.raises(DataError, match="the labels are of type boolean, and class '-3' is not True or False"):
+        load("run:odd.npz", tmp_path)
+
+
+def test_a_file_without_the_type_answers_in_text_and_one_of_another_type_is_refused(tmp_path: Path) -> None:
+    table = TABLE.assign(y=OLD.astype(int))
+    history = trained(table, target="y", client="site", out=tmp_path / "r")
+    us.save_model(history.model("fedavg"), tmp_path / "model")
+    tensors = safetensors.torch.load_file(tmp_path / "model")
+    with safetensors.safe_open(tmp_path / "model", "pt") as file:
+        card = json.loads(file.metadata()["unskew"])
+    for changed, said in (
+        ({"label_type": "boolean"}, "the labels are of type boolean, and class '0' is not True or False"),
+        ({"label_type": "integer", "classes": ["0", "x" * 90]}, f"class '{'x' * 40}' is not a whole number"),
+        ({"label_type": "integer", "classes": ["0", "9" * 5000]}, "is not a whole number"),
+        (
+            {"label_type": "float"},
+            "does not (say what it is|describe models: Input should be 'text', 'integer' or 'boolean')",
+        ),
+    ):
+        task = card["task"] | changed
+        safetensors.torch.save_file(tensors, tmp_path / "odd", {"unskew": json.dumps(card | {"task": task})})
+        with pytest.raises(RunError, match=said):
+            us.load_model(tmp_path / "odd")
+        shutil.copytree(tmp_path / "r", tmp_path / "copy", dirs_exist_ok=True)
+        (tmp_path / "copy" / "models" / "task.json").write_text(json.dumps(task))
+        with pytest.raises(RunError, match=said):
+            us.load_model(tmp_path / "copy")
+    del card["task"]["label_type"]
+    safetensors.torch.save_file(tensors, tmp_path / "old", {"unskew": json.dumps(card)})
+    older = us.load_model(tmp_path / "old")
+    assert set(us.predict(older, table)) == {"0", "1"}
+    assert replace(older.unskew.task, label_type="integer") == history.model("fedavg").unskew.task
