@@ -384,6 +384,7 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
             own.check_test_of(data, test)
         joined, client = own.joined(data, table["client"])
         table = {**table, "client": client, "test": own.joined(test, client)[0]}
+        table["by_client"] = ["train", "test"] if own.is_frames(test) else ["train"]
         if own.is_frames(test):
             table["test_rows_at"] = own.row_of_client(test, "test")
         with rows_at(at):

@@ -17,11 +17,15 @@ from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import nn
 
+from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError
 from unskew.record.columns import client_columns
 from unskew.record.logs import ADAPTED, METRICS, SERVED
+from unskew.record.reader import Part, rows_of
 from unskew.run import loop
 from unskew.run.folder import read_json
 from unskew.run.metrics import steadier
@@ -136,6 +140,30 @@ class History:
             if (c.method, c.seed, c.name) == cell:
                 return dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
         raise KeyError(f"{method}, seed {seed}, has no {name} of single clients")
+
+    def rows_of(self, part: Part, seed: int | None = None) -> dict[int | str, npt.NDArray[np.int64]]:
+        """The rows of the data with which each client trained, validated or tested, {client: rows}, ascending.
+
+        Rows are counted from 0 in the table or arrays that were given, and, where each client's are given by
+        themselves, in these.  Rows of no client's parts are those of the global test set, which was set aside first,
+        or were used by none.  Test rows that were given by themselves are counted there.
+
+        Args:
+            part: "train", "val" or "test".
+            seed: Seed of the run; by default the smallest.
+
+        Returns:
+            Rows by the clients' names, or by their numbers where the data name no clients; those of clients that come
+            after training, too.
+
+        Raises:
+            ConfigError: If there is no such part.
+            RunError: If there is no such seed, the data are no rows, as images in folders are not, or the run's files
+                are gone.
+        """
+        if part not in PARTS:
+            raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
+        return rows_of(self.folder, part, seed)
 
     def curve(self, method: str, name: str | None = None) -> list[tuple[int, float]]:
         """(round, mean over seeds) of a metric in the rounds that every seed reached, by default the global headline.

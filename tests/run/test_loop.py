@@ -77,6 +77,7 @@ def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
         "metrics.jsonl",
         "models",
         "partition.json",
+        "rows.npz",
         "run.json",
         "summary.json",
         "work.jsonl",

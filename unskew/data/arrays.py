@@ -75,6 +75,7 @@ def from_arrays(
     files: Mapping[str, Sequence[str]] | None = None,
     constants: Sequence[tuple[float, float]] | None = None,
     label_type: LabelType | None = None,
+    rows: Mapping[str, Array] | None = None,
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
 
@@ -99,6 +100,7 @@ def from_arrays(
         constants: Mean and deviation of each channel by which byte images, in [0, 1], are standardised; by default
             those of the training images.
         label_type: The type that labels had before they became words; by default that of the arrays' labels.
+        rows: The row of each example in the data as they were given, by part; by default as they stand in the arrays.
 
     Raises:
         ConfigError: If there are rules and the examples are no table, or as in `unskew.data.preprocess.fit`.
@@ -112,6 +114,8 @@ def from_arrays(
     texts = _texts_among(name, content)
     sha256 = _sha256({**content, **texts} if tables is None else {**content, **_hashable(tables)})
     content |= {f"file_{part}": np.array(paths, object) for part, paths in (files or {}).items()}
+    lengths = {part: len(content[f"y_{part}"]) for part in ("train", "test") if f"y_{part}" in content}
+    content |= {f"row_{part}": np.arange(n) if rows is None else rows[part] for part, n in lengths.items()}
     names = names_of(name, "classes", arrays) or classes
     if targets.classes:
         named = names is not None
@@ -145,7 +149,7 @@ def from_arrays(
     features = names_of(name, "features", arrays)
     if inputs is None and features is not None and tensors[0].dim() == 2:
         inputs = Inputs("table", columns=tuple(Column(feature) for feature in features))
-    x, y = tensors[0], content["y_train"]
+    x, y, row = tensors[0], content["y_train"], content["row_train"]
     domain, client, theirs, patients, tested = (
         content.get(key) for key in ("domain_train", "client_train", "client_test", "patient_train", "patient_test")
     )
@@ -153,6 +157,7 @@ def from_arrays(
         if domain is not None:
             domain = np.concatenate([domain, _domains_of_test(name, content)])
         x, y, client = _joined(x, tensors[1]), np.concatenate([y, content["y_test"]]), np.concatenate([client, theirs])
+        row = np.concatenate([row, content["row_test"]])
         patients = None if patients is None or tested is None else np.concatenate([patients, tested])
     later = np.unique(theirs) if newcomers and theirs is not None and client_names is not None else ()
     dataset = checked(
@@ -176,6 +181,7 @@ def from_arrays(
         patients=None if patients is None else torch.from_numpy(patients),
         test_patients=None if tested is None else torch.from_numpy(tested),
         label_type=label_type,
+        rows=torch.from_numpy(row),
     )
     return replace(dataset, doubts=tuple(doubts))
 
@@ -503,8 +509,7 @@ def divided(
     whose = {"client_test": holders[test]} if own_test and holders is not None else {}
     if patients is not None:
         whose["patient_test"] = patients[test]
-    if "file_train" in content:
-        whose["file_test"] = content["file_train"][test]
+    whose |= {f"{of}_test": content[f"{of}_train"][test] for of in ("file", "row") if f"{of}_train" in content}
     return {
         **{key: array[train] for key, array in content.items()},
         "x_test": content["x_train"][test],

@@ -42,6 +42,8 @@ class Dataset:
         patients: Patient of each *training* example, or whoever else has several, as a code (N,), int64; None where
             that is not known.  The examples of one stay together, and no two clients share one.
         test_patients: Patient of each test example.
+        rows: Row of each *training* example in the data as they were given, counted from 0, within its client's where
+            each client's are given by themselves (N,) int64; None where they are no rows, as images in folders.
         label_type: The type of the labels that `outputs` were named after, which predictions have, too.
         own_test: True for *training* examples that are their client's own test examples (N,), which nobody trains on;
             None where clients draw theirs.
@@ -79,6 +81,7 @@ class Dataset:
     patients: Tensor | None = None
     test_patients: Tensor | None = None
     label_type: LabelType = "text"
+    rows: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
@@ -124,6 +127,7 @@ def checked(
     patients: Tensor | None = None,
     test_patients: Tensor | None = None,
     label_type: LabelType | None = None,
+    rows: Tensor | None = None,
 ) -> Dataset:
     """A checked `Dataset`.
 
@@ -150,6 +154,7 @@ def checked(
         patients, test_patients: Integer code of the patient of each training and each test example, (N,).
         label_type: The type of the labels that classes are named after; by default whole numbers where classes have
             their numbers as names, and else text.
+        rows: Row of each training example in the data as they were given (N,); by default as they stand here.
 
     Raises:
         DataError: If something is no tensor, shapes or lengths disagree, there is no example or no class, a value is
@@ -234,6 +239,7 @@ def checked(
         patients=patients,
         test_patients=test_patients,
         label_type=label_type,
+        rows=torch.arange(len(y_train)) if rows is None else _whole(name, "rows", rows, len(y_train)),
     )
 
 

@@ -21,7 +21,7 @@ import itertools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -102,6 +102,7 @@ class GivenExamples:
         table: The input columns as they are, words and gaps included, where they are to be preprocessed; `x` are then
             the rows' numbers.
         files: The examples' files, for sentences; empty if they come from none.
+        numbers: Row of each example in the data as they were given, (N,); by default they are all of these, in order.
     """
 
     name: str
@@ -115,12 +116,28 @@ class GivenExamples:
     test: "GivenExamples | None" = None
     table: RawTable | None = None
     files: Sequence[str] = ()
+    numbers: _Array | None = None
+
+    @property
+    def row_numbers(self) -> _Array:
+        """Row of each example in the data as they were given, (N,)."""
+        return np.arange(len(self.y)) if self.numbers is None else self.numbers
 
     def take(self, rows: _Array) -> "GivenExamples":
         """The examples of these row numbers."""
         clients, patients = (None if of is None else [of[i] for i in rows] for of in (self.clients, self.patients))
         files = [self.files[i] for i in rows] if self.files else ()
-        return replace(self, x=self.x[rows], y=self.y[rows], clients=clients, patients=patients, files=files)
+        x, y, numbers = self.x[rows], self.y[rows], self.row_numbers[rows]
+        return replace(self, x=x, y=y, clients=clients, patients=patients, files=files, numbers=numbers)
+
+    def counted_by_client(self) -> "GivenExamples":
+        """The examples numbered within their clients, each of which has its own data."""
+        count = Counter[str]()
+        numbers = np.empty(len(self.y), np.int64)
+        for i, name in enumerate(self.clients or [""] * len(self.y)):
+            numbers[i] = count[name]
+            count[name] += 1
+        return replace(self, numbers=numbers)
 
 
 def dataset(
@@ -139,6 +156,7 @@ def dataset(
     test_rows_at: Place = by_number,
     one_client: bool = False,
     constants: Sequence[tuple[float, float]] | None = None,
+    by_client: Collection[str] = (),
 ) -> Dataset:
     """The data set that `data` holds.
 
@@ -166,6 +184,7 @@ def dataset(
         test_rows_at: The places of the rows of `test`, where that is a table.
         one_client: The data are those of one client of several, which may lack a class.
         constants: Mean and deviation of each channel by which byte images are standardised, as for `from_arrays`.
+        by_client: Those of train and test that are joined of a table for each client, in which rows are counted.
 
     Raises:
         ConfigError: If the preprocessing does not fit the columns.
@@ -189,6 +208,7 @@ def dataset(
     raw = preprocess is not None
     rows = _rows(data, target, client, ignored=column, raw=raw, patient=patient)
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
+    rows = rows.counted_by_client() if "train" in by_client else rows
     where = rows.name if target is None else f"column {target!r}"
     truths_only = [_are_truths(rows.y)]
     if rows.columns and isinstance(target, str):
@@ -212,6 +232,7 @@ def dataset(
                 whose = client if own_test else whose if who is not None else None
                 held_out = _rows(test, target, whose, rows.columns, raw=raw, patient=who)
                 _check_named_alike(rows, held_out)
+                held_out = held_out.counted_by_client() if "test" in by_client else held_out
             truths_only += [] if held_out is None else [_are_truths(held_out.y)]
             held_out = None if held_out is None else _checked(held_out, where, targets, preprocess)
             if held_out is not None and targets.classes:
@@ -270,6 +291,7 @@ def dataset(
         inputs=Inputs("table", columns=tuple(Column(str(c)) for c in rows.columns)) if named and not raw else None,
         targets=targets,
         files={key: part.files for key, part in parts.items()} if rows.files else None,
+        rows={key: part.row_numbers for key, part in parts.items()},
         constants=constants,
         label_type=None
         if not targets.classes
@@ -987,7 +1009,18 @@ def _of_clients(data: Mapping[Any, Any], columns: tuple[Any, ...] = (), raw: boo
     if tables := [its.table for its in of.values() if its.table is not None]:
         table = {c: raw_column(np.concatenate([t[c].astype(object) for t in tables]), c) for c in tables[0]}
         x = np.arange(len(y))
-    return GivenExamples("arrays", x, y, clients, tuple(of), patients or None, columns=of[first].columns, table=table)
+    numbers = np.concatenate([np.arange(len(its.y)) for its in of.values()])
+    return GivenExamples(
+        "arrays",
+        x,
+        y,
+        clients,
+        tuple(of),
+        patients or None,
+        columns=of[first].columns,
+        table=table,
+        numbers=numbers,
+    )
 
 
 def _different(data: Mapping[Any, Any]) -> dict[Any, str]:

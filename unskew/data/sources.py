@@ -39,7 +39,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -420,7 +420,8 @@ def _domains(source: Source, root: Path) -> Dataset:
             f"{looked_for}; put x_train, y_train, x_test, y_test into {_wanted(lacking)}"
         )
     parts = {name: None if name == "printed" else _domain(name, root) for name in DOMAINS[source.name]}
-    return _placed(root, lambda: from_arrays(source.name, join(parts, Key(0) / source.name), Key(0), source.classes))
+    joined = _placed(root, lambda: from_arrays(source.name, join(parts, Key(0) / source.name), Key(0), source.classes))
+    return replace(joined, rows=None)  # of several sets
 
 
 def _files(name: str) -> list[str]:
@@ -685,6 +686,7 @@ def save(dataset: Dataset, path: Path) -> None:
         "never_train": dataset.never_train or None,
         "inputs": json.dumps(asdict(dataset.inputs)),
         "label_type": dataset.label_type,
+        "rows": dataset.rows,
         **({} if dataset.raw is None else _columns_saved(dataset.raw)),
     }
     with path.open("wb") as file:
@@ -786,12 +788,12 @@ def _saved(path: Path, targets: Targets) -> Dataset:
         inputs = TypeAdapter(Inputs).validate_json(str(arrays["inputs"]))  # what it refuses is a ValueError
         raw = _columns_of(arrays, len(arrays["x_train"]), len(arrays["x_test"]))
         label_type: LabelType = TypeAdapter(LabelType).validate_python(str(arrays.get("label_type", "text")))
-    tensors = {key: torch.from_numpy(arrays[key]) for key in (*LAYOUT, "table", "own_test") if key in arrays}
+    tensors = {key: torch.from_numpy(arrays[key]) for key in (*LAYOUT, "table", "own_test", "rows") if key in arrays}
     x: dict[str, Tensor | ByteImages] = {key: tensors[key] for key in ("x_train", "x_test")}
     if "table" in tensors:
         x = {key: ByteImages(tensors[key], tensors["table"]) for key in x}
     name = str(arrays["name"])
-    return checked(
+    dataset = checked(
         name,
         x["x_train"],
         tensors["y_train"],
@@ -812,7 +814,9 @@ def _saved(path: Path, targets: Targets) -> Dataset:
         targets=targets,
         raw=raw,
         label_type=label_type,
+        rows=tensors.get("rows"),
     )
+    return dataset if "rows" in tensors else replace(dataset, rows=None)
 
 
 # Arrays to a data set

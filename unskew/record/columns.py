@@ -2,8 +2,9 @@
 
     clients/METHOD-seed0.npz   the last round's number of each client: what metrics.jsonl has as rows for fewer
     partition-seed0.npz        examples of each client: what partition.json has as lists for fewer
+    rows.npz                   row of each example in the data as they were given
 
-A run writes them where there are more clients than its `client_rows`.
+A run writes the first two where there are more clients than its `client_rows`.
 """
 
 import hashlib
@@ -207,9 +208,34 @@ def training_rows(folder: Path, seed: int) -> Iterator[list[int]]:
     Raises:
         RunError: If the file is not as a run writes it.
     """
+    return part_rows(folder, seed, "train")
+
+
+def part_rows(folder: Path, seed: int, part: str) -> Iterator[list[int]]:
+    """Indices of each client's examples in a part, train, val or test, from the columns beside partition.json.
+
+    Raises:
+        RunError: If the file is not as a run writes it.
+    """
     path = folder / partition_file(seed)
-    rows, sizes = read(path, {"train": "i", "train_sizes": "i"}).values()
+    rows, sizes = read(path, {part: "i", f"{part}_sizes": "i"}).values()
     if rows.ndim != 1 or sizes.ndim != 1 or (sizes < 0).any() or sizes.sum() != len(rows):
-        raise refusal(path, None, "train_sizes must say how many of train each client has")
+        raise refusal(path, None, f"{part}_sizes must say how many of {part} each client has")
     ends = sizes.cumsum().tolist()
     return (rows[a:b].tolist() for a, b in itertools.pairwise([0, *ends]))
+
+
+ROWS_FILE = "rows.npz"
+"""The file with the row of each example in the data as they were given."""
+
+
+def given_rows(folder: Path) -> npt.NDArray[np.int64]:
+    """Row of each example of the data set in the data as they were given, from the columns beside partition.json.
+
+    Raises:
+        RunError: If the file is missing or not as a run writes it.
+    """
+    rows = read(folder / ROWS_FILE, {"rows": "i"})["rows"]
+    if rows.ndim != 1 or (rows < 0).any():
+        raise refusal(folder / ROWS_FILE, None, "rows must be a list of numbers from 0")
+    return rows.astype(np.int64)

@@ -315,6 +315,35 @@ class HoldingCards(TypedDict):
     seeds: dict[str, HoldingCard]
 
 
+class Parts(TypedDict):
+    """Indices of a client's examples in the data set."""
+
+    train: list[Count]
+    val: list[Count]
+    test: list[Count]
+
+
+class LaterParts(TypedDict):
+    """The clients that come after training, with their examples."""
+
+    clients: list[Parts]
+    client_names: NotRequired[list[str] | None]
+
+
+class PartsCard(TypedDict):
+    """The part of a seed's division that says which client has which examples in which part."""
+
+    clients: NotRequired[list[Parts]]
+    client_names: NotRequired[list[str] | None]
+    unseen: NotRequired[LaterParts]
+
+
+class PartsCards(TypedDict):
+    """partition.json, read only for the parts of the clients' examples."""
+
+    seeds: dict[str, PartsCard]
+
+
 class ResultRow(TypedDict):
     """A row of the table of results: a method's metric, its mean and standard deviation over seeds."""
 

@@ -9,8 +9,10 @@ import functools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, NotRequired, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, NotRequired, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pydantic
 from typing_extensions import TypedDict
 
@@ -429,6 +431,44 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
     clients = seeds[str(seed)].get("clients")
     rows = columns.training_rows(record.folder, seed) if clients is None else (client["train"] for client in clients)
     return tuple(map(tuple, rows))
+
+
+Part = Literal["train", "val", "test"]
+
+
+def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.NDArray[np.int64]]:
+    """Rows of each client's part of the data as they were given, by its name, or number where clients have no names.
+
+    Args:
+        folder: The run's folder.
+        part: "train", "val" or "test".
+        seed: Seed of the run; None for the smallest.
+
+    Raises:
+        RunError: If the folder has no such seed, does not have the rows, or is corrupt.
+    """
+    path = folder / "partition.json"
+    seeds = {int(n): of for n, of in document(path, logs.PartsCards)["seeds"].items() if n.isdecimal()}
+    if not seeds or not (folder / columns.ROWS_FILE).is_file():
+        why = (
+            "its data are no rows of tables or arrays, or an older version ran it"
+            if seeds
+            else "clients kept them to themselves"
+        )
+        raise RunError(f"{folder} does not say which rows each client has: {why}")
+    if seed is not None and seed not in seeds:
+        raise RunError(f"{folder} has no seed {seed} (seeds: {', '.join(map(str, sorted(seeds)))})")
+    seed = min(seeds) if seed is None else seed
+    card, rows = seeds[seed], columns.given_rows(folder)
+    own = card.get("clients")
+    held = list(columns.part_rows(folder, seed, part)) if own is None else [client[part] for client in own]
+    names: list[int | str] = [*(card.get("client_names") or range(len(held)))]
+    if (later := card.get("unseen")) is not None:
+        names += later.get("client_names") or range(len(held), len(held) + len(later["clients"]))
+        held += [client[part] for client in later["clients"]]
+    if len(names) != len(held) or any(max(of, default=0) >= len(rows) or min(of, default=0) < 0 for of in held):
+        raise refusal(path, None, "its clients are not those that it names, or have examples that the data have not")
+    return {name: np.sort(rows[np.array(of, np.int64)]) for name, of in zip(names, held, strict=True)}
 
 
 AnyRow = TypeVar("AnyRow")

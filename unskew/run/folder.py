@@ -4,6 +4,7 @@
     config.toml       the resolved experiment
     data.npz          the examples, where they were given as values and no file names them
     partition.json    examples of each client, per seed, with hashes; of many clients they are in partition-seed0.npz
+    rows.npz          row of each example in the data as they were given, where these are rows
     metrics.jsonl     {"method", "seed", "round", "name", "value", "weight", "client"?}
     ledger.jsonl      {"method", "seed", "round", "hop", "src", "dst", "kind", "bytes"}
     failures.jsonl    {"method", "seed", "round", "client", "step", "reason"}

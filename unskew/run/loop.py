@@ -149,6 +149,7 @@ def documents(
         "config.toml": to_toml(experiment),
         "partition.json": _partition(feds, experiment.client_rows),
         **_partition_columns(feds, experiment.client_rows),
+        **_given_rows(feds),
         "run.json": _run_card(experiment, setup, feds, command),
         **setup.inputs.files,
     }
@@ -313,6 +314,19 @@ def _partition_columns(feds: Mapping[int, FederatedData], client_rows: int) -> d
     return {
         columns.partition_file(seed): writer(fed) for seed, fed in _known(feds).items() if fed.num_clients > client_rows
     }
+
+
+def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path], None]]:
+    """The file with the row of each example in the data as they were given, where these are rows."""
+    rows = next((fed.dataset.rows for fed in _known(feds).values()), None)
+    if rows is None:
+        return {}
+    column = rows.numpy().astype(np.int32 if len(rows) < 2**31 and int(rows.max()) < 2**31 else np.int64)
+    return {columns.ROWS_FILE: lambda path: _write(path, {"rows": column})}
+
+
+def _write(path: Path, content: Mapping[str, columns.Array]) -> None:
+    columns.write(path, content)
 
 
 def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:

@@ -1,0 +1,182 @@
+"""A history says which rows of the data each client trained, validated and tested with."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pytest
+
+import unskew as us
+from unskew.api import described
+from unskew.data.images import as_tensor
+from unskew.errors import ConfigError, RunError
+from unskew.run import loop
+from unskew.run.setup import InProcess
+
+N = 120
+RNG = np.random.default_rng(0)
+TABLE = pandas.DataFrame(
+    {
+        "age": RNG.normal(size=N),
+        "weight": RNG.normal(size=N),
+        "site": RNG.choice(["Bern", "Basel", "Aarau"], N),
+    }
+)
+WHO = TABLE["site"] + (TABLE.groupby("site").cumcount() // 2).astype(str)
+"""Names of patients, of two rows each."""
+TABLE["y"] = (TABLE["age"] + TABLE["weight"] > 0).astype(int)
+SITES = ("Aarau", "Basel", "Bern")
+
+
+def run(data: Any, **options: Any) -> us.History:
+    return us.simulate(us.FedAvg(), **{"data": data, "model": "logistic", "rounds": 2, "progress": False} | options)
+
+
+def parts(history: us.History, seed: int | None = None) -> dict[int | str, tuple[list[int], list[int], list[int]]]:
+    train, val, test = (history.rows_of(part, seed) for part in ("train", "val", "test"))
+    return {name: (train[name].tolist(), val[name].tolist(), test[name].tolist()) for name in train}
+
+
+def check_tested(history: us.History, x: pandas.DataFrame, y: Any) -> None:
+    """The share that the model gets right of these rows is the one that the run measured."""
+    model = history.model("fedavg")
+    for number, (name, rows) in enumerate(history.rows_of("test").items()):
+        right = np.array(us.predict(model, x.iloc[rows])) == np.asarray(y)[rows]
+        assert right.mean() == pytest.approx(history.client_values("fedavg")[number]), name
+
+
+def test_a_column_of_test_rows_is_found_again_as_it_was_given() -> None:
+    """Rows in the test column are test rows of the site that they name, and all others train: nothing is drawn."""
+    table = TABLE.assign(part=np.arange(N) % 4 == 1)
+    history = run(table, target="y", client="site", test="part", preprocess=True)
+    for name, (train, val, test) in parts(history).items():
+        own = np.flatnonzero(table["site"] == name)
+        assert test == [i for i in own if i % 4 == 1]
+        assert train == [i for i in own if i % 4 != 1]
+        assert val == []
+    check_tested(history, table, table["y"])
+
+
+@pytest.mark.parametrize("preprocess", [False, True])
+@pytest.mark.parametrize("patient", [None, "who"])
+def test_shares_that_are_drawn_are_those_that_were_measured(patient: str | None, preprocess: bool) -> None:
+    """No row is in two parts; what is left over is the global test set, or, with a preprocessing, nothing is."""
+    table = TABLE if patient is None else TABLE.assign(who=WHO)
+    options = {"target": "y", "client": "site", "patient": patient, "test_fraction": 0.25, "val_fraction": 0.2}
+    history = run(table, preprocess=preprocess, seeds=(3, 4), **options)
+    assert parts(history) == parts(history, 3)
+    assert parts(history, 3) != parts(history, 4)
+    assert tuple(parts(history)) == history.client_names == SITES
+    used = [row for of in parts(history).values() for part in of for row in part]
+    assert len(used) == len(set(used))
+    assert (len(used) == N) == preprocess
+    for name, of in parts(history).items():
+        assert {TABLE["site"][row] for part in of for row in part} == {name}
+        assert all(of)
+        people = [set(WHO[part]) for part in of]
+        assert patient is None or not (people[0] & people[1] or people[0] & people[2] or people[1] & people[2])
+    check_tested(history, table, TABLE["y"])
+
+
+def test_rows_are_positions_whatever_the_index_says_and_rows_that_were_left_out_are_not_counted() -> None:
+    """A table whose rows without a target were dropped is the table that was given."""
+    whole = TABLE.assign(y=np.where(np.arange(N) % 5 == 0, None, TABLE["y"]))
+    left = whole.dropna(subset="y")
+    history = run(left.astype({"y": int}), target="y", client="site")
+    for name, of in parts(history).items():
+        rows = [row for part in of for row in part]
+        assert set(left.iloc[rows]["site"]) == {name}
+        assert all(label % 5 for label in left.index[rows])
+    check_tested(history, left, left["y"].astype(int))
+
+
+def test_arrays_that_are_divided_have_clients_by_number() -> None:
+    x = TABLE[["age", "weight"]].to_numpy()
+    history = run((x, TABLE["y"].to_numpy()), split=us.IID(4), val_fraction=0.1)
+    assert list(parts(history)) == [0, 1, 2, 3]
+    used = [row for of in parts(history).values() for part in of for row in part]
+    assert len(used) == len(set(used)) == N - round(0.2 * N)
+    test = history.rows_of("test")
+    model = history.model("fedavg")
+    for number, rows in test.items():
+        right = np.array(us.predict(model, x[rows])) == TABLE["y"].to_numpy()[rows]
+        assert right.mean() == pytest.approx(history.client_values("fedavg")[int(number)])
+
+
+@pytest.mark.parametrize("form", ["arrays", "frames", "Polars", "files"])
+def test_rows_of_clients_with_data_of_their_own_are_counted_there(form: str, tmp_path: Path) -> None:
+    tables = {site: TABLE[TABLE["site"] == site].drop(columns="site") for site in ("Bern", "Aarau", "Basel")}
+    options: dict[str, Any] = {"target": "y"}
+    data: Any = {
+        "arrays": {site: (of[["age", "weight"]].to_numpy(), of["y"].to_numpy()) for site, of in tables.items()},
+        "frames": tables,
+        "Polars": {site: polars.from_pandas(of.reset_index(drop=True)) for site, of in tables.items()},
+        "files": tmp_path,
+    }[form]
+    for site, of in tables.items():
+        of.to_csv(tmp_path / f"{site}.csv", index=False)
+    history = run(data, **({} if form == "arrays" else options))
+    model = history.model("fedavg")
+    for number, site in enumerate(history.client_names):
+        rows = [row for part in parts(history)[site] for row in part]
+        assert len(rows) == len(set(rows))
+        assert max(rows) < len(tables[site])
+        tested = tables[site].iloc[history.rows_of("test")[site]]
+        found = us.predict(model, tested[["age", "weight"]].to_numpy() if form == "arrays" else tested)
+        assert np.mean(found == tested["y"]) == pytest.approx(history.client_values("fedavg")[number])
+
+
+def test_test_rows_that_were_given_by_themselves_are_counted_there() -> None:
+    """As whole tables are: the last row of each site's is in its part."""
+    train, test = TABLE.iloc[:80].reset_index(drop=True), TABLE.iloc[80:].reset_index(drop=True)
+    history = run(train, target="y", client="site", test=test, preprocess=True)
+    for name, (rows, _, tested) in parts(history).items():
+        assert rows == np.flatnonzero(train["site"] == name).tolist()
+        assert tested == np.flatnonzero(test["site"] == name).tolist()
+
+
+def test_clients_that_come_after_training_have_rows_too() -> None:
+    history = run(TABLE, target="y", client="site", unseen=["Basel"])
+    assert list(parts(history)) == ["Aarau", "Bern", "Basel"]
+    assert {TABLE["site"][row] for part in parts(history)["Basel"] for row in part} == {"Basel"}
+
+
+def test_rows_of_many_clients_are_those_of_few(tmp_path: Path) -> None:
+    """Beyond `client_rows` their examples are columns of a file."""
+    few = run(TABLE, target="y", client="site", val_fraction=0.2)
+    settings = {"name": "many", "rounds": 2, "val_fraction": 0.2, "client_rows": 2}
+    experiment, inputs = described(us.FedAvg(), settings, data=TABLE, model="logistic", target="y", client="site")
+    loop.start(experiment, tmp_path / "r", backend=InProcess(inputs))
+    assert (tmp_path / "r" / "partition-seed0.npz").exists()
+    assert parts(us.History([], {}, tmp_path / "r")) == parts(few)
+
+
+def test_a_run_that_is_resumed_from_its_own_data_has_the_rows(tmp_path: Path) -> None:
+    history = run(TABLE, target="y", client="site", out=tmp_path / "r")
+    data = us.load("run:data.npz", tmp_path / "r")
+    assert data.rows is not None
+    rows = history.rows_of("train")["Bern"]
+    assert np.allclose(
+        np.sort(as_tensor(data.x_train).numpy()[np.isin(data.rows.numpy(), rows), 0]), np.sort(TABLE["age"][rows])
+    )
+
+
+def test_what_has_no_rows_is_said(tmp_path: Path) -> None:
+    history = run(TABLE, target="y", client="site", out=tmp_path / "r")
+    with pytest.raises(ConfigError, match="part must be one of train, val, test, got 'tests'"):
+        history.rows_of("tests")  # type: ignore[arg-type]
+    with pytest.raises(RunError, match=r"has no seed 7 \(seeds: 0\)"):
+        history.rows_of("test", seed=7)
+    shutil.copytree(tmp_path / "r", tmp_path / "odd")
+    partition = json.loads((tmp_path / "odd" / "partition.json").read_text())
+    partition["seeds"]["0"]["clients"][0]["test"] = [N]
+    (tmp_path / "odd" / "partition.json").write_text(json.dumps(partition))
+    with pytest.raises(RunError, match="have examples that the data have not"):
+        us.History([], {}, tmp_path / "odd").rows_of("test")
+    (tmp_path / "odd" / "rows.npz").unlink()
+    with pytest.raises(RunError, match="does not say which rows each client has: its data are no rows of tables"):
+        us.History([], {}, tmp_path / "odd").rows_of("test")
