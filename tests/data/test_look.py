@@ -304,6 +304,116 @@ def test_patients_beside_arrays_are_counted() -> None:
     assert us.describe((np.eye(60), [0, 1] * 30, list(range(30)) * 2)).patients == 30
 
 
+# ---------------------------------------------------------------- several targets
+def of_three() -> polars.DataFrame:
+    """A number that another column tells, a class of which Bern has one, and words that are spelt in two ways."""
+    days = RNG.uniform(1, 9, N).round(3)
+    fever = np.where(SITE == "Bern", 0, np.arange(N) % 3 == 0).astype(int)
+    mood = np.where(np.arange(N) % 7 == 0, "Low", np.where(np.arange(N) % 2 == 0, "low", "high"))
+    return table(days=days, hours=days * 24, fever=fever, mood=mood).drop("sick")
+
+
+@pytest.mark.parametrize("in_file", [False, True], ids=["a DataFrame", "a file"])
+def test_each_of_several_targets_is_described_as_it_is_alone(in_file: bool, tmp_path: Path) -> None:
+    frame, names = of_three(), ("days", "fever", "mood")
+    frame.write_csv(tmp_path / "t.csv")
+    data: Any = tmp_path / "t.csv" if in_file else frame
+    look = us.describe(data, target=list(names), client="site")
+    assert (look.classes, [column.name for column in look.columns]) == ((), ["age", "hours"])
+    assert [target.name for target in look.targets] == list(names)
+    for target in look.targets:
+        alone = seen(frame.drop([name for name in names if name != target.name]), target=target.name)
+        assert (target.classes, target.sites) == (alone.classes, alone.sites)
+        of_it = number(look, f"labels of {target.name}")
+        of_alone = number(alone, "labels")
+        assert (of_it.value, of_it.chance) == (of_alone.value, of_alone.chance)
+        assert of_it.meaning == f"for {target.name}, {of_alone.meaning}"
+        told = f"target {target.name!r}: "
+        assert {n.removeprefix(told) for n in look.notes if n.startswith(told)} <= set(alone.notes)
+    notes = [note for note in look.notes if note.startswith("target ")]
+    assert any(note.startswith("target 'days': column 'hours' ") for note in notes)
+    assert "target 'fever': Bern has one class only" in notes
+    assert any(note.startswith("target 'mood': ") and "'Low'" in note for note in notes)
+    assert number(look, "sizes").value == pytest.approx(1.6)
+    said = "of 3 targets, days has numbers, fever has 2 classes (0, 1) and mood has 3 classes (Low, high, low)"
+    assert said in str(look)
+
+
+def test_several_targets_of_tables_of_clients_and_one_in_a_list() -> None:
+    frame = of_three()
+    tables = {site: frame.filter(polars.col("site") == site).drop("site") for site in ("Basel", "Bern")}
+    assert (
+        us.describe(tables, target=("days", "fever")).targets
+        == us.describe(frame, target=("days", "fever"), client="site").targets
+    )
+    assert str(seen(frame, target=["fever"])) == str(seen(frame, target="fever"))
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (["fever", "fever"], "target names column 'fever' twice; name every column once"),
+        (["fever", "site"], "column 'site' is both the target and that of the clients"),
+        (["fever", "fevr"], "target: there is no column 'fevr'; did you mean fever"),
+    ],
+)
+def test_targets_that_are_none_are_refused(target: list[str], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        seen(of_three(), target=target)
+
+
+def test_the_command_takes_several_targets(tmp_path: Path) -> None:
+    """By its options, and from the file of an experiment."""
+    of_three().write_csv(tmp_path / "t.csv")
+    (tmp_path / "e.toml").write_text(
+        f'rounds = 1\nmethod = {{ name = "fedavg" }}\n[task]\nkind = "survival"\ndata = "csv:{tmp_path / "t.csv"}"\n'
+        'data_options = { target = ["days", "fever"], client = "site", leave_out = ["mood"] }\n'
+    )
+    named = ["data", str(tmp_path / "t.csv"), "--target", "days", "--target", "fever", "--client", "site"]
+    page = tmp_path / "data.html"
+    ways = [[*named, "--leave-out", "mood"], ["data", str(tmp_path / "e.toml")]]
+    for way in ways:
+        printed = CliRunner().invoke(app, [*way, "--out", str(page)], catch_exceptions=False).stdout
+        assert "Target days at each site" in printed
+        assert "Target fever at each site" in printed
+        assert "Rows and classes of fever by site" in page.read_text("utf-8")
+    first, second = (
+        json.loads(CliRunner().invoke(app, [*way, "--json"], catch_exceptions=False).stdout) for way in ways
+    )
+    assert first["targets"] == second["targets"]
+    assert [target["name"] for target in first["targets"]] == ["days", "fever"]
+    assert first["targets"][1]["sites"][1]["labels"] == [50, 0]
+
+
+def test_json_has_numbers_for_numbers(tmp_path: Path) -> None:
+    """Ages 0 to 4 in turn: mean 2, variance 2."""
+    table(age=np.arange(N) % 5, sick=np.arange(N) % 2, ward=["a"] * 150 + ["b"] * 50).write_csv(tmp_path / "t.csv")
+    command = ["data", str(tmp_path / "t.csv"), "--target", "sick", "--client", "site", "--json"]
+    look = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+    assert look["classes"] == [0, 1]
+    age, ward = look["columns"]
+    assert (age["mean"], age["sd"], age["lowest"]) == (2, pytest.approx(2**0.5), 0)
+    assert (ward["commonest"], ward["mean"]) == ([["a", 150], ["b", 50]], None)
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        ([False, True] * 100, (False, True)),
+        ([0.0, 1.0] * 100, (0, 1)),
+        (["0", "1"] * 100, ("0", "1")),
+    ],
+)
+def test_classes_are_of_the_type_of_the_labels(values: list[Any], classes: tuple[Any, ...]) -> None:
+    for look in (seen(table(sick=values)), us.describe((RNG.normal(size=(N, 2)), values))):
+        assert [(type(one), one) for one in look.classes] == [(type(one), one) for one in classes]
+
+
+def test_labels_that_begin_with_a_zero_are_shown_so(tmp_path: Path) -> None:
+    table(sick=["007", "100"] * 100).write_csv(tmp_path / "t.csv")
+    assert us.describe(tmp_path / "t.csv", target="sick", client="site").classes == ("007", "100")
+
+
 # ---------------------------------------------------------------- the command
 @pytest.mark.usefixtures("undrawn")
 def test_the_command_prints_tables_and_writes_a_page(tmp_path: Path) -> None:

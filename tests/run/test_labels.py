@@ -165,3 +165,15 @@ def test_a_file_without_the_type_answers_in_text_and_one_of_another_type_is_refu
     older = us.load_model(tmp_path / "old")
     assert set(us.predict(older, table)) == {"0", "1"}
     assert replace(card_of(older).task, label_type="integer") == card_of(history.model("fedavg")).task
+
+
+@pytest.mark.parametrize("in_file", [False, True], ids=["a DataFrame", "a file"])
+def test_a_target_in_a_list_of_one_is_that_target_and_one_named_twice_is_refused(in_file: bool, tmp_path: Path) -> None:
+    table = TABLE.assign(y=np.where(OLD, "007", "100"))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    data: Any = tmp_path / "t.csv" if in_file else table
+    assert set(us.predict(trained(data, target=["y"], client="site").model("fedavg"), data)) == {"007", "100"}
+    with pytest.raises(DataError, match="target names column 'y' twice; name every column once"):
+        trained(data, target=["y", "y"], client="site", task="multi_label")
+    with pytest.raises(DataError, match="target names no column; name one"):
+        trained(data, target=[], client="site")

@@ -24,7 +24,9 @@ MOST_PRINTED = 30
 
 def data(
     sources: Annotated[list[str], typer.Argument(metavar="FILE|NAME")],
-    target: Annotated[str | None, typer.Option(help="Column of what is to be predicted.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="Column of what is to be predicted; may be repeated, as for days and died.")
+    ] = None,
     client: Annotated[str | None, typer.Option(help="Column of the sites.")] = None,
     patient: Annotated[str | None, typer.Option(help="Column of who is in the row; patients are counted.")] = None,
     test: Annotated[str | None, typer.Option(help="Column that says which are test rows, or a file of them.")] = None,
@@ -66,7 +68,7 @@ def data(
         raise ConfigError(f"give one table or name, or several .json files of --sums; got {', '.join(sources)}")
     source = sources[0]
     options: dict[str, Any] = {
-        "target": target,
+        "target": target[0] if target is not None and len(target) == 1 else target or None,
         "client": client,
         "patient": patient,
         "test": test,
@@ -121,6 +123,8 @@ def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
     kind, _, rest = name.partition(":") if ":" in name else (tables.kind_of(name), "", name)
     if kind not in tables.ENDINGS or "target" not in settings:
         raise ConfigError(f"--sums takes a table and its --target, got {name}")
+    target = settings["target"]
+    settings = {**settings, "target": target if isinstance(target, str) else tuple(target)}
     options = tables.TableOptions(
         **{**settings, "leave_out": tuple(settings.get("leave_out", ())), "gaps": tuple(settings.get("gaps", ()))}
     )
@@ -169,6 +173,7 @@ def _print(look: "Look") -> None:
     console = Console()
     console.print(f"[bold]{escape(look.name)}[/]: {escape(look.lead)}", highlight=False)
     tables = [data_page.sites_table(look)] if look.sites else []
+    tables += data_page.target_tables(look)
     tables += [data_page.disagreement_table(look)] if look.disagreement else []
     tables += [data_page.columns_table(look, MOST_PRINTED)] if look.columns else []
     for table in tables:

@@ -18,7 +18,7 @@ from unskew.errors import ConfigError, DataError
 def describe(
     data: object,
     *,
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     client: str | None = None,
     patient: str | None = None,
     test: object = None,
@@ -35,7 +35,8 @@ def describe(
     Args:
         data: A DataFrame, the path of a table, (x, y), (x, y, patients), {client: one of these but a path}, what
             `unskew.load` returns, or a name.
-        target, client: Columns of a table; both may be left out.
+        target, client: Columns of a table; both may be left out.  Several targets are named in a list, as for
+            `simulate`.
         patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
         test: Column that says which rows are test rows, or a table of them.
         separator, thousands, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
@@ -49,7 +50,7 @@ def describe(
     if isinstance(data, str | Path) and (kind := tables.kind_at(str(data))) is not None:
         path = path_of(str(data).removeprefix(f"{kind}:"))
         options = tables.TableOptions(
-            target or "",
+            "",
             client,
             leave_out=tuple(leave_out),
             separator=separator,
@@ -64,6 +65,11 @@ def describe(
         if later:
             test = tables.frame_of(kind, tested, options)[0]
             lines = _one_after_the_other(lines, len(frame), tables.lines_of(kind, tested, options), tested.name)
+        if kind == "csv":
+            for name in _targets(target):
+                given = [(path, frame), (tested, test)] if later else [(path, frame)]
+                frame, *rest = tables.labels_as_written([of for _, of in given], [at for at, _ in given], options, name)
+                test = rest[0] if rest else test
         with rows_at(lines):
             seen = look(_of_frame(frame, path.stem, target, client, patient, test))
         return replace(
@@ -105,23 +111,35 @@ def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Pla
     return lambda row: first(row) if row < rows else f"{then(row - rows)} of {name}"
 
 
-def _of_frame(frame: Any, name: str, target: str | None, client: str | None, patient: str | None, test: object) -> Rows:
+def _targets(target: str | Sequence[str] | None) -> tuple[str, ...]:
+    return () if target is None else (target,) if isinstance(target, str) else tuple(target)
+
+
+def _of_frame(
+    frame: Any,
+    name: str,
+    target: str | Sequence[str] | None,
+    client: str | None,
+    patient: str | None,
+    test: object,
+) -> Rows:
     own.check_frame(frame, "the table")
-    if client is not None and client == target:
-        own.check_names(target, client)
-    for setting, column in (("target", target), ("client", client), ("patient", patient)):
+    targets = _targets(target)
+    if client in targets or len(set(targets)) < len(targets):
+        own.check_names(targets, client)
+    for setting, column in (*(("target", one) for one in targets), ("client", client), ("patient", patient)):
         if column is not None:
             own.check_column(frame.columns, column, setting)
     if isinstance(test, str):
         is_test = own.truths(own.column_of(frame, test, "test"), test)
         left = [c for c in frame.columns if c != test]
-        return of_frame(frame[left], name, target, client, is_test, patient)
+        return of_frame(frame[left], name, targets, client, is_test, patient)
     if test is None or not hasattr(test, "columns"):
-        return of_frame(frame, name, target, client, patient=patient)
+        return of_frame(frame, name, targets, client, patient=patient)
     shared = [column for column in frame.columns if column in test.columns]
     joined = {c: [*own.column_of(frame, c, "column"), *own.column_of(test, c, "test")] for c in shared}
     is_test = np.arange(len(joined[shared[0]])) >= len(frame)
-    return of_frame(_Columns(joined), name, target, client, is_test, patient if patient in shared else None)
+    return of_frame(_Columns(joined), name, targets, client, is_test, patient if patient in shared else None)
 
 
 class _Columns(dict[str, list[Any]]):

@@ -12,8 +12,8 @@ Disagreement is one number for sizes, one for labels, one for columns, each besi
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,7 @@ from unskew.data.preprocess import (
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
+from unskew.tasks.targets import Label, labels_of
 from unskew.words import counted, some, spelling_variants
 
 MOST_CLASSES = 20
@@ -73,7 +74,7 @@ class Rows:
     Attributes:
         name: Name of the data.
         columns: Inputs by name; of images their mean brightness and contrast, of texts their number of words.
-        target: Classes as words or numbers, or numbers, (N,); None if no target is known.
+        target: Classes as words or numbers, or numbers, (N,); None if no target is known, or there are several.
         clients: Number of each row's client in `client_names`, (N,); -1 where it has none; None if there are no
             clients.
         client_names: A name for each client.
@@ -84,6 +85,7 @@ class Rows:
         keys: A hash of each row's inputs, (N,).
         patients: Number of who is in each row, (N,), no two clients sharing one; None if they are not known.
         doubts: Sentences on what was found as the rows were read.
+        targets: Where there are several, each by its column.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Rows:
     common_test: bool = False
     patients: npt.NDArray[np.int64] | None = None
     doubts: tuple[str, ...] = ()
+    targets: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,8 @@ class ColumnLook:
         summary: Mean and deviation, or the commonest words.
         missing: Share of rows with a gap.
         missing_by_site: The same for each site.
-        lowest, highest: Of numbers; None of others.
+        lowest, highest, mean, sd: Of numbers; None of others.
+        commonest: The commonest words, each with its number of rows; empty of others.
         between: Share of the variance that lies between sites; None where there is one site, or no variance.
         means: Of each site, in deviations from the mean of all; of words the share of the commonest.  None for a site
             without a value.
@@ -148,6 +152,24 @@ class ColumnLook:
     means: tuple[float | None, ...] = ()
     lowest: float | None = None
     highest: float | None = None
+    mean: float | None = None
+    sd: float | None = None
+    commonest: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class TargetLook:
+    """One of several targets.
+
+    Attributes:
+        name: Its column.
+        classes: Its classes; empty if it is a number.
+        sites: The clients, with what this target is there.
+    """
+
+    name: str
+    classes: tuple[Label, ...]
+    sites: tuple[Site, ...]
 
 
 @dataclass(frozen=True)
@@ -169,32 +191,36 @@ class Look:
         name: Name of the data.
         rows, test_rows: Numbers of rows, and of test rows among them; None where none are known.
         sites: The clients, in order; empty if the data have none.
-        classes: The target's classes; empty if it is a number or not known.
+        classes: The target's classes; empty if it is a number or not known, or there are several targets.
         columns: What is known of each column.
         disagreement: Numbers for sizes, labels and columns.
         leaks: Sentences on rows that occur twice.
         notes: Sentences on what a run would warn of, or refuse.
         patients: Number of those who are in the rows; None if they are not known.
+        targets: Where there are several, each of them.
     """
 
     name: str
     rows: int
     test_rows: int | None
     sites: tuple[Site, ...]
-    classes: tuple[str, ...]
+    classes: tuple[Label, ...]
     columns: tuple[ColumnLook, ...]
     disagreement: tuple[Disagreement, ...]
     leaks: tuple[str, ...]
     notes: tuple[str, ...]
     patients: int | None = None
+    targets: tuple[TargetLook, ...] = ()
 
     @property
     def size(self) -> str:
         """Rows, columns, sites and classes, in one phrase."""
         sites = f"{len(self.sites):,} sites" if self.sites else "no sites named"
         test = "" if self.test_rows is None else f", {self.test_rows:,} of them for testing"
-        names = ", ".join(self.classes[:NAMED]) + (", ..." if len(self.classes) > NAMED else "")
-        target = f"; the target has {len(self.classes)} classes ({names})" if self.classes else ""
+        target = f"; the target has {_some_classes(self.classes)}" if self.classes else ""
+        if self.targets:
+            each = [f"{of.name} has {_some_classes(of.classes) or 'numbers'}" for of in self.targets]
+            target = f"; of {len(each)} targets, {', '.join(each[:-1])} and {each[-1]}"
         who = "" if self.patients is None else f", {counted(self.patients, 'patient')}"
         return f"{self.rows:,} rows{test}{who}, {counted(len(self.columns), 'column')}, {sites}{target}"
 
@@ -215,6 +241,11 @@ class Look:
         return f"<Look at {self.name}: {self.size}; print() says more>"
 
 
+def _some_classes(classes: Sequence[Label]) -> str:
+    names = ", ".join(map(str, classes[:NAMED])) + (", ..." if len(classes) > NAMED else "")
+    return f"{len(classes)} classes ({names})" if classes else ""
+
+
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
 
@@ -223,21 +254,23 @@ def _sentence(text: str) -> str:
 def of_frame(
     frame: Any,
     name: str,
-    target: str | None = None,
+    targets: Sequence[str] = (),
     client: str | None = None,
     test: Array | None = None,
     patient: str | None = None,
 ) -> Rows:
-    """The rows of a DataFrame; `test` says which are test rows.
+    """The rows of a DataFrame; `targets` are the columns of what is learned, and `test` says which are test rows.
 
     Raises:
         DataError: If a row names no patient where there is a column of patients.
     """
-    raw = {str(column): _plain(frame[column]) for column in frame.columns if column not in (target, client, patient)}
+    raw = {str(column): _plain(frame[column]) for column in frame.columns if column not in (*targets, client, patient)}
     dates = tuple(column for column, values in raw.items() if values is None)
     columns = {column: values for column, values in raw.items() if values is not None}
     owners, names = (None, ()) if client is None else _numbered(frame[client])
-    wanted = None if target is None else _target(frame[target])
+    wanted = {name: _target(frame[name]) for name in targets}
+    target = wanted[targets[0]] if len(targets) == 1 else None
+    several = wanted if len(targets) > 1 else {}
     is_test = None if test is None else np.asarray(test, bool)
     patients, alike = None, ""
     if patient is not None:
@@ -245,7 +278,9 @@ def of_frame(
         clients = None if owners is None else [names[owner] if owner >= 0 else "no client" for owner in owners]
         (patients,), alike = coded((of_rows, clients)), patients_spelt_alike(of_rows, clients)
     keys, doubts = _keys(columns, len(frame)), tuple(filter(None, [alike]))
-    return Rows(name, columns, wanted, owners, names, is_test, keys, dates, patients=patients, doubts=doubts)
+    return Rows(
+        name, columns, target, owners, names, is_test, keys, dates, patients=patients, doubts=doubts, targets=several
+    )
 
 
 def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
@@ -291,7 +326,10 @@ def of_dataset(dataset: Dataset) -> Rows:
             arrays["patient_test"] = dataset.test_patients.numpy()
     if dataset.patients is not None:
         arrays["patient_train"] = dataset.patients.numpy()
-    if dataset.classes:
+    if dataset.label_type != "text" and dataset.targets.classes:
+        labels = np.array(labels_of(dataset.classes, dataset.label_type))
+        arrays |= {key: labels[of] for key, of in arrays.items() if key.startswith("y_")}
+    elif dataset.classes:
         arrays["classes"] = np.array(dataset.classes)
     if dataset.owners is not None:
         arrays |= {"client_train": dataset.owners.numpy(), "clients": np.array(dataset.client_names)}
@@ -378,13 +416,19 @@ def look(rows: Rows) -> Look:
     share = np.mean(list(missing.values()), axis=0) if missing else np.zeros(n)
     test = np.zeros(n, bool) if rows.test is None else rows.test
     patients = rows.patients
-    sites = tuple(
-        replace(
-            _site(name, group, rows.target, labels, len(classes), share, test),
-            patients=None if patients is None else len(np.unique(patients[group])),
+
+    def sites_of(target: Array | None) -> tuple[Site, ...]:
+        known, numbers = _classes(target)
+        return tuple(
+            replace(
+                _site(name, group, target, numbers, len(known), share, test),
+                patients=None if patients is None else len(np.unique(patients[group])),
+            )
+            for name, group in zip(rows.client_names, groups, strict=True)
         )
-        for name, group in zip(rows.client_names, groups, strict=True)
-    )
+
+    sites = sites_of(rows.target)
+    targets = tuple(TargetLook(name, _classes(of)[0], sites_of(of)) for name, of in rows.targets.items())
     columns = (
         *(_column(name, values, missing[name], groups) for name, values in rows.columns.items()),
         *(ColumnLook(name, "dates", "make numbers of them, or leave the column out", 0.0) for name in rows.dates),
@@ -396,14 +440,20 @@ def look(rows: Rows) -> Look:
         sites,
         classes,
         columns,
-        _disagreement(rows, groups, labels, classes, columns),
+        _disagreement(rows, groups, columns),
         _leaks(rows),
-        (*rows.doubts, *_notes(rows, sites, columns, test), *_lone(classes, labels)),
+        (
+            *rows.doubts,
+            *_notes(rows, sites, columns, test),
+            *_lone(classes, labels),
+            *(note for target in targets for note in _notes_on(rows, target)),
+        ),
         None if patients is None else len(np.unique(patients)),
+        targets,
     )
 
 
-def _classes(target: Array | None) -> tuple[tuple[str, ...], npt.NDArray[np.int64] | None]:
+def _classes(target: Array | None) -> tuple[tuple[Label, ...], npt.NDArray[np.int64] | None]:
     """Names of the classes, and the class of each row; none where the target is a number."""
     if target is None:
         return (), None
@@ -412,7 +462,8 @@ def _classes(target: Array | None) -> tuple[tuple[str, ...], npt.NDArray[np.int6
     known, number = np.unique(target.astype(str) if target.dtype.kind == "O" else target, return_inverse=True)
     if target.dtype.kind in "iuf" and len(known) > MOST_CLASSES:
         return (), None
-    return tuple(str(int(v)) if target.dtype.kind in "iuf" else str(v) for v in known), number.astype(np.int64)
+    label: Callable[[Any], Label] = {"b": bool, "i": int, "u": int, "f": int}.get(target.dtype.kind, str)
+    return tuple(map(label, known)), number.astype(np.int64)
 
 
 def _site(
@@ -439,7 +490,7 @@ def _column(
     present = ~missing
     by_site = tuple(float(missing[group].mean()) if len(group) else 0.0 for group in groups)
     kind = "number" if values.dtype.kind == "f" else "words"
-    ends: tuple[float | None, float | None] = (None, None)
+    known: dict[str, Any] = {}
     if not present.any():
         return ColumnLook(name, "constant", "no value at all", 1.0, by_site)
     if kind == "number":
@@ -448,19 +499,25 @@ def _column(
         summary = f"{mean:.4g} ± {sd:.4g}"
         measured = ((np.where(present, values, mean) - mean) / sd)[:, None] if sd > 0 else np.zeros((len(values), 1))
         if present.any():
-            ends = float(values[present].min()), float(values[present].max())
+            known = {
+                "lowest": float(values[present].min()),
+                "highest": float(values[present].max()),
+                "mean": mean,
+                "sd": sd,
+            }
     else:
         words, counts = np.unique(values[present].astype(str), return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        shown = [f"{words[i]} {counts[i] / present.sum():.0%}" for i in order[:3]]
+        known = {"commonest": tuple((str(words[i]), int(counts[i])) for i in order[:3])}
+        shown = [f"{word} {count / present.sum():.0%}" for word, count in known["commonest"]]
         summary = ", ".join(shown) + (f", {len(words) - 3} more" if len(words) > 3 else "")
         measured = (values[:, None] == words[order[: min(len(words), 50)]]).astype(np.float64)
     if len(np.unique(measured[present], axis=0)) < 2:
-        return ColumnLook(name, "constant", summary, float(missing.mean()), by_site, lowest=ends[0], highest=ends[1])
+        return ColumnLook(name, "constant", summary, float(missing.mean()), by_site, **known)
     held = [group[present[group]] for group in groups]
     means = tuple(float(measured[group, 0].mean()) if len(group) else None for group in held)
     between = _between(measured, held) if len(groups) > 1 else None
-    return ColumnLook(name, kind, summary, float(missing.mean()), by_site, between, means, *ends)
+    return ColumnLook(name, kind, summary, float(missing.mean()), by_site, between, means, **known)
 
 
 def _between(values: npt.NDArray[np.float64], groups: Sequence[npt.NDArray[np.int64]]) -> float | None:
@@ -477,8 +534,6 @@ def _between(values: npt.NDArray[np.float64], groups: Sequence[npt.NDArray[np.in
 def _disagreement(
     rows: Rows,
     groups: Sequence[npt.NDArray[np.int64]],
-    labels: npt.NDArray[np.int64] | None,
-    classes: Sequence[str],
     columns: Sequence[ColumnLook],
 ) -> tuple[Disagreement, ...]:
     held = [group for group in groups if len(group)]
@@ -501,19 +556,13 @@ def _disagreement(
             "Hill 1973",
         )
     ]
-    if labels is not None and len(classes) > 1:
-        numbers.append(_label_skew(labels, held, classes, names, rows.patients))
-    elif rows.target is not None and labels is None:
-        share = _between(rows.target.astype(np.float64)[:, None], held) or 0.0
-        numbers.append(
-            Disagreement(
-                "labels",
-                share,
-                by_chance,
-                f"{share:.0%} of the target's variance lies between sites; knowing the site alone predicts that much",
-                "Pearson 1905",
-            )
-        )
+    for target in () if rows.target is None else (rows.target,):
+        numbers += _labels_differ(target, held, names, rows.patients, by_chance)
+    for name, target in rows.targets.items():
+        numbers += [
+            replace(of, name=f"labels of {name}", meaning=f"for {name}, {of.meaning}")
+            for of in _labels_differ(target, held, names, rows.patients, by_chance)
+        ]
     shares = [(column.between, column.name) for column in columns if column.between is not None]
     if shares:
         value = float(np.mean([share for share, _ in shares]))
@@ -530,10 +579,26 @@ def _disagreement(
     return tuple(numbers)
 
 
+def _labels_differ(
+    target: Array,
+    groups: Sequence[npt.NDArray[np.int64]],
+    names: Sequence[str],
+    patients: npt.NDArray[np.int64] | None,
+    by_chance: float,
+) -> list[Disagreement]:
+    """The number for how a target differs between sites; none for a single class."""
+    classes, labels = _classes(target)
+    if labels is not None:
+        return [_label_skew(labels, groups, classes, names, patients)] if len(classes) > 1 else []
+    share = _between(target.astype(np.float64)[:, None], groups) or 0.0
+    meaning = f"{share:.0%} of the target's variance lies between sites; knowing the site alone predicts that much"
+    return [Disagreement("labels", share, by_chance, meaning, "Pearson 1905")]
+
+
 def _label_skew(
     labels: npt.NDArray[np.int64],
     groups: Sequence[npt.NDArray[np.int64]],
-    classes: Sequence[str],
+    classes: Sequence[Label],
     names: Sequence[str],
     patients: npt.NDArray[np.int64] | None,
 ) -> Disagreement:
@@ -595,10 +660,7 @@ def _notes(
 ) -> tuple[str, ...]:
     sentences: list[str] = []
     train = ~test
-    if rows.target is not None and rows.target.dtype.kind in "OU":
-        found = label_variants(map(str, np.unique(rows.target)), rows.target, rows.clients, rows.client_names)
-        mixed = coded_differently("the target", rows.target, rows.clients, rows.client_names)
-        sentences += filter(None, [found or mixed])
+    sentences += _written_in_several_ways(rows.target, rows)
     if len(sites) == 1:
         sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
     few = [site.name for site in sites if site.train < FEW_ROWS]
@@ -608,9 +670,7 @@ def _notes(
     untested = [site.name for site in sites if tested_apart and site.test == 0]
     if untested:
         sentences.append(f"{some(untested)} {_have(untested)} no test rows: nothing will tell whether to join")
-    single = [site.name for site in sites if site.train >= FEW_ROWS and sum(n > 0 for n in site.labels) == 1]
-    if single:
-        sentences.append(f"{some(single)} {_have(single)} one class only")
+    sentences += _of_one_class(sites)
     sentences += _of_target(rows.target)
     if like := spelling_variants([site.name for site in sites]):
         sentences.append(f"sites {like} differ in case or spaces alone: one site under several names?")
@@ -689,6 +749,32 @@ def _notes(
     return tuple(sentences)
 
 
+def _notes_on(rows: Rows, target: TargetLook) -> list[str]:
+    """Sentences on one of several targets."""
+    values = rows.targets[target.name]
+    same = [] if rows.measured else [same_as_target(name, column, values) for name, column in rows.columns.items()]
+    sentences = [
+        *_written_in_several_ways(values, rows),
+        *_of_one_class(target.sites),
+        *_of_target(values),
+        *filter(None, same),
+        *_lone(*_classes(values)),
+    ]
+    return [f"target {target.name!r}: {sentence}" for sentence in sentences]
+
+
+def _written_in_several_ways(target: Array | None, rows: Rows) -> list[str]:
+    if target is None or target.dtype.kind not in "OU":
+        return []
+    found = label_variants(map(str, np.unique(target)), target, rows.clients, rows.client_names)
+    return list(filter(None, [found or coded_differently("the target", target, rows.clients, rows.client_names)]))
+
+
+def _of_one_class(sites: Sequence[Site]) -> list[str]:
+    single = [site.name for site in sites if site.train >= FEW_ROWS and sum(n > 0 for n in site.labels) == 1]
+    return [f"{some(single)} {_have(single)} one class only"] if single else []
+
+
 def _of_target(target: Array | None) -> list[str]:
     """Sentences on a target of words that a run would refuse."""
     if target is None or target.dtype.kind != "O":
@@ -707,7 +793,7 @@ def _of_target(target: Array | None) -> list[str]:
     return sentences
 
 
-def _lone(classes: Sequence[str], labels: npt.NDArray[np.int64] | None) -> list[str]:
+def _lone(classes: Sequence[Label], labels: npt.NDArray[np.int64] | None) -> list[str]:
     """A sentence for each class of one row where others have many, as a mistyped label makes; of five at most."""
     if labels is None or len(labels) < 20 * len(classes):
         return []

@@ -199,6 +199,8 @@ def dataset(
             )
         return data
     check_names(target, client, patient)
+    if targets.classes and isinstance(target, list | tuple) and len(target) == 1:
+        target = str(target[0])
     if targets.classes and not (target is None or isinstance(target, str)):
         raise DataError(f"target must name one column, whose values are classes, got {', '.join(target)}")
     share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
@@ -310,12 +312,16 @@ def dataset(
 
 
 def check_names(target: object, client: object, patient: object = None) -> None:
-    """Refuse names of columns that are no words, and one column for the target and for the clients.
+    """Refuse names of columns that are no words, a target twice, and one column for the target and for the clients.
 
     Raises:
         DataError: If there is such a name.
     """
     several = list(target) if isinstance(target, list | tuple) else [target]
+    if twice := [name for name in several if several.count(name) > 1]:
+        raise DataError(f"target names column {twice[0]!r} twice; name every column once")
+    if not several:
+        raise DataError("target names no column; name one, as in target='diagnosis'")
     for setting, name in (*(("target", one) for one in several), ("client", client), ("patient", patient)):
         if name is not None and not isinstance(name, str):
             raise DataError(

@@ -147,9 +147,10 @@ def read_table(
             )
         test, test_rows_at = frame_of(kind, place, options)[0], lines_of(kind, place, options)
     given = [path] if test is options.test else [path, path_of(str(options.test))]
-    if kind == "csv" and targets.classes and isinstance(options.target, str):
+    several = (options.target,) if isinstance(options.target, str) else options.target
+    if kind == "csv" and targets.classes and len(several) == 1:
         frames = [frame] if test is options.test else [frame, test]
-        frame, *others = _labels_as_written(frames, given, options, options.target)
+        frame, *others = labels_as_written(frames, given, options, several[0])
         test = others[0] if others else test
     doubts = tuple(unused_gaps(kind, given, options))
     for doubt in doubts:
@@ -176,8 +177,15 @@ def read_table(
     return replace(data, inputs=inputs, doubts=(*doubts, *data.doubts))
 
 
-def _labels_as_written(frames: Sequence[Any], paths: Sequence[Path], options: TableOptions, target: str) -> list[Any]:
-    """The tables with labels as words if one of them would lose zeros as a number: 007 is not 7."""
+def labels_as_written(frames: Sequence[Any], paths: Sequence[Path], options: TableOptions, target: str) -> list[Any]:
+    """The tables with labels as words if one of them would lose zeros as a number: 007 is not 7.
+
+    Args:
+        frames: The tables.
+        paths: The CSV file of each, or the folder of its files.
+        options: How they are written; `classes` that begin with a zero make words of labels, too.
+        target: The column of the labels.
+    """
     polars = _polars()
     if not any(target in frame.columns and frame[target].dtype.is_integer() for frame in frames):
         return list(frames)

@@ -1,14 +1,17 @@
 """The page of a first look at data (`unskew.data.look`)."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from unskew.data.look import ColumnLook, Look
+from unskew.data.look import ColumnLook, Look, Site
 from unskew.report import figures, html
 from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.tasks.targets import Label
 from unskew.version import __version__
 
 MOST_SITES = 20
@@ -44,7 +47,7 @@ def sites_table(look: Look) -> Table:
     people = look.patients is not None
     head = [("site", ""), *([("patients", "")] if people else []), ("rows", "to train on" if tested else "")]
     head += [("rows", "for testing")] if tested else []
-    head += [(name, "% of rows") for name in look.classes[:by_class]]
+    head += [(str(label), "% of rows") for label in look.classes[:by_class]]
     head += [("target", "mean ± sd")] if numeric else []
     head += [("gaps", "% of values")]
     entries = []
@@ -56,6 +59,15 @@ def sites_table(look: Look) -> Table:
         cells += [f"{site.mean:.3g} ± {site.sd:.2g}"] if numeric and site.mean is not None else []
         entries.append(TableRow(site.name, (*cells, f"{100 * site.missing:.1f}")))
     return Table("Rows, target and gaps of each site", tuple(head), tuple(entries))
+
+
+def target_tables(look: Look) -> list[Table]:
+    """A table for each of several targets: its classes, or its mean, at each site."""
+    tables = []
+    for target in look.targets if look.sites else ():
+        alone = sites_table(replace(look, sites=target.sites, classes=target.classes, targets=()))
+        tables.append(replace(alone, caption=f"Target {target.name} at each site"))
+    return tables
 
 
 def disagreement_table(look: Look) -> Table:
@@ -99,22 +111,28 @@ def columns_table(look: Look, most: int | None = None) -> Table:
 def _sites(look: Look) -> Section | None:
     if not look.sites:
         return None
-    charts: tuple[Chart, ...] = ()
-    if look.classes:
-        counts = [list(site.labels) for site in look.sites]
-        some = len(look.sites) > figures.MOST_CLIENTS
-        alt = "; ".join(
-            f"{s.name}: {s.train + s.test} rows, "
-            + ", ".join(f"{c} {n}" for c, n in zip(look.classes, s.labels, strict=True))
-            for s in look.sites[:MOST_SITES]
-        )
-        svg = figures.labels_chart("labels", counts, alt, lambda k: look.sites[k].name, lambda k: look.classes[k])
-        caption = "Each column is a site: above its number of rows, below the share of each class (darker is more)."
-        if some:
-            caption += f" The first {figures.MOST_CLIENTS} of {len(look.sites):,} sites are drawn."
-        charts = (Chart("Rows and classes by site", caption, svg, wide=True),)
-    tables = (sites_table(look),) if len(look.sites) <= 200 else ()
+    several = [(f"Rows and classes of {of.name} by site", of.classes, of.sites) for of in look.targets]
+    drawn = [("Rows and classes by site", look.classes, look.sites), *several]
+    charts = tuple(
+        _labels_chart(title, f"labels{i or ''}", classes, sites)
+        for i, (title, classes, sites) in enumerate(drawn)
+        if classes
+    )
+    tables = (sites_table(look), *target_tables(look)) if len(look.sites) <= 200 else ()
     return Section("Sites", "", charts, tables)
+
+
+def _labels_chart(title: str, name: str, classes: Sequence[Label], sites: Sequence[Site]) -> Chart:
+    alt = "; ".join(
+        f"{s.name}: {s.train + s.test} rows, " + ", ".join(f"{c} {n}" for c, n in zip(classes, s.labels, strict=True))
+        for s in sites[:MOST_SITES]
+    )
+    counts = [list(site.labels) for site in sites]
+    svg = figures.labels_chart(name, counts, alt, lambda k: sites[k].name, lambda k: str(classes[k]))
+    caption = "Each column is a site: above its number of rows, below the share of each class (darker is more)."
+    if len(sites) > figures.MOST_CLIENTS:
+        caption += f" The first {figures.MOST_CLIENTS} of {len(sites):,} sites are drawn."
+    return Chart(title, caption, svg, wide=True)
 
 
 def _disagreement(look: Look) -> Section | None:
