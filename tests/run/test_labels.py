@@ -38,6 +38,8 @@ FORMS: dict[str, tuple[Any, type]] = {
     "pandas' whole numbers": (pandas.array(OLD.astype(int), "Int64"), int),
     "pandas' true and false": (pandas.array(OLD, "boolean"), bool),
     "categories of numbers": (pandas.Categorical(OLD.astype(int)), int),
+    "objects that are NumPy's numbers": (pandas.Series(list(OLD.astype(int)), dtype=object), int),
+    "objects that are NumPy's truths": (pandas.Series(list(OLD), dtype=object), bool),
 }
 
 

@@ -521,11 +521,14 @@ def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
 
 
 def column_values(values: Any) -> Array:
-    """A column of a DataFrame, or a list, as an array; decimals, as databases give them, are plain numbers in it."""
+    """A column of a DataFrame, or a list, as an array; decimals, as databases give them, are plain numbers in it.
+
+    So are NumPy's single numbers and truths among objects.
+    """
     array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
-    if array.dtype.kind != "O" or not any(isinstance(value, DecimalNumber) for value in array.flat):
+    if array.dtype.kind != "O" or not any(isinstance(value, _NOT_PLAIN) for value in array.flat):
         return array
-    return np.fromiter(map(without_decimals, array.flat), object, array.size).reshape(array.shape)
+    return np.fromiter(map(plain_value, array.flat), object, array.size).reshape(array.shape)
 
 
 def in_words(value: Any) -> Any:
@@ -548,10 +551,13 @@ def is_category(values: Any) -> bool:
     return getattr(getattr(values, "dtype", None), "name", None) == "category"
 
 
-def without_decimals(value: Any) -> Any:
-    """A decimal as the nearest whole number or float, anything else as it is."""
+_NOT_PLAIN = (DecimalNumber, np.number, np.bool_)
+
+
+def plain_value(value: Any) -> Any:
+    """A decimal as the nearest whole number or float, one of NumPy's as Python's, anything else as it is."""
     if not isinstance(value, DecimalNumber):
-        return value
+        return value.item() if isinstance(value, _NOT_PLAIN) else value
     return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
 
 

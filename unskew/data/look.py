@@ -35,8 +35,8 @@ from unskew.data.inputs import (
     is_gap,
     label_variants,
     names_the_client,
+    plain_value,
     shared_numbers,
-    without_decimals,
 )
 from unskew.data.patients import coded, names_of_patients, patients_spelt_alike, unnamed_patients
 from unskew.data.places import place
@@ -371,7 +371,7 @@ def _plain(values: Any) -> Array | None:
 
 
 def _listed(values: Any) -> list[Any]:
-    return list(map(without_decimals, values.to_list() if hasattr(values, "to_list") else values))
+    return list(map(plain_value, values.to_list() if hasattr(values, "to_list") else values))
 
 
 def _target(values: Any) -> Array:
