@@ -131,7 +131,7 @@ def _made(make: Any, name: str, device: torch.device) -> Prior:
     if missing := [member for member in _MEMBERS if not hasattr(prior, member)]:
         raise ConfigError(f"prior {name!r} must make a Prior; what it makes lacks {', '.join(missing)}")
     with torch.no_grad():
-        latents = prior.encode(torch.zeros(1, *prior.image_shape))
+        latents = prior.encode(torch.zeros(1, *prior.image_shape, device=device))
         _check(name, "encode", latents, (1, *prior.latent_shape))
         _check(name, "decode", prior.decode(latents), (1, *prior.image_shape))
         _check(name, "start", prior.start(), (prior.width,))
