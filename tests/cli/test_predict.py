@@ -311,6 +311,30 @@ def test_an_array_is_all_columns_of_a_table_in_order(here: Path, unskew: Unskew)
     assert {type(row["predicted"]) for row in rows} == {int}
 
 
+@pytest.mark.parametrize(
+    ("written", "kind"), [(("0", "1"), int), (("0.0", "1.0"), int), (("-3", "7"), int), (("false", "TRUE"), bool)]
+)
+def test_a_column_of_labels_compares_with_predictions_in_json(
+    written: tuple[str, str], kind: type, here: Path, unskew: Unskew
+) -> None:
+    """Others stay as they are written: those that the model takes, and one with a word that is no label."""
+    x = np.random.default_rng(0).normal(size=60)
+    flag = (x > 1).astype(int)
+    frame = pandas.DataFrame({"a": x, "flag": flag, "y": np.where(x > 0, *written[::-1]), "id": range(60)})
+    frame.drop(columns="id").to_csv("t.csv", index=False)
+    frame.to_csv("new.csv", index=False)
+    us.simulate(
+        us.FedAvg(local=us.SgdConfig(lr=1.0)),
+        data="csv:t.csv", target="y", model="logistic", split=us.IID(2), rounds=5, out="r", progress=False,
+    )  # fmt: skip
+    rows = json.loads(unskew("predict", "r", "new.csv", "--json").out)["rows"]
+    assert {(type(row["y"]), type(row["predicted"])) for row in rows} == {(kind, kind)}
+    assert np.mean([row["y"] == row["predicted"] for row in rows]) > 0.8
+    assert [(row["id"], row["flag"]) for row in rows[:2]] == [(str(i), str(flag[i])) for i in range(2)]
+    plain = read(unskew("predict", "r", "new.csv").out)
+    assert [row["y"] for row in plain] == list(frame["y"])
+
+
 def test_numbers_are_summed_up_by_their_range(here: Path, unskew: Unskew) -> None:
     x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     trained((x, x[:, 0] * 3), us.FedAvg(), split=us.IID(num_clients=3), task="regression")

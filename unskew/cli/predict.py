@@ -56,7 +56,7 @@ def predict(
     from unskew.data.tables import kind_of, separator_of
     from unskew.files import write_atomically
     from unskew.run import models
-    from unskew.run.predictions import PREDICTED, predict_files
+    from unskew.run.predictions import PREDICTED, predict_files, with_labels
 
     written_as = (".json",) if as_json else (".csv", ".tsv", ".txt")
     if out is not None and out.suffix and out.suffix.lower() not in written_as:
@@ -88,7 +88,7 @@ def predict(
     )
     rows = predict_files(network, files, written, rows_of, probabilities)
     if as_json:
-        text = json.dumps({"rows": rows}) + "\n"
+        text = json.dumps({"rows": with_labels(rows, models.card_of(network))}) + "\n"
     else:
         between = separator_of(files[0], written) if kind_of(str(files[0])) == "csv" else ","
         text = _as_csv(rows, between, written.decimal or ".")

@@ -557,7 +557,7 @@ _NOT_PLAIN = (DecimalNumber, np.number, np.bool_)
 def plain_value(value: Any) -> Any:
     """A decimal as the nearest whole number or float, one of NumPy's as Python's, anything else as it is."""
     if not isinstance(value, DecimalNumber):
-        return value.item() if isinstance(value, _NOT_PLAIN) else value
+        return value.item() if isinstance(value, np.number | np.bool_) else value
     return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
 
 

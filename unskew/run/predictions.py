@@ -9,6 +9,7 @@
 What is shown beside a prediction is written as it is in the file.
 """
 
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from unskew.data.places import Place, by_number, rows_at
 from unskew.errors import DataError, DataWarning
 from unskew.protocol import ClientId
 from unskew.run import models
+from unskew.tasks.targets import Label, LabelType
 
 PREDICTED = "predicted"
 """The column of predictions."""
@@ -80,6 +82,34 @@ def predict_files(
         {**row, **dict(zip(added, (one, *of.values()), strict=True))}
         for row, one, of in zip(shown, predictions, by_class, strict=True)
     ]
+
+
+def with_labels(rows: Sequence[Row], card: models.ModelCard) -> list[Row]:
+    """The rows with labels for words in columns that hold nothing else, as that of the target, so that they compare.
+
+    Columns that the model takes stay as they are written, and so do all where labels are text.
+    """
+    if card.inputs.kind != "table" or card.task.label_type == "text":
+        return list(rows)
+    known, taken = set(card.labels), {column.name for column in card.inputs.columns}
+    labels: dict[str, dict[str, Label]] = {}
+    for column in rows[0]:
+        words = {word for row in rows if isinstance(word := row[column], str)}
+        found = {word: label for word in words if (label := _label(word, card.task.label_type)) in known}
+        if column not in taken and len(found) == len(words):
+            labels[column] = {word: label for word, label in found.items() if label is not None}
+    return [{column: labels.get(column, {}).get(one, one) for column, one in row.items()} for row in rows]
+
+
+_WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,18})(\.0*)?")
+
+
+def _label(word: str, label_type: LabelType) -> Label | None:
+    """The label that a word of a table is; None if it is none of this type."""
+    if label_type == "boolean":
+        return {"true": True, "false": False}.get(word.lower())
+    whole = _WHOLE.fullmatch(word)
+    return None if whole is None else int(whole[1])
 
 
 def _rows(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
