@@ -146,7 +146,8 @@ class History:
 
         Rows are counted from 0 in the table or arrays that were given, and, where each client's are given by
         themselves, in these.  Rows of no client's parts are those of the global test set, which was set aside first,
-        or were used by none.  Test rows that were given by themselves are counted there.
+        or were used by none.  Test rows given by `test` are the global test set's, and clients draw theirs from the
+        other rows; with `preprocess` they are the clients', and counted in what `test` gave.
 
         Args:
             part: "train", "val" or "test".

@@ -355,9 +355,10 @@ def test_several_targets_of_tables_of_clients_and_one_in_a_list() -> None:
         (["fever", "fever"], "target names column 'fever' twice; name every column once"),
         (["fever", "site"], "column 'site' is both the target and that of the clients"),
         (["fever", "fevr"], "target: there is no column 'fevr'; did you mean fever"),
+        (3, "target: there is no column 3"),
     ],
 )
-def test_targets_that_are_none_are_refused(target: list[str], said: str) -> None:
+def test_targets_that_are_none_are_refused(target: Any, said: str) -> None:
     with pytest.raises(DataError, match=said):
         seen(of_three(), target=target)
 

@@ -487,21 +487,26 @@ def test_recurrent_weights_stay_where_training_looks_for_them(monkeypatch: pytes
 
 
 class Normalised(nn.Module):
-    """Normalises its head's weight by giving it other memory."""
+    """Normalises its head's weight by giving it other memory, or in place of it another."""
 
-    def __init__(self) -> None:
+    def __init__(self, other: bool) -> None:
         super().__init__()
-        self.head = nn.Linear(36, CLASSES)
+        self.head, self.other = nn.Linear(36, CLASSES), other
 
     def forward(self, x: Tensor) -> Tensor:
-        self.head.weight.data = torch.nn.functional.normalize(self.head.weight.data)
+        weight = torch.nn.functional.normalize(self.head.weight.data)
+        if self.other:
+            self.head.weight = nn.Parameter(weight)
+        else:
+            self.head.weight.data = weight
         out: Tensor = self.head(x.flatten(1))
         return out
 
 
-def test_a_network_that_moves_a_parameter_is_refused_as_its_training_would_be_lost() -> None:
-    task = make_task(Normalised, CLASSES)
-    with pytest.raises(ConfigError, match=r"gives its parameter head\.weight other memory .* what it learns is lost"):
+@pytest.mark.parametrize("other", [True, False])
+def test_a_network_that_moves_a_parameter_is_refused_as_its_training_would_be_lost(other: bool) -> None:
+    task = make_task(lambda: Normalised(other), CLASSES)
+    with pytest.raises(ConfigError, match=r"replaces its parameter head\.weight .* what it learns is lost"):
         LocalTrainer(task, device_data()).answer(me(task), 0, Sgd(start_of(task), SgdConfig(0.1)))
 
 

@@ -18,6 +18,8 @@ import unskew as us
 from unskew.data.own import dataset
 from unskew.data.sources import load, save
 from unskew.errors import DataError, RunError
+from unskew.experiment import config
+from unskew.run import setup
 from unskew.run.models import card_of
 
 N = 60
@@ -80,6 +82,33 @@ def test_names_of_classes_are_answered_where_labels_are_their_numbers() -> None:
     x, y = AGE[:, None].astype(np.float32), OLD.astype(np.int64)
     data = dataset((x, y), classes=("young", "old"))
     assert (data.label_type, data.outputs) == ("text", ("young", "old"))
+
+
+@pytest.mark.parametrize(
+    ("sites", "declared", "classes", "label_type"),
+    [
+        ((("0", "1"), ("00", "01")), None, ("0", "1"), "integer"),  # or no class would be at both
+        ((("0", "1"), ("0", "01")), None, ("0", "1"), "integer"),
+        ((("1.0", "7.0"), ("007", "1")), None, ("1", "7"), "integer"),
+        ((("007", "1"), ("1", "007")), ["1", "7"], ("1", "7"), "integer"),
+        ((("007", "1"), ("1", "007")), None, ("007", "1"), "text"),
+        ((("True", "False"), ("False", "True")), ["False", "True", "unknown"], ("False", "True", "unknown"), "text"),
+        ((("0", "1"), ("1", "0")), ["0", "1", "9" * 20], ("0", "1", "9" * 20), "text"),
+    ],
+)
+def test_one_number_written_in_two_ways_is_one_class_and_declared_classes_may_be_others(
+    sites: Any, declared: list[str] | None, classes: tuple[str, ...], label_type: str, tmp_path: Path
+) -> None:
+    (tmp_path / "sites").mkdir()
+    for i, labels in enumerate(sites):
+        pandas.DataFrame({"x": np.arange(20.0), "y": [*labels] * 10}).to_csv(
+            tmp_path / "sites" / f"{i}.csv", index=False
+        )
+    options = {"target": "y", **({"classes": declared} if declared else {})}
+    task = {"data": f"csv:{tmp_path / 'sites'}", "model": "logistic", "data_options": options}
+    experiment = config.parse({"rounds": 1, "method": {"name": "fedavg"}, "task": task})
+    data = setup.prepare(experiment).dataset
+    assert (data.classes, data.label_type) == (classes, label_type)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["a file", "a file for each site"])

@@ -112,7 +112,8 @@ def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Pla
 
 
 def _targets(target: str | Sequence[str] | None) -> tuple[str, ...]:
-    return () if target is None else (target,) if isinstance(target, str) else tuple(target)
+    several = () if target is None else target if isinstance(target, list | tuple) else (target,)
+    return tuple(several)
 
 
 def _of_frame(

@@ -21,7 +21,7 @@ from unskew.data.arrays import all_for_testing
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import constants_of
 from unskew.data.lengths import check_words
-from unskew.data.numerals import leading_zeros, value_of
+from unskew.data.numerals import lose_zeros, value_of
 from unskew.data.patients import names_of_patients
 from unskew.data.places import place, rows_at
 from unskew.errors import DataError, DataWarning, did_you_mean, shown
@@ -165,7 +165,7 @@ def _numbers(words: Words) -> list[Any]:
 
 def _target(words: Words, targets: Targets, classes: Sequence[str]) -> npt.NDArray[Any]:
     """The labels: numbers if all of them are, NaN for a gap, else words, None for a gap; the class 007 is a word."""
-    if targets.classes and any(word is not None and leading_zeros(word) for word in (*words, *classes)):
+    if targets.classes and lose_zeros([word for word in (*words, *classes) if word is not None]):
         return np.array(words, object)
     numbers = [None if word is None else value_of(word) for word in words]
     if all(number is not None or word is None for number, word in zip(numbers, words, strict=True)):

@@ -7,7 +7,7 @@ Words are a series of Polars, whose regular expressions are those of Rust; here 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -93,6 +93,16 @@ def leading_zeros(word: str) -> bool:
     (True, False, False)
     """
     return re.match(LEADING_ZEROS, word) is not None
+
+
+def lose_zeros(words: Collection[str]) -> bool:
+    """True if one of these words begins with a zero that a number would lose, and no number is written in two ways.
+
+    >>> lose_zeros({"007", "1"}), lose_zeros({"0", "1"}), lose_zeros({"0", "00", "1"})
+    (True, False, False)
+    """
+    different = set(words)
+    return any(map(leading_zeros, different)) and len({value_of(word) for word in different}) == len(different)
 
 
 def value_of(word: str) -> float | None:

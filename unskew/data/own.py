@@ -74,7 +74,7 @@ from unskew.data.preprocess import (
 )
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
-from unskew.tasks.targets import CLASS, Targets
+from unskew.tasks.targets import CLASS, LabelType, Targets, mislabelled
 from unskew.words import letters, some, spelling_variants, with_article
 
 FORMS = (
@@ -295,13 +295,7 @@ def dataset(
         files={key: part.files for key, part in parts.items()} if rows.files else None,
         rows={key: part.row_numbers for key, part in parts.items()},
         constants=constants,
-        label_type=None
-        if not targets.classes
-        else "integer"
-        if code_names
-        else "boolean"
-        if all(truths_only)
-        else None,
+        label_type=_label_type(code_names, classes, all(truths_only)) if targets.classes else None,
     )
     few = [] if rows.patients is None or held_out is not None else _untested(rows, fraction, own_test)
     alike = filter(None, [_patients_alike(list(parts.values()))])
@@ -976,6 +970,16 @@ def _are_truths(labels: _Array) -> bool:
     return labels.dtype.kind == "b" or (
         labels.dtype.kind == "O" and labels.ndim == 1 and all(isinstance(label, bool) for label in labels.tolist())
     )
+
+
+def _label_type(code_names: Sequence[str] | None, declared: Sequence[str] | None, truths: bool) -> LabelType | None:
+    """The type of labels that are written as `code_names` or are truths; None leaves it to how they are kept.
+
+    Classes that are declared may have other names than the labels that are there: all are words then.
+    """
+    label_type: LabelType | None = "integer" if code_names else "boolean" if truths else None
+    names = code_names or declared or ()
+    return label_type if label_type is None or not mislabelled(names, label_type) else None
 
 
 def _label_names(target: str | Sequence[str] | None, targets: Targets) -> tuple[str, ...] | None:

@@ -27,12 +27,11 @@ from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import (
     ANY,
     BETWEEN,
-    LEADING_ZEROS,
     Decimal,
     Notation,
     Thousands,
     declared,
-    leading_zeros,
+    lose_zeros,
     refused,
     value_of,
 )
@@ -180,6 +179,8 @@ def read_table(
 def labels_as_written(frames: Sequence[Any], paths: Sequence[Path], options: TableOptions, target: str) -> list[Any]:
     """The tables with labels as words if one of them would lose zeros as a number: 007 is not 7.
 
+    They stay numbers where one number is written in two ways, in `classes` or by two sites: 7 and 007 are one class.
+
     Args:
         frames: The tables.
         paths: The CSV file of each, or the folder of its files.
@@ -190,8 +191,8 @@ def labels_as_written(frames: Sequence[Any], paths: Sequence[Path], options: Tab
     if not any(target in frame.columns and frame[target].dtype.is_integer() for frame in frames):
         return list(frames)
     words = [polars.concat([_column(file, options, target) for file in _files_at("csv", path)]) for path in paths]
-    declared_so = any(map(leading_zeros, options.classes or ()))
-    if not declared_so and not any(of.str.contains(LEADING_ZEROS).any() for of in words):
+    written = {*(options.classes or ()), *(label for of in words for label in of.drop_nulls().unique())}
+    if not lose_zeros(written):
         return list(frames)
     return [
         frame.with_columns(polars.when(polars.col(target).is_not_null()).then(of).alias(target))

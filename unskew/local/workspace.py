@@ -46,8 +46,8 @@ class Workspace:
     vector: Tensor
     gradient: Tensor
     parameters: dict[str, Tensor]
-    # Trained parameters with the addresses of their views.
-    views: dict[str, tuple[Tensor, int]]
+    # Owner, name and address of each trained parameter.
+    views: dict[str, tuple[nn.Module, str, int]]
     # Buffers by owner and name: a forward pass may replace a tensor by a new one.
     buffers: dict[str, tuple[nn.Module, str]]
     counters: tuple[tuple[nn.Module, str, Tensor], ...]
@@ -86,11 +86,12 @@ class Workspace:
         Raises:
             ConfigError: If the network has put a parameter elsewhere, so that its training was lost.
         """
-        for name, (place, view) in self.views.items():
-            if place.data_ptr() != view:
+        for name, (owner, last, address) in self.views.items():
+            if getattr(owner, last) is not self.parameters[name] or self.parameters[name].data_ptr() != address:
                 raise ConfigError(
-                    f"the network gives its parameter {name} other memory while it is trained, as `.data = ...` does, "
-                    f"and what it learns is lost; change the parameter in place, as with `.data.copy_(...)`"
+                    f"the network replaces its parameter {name} while it is trained, or gives it other memory as "
+                    "`.data = ...` does, and what it learns is lost; change the parameter in place, as with "
+                    "`.data.copy_(...)`"
                 )
         tensors = {**self.parameters, **{name: getattr(*place) for name, place in self.buffers.items()}}
         return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
@@ -150,7 +151,7 @@ def make_workspace(
         vector,
         torch.empty_like(vector),
         {n: parameters[n] for n in layout.trainable},
-        {n: (parameters[n], parameters[n].data_ptr()) for n in names},
+        {n: (*_place_of(module, n), parameters[n].data_ptr()) for n in names},
         {n: places[n] for n in layout.buffers},
         tuple((*places[n], b.clone()) for n, b in module.named_buffers() if n not in layout.buffers),
         flatten,
