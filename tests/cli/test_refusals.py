@@ -64,14 +64,14 @@ SETTINGS = {
     "no such entry": (["methods.7.mu=3"], "ConfigError", "methods.7.mu", "list of 2"),
     "a prior that is not here": (
         ["methods.0.name=feddistr", "methods.0.prior=nowhere"],
-        "DataError",
-        "feddistr: nowhere",
-        "model_index.json",
+        "ConfigError",
+        "feddistr: unknown prior 'nowhere'",
+        "built-in, FOLDER",
     ),
     "a prior that is not here, under a term": (
-        ["methods.0.name=feddistr+dw", "methods.0.prior=nowhere"],
+        ["methods.0.name=feddistr+dw", "methods.0.prior=folder/nowhere"],
         "DataError",
-        "feddistr+dw: nowhere",
+        "feddistr+dw: folder/nowhere",
         "model_index.json",
     ),
     "a prior that is a pickle": (

@@ -114,8 +114,8 @@ def through_app(app: ClientApp, context: Context) -> Handler:
 @functools.cache
 def built(case: str, network: str, device: str = "cpu") -> tuple[Any, Population, LocalTrainer]:
     """What a client's process builds anew for every message; nothing in it remembers anything."""
-    algorithm = make(case)
-    return algorithm, *world(network, bool(getattr(algorithm, "pooled", False)), device=device)
+    algorithm, where = make(case), {} if device == "cpu" else {"device": device}
+    return algorithm, *world(network, bool(getattr(algorithm, "pooled", False)), **where)
 
 
 def info(case: str, network: str, client: int, num_clients: int) -> ClientInfo:

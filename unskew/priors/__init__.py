@@ -97,7 +97,10 @@ def _entry(source: str) -> str:
         return source
     if source.startswith("hub:"):
         return HUB
-    return FOLDER if os.sep in source or Path(source).exists() else source
+    from unskew.priors.diffusers import PICKLES
+
+    place = Path(source)  # a pickle is refused as one, wherever it lies
+    return FOLDER if os.sep in source or place.suffix in PICKLES or place.exists() else source
 
 
 def _in_folder(source: str, device: torch.device | str, tokens: int, size: int | None) -> Prior:

@@ -34,7 +34,7 @@ from unskew.priors.prior import checked_embeddings, ddim, fitted, noised, square
 INSTALL = "pip install 'unskew[diffusion]'"
 PROMPT, THING = "a photo of", "thing"
 
-_PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
+PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 _PARTS = ("unet", "vae", "text_encoder")
 
 
@@ -253,7 +253,7 @@ def _diffusers() -> Any:
 
 def _look(folder: Path) -> None:
     """Refuse a folder that is certainly not a safetensors pipeline, before anything is imported or opened."""
-    if folder.suffix in _PICKLES:
+    if folder.suffix in PICKLES:
         raise ConfigError(
             f"{folder} is a pickle, which can run code when it is opened, and is not loaded; convert it to a folder of "
             "safetensors with diffusers on a machine you can spare"
@@ -271,7 +271,7 @@ def _look(folder: Path) -> None:
     for part in _PARTS:
         files = sorted(p.name for p in (folder / part).glob("*") if p.is_file())
         if not any(f.endswith(".safetensors") for f in files):
-            pickles = [f for f in files if f.endswith(_PICKLES)]
+            pickles = [f for f in files if f.endswith(PICKLES)]
             if pickles:
                 raise ConfigError(
                     f"{folder / part / pickles[0]} is a pickle, which can run code when it is opened, and is not "
