@@ -139,6 +139,11 @@ def test_a_regression_that_is_worse_than_the_mean_is_a_warning_in_the_report(tmp
     constant = regression.predicted(y[:, None], np.ones(3))
     assert constant is not None
     assert constant.warnings == (), "R² is not defined"
+    many = np.linspace(0.0, 1.0, 2000)
+    unseen = np.where(np.arange(2000) == 1, np.nan, many)  # not among the 500 that are shown
+    partly = regression.predicted(unseen[:, None], many)
+    assert partly is not None
+    assert partly.warnings == ()
     local = SgdConfig(lr=1e-9)
     us.simulate(us.FedAvg(local=local), data=(X, RISK + 50), task="regression", split=us.IID(num_clients=2), rounds=1,
                 out=tmp_path / "run", progress=False)  # fmt: skip

@@ -56,7 +56,7 @@ def predicted(outputs: Array, y: Array) -> Info | None:
 
 def _worse_than_the_mean(outputs: Array, y: Array) -> tuple[str, ...]:
     error, variance = float(np.mean((y - outputs[:, 0]) ** 2)), float(np.var(y))
-    if variance == 0 or error <= variance:
+    if variance == 0 or not error > variance:  # nor where one of all the outputs is no number
         return ()
     return (
         "the global model is further from the targets of the test examples than their own mean (R² "
