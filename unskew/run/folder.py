@@ -69,7 +69,7 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
         raise RunError(f"cannot write {path}: {error.strerror or error}; {then}") from None
 
 
-def create(folder: Path, files: Mapping[str, str | Callable[[Path], None]]) -> None:
+def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) -> None:
     """Make the run's folder with its first files atomically: under another name, then renamed.
 
     A file is given as its text, or as a function that writes it.

@@ -143,7 +143,7 @@ def start(
 
 def documents(
     experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
-) -> dict[str, str | Callable[[Path], None]]:
+) -> dict[str, str | Callable[[Path], object]]:
     """The files that a run's folder begins with, each as its text or as a function that writes it."""
     return {
         "config.toml": to_toml(experiment),
@@ -316,17 +316,13 @@ def _partition_columns(feds: Mapping[int, FederatedData], client_rows: int) -> d
     }
 
 
-def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path], None]]:
+def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path], object]]:
     """The file with the row of each example in the data as they were given, where these are rows."""
     rows = next((fed.dataset.rows for fed in _known(feds).values()), None)
     if rows is None:
         return {}
     column = rows.numpy().astype(np.int32 if len(rows) < 2**31 and int(rows.max()) < 2**31 else np.int64)
-    return {columns.ROWS_FILE: lambda path: _write(path, {"rows": column})}
-
-
-def _write(path: Path, content: Mapping[str, columns.Array]) -> None:
-    columns.write(path, content)
+    return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": column})}
 
 
 def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
