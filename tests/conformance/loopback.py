@@ -114,6 +114,7 @@ def through_app(app: ClientApp, context: Context) -> Handler:
 @functools.cache
 def built(case: str, network: str, device: str = "cpu") -> tuple[Any, Population, LocalTrainer]:
     """What a client's process builds anew for every message; nothing in it remembers anything."""
+    # Tests put worlds of their own in place of `world`, which know no device.
     algorithm, where = make(case), {} if device == "cpu" else {"device": device}
     return algorithm, *world(network, bool(getattr(algorithm, "pooled", False)), **where)
 

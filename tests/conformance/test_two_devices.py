@@ -75,7 +75,9 @@ def test_every_algorithm_runs_on_a_device_resumed_and_through_bytes(case: str, t
 
 @every_case
 def test_a_client_with_a_device_serves_a_server_without_one(case: str, two_devices: None, tmp_path: Path) -> None:
-    loopback = pytest.importorskip("loopback")
+    pytest.importorskip("flwr")
+    import loopback
+
     loopback.built.cache_clear()
     network = network_of(case) if case in CASES else "perceptron"
     options: dict[str, Any] = {"clients_per_round": 6} if "krum" in case else {}
@@ -84,6 +86,7 @@ def test_a_client_with_a_device_serves_a_server_without_one(case: str, two_devic
     for _, _, trace in found:
         assert trace.failures == []
         assert trace.abandoned == ""
+    assert loopback.built(case, network, DEVICE)[2].device.type == DEVICE
     t, state, _ = found[-1]
     there.runtime.own_models(state, there.population.clients, t)
     loopback.built.cache_clear()
