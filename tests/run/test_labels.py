@@ -167,6 +167,23 @@ def test_a_runs_own_data_keep_the_type_of_their_labels(tmp_path: Path) -> None:
         load("run:odd.npz", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("key", "change", "said"),
+    [
+        ("rows", lambda rows: rows.astype(str), "rows must hold numbers, and is of type <U"),
+        ("rows", lambda rows: rows - 1, "rows must be 0 or more"),
+        ("y_train", lambda labels: labels.astype(str), "y_train must hold numbers"),
+    ],
+)
+def test_a_runs_own_data_that_are_damaged_are_refused(key: str, change: Any, said: str, tmp_path: Path) -> None:
+    save(dataset(TABLE.assign(y=np.where(OLD, 7, -3)), target="y", client="site"), tmp_path / "data.npz")
+    with np.load(tmp_path / "data.npz") as arrays:
+        content = {name: arrays[name] for name in arrays.files}
+    np.savez(tmp_path / "odd.npz", **{**content, key: change(content[key])})
+    with pytest.raises(DataError, match=said):
+        load("run:odd.npz", tmp_path)
+
+
 def test_a_file_without_the_type_answers_in_text_and_one_of_another_type_is_refused(tmp_path: Path) -> None:
     table = TABLE.assign(y=OLD.astype(int))
     history = trained(table, target="y", client="site", out=tmp_path / "r")

@@ -788,7 +788,12 @@ def _saved(path: Path, targets: Targets) -> Dataset:
         inputs = TypeAdapter(Inputs).validate_json(str(arrays["inputs"]))  # what it refuses is a ValueError
         raw = _columns_of(arrays, len(arrays["x_train"]), len(arrays["x_test"]))
         label_type: LabelType = TypeAdapter(LabelType).validate_python(str(arrays.get("label_type", "text")))
-    tensors = {key: torch.from_numpy(arrays[key]) for key in (*LAYOUT, "table", "own_test", "rows") if key in arrays}
+        numbers = [key for key in (*LAYOUT, "table", "own_test", "rows") if key in arrays]
+        if odd := [key for key in numbers if arrays[key].dtype.kind not in "biuf"]:
+            raise ValueError(f"{odd[0]} must hold numbers, and is of type {arrays[odd[0]].dtype}")
+        if "rows" in arrays and arrays["rows"].min(initial=0) < 0:
+            raise ValueError("rows must be 0 or more")
+    tensors = {key: torch.from_numpy(arrays[key]) for key in numbers}
     x: dict[str, Tensor | ByteImages] = {key: tensors[key] for key in ("x_train", "x_test")}
     if "table" in tensors:
         x = {key: ByteImages(tensors[key], tensors["table"]) for key in x}
