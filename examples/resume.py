@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 import unskew as us
-from unskew.history import history
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.loop import Interrupted, resume
 
@@ -42,7 +41,8 @@ def main(rounds: int = 8) -> None:
             )
         except Interrupted as stopped:
             print("interrupted:", str(stopped).replace(str(folder), "FOLDER"))
-        resumed = history(resume(folder))
+        resume(folder)
+        resumed = us.load_run(folder)
     print("same fingerprint:", resumed.summary["fingerprint"] == straight.summary["fingerprint"])
     print(resumed)
 

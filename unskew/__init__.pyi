@@ -74,6 +74,7 @@ from .experiment.config import Unseen as Unseen
 from .experiment.config import UntilDecided as UntilDecided
 from .experiment.config import World as World
 from .history import History as History
+from .history import load_run as load_run
 from .keys import Key as Key
 from .protocol import Constant as Constant
 from .protocol import Cosine as Cosine

@@ -29,7 +29,7 @@ from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
-from unskew.history import History, Scratch, history
+from unskew.history import History, Scratch, load_run
 from unskew.models import IN_PYTHON
 from unskew.run import callbacks, loop
 from unskew.run.progress import watching
@@ -184,7 +184,7 @@ def simulate(
 
             outcome = loop.start(experiment, Path(out), listening, backend=backend)
             write_report(outcome.folder)
-            return dataclasses.replace(history(outcome), _network=fresh)
+            return load_run(outcome.folder, network=fresh, allow_code=True)
         scratch = Scratch()
         try:
             outcome = loop.start(experiment, scratch.folder, listening, backend=backend)
@@ -193,7 +193,8 @@ def simulate(
             if isinstance(error, loop.Interrupted):
                 raise loop.Interrupted("stopped by request; nothing is kept of a run without out=FOLDER") from None
             raise
-        return dataclasses.replace(history(outcome), path=None, _scratch=scratch, _network=fresh)
+        kept = load_run(outcome.folder, network=fresh, allow_code=True)
+        return dataclasses.replace(kept, path=None, _scratch=scratch)
 
 
 def require_settings(settings: Mapping[str, Any], owner: str) -> None:

@@ -2,6 +2,7 @@
 
 print(history)                      # the table of results; a notebook shows it by itself, with a figure
 history.to_frame()                  # every number of every round, a row each
+unskew.load_run("runs/digits")      # that of a run that ended, from its folder
 """
 
 import difflib
@@ -22,12 +23,11 @@ import numpy.typing as npt
 from torch import nn
 
 from unskew.data.manifest import PARTS
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError, RunError, shown
 from unskew.record.columns import client_columns
-from unskew.record.logs import ADAPTED, METRICS, SERVED
-from unskew.record.reader import Part, rows_of
-from unskew.run import loop
-from unskew.run.folder import read_json
+from unskew.record.logs import ADAPTED, SERVED, SummaryCard, document
+from unskew.record.reader import Part, client_names, metric_rows, rows_of
+from unskew.run.folder import require_done
 from unskew.run.metrics import steadier
 from unskew.run.models import load_model
 from unskew.tasks.measure import Measure, described
@@ -71,7 +71,8 @@ class History:
     path: Path | None
     client_names: tuple[str, ...] = ()
     _scratch: Scratch | None = None
-    _network: Callable[[], nn.Module] | None = None
+    _network: nn.Module | Callable[[], nn.Module] | None = None
+    _allow_code: bool = False
 
     @property
     def folder(self) -> Path:
@@ -109,9 +110,7 @@ class History:
         Raises:
             RunError: If there is no such model.
         """
-        return load_model(
-            self.folder, method, client, seed, network=self._network, allow_code=self._network is not None
-        )
+        return load_model(self.folder, method, client, seed, network=self._network, allow_code=self._allow_code)
 
     def client_values(self, method: str, name: str | None = None, seed: int | None = None) -> dict[int, float]:
         """A metric of each evaluated client after the last round, {client: value}.
@@ -297,7 +296,7 @@ class History:
         methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
         rounds, seeds = (len({row[key] for row in self.rows}) for key in ("round", "seed"))
         evaluated = f"{rounds - 1} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
-        return f"<History of {methods}: {evaluated}; print() shows the table>"
+        return f"<History of {shown(methods)}: {evaluated}; print() shows the table>"
 
     def _repr_html_(self) -> str:
         """The table of results and the headline by round, as a notebook shows them."""
@@ -341,7 +340,7 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     for m in dict.fromkeys(r["method"] for r in summary["rows"]):
         total = by.get((m, "bytes.total"))
         cells = (_value(by.get((m, name)), measure) for name in columns.values())
-        lines.append((m, *cells, f"{total['mean'] / 1e6:.2f}" if total else ""))
+        lines.append((shown(m), *cells, f"{total['mean'] / 1e6:.2f}" if total else ""))
     return lines
 
 
@@ -361,7 +360,7 @@ def _asked(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]
     ):
         if any((method, name) in by for method in methods for name in names):
             lines = [
-                (method, *(_value(by.get((method, name)), m) for name, m in zip(names, measures, strict=True)))
+                (shown(method), *(_value(by.get((method, name)), m) for name, m in zip(names, measures, strict=True)))
                 for method in methods
             ]
             heads = [m.name + (m.positive and f" for {m.positive}") for m in measures]
@@ -384,9 +383,23 @@ def _value(row: Mapping[str, Any] | None, measure: Measure) -> str:
     return measure.with_unit(row["mean"]) + measure.spread(row["std"]) + few
 
 
-def history(outcome: loop.RunResult) -> History:
-    """The history of a finished run."""
-    rows: list[dict[str, Any]] = [dict(row) for row in METRICS.rows(outcome.folder)]
-    seeds = read_json(outcome.folder / "partition.json").get("seeds", {})
-    names = {tuple(partition.get("client_names") or ()) for partition in seeds.values()}
-    return History(rows, outcome.summary, outcome.folder, names.pop() if len(names) == 1 else ())
+def load_run(
+    folder: Path | str, *, network: nn.Module | Callable[[], nn.Module] | None = None, allow_code: bool = False
+) -> History:
+    """The history of a run that ended: its numbers, figures, report and models, from its folder.
+
+    Args:
+        folder: The folder that `simulate(out=...)`, `unskew run` or a deployed run's server wrote, here or elsewhere.
+        network: For `History.model`: a network to load the weights into, or a callable that builds one; needed if the
+            run was given its network as a value.
+        allow_code: For `History.model`: import a network that is named `module:attribute`; never for a folder from
+            elsewhere whose code one would not run.
+
+    Raises:
+        RunError: If the folder is not that of a run, the run has not ended, or a file is damaged.
+    """
+    folder = Path(folder).absolute()
+    require_done(folder)
+    rows = [dict(row) for row in metric_rows(folder)]
+    summary = dict(document(folder / "summary.json", SummaryCard))
+    return History(rows, summary, folder, client_names(folder), _network=network, _allow_code=allow_code)

@@ -2,6 +2,7 @@
 
 import gc
 import re
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,11 @@ from xml.etree import ElementTree
 
 import matplotlib
 import pytest
+import torch
 from rich.console import Console
 
 import unskew as us
-from unskew.errors import RunError
+from unskew.errors import ConfigError, RunError
 from unskew.run import callbacks
 
 matplotlib.use("agg")
@@ -130,3 +132,75 @@ def test_a_notebook_without_widgets_gets_lines_and_no_warning(
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     us.simulate(us.FedAvg(FAST), **{**TINY, "progress": True})
     assert "round 2/2" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- from its folder
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> us.History:
+    out = tmp_path_factory.mktemp("kept") / "run"
+    return us.simulate(
+        {"FedAvg": us.FedAvg(FAST)}, out=out, evaluate=("global", "personal", "macro_f1"), **TINY | {"model": Net}
+    )
+
+
+class Net(torch.nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+
+def test_a_run_that_ended_is_the_same_history_from_its_folder(
+    kept: us.History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kept.path is not None
+    monkeypatch.chdir(kept.path.parent)
+    again = us.load_run("run", network=Net)
+    monkeypatch.chdir("/")
+    assert (again.rows, again.summary, again.path) == (kept.rows, kept.summary, kept.path)
+    assert str(again) == str(kept)
+    assert again.client_values("FedAvg") == kept.client_values("FedAvg")
+    assert again.rows_of("test").keys() == {0, 1, 2}
+    for ours, theirs in zip(again.model("FedAvg").parameters(), kept.model("FedAvg").parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_run_from_its_folder_imports_no_network_without_permission(kept: us.History) -> None:
+    with pytest.raises(ConfigError, match="give load_model the network"):
+        us.load_run(kept.folder).model("FedAvg")
+
+
+def test_no_history_is_read_of_a_run_that_goes_on_or_is_none(kept: us.History, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
+        us.load_run(tmp_path)
+    shutil.copytree(kept.folder, tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(RunError, match=r"is not done.*unskew resume"):
+        us.load_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "sentence"),
+    [
+        ("summary.json", '"mean": ', '"mean": "x", "was": ', r"summary\.json: rows\.0\.mean must be a number"),
+        ("metrics.jsonl", '"FedAvg"', '"Other"', r"metrics\.jsonl, line 1: run\.json has no cell for method 'Other'"),
+        ("run.json", '"cells"', '"cell"', r"run\.json: cells"),
+        ("partition.json", '"seeds"', '"seed"', r"partition\.json: seeds"),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_file(
+    kept: us.History, tmp_path: Path, name: str, old: str, new: str, sentence: str
+) -> None:
+    shutil.copytree(kept.folder, tmp_path / "run")
+    file = tmp_path / "run" / name
+    file.write_text(file.read_text().replace(old, new, 1))
+    with pytest.raises(RunError, match=sentence):
+        us.load_run(tmp_path / "run")
+
+
+def test_names_of_a_folder_from_elsewhere_do_not_reach_the_terminal_raw(kept: us.History, tmp_path: Path) -> None:
+    shutil.copytree(kept.folder, tmp_path / "run")
+    for name in ("run.json", "summary.json", "metrics.jsonl"):
+        file = tmp_path / "run" / name
+        file.write_text(file.read_text().replace('"FedAvg"', r'"\u001b[31mFedAvg"'))
+    history = us.load_run(tmp_path / "run")
+    assert "\x1b" not in f"{history}{history!r}"
+    assert r"\x1b[31mFedAvg" in str(history)

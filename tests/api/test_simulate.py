@@ -20,7 +20,6 @@ from unskew.algorithms.fedavg import FedAvgState
 from unskew.errors import ConfigError, DataError, DivergedError, RunError, UnskewError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
-from unskew.history import history
 from unskew.protocol import Federation, Plan
 from unskew.run import callbacks, loop
 from unskew.tree import Params
@@ -176,7 +175,7 @@ def test_out_keeps_a_run_folder_that_reads_back(tmp_path: Path) -> None:
     assert kept.path == tmp_path / "r"
     for name in ("run.json", "config.toml", "partition.json", "metrics.jsonl", "ledger.jsonl", "summary.json"):
         assert (tmp_path / "r" / name).is_file()
-    again = history(loop.resume(tmp_path / "r"))
+    again = us.load_run(loop.resume(tmp_path / "r").folder)
     assert (again.rows, again.summary) == (kept.rows, kept.summary)
     with pytest.raises(RunError, match="exists already"):
         us.simulate("fedavg", **TINY, out=tmp_path / "r")

@@ -17,7 +17,7 @@ from unskew.data.manifest import read_manifest
 from unskew.data.split import ByGroup
 from unskew.errors import DataError, RunError
 from unskew.experiment.config import Experiment
-from unskew.history import history
+from unskew.history import load_run
 from unskew.keys import Key
 from unskew.record import columns, reader
 from unskew.record.logs import METRICS
@@ -59,7 +59,7 @@ def test_columns_hold_what_rows_would(both: tuple[Path, Path]) -> None:
 
 
 def test_a_history_gives_the_numbers_of_clients_from_rows_or_columns(both: tuple[Path, Path]) -> None:
-    in_rows, in_columns = (history(loop.RunResult(f, json.loads((f / "summary.json").read_text()))) for f in both)
+    in_rows, in_columns = map(load_run, both)
     for name in ("personal.accuracy", "personal_on_global.accuracy", "personal.macro_f1", "personal.loss"):
         assert in_rows.client_values("fedavg", name) == in_columns.client_values("fedavg", name, seed=0)
     assert list(in_columns.client_values("fedavg")) == [0, 1, 2, 3]

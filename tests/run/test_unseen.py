@@ -18,7 +18,7 @@ from unskew.deploy import server
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
-from unskew.history import history
+from unskew.history import load_run
 from unskew.keys import Key
 from unskew.protocol import Me, Step
 from unskew.record import reader
@@ -141,7 +141,7 @@ def test_training_is_the_same_whatever_becomes_of_the_newcomers(
 
 
 def test_every_method_reports_newcomers_after_the_last_round_and_the_gap(ran: Path) -> None:
-    got = history(loop.RunResult(ran, json.loads((ran / "summary.json").read_text())))
+    got = load_run(ran)
     for method in ("fedavg", "ifca", "fedper"):
         seen, served = got.value(method, "personal.accuracy.mean"), got.value(method, "unseen.accuracy.mean")
         assert got.value(method, "gap.accuracy") == pytest.approx(seen - served)

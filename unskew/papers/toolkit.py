@@ -25,7 +25,7 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError, DivergedError, RunError
 from unskew.experiment import config
-from unskew.history import History, history, of_all_seeds
+from unskew.history import History, load_run, of_all_seeds
 from unskew.keys import Key
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row
@@ -201,10 +201,10 @@ def run(experiment: config.Experiment, folder: Path, callback: Callback) -> Hist
         RunError: If the folder holds another run, or cannot be resumed.
     """
     if not (folder / "run.json").exists():
-        return history(loop.start(experiment, folder, callback))
+        return load_run(loop.start(experiment, folder, callback).folder)
     if config.written_fingerprint(folder / "config.toml") != config.fingerprint(experiment):
         raise RunError(f"{folder} holds a run of another experiment than {experiment.name}; give another --out")
-    return history(loop.resume(folder, callback))
+    return load_run(loop.resume(folder, callback).folder)
 
 
 @dataclass(frozen=True, eq=False)

@@ -226,6 +226,7 @@ class MeasureCard(TypedDict):
     low: float | None
     high: float | None
     percent: bool
+    positive: NotRequired[str]
 
 
 class UntilCard(TypedDict):
@@ -338,6 +339,18 @@ class PartsCard(TypedDict):
     unseen: NotRequired[LaterParts]
 
 
+class NamesCard(TypedDict):
+    """The part of a seed's division that names its clients."""
+
+    client_names: NotRequired[list[str] | None]
+
+
+class NamesCards(TypedDict):
+    """partition.json, read only for the names of clients."""
+
+    seeds: dict[str, NamesCard]
+
+
 class PartsCards(TypedDict):
     """partition.json, read only for the parts of the clients' examples."""
 
@@ -353,6 +366,7 @@ class ResultRow(TypedDict):
     mean: float
     std: NotRequired[float | None]
     seeds: list[float]
+    undefined: NotRequired[Count]
 
 
 class SummaryCard(TypedDict):
@@ -367,6 +381,7 @@ class SummaryCard(TypedDict):
     rows: list[ResultRow]
     seeds: NotRequired[list[Count]]
     stopped: NotRequired[dict[str, Any] | None]
+    executor_notes: NotRequired[dict[str, Any] | None]
 
 
 class PlannedBytes(TypedDict):

@@ -433,6 +433,28 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, rows))
 
 
+def metric_rows(folder: Path) -> list[logs.MetricRow]:
+    """Every number of every round, in the order written.
+
+    Raises:
+        RunError: If `folder` is not a run folder, or a file is corrupt.
+    """
+    path = folder / "run.json"
+    known = {(c.method, c.seed) for c in _cells(document(path, logs.RunCard), path)}
+    return [row for _, row in _Rows(logs.METRICS, folder, known, [])]
+
+
+def client_names(folder: Path) -> tuple[str, ...]:
+    """Names of clients 0, 1, ...; empty if they have none, or others under another seed.
+
+    Raises:
+        RunError: If partition.json is missing or corrupt.
+    """
+    seeds = document(folder / "partition.json", logs.NamesCards)["seeds"].values()
+    names = {tuple(card.get("client_names") or ()) for card in seeds}
+    return names.pop() if len(names) == 1 else ()
+
+
 Part = Literal["train", "val", "test"]
 
 
