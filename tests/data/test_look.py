@@ -119,7 +119,10 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "few rows": ({"site": ["Chur"] * 2 + ["Bern"] * (N - 2)}, "Chur has fewer than 5 training rows"),
     "one site": ({"site": ["Bern"] * N}, "there is only one site (Bern)"),
-    "a gap in the target": ({"sick": [None] + ["yes", "no"] * 99 + ["no"]}, "the target has no value in 1 rows"),
+    "a gap in the target": (
+        {"sick": [None] + ["yes", "no"] * 99 + ["no"]},
+        "the target has no value in 1 row: leave it out",
+    ),
     "a mistyped label": (
         {"sick": [2_000_000_000 if i == 17 else i % 2 for i in range(N)]},
         "class 2000000000 occurs in row 17 only: a mistyped label?",
@@ -465,3 +468,44 @@ def test_decimals_of_a_database_are_numbers() -> None:
     exact = table(dose=doses).with_columns(polars.col("dose").cast(polars.Decimal(9, 2)))
     assert str(seen(exact, leave_out=["age"])) == str(seen(table(dose=doses), leave_out=["age"]))
     assert next(column.kind for column in seen(exact).columns if column.name == "dose") == "number"
+
+
+@pytest.mark.parametrize("measured", ["number", "several"])
+def test_a_target_that_is_a_number_stays_one_where_rows_have_none(measured: str) -> None:
+    """Of Basel's rows every second is 1.5 and the rest have no value; Bern's are 2.5, and one is infinite."""
+    values = np.where(SITE == "Basel", np.where(np.arange(N) % 2 == 0, 1.5, np.nan), 2.5)
+    values[199] = np.inf
+    frame = table(score=values)
+    look = seen(frame, target="score" if measured == "number" else ["score", "sick"])
+    part = look if measured == "number" else look.targets[0]
+    assert part.classes == ()
+    assert [(site.mean, site.sd) for site in part.sites] == [(1.5, 0.0), (2.5, 0.0)]
+    differ = number(look, "labels" if measured == "number" else "labels of score")
+    assert differ.value == pytest.approx(1.0)  # what lies between sites is all there is
+    notes = " ".join(look.notes)
+    assert "the target has no value in 75 rows: leave them out" in notes
+    assert "the target is infinite in row 199: correct it" in notes
+
+
+def test_whole_numbers_without_a_value_are_one_class_more() -> None:
+    look = seen(table(grade=[None, 1, 2, 3] * 50), target="grade")
+    assert look.classes == (1, 2, 3, "(none)")
+    assert [sum(site.labels) for site in look.sites] == [150, 50]
+    assert look.sites[0].labels[3] == 38  # rows 0, 4, ..., 148
+    assert "the target has no value in 50 rows: leave them out" in look.notes
+
+
+@pytest.mark.parametrize("test", ["sick", "site", "who"])
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_column_that_is_something_else_does_not_say_which_rows_are_for_testing(test: str, looked: bool) -> None:
+    frame = table(who=np.arange(N) // 2)
+    columns: dict[str, Any] = {"target": "sick", "client": "site", "patient": "who", "test": test}
+    with pytest.raises(DataError, match=f"test: column '{test}' is that of the target, of the clients or of the patie"):
+        us.describe(frame, **columns) if looked else us.simulate("fedavg", data=frame, **columns)
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_test_rows_without_the_target_are_refused_by_its_name(looked: bool) -> None:
+    columns: dict[str, Any] = {"target": "sick", "client": "site", "test": table().drop("sick")}
+    with pytest.raises(DataError, match="test: there is no column 'sick'"):
+        us.describe(table(), **columns) if looked else us.simulate("fedavg", data=table(), **columns)

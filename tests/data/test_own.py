@@ -1,5 +1,6 @@
 """Data that people have at hand, in every form, become one `Dataset`."""
 
+import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -673,3 +674,18 @@ def test_a_lazy_frame_beside_its_labels_is_refused() -> None:
     lazy = polars.LazyFrame({"a": [1.0, 2.0]})
     with pytest.raises(DataError, match=r"x of data is a lazy frame; collect\(\) it first"):
         own.dataset((lazy, [0, 1]))
+
+
+def test_labels_beyond_64_bits_are_refused_by_row() -> None:
+    labels = np.array([0, 1, 2**63] * 4, dtype=np.uint64)
+    with pytest.raises(DataError, match=r"the label of row 2 is 9223372036854775808, which no 64-bit whole number"):
+        own.dataset((np.zeros((12, 2)), labels))
+
+
+def test_a_number_to_learn_that_is_missing_is_named_by_its_row_in_the_table() -> None:
+    """Not by its place among the training rows, which nobody sees."""
+    frame = polars.DataFrame({"x": [float(i) for i in range(20)], "y": [1.5] * 20, "part": [1] * 10 + [0] * 10})
+    for value, state in ((None, "has no value"), (math.inf, "is inf")):
+        frame[15, "y"] = value
+        with pytest.raises(DataError, match=f"column 'y': the target of row 15 {state}; leave the row out"):
+            own.dataset(frame, target="y", test="part", targets=tasks.kind_of("regression").targets)

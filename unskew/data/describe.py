@@ -126,8 +126,7 @@ def _of_frame(
 ) -> Rows:
     own.check_frame(frame, "the table")
     targets = _targets(target)
-    if client in targets or len(set(targets)) < len(targets):
-        own.check_names(targets, client)
+    own.check_roles(targets or (None,), client, patient, test)
     for setting, column in (*(("target", one) for one in targets), ("client", client), ("patient", patient)):
         if column is not None:
             own.check_column(frame.columns, column, setting)
@@ -137,6 +136,8 @@ def _of_frame(
         return of_frame(frame[left], name, targets, client, is_test, patient)
     if test is None or not hasattr(test, "columns"):
         return of_frame(frame, name, targets, client, patient=patient)
+    for column in targets:
+        own.check_column(test.columns, column, "test", "labels")
     shared = [column for column in frame.columns if column in test.columns]
     joined = {c: [*own.column_of(frame, c, "column"), *own.column_of(test, c, "test")] for c in shared}
     is_test = np.arange(len(joined[shared[0]])) >= len(frame)

@@ -12,6 +12,7 @@ Disagreement is one number for sizes, one for labels, one for columns, each besi
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,6 +60,9 @@ from unskew.words import counted, some, spelling_variants
 
 MOST_CLASSES = 20
 """Different whole numbers up to which a target of whole numbers is classes; words always are."""
+
+NO_VALUE = "(none)"
+"""Name of the class of rows that have no value in the target's column."""
 
 NAMED = 6
 """Classes that a sentence names."""
@@ -376,9 +380,12 @@ def _listed(values: Any) -> list[Any]:
 
 def _target(values: Any) -> Array:
     plain = _listed(values)
-    if all(isinstance(v, bool | int | float) and not is_gap(v) for v in plain):
+    present = [v for v in plain if not is_gap(v)]
+    if len(present) == len(plain) and all(isinstance(v, bool | int | float) for v in plain):
         return np.array(plain)
-    return np.array(["(none)" if is_gap(v) else str(v) for v in plain], object)
+    if present and all(isinstance(v, int | float) and not isinstance(v, bool) for v in present):
+        return np.array([math.nan if is_gap(v) else v for v in plain], np.float64)
+    return np.array([NO_VALUE if is_gap(v) else str(v) for v in plain], object)
 
 
 def _numbered(values: Any) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
@@ -454,16 +461,28 @@ def look(rows: Rows) -> Look:
 
 
 def _classes(target: Array | None) -> tuple[tuple[Label, ...], npt.NDArray[np.int64] | None]:
-    """Names of the classes, and the class of each row; none where the target is a number."""
+    """Names of the classes, and the class of each row; none where the target is a number.
+
+    Rows without a finite number are of a last class, if the others' numbers are classes.
+    """
     if target is None:
         return (), None
-    if target.dtype.kind == "f" and not np.array_equal(target, np.round(target)):
+    present = _finite(target)
+    if target.dtype.kind == "f" and not np.array_equal(target[present], np.round(target[present])):
         return (), None
-    known, number = np.unique(target.astype(str) if target.dtype.kind == "O" else target, return_inverse=True)
+    words = target.astype(str) if target.dtype.kind == "O" else target
+    known, number = np.unique(words[present], return_inverse=True)
     if target.dtype.kind in "iuf" and len(known) > MOST_CLASSES:
         return (), None
     label: Callable[[Any], Label] = {"b": bool, "i": int, "u": int, "f": int}.get(target.dtype.kind, str)
-    return tuple(map(label, known)), number.astype(np.int64)
+    labels = np.full(len(target), len(known), np.int64)
+    labels[present] = number
+    return (*map(label, known), *([] if present.all() else [NO_VALUE])), labels
+
+
+def _finite(target: Array) -> npt.NDArray[np.bool_]:
+    """True for rows in which the target is a word or a finite number, (N,)."""
+    return np.isfinite(target) if target.dtype.kind == "f" else np.ones(len(target), bool)
 
 
 def _site(
@@ -480,8 +499,9 @@ def _site(
     gaps = float(missing[group].mean()) if len(group) else 0.0
     if target is None or labels is not None or not len(group):
         return Site(name, len(group) - tested, tested, gaps, counts)
-    values = target[group].astype(np.float64)
-    return Site(name, len(group) - tested, tested, gaps, (), float(values.mean()), float(values.std()))
+    values = target[group[_finite(target[group])]].astype(np.float64)
+    moments = (float(values.mean()), float(values.std())) if len(values) else (None, None)
+    return Site(name, len(group) - tested, tested, gaps, (), *moments)
 
 
 def _column(
@@ -590,7 +610,9 @@ def _labels_differ(
     classes, labels = _classes(target)
     if labels is not None:
         return [_label_skew(labels, groups, classes, names, patients)] if len(classes) > 1 else []
-    share = _between(target.astype(np.float64)[:, None], groups) or 0.0
+    present = _finite(target)
+    held = [group[present[group]] for group in groups]
+    share = _between(target.astype(np.float64)[:, None], held) or 0.0
     meaning = f"{share:.0%} of the target's variance lies between sites; knowing the site alone predicts that much"
     return [Disagreement("labels", share, by_chance, meaning, "Pearson 1905")]
 
@@ -776,28 +798,39 @@ def _of_one_class(sites: Sequence[Site]) -> list[str]:
 
 
 def _of_target(target: Array | None) -> list[str]:
-    """Sentences on a target of words that a run would refuse."""
-    if target is None or target.dtype.kind != "O":
+    """Sentences on a target that a run would refuse."""
+    if target is None or target.dtype.kind not in "Of":
         return []
-    words = [word for word in target.tolist() if word != "(none)"]
+    if target.dtype.kind == "f":
+        missing, endless = np.isnan(target), np.isinf(target)
+        sentences = [_valueless(int(missing.sum()))] if missing.any() else []
+        if endless.any():
+            sentences.append(f"the target is infinite in {place(int(endless.argmax()))}: correct it")
+        return sentences
+    words = [word for word in target.tolist() if word != NO_VALUE]
     if not words:
         return ["the target has no value at all: name another column"]
     if all(map(is_date, words)):
         return [f"the target holds dates, such as {words[0]}: make numbers of them, or name another column"]
     sentences = []
     if len(words) < len(target):
-        sentences.append(f"the target has no value in {len(target) - len(words):,} rows: leave them out")
+        sentences.append(_valueless(len(target) - len(words)))
     known = len(set(words))
     if known > MOST_CLASSES and 2 * known > len(words):
         sentences.append(f"the target holds {known:,} different words in {len(words):,} rows: group them")
     return sentences
 
 
+def _valueless(rows: int) -> str:
+    return f"the target has no value in {counted(rows, 'row')}: leave {'it' if rows == 1 else 'them'} out"
+
+
 def _lone(classes: Sequence[Label], labels: npt.NDArray[np.int64] | None) -> list[str]:
     """A sentence for each class of one row where others have many, as a mistyped label makes; of five at most."""
     if labels is None or len(labels) < 20 * len(classes):
         return []
-    lone = np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 1)
+    times = np.bincount(labels, minlength=len(classes))
+    lone = [int(k) for k in np.flatnonzero(times == 1) if classes[k] != NO_VALUE]
     return [f"class {classes[k]} occurs in {place((labels == k).argmax())} only: a mistyped label?" for k in lone[:5]]
 
 

@@ -18,6 +18,7 @@ is imported here but the one whose frames were given: tables are recognised by t
 
 import importlib
 import itertools
+import math
 import re
 import warnings
 from collections import Counter
@@ -198,7 +199,7 @@ def dataset(
                 "preprocess out"
             )
         return data
-    check_names(target, client, patient)
+    check_names(target, client, patient, test)
     if targets.classes and isinstance(target, list | tuple) and len(target) == 1:
         target = str(target[0])
     if targets.classes and not (target is None or isinstance(target, str)):
@@ -211,7 +212,10 @@ def dataset(
     rows = _rows(data, target, client, ignored=column, raw=raw, patient=patient)
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
     rows = rows.counted_by_client() if "train" in by_client else rows
-    where = rows.name if target is None else f"column {target!r}"
+    if target is None:
+        where = rows.name
+    else:
+        where = f"column {target!r}" if isinstance(target, str) else f"columns {', '.join(target)}"
     truths_only = [_are_truths(rows.y)]
     if rows.columns and isinstance(target, str):
         _check_target(rows, target, targets)
@@ -232,6 +236,9 @@ def dataset(
                 known = getattr(test, "columns", getattr(test, "column_names", ()))
                 whose, who = (column if column in known else None for column in (client, patient))
                 whose = client if own_test else whose if who is not None else None
+                if rows.columns and known is not None and len(known):
+                    for one in target if isinstance(target, list | tuple) else (target,):
+                        check_column(known, one, "test", "labels")
                 held_out = _rows(test, target, whose, rows.columns, raw=raw, patient=who)
                 _check_named_alike(rows, held_out)
                 held_out = held_out.counted_by_client() if "test" in by_client else held_out
@@ -305,27 +312,46 @@ def dataset(
     return replace(given, doubts=(*given.doubts, *doubts))
 
 
-def check_names(target: object, client: object, patient: object = None) -> None:
-    """Refuse names of columns that are no words, a target twice, and one column for the target and for the clients.
+def check_names(target: object, client: object, patient: object = None, test: object = None) -> None:
+    """Refuse names of columns that are no words, and those that `check_roles` refuses.
 
     Raises:
         DataError: If there is such a name.
     """
     several = list(target) if isinstance(target, list | tuple) else [target]
-    if twice := [name for name in several if several.count(name) > 1]:
-        raise DataError(f"target names column {twice[0]!r} twice; name every column once")
-    if not several:
-        raise DataError("target names no column; name one, as in target='diagnosis'")
     for setting, name in (*(("target", one) for one in several), ("client", client), ("patient", patient)):
         if name is not None and not isinstance(name, str):
             raise DataError(
                 f"{setting} must name a column by a word, got {name!r}; rename the columns, in pandas with "
                 "table.columns = table.columns.astype(str)"
             )
-    if client is not None and client in several:
+    check_roles(several, client, patient, test)
+
+
+def check_roles(targets: Sequence[object], client: object, patient: object, test: object) -> None:
+    """Refuse no target, a target twice, and one column for two of targets, clients, patients and test rows.
+
+    Raises:
+        DataError: If there is such a column.
+    """
+    if twice := [name for name in targets if targets.count(name) > 1]:
+        raise DataError(f"target names column {twice[0]!r} twice; name every column once")
+    if not targets:
+        raise DataError("target names no column; name one, as in target='diagnosis'")
+    if client is not None and client in targets:
         raise DataError(
             f"column {client!r} is both the target and that of the clients; name as client who holds a row, and as "
             "target what is to be learnt of it"
+        )
+    if patient is not None and patient in (*targets, client):
+        raise DataError(
+            f"patient: column {patient!r} is that of the target or of the clients, too; where every client is one "
+            "patient, leave patient out"
+        )
+    if isinstance(test, str) and test in (*targets, client, patient):
+        raise DataError(
+            f"test: column {test!r} is that of the target, of the clients or of the patients, too; name one that says "
+            "test or train, or leave test out"
         )
 
 
@@ -460,7 +486,15 @@ def _checked(rows: GivenExamples, where: str, targets: Targets, rules: Preproces
     """The examples with labels as classes, where they are; what is refused is named by its place in the whole table."""
     if rules is not None and rows.table is not None:
         check_gaps(rules, rows.table)
-    return replace(rows, y=_classes_of(where, rows.y)) if targets.classes else rows
+    if targets.classes:
+        return replace(rows, y=_classes_of(where, rows.y))
+    if rows.y.dtype.kind in "fO":
+        for i, row in enumerate(rows.y.reshape(len(rows.y), -1).tolist()):
+            for value in row:
+                if is_gap(value) or (isinstance(value, float) and math.isinf(value)):
+                    state = "has no value" if is_gap(value) else f"is {value:g}"
+                    raise DataError(f"{where}: the target of {place(i)} {state}; leave the row out")
+    return rows
 
 
 def _check_clients(rows: GivenExamples, column: str | None, fraction: float | None) -> None:
@@ -889,7 +923,15 @@ def _classes_of(name: str, labels: _Array) -> _Array:
     check_words(plain, name)
     if any(words) and not all(words):
         raise DataError(f"{name}: some labels are words and some are numbers; make them all one or the other")
-    return np.array([str(label) for label in plain]) if any(words) else np.array([int(v) for v in plain], np.int64)
+    if any(words):
+        return np.array([str(label) for label in plain])
+    for i, label in enumerate(plain):
+        if not -(2**63) <= label < 2**63:
+            raise DataError(
+                f"{name}: the label of {place(i)} is {label}, which no 64-bit whole number holds; give such labels as "
+                "words, in pandas with astype(str)"
+            )
+    return np.array([int(v) for v in plain], np.int64)
 
 
 def _check_named(rows: GivenExamples, classes: Sequence[str] | None, where: str) -> None:
@@ -1137,7 +1179,7 @@ def _of_table(
         check_column(frame.columns, name, "target", "labels")
     if client is not None:
         check_column(frame.columns, client, "client", "clients")
-    patients = None if patient is None else _patients(frame, patient, (*several, client))
+    patients = None if patient is None else _patients(frame, patient)
     columns = _found(frame, columns or tuple(c for c in frame.columns if c not in (*several, client, patient, ignored)))
     if not columns:
         raise DataError(f"no column is left to learn from beside {target!r}" + (f" and {client!r}" if client else ""))
@@ -1205,18 +1247,13 @@ def _check_named_alike(rows: GivenExamples, held_out: GivenExamples) -> None:
         )
 
 
-def _patients(table: Any, column: str, others: Sequence[Any]) -> list[str]:
+def _patients(table: Any, column: str) -> list[str]:
     """The patient of each row of a table or of a Hugging Face dataset.
 
     Raises:
-        DataError: If there is no such column, it is the target's or the clients', or a row names nobody.
+        DataError: If there is no such column, or a row names nobody.
     """
     values = column_of(table, column, "patient", "patients")
-    if column in others:
-        raise DataError(
-            f"patient: column {column!r} is that of the target or of the clients, too; where every client is one "
-            "patient, leave patient out"
-        )
     return names_of_patients(values, f"column {column!r}")
 
 
@@ -1379,7 +1416,7 @@ def _of_hugging_face(
     check_column(names, target, "target", "labels")
     if client is not None:
         check_column(names, client, "client", "clients")
-    patients = None if patient is None else _patients(part, patient, (target, client))
+    patients = None if patient is None else _patients(part, patient)
     left = [name for name in names if name not in (target, client, patient, *ignored)]
     if not left:
         raise DataError(f"no column is left to learn from beside {target!r}")
