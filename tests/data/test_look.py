@@ -121,7 +121,7 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "one site": ({"site": ["Bern"] * N}, "there is only one site (Bern)"),
     "a gap in the target": (
         {"sick": [None] + ["yes", "no"] * 99 + ["no"]},
-        "the target has no value in 1 row: leave it out",
+        "the target has no value in 1 row",
     ),
     "a mistyped label": (
         {"sick": [2_000_000_000 if i == 17 else i % 2 for i in range(N)]},

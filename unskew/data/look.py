@@ -830,8 +830,10 @@ def _lone(classes: Sequence[Label], labels: npt.NDArray[np.int64] | None) -> lis
     if labels is None or len(labels) < 20 * len(classes):
         return []
     times = np.bincount(labels, minlength=len(classes))
-    lone = [int(k) for k in np.flatnonzero(times == 1) if classes[k] != NO_VALUE]
-    return [f"class {classes[k]} occurs in {place((labels == k).argmax())} only: a mistyped label?" for k in lone[:5]]
+    lone = [k for k, n in enumerate(times.tolist()) if n == 1 and classes[k] != NO_VALUE]
+    return [
+        f"class {classes[k]} occurs in {place(int((labels == k).argmax()))} only: a mistyped label?" for k in lone[:5]
+    ]
 
 
 def _constant_at(values: Array, clients: npt.NDArray[np.int64] | None, sites: Sequence[Site]) -> str:
