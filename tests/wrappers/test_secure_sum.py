@@ -1,5 +1,7 @@
 """Secure sums: what the server sees, what it learns, who may leave, and what is refused."""
 
+import functools
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +25,16 @@ from unskew.wrappers.secure_sum import (
     SHARES,
     UNIT,
     UNMASK,
+    Begin,
+    Everybody,
     PublicKeys,
     Revealed,
     SecureMessage,
     SecureSum,
     SumOfVectors,
     Unmask,
+    _is_secret,
+    _part,
     _primitives,
     _together,
 )
@@ -194,6 +200,29 @@ def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:
         assert _together(told, 3, lambda s: s == secret) == (secret, liars)
     too_many = shares | {c: shares[c][::-1] for c in range(4)}
     assert _together(too_many, 3, lambda s: s == secret) == (None, set())
+
+
+def test_fewer_clients_than_the_threshold_make_no_secret_of_another() -> None:
+    """Of five clients four are the threshold: what three of them can decrypt is one share short, beside the owner."""
+    by, flwr = SecureSum(), _primitives()
+    clients = range(5)
+    least = by.least(len(clients))
+    sim = simulator("fedavg", "perceptron")
+    me = {c: sim.population.me(c, 1, sim.key) for c in clients}
+    begun = {c: by._keys(me[c], Begin(tuple(clients), 0), None) for c in clients}
+    keys = {c: public for c, (public, _) in begun.items()}
+    shares, _ = by._shares(me[0], Everybody(keys, least), begun[0][1])
+    halves = {}
+    for c in clients:
+        mine = flwr.private(_part(bytes.fromhex(begun[c][1].root), "shares"))
+        both = flwr.opened(flwr.agreed(mine, keys[0].shares), shares.to[c].encode())
+        assert both is not None
+        halves[c] = (both[: len(both) // 2], both[len(both) // 2 :])
+    for half, own in ((0, True), (1, False)):
+        right = functools.partial(_is_secret, keys[0], own=own)
+        for coalition in itertools.combinations(range(1, 5), least - 1):
+            assert _together({c: halves[c][half] for c in coalition}, 1, right)[0] is None
+        assert _together({c: halves[c][half] for c in range(1, 5)}, least, right)[0] is not None
 
 
 def test_whose_secret_is_lost_is_named_and_if_several_are_nobody_is() -> None:

@@ -8,10 +8,11 @@ Notation   U      clients that shared their keys;  t  the threshold;  V  those o
            s_kj   key that clients k and j agree on;  b_k  a secret of client k's own
            x_k    what client k adds to the sum, whole numbers modulo 2^64
 Exchanges  1  each client makes two pairs of keys and b_k, and sends the public keys
-           2  each sends every other, encrypted for it, a Shamir share of b_k and of the secret key behind s_k
+           2  each sends every client of U, itself too, encrypted for it, a Shamir share of b_k and of the secret key
+              behind s_k; t shares make a secret
            3  each trains, and sends  y_k = x_k + G(b_k) + sum_{j > k} G(s_kj) - sum_{j < k} G(s_kj),  j in U
-           4  for each client of V the others send their shares of b_k, for the rest of U those of the secret key; t of
-              them make the secret, and sum_V x_k = sum_V y_k - masks
+           4  for each client of V those of V send their shares of b_k, for the rest of U those of the secret key, and
+              sum_V x_k = sum_V y_k - masks
 Losses     A client that does not answer one of the four is gone.  If fewer than t are left, the sum is lost, and the
            round is abandoned.  The server learns nothing: shares from fewer than t clients never make those clients'
            own secrets, and their next sum has other secrets.
@@ -353,9 +354,7 @@ class SecureSum(Wrapper):
         least = max(self.least(len(cohort)), request.at_least)
         keys = yield Ask(KEYS, dict.fromkeys(cohort, Begin(cohort, number)), least, request.timeout_s)
         shares = yield Ask(SHARES, dict.fromkeys(keys, Everybody(keys, least)), least, request.timeout_s)
-        wrong = {
-            c: "it must share its secrets with all others" for c in shares if shares[c].to.keys() != keys.keys() - {c}
-        }
+        wrong = {c: "it must share its secrets with each of them" for c in shares if shares[c].to.keys() != keys.keys()}
         if wrong:
             raise SuspectError(f"round {fed.round} has no secure sum", wrong)
         members = {c: keys[c] for c in shares}
@@ -365,13 +364,11 @@ class SecureSum(Wrapper):
         masked = yield Ask(request.step, to, least, request.timeout_s, (summed,))
         present = tuple(masked.replies)
         gone = tuple(c for c in members if c not in masked.replies)
-        unmask = {
-            c: Unmask(present, gone, members, {p: shares[p].to[c] for p in members if p != c}, least) for c in present
-        }
+        unmask = {c: Unmask(present, gone, members, {p: shares[p].to[c] for p in members}, least) for c in present}
         revealed = yield Ask(UNMASK, unmask, least, request.timeout_s)
         vectors, weights_reported = masked.value
         try:
-            total = vectors.cpu() - self.masks(members, present, gone, revealed, len(vectors), least - 1)
+            total = vectors.cpu() - self.masks(members, present, gone, revealed, len(vectors), least)
             values, weights = self.results(method, request, total, weights_reported, len(present))
         except SuspectError as error:
             raise SuspectError(f"round {fed.round} has no secure sum", error.suspects) from None
@@ -391,7 +388,7 @@ class SecureSum(Wrapper):
         """Compute the masks that are left in a sum, from the shares; `least` of them make a secret.
 
         Raises:
-            SuspectError: If the shares that one client gave the others do not make its secret.
+            SuspectError: If the shares that one client gave do not make its secret.
             QuorumError: If those of several do not.
         """
         flwr = _primitives()
@@ -539,20 +536,19 @@ class SecureSum(Wrapper):
         return keys, SecureMemory(None if memory is None else memory.of, root.hex())
 
     def _shares(self, me: Me, msg: Everybody, memory: Any) -> tuple[Shares, Any]:
-        """Share both secrets among the others."""
+        """Share both secrets among all; this client holds a share of its own, so that no t - 1 others make them."""
         flwr, root = _primitives(), bytes.fromhex(self._root(me, memory))
         mine = flwr.private(_part(root, "shares"))
-        peers = [c for c in msg.keys if c != me.id]
-        parts = [flwr.split(_part(root, what), msg.threshold - 1, len(peers)) for what in ("own", "masks")]
+        parts = [flwr.split(_part(root, what), msg.threshold, len(msg.keys)) for what in ("own", "masks")]
         return Shares(
             {
                 c: flwr.encrypt(flwr.agreed(mine, msg.keys[c].shares), b"".join(s[i] for s in parts)).decode()
-                for i, c in enumerate(peers)
+                for i, c in enumerate(msg.keys)
             }
         ), memory
 
     def _unmask(self, me: Me, msg: Unmask, memory: Any) -> tuple[Revealed, Any]:
-        """Reveal one share for every other client: of its own secret or of its mask key, never of both.
+        """Reveal one share for every client: of its own secret or of its mask key, never of both.
 
         Raises:
             ProtocolError: If both are asked for, too few are in the sum, or this sum was unmasked already.
