@@ -187,6 +187,28 @@ def test_without_regard_to_skewness_exponential_differences_err_in_nine_percent_
     assert 0.07 < ever_decided(drawn("exponential"), sequential=True, tail=0.0)[0] < 0.11
 
 
+@pytest.mark.parametrize(
+    ("falls_by", "at_once"), [(5.0, (0.05, 0.09)), (10.0, (0.16, 0.21)), (20.0, (0.23, 0.28)), (math.inf, (0.23, 0.28))]
+)
+def test_a_method_that_fails_in_a_fifth_of_its_runs_needs_14_seeds(
+    falls_by: float, at_once: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said in the module: .8^6 = .26 of runs have seen no failure by the sixth seed, .8^14 = .044 by the fourteenth.
+
+    With an infinite fall the other seeds are about equal: differences of two values, 80 % near -.2 and 20 % near .8.
+    """
+    rng, size = np.random.default_rng(5), (RUNS, MOST)
+    fails = (rng.random(size) < 0.2) - 0.2
+    x = (
+        fails + 0.03 * rng.standard_normal(size)
+        if math.isinf(falls_by)
+        else rng.standard_normal(size) - falls_by * fails
+    )
+    assert at_once[0] < ever_decided(x, sequential=True)[0] < at_once[1]
+    monkeypatch.setattr(decide, "FIRST", 14)
+    assert ever_decided(x, sequential=True)[0] < 0.055
+
+
 def test_a_mean_that_hangs_on_one_seed_in_a_hundred_is_beyond_what_is_promised() -> None:
     """Said in the module: log-normal differences around zero, of skewness 6."""
     x = np.exp(np.random.default_rng(3).standard_normal((RUNS, MOST))) - math.exp(0.5)
