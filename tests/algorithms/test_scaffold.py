@@ -52,6 +52,47 @@ def test_two_rounds_by_hand(springs: Any, value: Any) -> None:
     assert [value(play.sim.memory.get(c).c) for c in (0, 1)] == pytest.approx([-2.25, 1.5])
 
 
+def test_scaled_by_size_two_rounds_by_hand(springs: Any, value: Any) -> None:
+    """As above with omega = 3/2, 1/2.  Round 1: x = 1.5, c_0 = -3, c_1 = 0 as before, c = (3/2 * -3 + 0) / 2 = -2.25.
+
+    Round 2, client 0: correction .75; -2.5 + .75, y = 2.375; -1.625 + .75, y = 2.8125; c_0 = -.75 - 1.3125 = -2.0625.
+             client 1: correction -2.25; 1.5 - 2.25, y = 1.875; 1.875 - 2.25, y = 2.0625; c_1 = 2.25 - .5625 = 1.6875.
+             x = 2.4375; c = (3/2 * -2.0625 + 1/2 * 1.6875) / 2 = -1.125.
+    """
+    local = SgdConfig(lr=0.5, local_steps=2, batch_size=None)
+    play = springs(m=[4.0, 0.0], n=[3, 1]).play(SCAFFOLD(local=local, scaled=True), 2)
+    assert [value(p) for p in play.params] == pytest.approx([0.0, 1.5, 2.4375])
+    assert [value(s.c) for s in play.states] == pytest.approx([0.0, -2.25, -1.125])
+    assert [value(play.sim.memory.get(c).c) for c in (0, 1)] == pytest.approx([-2.0625, 1.6875])
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize(("scaled", "optimum"), [(False, 2.0), (True, 3.0)])
+def test_the_weights_of_the_variates_decide_where_it_ends(
+    scaled: bool, optimum: float, weighting: Any, springs: Any, value: Any
+) -> None:
+    """m = 4, 0 of 3 and 1 examples: the plain mean of losses is least at 2, the mean by examples at 3."""
+    local = SgdConfig(lr=0.2, local_steps=3, batch_size=None)
+    play = springs(m=[4.0, 0.0], n=[3, 1]).play(SCAFFOLD(local=local, weighting=weighting, scaled=scaled), 60)
+    assert value(play.params[-1]) == pytest.approx(optimum, abs=1e-5)
+
+
+@pytest.mark.parametrize(("cohort", "late"), [(2, 0.0), (5, 0.5)])
+def test_scaled_variates_sum_to_the_servers_by_examples(cohort: int, late: float, classes: Any) -> None:
+    """c is the mean of c_i by examples, also where half of the replies are lost, sizes among them."""
+    n = [4, 7, 9, 3, 5]
+    algorithm = SCAFFOLD(local=SMALL, scaled=True)
+    sim = classes(n=n).simulator(algorithm, clients_per_round=cohort, outage=Outage(late=late), codec=True, seed=1)
+    state = sim.start()
+    for t in range(1, 9):
+        state, _ = sim.round(state, t)
+        heard = {c: sim.memory.get(c) for c in state.heard}
+        mean_size = sum(state.n.values()) / len(state.n)
+        total = sum(n[c] / mean_size * flat(m.c if m.round == state.heard[c] else m.before) for c, m in heard.items())
+        torch.testing.assert_close(total / 5, flat(state.c), rtol=0, atol=1e-9)
+    assert len(state.n) == 5
+
+
 def test_option_one_takes_the_gradient_at_the_received_model(springs: Any, value: Any) -> None:
     """As above, round 1: c_0 = grad F_0(0) = -4, c_1 = 0, c = -2.  x = 1.5 as before.
 

@@ -108,6 +108,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"local": dataclasses.replace(LOCAL, optimizer="adam", trainable=("head",))},
     ),
     "scaffold, option I": ("scaffold", {"option": "I"}),
+    "scaffold, scaled": ("scaffold", {"scaled": True, "weighting": "samples"}),
     "feddif, drift": (
         "feddif",
         {"preset": "p000", "epsilon": 0.01, "model_ratio": None, "drift": Drift(0.002, 0.1, 0.01)},
