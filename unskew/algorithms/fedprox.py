@@ -11,6 +11,7 @@ Cohort     "uniform" draws clients uniformly and weights their models by n_k: co
 Departures A cohort drawn by size has each client at most once.  Its plain mean is then slightly biased, and with full
            participation it is the uniform mean.  The server does not know sizes by itself: each client declares its
            own once, in a message that is counted like any other.
+           Of `personal` tensors no client receives any: they are pulled to where they stood when the client began.
 """
 
 from dataclasses import dataclass
