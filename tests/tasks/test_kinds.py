@@ -25,7 +25,7 @@ from unskew.protocol import SgdConfig
 from unskew.report import write_report
 from unskew.run.loop import resume
 from unskew.run.setup import class_weights
-from unskew.tasks import binary, kind_of, multi_label, next_token, regression, survival
+from unskew.tasks import binary, kind_of, multi_label, next_token, ordinal, regression, survival
 from unskew.tasks.targets import NUMBER, SURVIVAL
 
 Array = npt.NDArray[Any]
@@ -172,6 +172,33 @@ def test_multi_label_metrics_by_hand() -> None:
     assert loss.item() == pytest.approx(LN2)
 
 
+def test_ordinal_by_hand() -> None:
+    """Four grades, three outputs.  Of the second example the last step is likelier than the one before: grade 1 counts.
+
+    sigmoid(log 3) = 3/4, sigmoid(-log 3) = 1/4.  P(y > 0, 1, 2) = 3/4, 1/4, 1/4, the least so far: 1/4, 1/2, 0, 1/4.
+    Loss of y = 2 there: 1[y > k] = 1, 1, 0: -(log 3/4 + log 1/4 + log 1/4) / 3.
+    """
+    log3 = math.log(3)
+    outputs = torch.tensor([[log3, log3, log3], [log3, -log3, log3], [-log3, log3, log3]])
+    assert ordinal.predicted(outputs).tolist() == [3, 1, 0]
+    assert ordinal.probabilities(outputs)[1].tolist() == pytest.approx([0.25, 0.5, 0.0, 0.25])
+    y = torch.tensor([3, 2, 2])
+    assert ordinal.steps_off(outputs, y).tolist() == [0, 1, 2]
+    assert ordinal.correct(outputs, y).tolist() == [True, False, False]
+    assert float(ordinal.cross_entropy(outputs, y)[1]) == pytest.approx((2 * math.log(4) + math.log(4 / 3)) / 3)
+
+
+def test_quadratic_kappa_by_hand() -> None:
+    """Truth 0, 1, 2, 2, predictions 0, 1, 1, 2: squared errors sum to 1.
+
+    Were they independent, of 4 truths with 4 predictions each: 0: 0+1+1+4 = 6, 1: 1+0+0+1 = 2, 2 twice: 4+1+1+0 = 6
+    each; 20 / 4 = 5.  1 - 1/5 = .8.
+    """
+    outputs = np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, -1.0], [1.0, 1.0]])
+    assert ordinal.quadratic_kappa(outputs, np.array([0, 1, 2, 2])) == pytest.approx(0.8)
+    assert math.isnan(ordinal.quadratic_kappa(outputs[1:3], np.array([1, 1])))
+
+
 # ---------------------------------------------------------------- in a run
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 4)).astype(np.float32)
@@ -183,6 +210,7 @@ DATA: dict[str, tuple[Array, Array]] = {
     "survival": (X, np.stack([RNG.exponential(np.exp(-RISK)), RNG.random(120) < 0.6], 1)),
     "next_token": (TOKENS[:, :-1], TOKENS[:, 1:]),
     "multi_label": (X, np.stack([RISK, -RISK, X[:, 0]], 1) > 0),
+    "ordinal": (X, np.digitize(RISK, [-1.0, 0.0, 1.5])),
 }
 ASKED = {
     "binary": ["average_precision", "brier", "sensitivity_at_80"],
@@ -190,6 +218,7 @@ ASKED = {
     "survival": [],
     "next_token": ["accuracy"],
     "multi_label": ["macro_auroc", "micro_f1"],
+    "ordinal": ["quadratic_kappa", "accuracy"],
 }
 LOCAL = SgdConfig(lr=0.1, batch_size=7)
 THREE = us.IID(num_clients=3)
@@ -235,6 +264,7 @@ def test_every_executor_gives_a_kind_the_same_metrics(kind: str) -> None:
         ("survival", lambda p: isinstance(p, float)),
         ("next_token", lambda p: type(p) is int and p in range(5)),
         ("multi_label", lambda p: isinstance(p, list) and set(p) <= {"0", "1", "2"}),
+        ("ordinal", lambda p: type(p) is int and p in range(4)),
     ],
 )
 def test_a_trained_model_predicts_what_the_kind_says(kind: str, is_one: Callable[[Any], bool], tmp_path: Path) -> None:
@@ -248,6 +278,11 @@ def test_a_trained_model_predicts_what_the_kind_says(kind: str, is_one: Callable
             likely = [name for name, p in row.items() if p > 0.5]
             assert likely == ([answer] if kind == "binary" else answer)
             assert kind != "binary" or sum(row.values()) == pytest.approx(1)
+    elif kind == "ordinal":
+        for row in us.predict(model, DATA[kind][0][:5], probabilities=True):
+            assert list(row) == [0, 1, 2, 3]
+            assert min(row.values()) >= 0
+            assert sum(row.values()) == pytest.approx(1)
     else:
         with pytest.raises(ConfigError, match=f"learned {kind} with the loss .*no probabilities of classes"):
             us.predict(model, DATA[kind][0][:5], probabilities=True)
@@ -330,6 +365,8 @@ BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
     "one column": ("survival", (X, RISK[:, None]), "must have two columns, time and event, got 1"),
     "three values": ("binary", (X, np.arange(120) % 3), r"needs a target of two values, got 3 \(0, 1, 2\); use"),
     "one value": ("binary", (X, np.zeros(120, int)), r"needs a target of two values, got 1 \(0\)"),
+    "grades in words": ("ordinal", (X, np.array(["mild", "grave", "none"] * 40)), "needs grades as whole numbers, got"),
+    "two grades": ("ordinal", (X, np.arange(120) % 2), r"needs three grades or more, got 2 \(0, 1\); use binary"),
     "a half": ("multi_label", (X, X[:, :2] * 0 + 0.5), r"y_train\[0\] must have a 0 or 1 for each label"),
     "token below": ("next_token", (TOKENS, TOKENS - 1), r"y_train\[\d+\] is -1, must be 0..4 .5 tokens of the voc"),
     "tokens of floats": ("next_token", (TOKENS, TOKENS * 1.0), "must be whole numbers of shape"),

@@ -90,7 +90,7 @@ class TaskConfig:
             of natural data without test rows of their own, test, the share of each client's rows.
         preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; none by default.
         head: Name of the layer that makes the logits, in a network of your own; by default its last linear layer.
-        kind: What is learned: classification, binary, regression, survival, next_token, multi_label.
+        kind: What is learned: classification, binary, regression, survival, next_token, multi_label, ordinal.
         loss: A loss of that kind, as cross_entropy or multi_margin, or module:function; by default the one the model is
             meant for, or else the kind's first.
         class_weights: A weight in the loss for each class, in the order of the classes; or balanced: each client weighs

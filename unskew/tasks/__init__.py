@@ -48,6 +48,7 @@ TABLE: dict[str, str] = {
     "survival": "unskew.tasks.survival:SURVIVAL",
     "next_token": "unskew.tasks.next_token:NEXT_TOKEN",
     "multi_label": "unskew.tasks.multi_label:MULTI_LABEL",
+    "ordinal": "unskew.tasks.ordinal:ORDINAL",
 }
 
 ABOUT: dict[str, str] = {
@@ -57,6 +58,7 @@ ABOUT: dict[str, str] = {
     "survival": "time to an event, censored or not; Cox's partial likelihood, concordance index",
     "next_token": "the token that follows; cross-entropy, perplexity",
     "multi_label": "any of several labels; cross-entropy of each, mean average precision",
+    "ordinal": "one of several grades in an order; cross-entropy of each step, mean error in grades",
 }
 
 

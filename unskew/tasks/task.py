@@ -62,8 +62,12 @@ class Task:
 
     @property
     def keeps_outputs(self) -> bool:
-        """True if an evaluation keeps outputs and targets: a measure or a report needs all examples at once."""
-        return self.kind.report is not None or any(m.each is None for m in self.measures)
+        """True if an evaluation keeps outputs and targets: a measure or a report needs all examples at once.
+
+        So does the warning of models that find one class only, where no measure's values say which classes are found.
+        """
+        told = self.kind.correct in (None, self.measures[0].each)
+        return not told or self.kind.report is not None or any(m.each is None for m in self.measures)
 
     def columns(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         """Return what an evaluation keeps of each example: its value in the measures that are means over examples.
