@@ -136,7 +136,7 @@ def welch(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[flo
 
     >>> low, high = welch([((0.8, 0.9), (0.5, 0.7))])
     >>> f"{low:.3f} {high:.3f}"
-    '-0.329 0.829'
+    '-0.442 0.942'
     """
     if not pairs or any(min(len(a), len(b)) < 2 for a, b in pairs):
         return None
