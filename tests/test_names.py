@@ -1,6 +1,7 @@
 """Names and docstrings, as CONTRIBUTING.md asks for them."""
 
 import ast
+import importlib
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -29,3 +30,11 @@ def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
         if isinstance(node, kinds) and (text := ast.get_docstring(node))
     ]
     assert [(name, text[:60]) for name, text in texts if NO_START.match(text)] == []
+
+
+def test_every_name_that_a_package_offers_is_there() -> None:
+    offering = [path.parent for path in MODULES if path.name == "__init__.py" and "__all__" in path.read_text()]
+    names = [".".join(folder.relative_to(Path(unskew.__file__).parents[1]).parts) for folder in offering]
+    packages = [importlib.import_module(name) for name in names]
+    assert len(packages) > 1
+    assert [f"{p.__name__}.{name}" for p in packages for name in p.__all__ if not hasattr(p, name)] == []
