@@ -91,7 +91,7 @@ def described(
     defaults: Mapping[str, Any] | None = None,
     extra: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> Callable[..., A]:
-    """Give `factory` a name and the signature of `make`, with other defaults, extra parameters (annotation, default)."""
+    """Give `factory` a name and `make`'s signature with other defaults, extra parameters (annotation, default)."""
     from unskew.schema import hints as hints_of  # a tenth of a second, which listing names does not need
 
     defaults, extra = defaults or {}, extra or {}
