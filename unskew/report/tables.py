@@ -119,6 +119,19 @@ def counted(record: Record, method: str) -> tuple[int, ...]:
     return tuple(sorted(s for s, r in seeds.items() if record.finished or (r == furthest > 0)))
 
 
+def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, tuple[float, float]]]:
+    """Results of clients under a method and under another, (one, other) by client and seed, where both are known.
+
+    Of the counted seeds those under which both methods reached the same round.
+    """
+    by_seed = {}
+    for seed in counted(record, method):
+        one, other = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
+        if reached(record, method, seed) == reached(record, base, seed):
+            by_seed[seed] = {c: (result, other[c]) for c, result in one.items() if c in other}
+    return {seed: pairs for seed, pairs in by_seed.items() if pairs}
+
+
 def last_k(record: Record) -> int | None:
     """The number of evaluations that the run's `mean_last` asks for; None for the last fifth of them."""
     metrics = {metric for _, metric in record.summary.means} if record.summary else set()
@@ -602,7 +615,4 @@ def bracket(difference: Difference) -> str:
     >>> bracket(Difference("A", None, (0, 1), (0.01, 0.03), 0.02, -0.107, 0.147))
     '+2.00 [−10.70, +14.70]'
     """
-    mean = difference.measure.signed(difference.mean)
-    if difference.low is None or difference.high is None:
-        return mean
-    return f"{mean} {difference.measure.interval(difference.low, difference.high)}"
+    return difference.measure.with_interval(difference.mean, difference.low, difference.high)

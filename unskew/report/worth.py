@@ -133,13 +133,10 @@ def worths(record: Record) -> tuple[Worth, ...]:
 
 def _worth(record: Record, method: str, base: str) -> Worth | None:
     sign = 1.0 if record.headline.higher else -1.0
-    by_seed: dict[int, dict[int, tuple[float, float, int]]] = {}
-    for seed in tables.counted(record, method):
-        mine, theirs = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
-        if tables.reached(record, method, seed) == tables.reached(record, base, seed):
-            n = record.tested.get((method, seed), {})
-            both = {c: (v, theirs[c], round(n.get(c, 0))) for c, v in mine.items() if c in theirs}
-            by_seed |= {seed: both} if both else {}
+    by_seed = {
+        seed: {c: (*both, round(record.tested.get((method, seed), {}).get(c, 0))) for c, both in pairs.items()}
+        for seed, pairs in tables.client_pairs(record, method, base).items()
+    }
     if not by_seed:
         return None
     names = {seed: _names(record, seed) for seed in by_seed}
@@ -451,9 +448,7 @@ def _enough(clients: Sequence[ClientGain]) -> bool:
 
 def bracket(gain: Gain, m: Measure) -> str:
     """A gain with its interval, in percentage points for fractions."""
-    if gain.low is None or gain.high is None:
-        return m.signed(gain.mean)
-    return f"{m.signed(gain.mean)} {m.interval(gain.low, gain.high)}"
+    return m.with_interval(gain.mean, gain.low, gain.high)
 
 
 # ---------------------------------------------------------------- table
