@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.figure import Figure
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import MaxNLocator
 
@@ -239,8 +238,7 @@ def norms_chart(
     marks = marks or dict(zip(drawn, figures.looks([False] * len(drawn)), strict=True))
     correlations, seeds = [], max(map(len, drawn.values()))
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, 250 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(250)
         axes.set_axisbelow(True)
         for method, rows in drawn.items():
             look = marks[method]
@@ -299,7 +297,7 @@ def relations_chart(name: str, method: str, matrices: Sequence[Relations]) -> Ch
         panels += [(f"CR{apart}", r.cr)] if both else []
     classes, rows = len(matrices[0].sl), math.ceil(len(panels) / 2)
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, (180 * rows + 16) / 72), layout="constrained")
+        figure = figures.sheet(180 * rows + 16)
         grid = figure.subplots(rows, 2, squeeze=False)
         for k, axes in enumerate(grid.flat):
             title, matrix = panels[k] if k < len(panels) else ("", None)
@@ -370,8 +368,7 @@ def mu_chart(name: str, curves: Mapping[str, Mapping[float, Sequence[float]]]) -
     marks = dict(zip(curves, figures.looks([False] * len(curves)), strict=True))
     most = max(len(seeds) for by in curves.values() for seeds in by.values())
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, 250 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(250)
         axes.set_axisbelow(True)
         for line, by in curves.items():
             own = sorted(by)
@@ -492,7 +489,7 @@ def features_chart(name: str, planes: Mapping[str, Plane]) -> Chart:
     rows = math.ceil(len(planes) / columns)
     width = 380 if columns == 1 else figures.WIDE
     with figures.style(name):
-        figure = Figure(figsize=(width / 72, (0.85 * width / columns + 20) * rows / 72), layout="constrained")
+        figure = figures.sheet((0.85 * width / columns + 20) * rows, width)
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in grid.flat[len(planes) :]:
             axes.set_axis_off()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -172,8 +171,7 @@ def accuracy_chart(record: Record, marks: Mapping[str, figures.LineStyle]) -> Ch
     if not lines:
         return None
     with figures.style("one-round"):
-        figure = Figure(figsize=(380 / 72, 270 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(270)
         axes.set_axisbelow(True)
         for method, curve, at in lines:
             look = marks[method]
@@ -242,8 +240,7 @@ def plane_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
     clients = sorted(set(uploads.owners))
     looks = dict(zip(clients, figures.looks([False] * len(clients)), strict=True))
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, 340 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(340)
         axes.set_axisbelow(True)
         for members in uploads.sets:
             here = [i for i in members if i < len(at)]
@@ -351,7 +348,7 @@ def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
 
     height = 74 + 19 * len(rows)
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, height / 72), layout="constrained")
+        figure = figures.sheet(height)
         ladder, gaps = figure.subplots(1, 2, sharey=True, width_ratios=(1.25, 1))
         for k, row in enumerate(rows):
             if row.match is not None:
