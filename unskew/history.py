@@ -28,10 +28,9 @@ from unskew.record.columns import client_columns
 from unskew.record.logs import ADAPTED, SERVED, SummaryCard, document
 from unskew.record.reader import Part, client_names, metric_rows, rows_of
 from unskew.run.folder import require_done
-from unskew.run.metrics import steadier
+from unskew.run.metrics import steadier, with_spread
 from unskew.run.models import load_model
 from unskew.tasks.measure import Measure, described
-from unskew.words import of_seeds
 
 if TYPE_CHECKING:
     import pandas
@@ -339,7 +338,7 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     lines = [("method", *columns, "MB")]
     for m in dict.fromkeys(r["method"] for r in summary["rows"]):
         total = by.get((m, "bytes.total"))
-        cells = (_value(by.get((m, name)), measure) for name in columns.values())
+        cells = (with_spread(by.get((m, name)), measure, unit=True) for name in columns.values())
         lines.append((shown(m), *cells, f"{total['mean'] / 1e6:.2f}" if total else ""))
     return lines
 
@@ -354,13 +353,13 @@ def _asked(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]
     measures = [described(card) for card in summary.get("asked", ())]
     methods = dict.fromkeys(r["method"] for r in summary["rows"])
     tables = []
-    for title, names in (
-        ("last round, global test set (global.NAME)", [m.shared for m in measures]),
-        ("last round, own test data, mean over clients (personal.NAME.mean)", [m.own for m in measures]),
+    for title, columns in (
+        ("last round, global test set (global.NAME)", [(m.shared, m) for m in measures]),
+        ("last round, own test data, mean over clients (personal.NAME.mean)", [(m.own, m) for m in measures]),
     ):
-        if any((method, name) in by for method in methods for name in names):
+        if any((method, name) in by for method in methods for name, _ in columns):
             lines = [
-                (shown(method), *(_value(by.get((method, name)), m) for name, m in zip(names, measures, strict=True)))
+                (shown(method), *(with_spread(by.get((method, name)), m, unit=True) for name, m in columns))
                 for method in methods
             ]
             heads = [m.name + (m.positive and f" for {m.positive}") for m in measures]
@@ -374,13 +373,6 @@ def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
     cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
     caption = f"<caption>{html.escape(title)}</caption>" if title else ""
     return f"<table>{caption}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
-
-
-def _value(row: Mapping[str, Any] | None, measure: Measure) -> str:
-    if row is None:
-        return "-"
-    few = of_seeds(len(row["seeds"]), row.get("undefined", 0))
-    return measure.with_unit(row["mean"]) + measure.spread(row["std"]) + few
 
 
 def load_run(

@@ -36,7 +36,7 @@ def test_its_repr_is_a_line_and_its_text_the_table(history: us.History) -> None:
 def test_a_notebook_shows_a_table_and_a_figure_without_a_script(history: us.History) -> None:
     page = history._repr_html_()
     assert "<script" not in page
-    assert "<th>&lt;alone&gt;</th><td>-</td>" in page
+    assert "<th>&lt;alone&gt;</th><td>–</td>" in page
     svg = ElementTree.fromstring(page[page.index("<svg") :])  # whole by itself: no style sheet of a page
     assert "var(--" not in page
     words = "".join(svg.itertext())

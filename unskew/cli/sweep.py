@@ -23,7 +23,7 @@ from unskew.cli.options import (
     find_own_code,
     located,
 )
-from unskew.cli.tables import in_lines, in_seconds, print_fitting, with_spread
+from unskew.cli.tables import in_lines, in_seconds, print_fitting
 from unskew.cli.text import escape
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def _as_json(
 
 def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]], spreads: int = 2) -> Table:
     """A row for each point and method: its settings and the numbers of the last round; `spreads` as printed."""
+    from unskew.run.metrics import with_spread
     from unskew.tasks.measure import described
 
     cards = [s.get("headline") for s in summaries.values()]
