@@ -31,6 +31,7 @@ from unskew.run.folder import require_done
 from unskew.run.metrics import steadier, with_spread
 from unskew.run.models import load_model
 from unskew.tasks.measure import Measure, described
+from unskew.words import beginning, counted
 
 if TYPE_CHECKING:
     import pandas
@@ -294,7 +295,7 @@ class History:
     def __repr__(self) -> str:
         methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
         rounds, seeds = (len({row[key] for row in self.rows}) for key in ("round", "seed"))
-        evaluated = f"{rounds - 1} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
+        evaluated = f"{rounds - 1} rounds, {counted(seeds, 'seed')}"
         return f"<History of {shown(methods)}: {evaluated}; print() shows the table>"
 
     def _repr_html_(self) -> str:
@@ -314,7 +315,7 @@ class History:
         measure = self.headline
         title = f"Global {measure.label} by round"
         if metric != measure.shared:
-            title = f"{measure.label[:1].upper()}{measure.label[1:]} on clients' own test data by round"
+            title = f"{beginning(measure.label)} on clients' own test data by round"
         looks = figures.looks([False] * len(curves))
         lines = [figures.Line(m, look, c) for (m, c), look in zip(curves.items(), looks, strict=True)]
         seeds = max(curve.seeds for curve in curves.values())

@@ -39,6 +39,15 @@ def beginning(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def sentence(text: str) -> str:
+    """A text as a sentence, which begins with a capital and ends with one full stop.
+
+    >>> sentence("two sites")
+    'Two sites.'
+    """
+    return beginning(text).removesuffix(".") + "."
+
+
 def some(names: Sequence[str]) -> str:
     """The first five names, and how many more there are.
 

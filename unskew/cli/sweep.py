@@ -25,6 +25,7 @@ from unskew.cli.options import (
 )
 from unskew.cli.tables import in_lines, in_seconds, print_fitting
 from unskew.cli.text import escape
+from unskew.words import counted
 
 if TYPE_CHECKING:
     from unskew.run.sweep import Point, PointResult
@@ -66,7 +67,7 @@ def sweep(
 
     runner = SweepRunner(points, folder, jobs if jobs is not None else machine.cores(), say)
     check(points)
-    say(f"{name}: {len(points)} point{'s' * (len(points) != 1)} in {folder}")
+    say(f"{name}: {counted(len(points), 'point')} in {folder}")
     results = runner.run()
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: read_json(r.folder / "summary.json") for r in done}

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from unskew.cli.text import escape
 from unskew.errors import RunError
+from unskew.words import counted
 
 if TYPE_CHECKING:
     from unskew.record.reader import Record
@@ -75,8 +76,8 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
     unit = "percent, " if measure.percent else ""
     seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
     table = Table(
-        title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (spreads > 0)} over {seeds} "
-        f"seed{'s' * (seeds != 1)}",
+        title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (spreads > 0)} over "
+        f"{counted(seeds, 'seed')}",
         caption=f"{measure.label}: last round, global test set{more}; own data: each client's model on its own test "
         "data" + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
         box=SIMPLE,

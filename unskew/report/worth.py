@@ -29,7 +29,7 @@ from unskew.report import tables
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import CONFIDENCE, interval
 from unskew.tasks.measure import FEWEST, Measure
-from unskew.words import listed
+from unskew.words import beginning, counted, listed
 
 if TYPE_CHECKING:
     from unskew.report.figures import LineStyle
@@ -415,7 +415,7 @@ def _fewest(clients: Sequence[ClientGain], m: Measure) -> str:
     if few.rarest is not None:
         return f"{few.name} has {few.rarest[0]} of class {few.rarest[1]}"
     if few.patients:
-        return f"{few.name} has {few.examples} of {few.patients} patient{'s' * (few.patients != 1)}"
+        return f"{few.name} has {few.examples} of {counted(few.patients, 'patient')}"
     each = f", so that one more right is {100 / few.examples:.1f} points" if m.percent else ""
     return f"{few.name} has {few.examples}{each}"
 
@@ -483,7 +483,7 @@ def table(record: Record, marks: "dict[str, LineStyle] | None" = None) -> Table 
     results = _alone_in_words(record, base, m, of[0].clients if named else ())
     others = f" {text}" if (text := no_verdict(unjudged(record), m)) else ""
     note = (
-        f"{m.label[:1].upper()}{m.label[1:]} on the client’s own test data minus that under {base}"
+        f"{beginning(m.label)} on the client’s own test data minus that under {base}"
         f"{m.turned}, last round. {_basis(of, m)} A "
         f"client is better or worse off if its interval excludes zero.{results}{others} The best of many methods "
         "looks better than it is."

@@ -31,6 +31,7 @@ from unskew.keys import Key
 from unskew.record.reader import Record, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, in_rows
+from unskew.words import sentence
 
 MOST_SHOWN = 4  # methods whose matrices are drawn
 
@@ -178,7 +179,7 @@ def _privacy_table(histories: Sequence[DWHistory], marks: Mapping[str, figures.L
         "What each party learned from the soft labels, and what is guaranteed about them",
         (("Method", ""), ("Guarantee", ""), ("The server saw", ""), ("Clients saw", "")),
         tuple(
-            TableRow(t.method, (t.privacy.guarantee, _sentence(t.privacy.server), _sentence(t.privacy.clients)),
+            TableRow(t.method, (t.privacy.guarantee, sentence(t.privacy.server), sentence(t.privacy.clients)),
                   figures.swatch(marks[t.method]))
             for t in histories
         ),
@@ -186,10 +187,6 @@ def _privacy_table(histories: Sequence[DWHistory], marks: Mapping[str, figures.L
         "sends beside the soft labels have a guarantee only where it is named.",
         frozenset({1, 2, 3}),
     )  # fmt: skip
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 # ---------------------------------------------------------------- figures

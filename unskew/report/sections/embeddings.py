@@ -22,7 +22,7 @@ from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, 
 from unskew.report.sections.generated_images import gallery, latent_chart, latents
 from unskew.report.sections.one_round import Match, OneRound, Uploads, one_round, principal
 from unskew.units import MB
-from unskew.words import counted
+from unskew.words import counted, sentence
 
 MOST_SHOWN = 2  # methods whose embeddings are drawn
 MOST_NAMED = 120  # embeddings with their labels beside them
@@ -130,8 +130,8 @@ def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.LineSty
             TableRow(
                 r.method,
                 (
-                    nearest(r), r.privacy.guarantee, _sentence(r.privacy.server), _sentence(r.privacy.clients),
-                    _sentence(r.trained) if r.trained else "–",
+                    nearest(r), r.privacy.guarantee, sentence(r.privacy.server), sentence(r.privacy.clients),
+                    sentence(r.trained) if r.trained else "–",
                 ),
                 figures.swatch(marks[r.method]),
             )
@@ -143,10 +143,6 @@ def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.LineSty
         "each other.",
         frozenset({2, 3, 4, 5}),
     )  # fmt: skip
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."
 
 
 # ---------------------------------------------------------------- accuracy by numbers sent
