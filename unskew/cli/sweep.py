@@ -22,6 +22,8 @@ from unskew.cli.options import (
     find_experiment,
     find_own_code,
     located,
+    silent,
+    tell,
 )
 from unskew.cli.tables import in_lines, in_seconds, print_fitting
 from unskew.cli.text import escape
@@ -61,10 +63,7 @@ def sweep(
     name, points = expand(find_experiment(experiment), located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
 
-    def say(text: str) -> None:
-        if not quiet:
-            print(text, file=sys.stderr, flush=True)
-
+    say = silent if quiet else tell
     runner = SweepRunner(points, folder, jobs if jobs is not None else machine.cores(), say)
     check(points)
     say(f"{name}: {counted(len(points), 'point')} in {folder}")
