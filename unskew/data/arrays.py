@@ -30,7 +30,7 @@ from unskew.data.inputs import (
     standardised,
 )
 from unskew.data.lengths import check_array
-from unskew.data.patients import check_together, set_aside
+from unskew.data.patients import check_together, part_of, set_aside
 from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
 from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
@@ -550,7 +550,7 @@ def stratified(
     aside = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
-        aside[members[: min(int(fraction * len(members) + 0.5), len(members) - 1)]] = True
+        aside[members[: part_of(len(members), fraction)]] = True
     return np.flatnonzero(~aside), np.flatnonzero(aside)
 
 
