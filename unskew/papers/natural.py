@@ -261,31 +261,6 @@ def _plain(request: ReproductionRequest, name: str, client: str, clients: Sequen
 
 
 # ---------------------------------------------------------------- newcomers and known groups
-def mnist_writers(request: ReproductionRequest) -> Result:
-    """Writers of digits: two populations, and 297 writers who come later."""
-    return _suite(request)
-
-
-def landmine(request: ReproductionRequest) -> Result:
-    """Fields in two kinds of ground, with few mines."""
-    return _suite(request)
-
-
-def wisdm(request: ReproductionRequest) -> Result:
-    """Owners of phones, a third of whom comes later."""
-    return _suite(request)
-
-
-def parkinsons(request: ReproductionRequest) -> Result:
-    """Patients whose score is learned from their voice, a fifth of whom comes later."""
-    return _suite(request)
-
-
-def shakespeare(request: ReproductionRequest) -> Result:
-    """Roles of plays, a fifth of which comes later."""
-    return _suite(request)
-
-
 def _suite(request: ReproductionRequest) -> Result:
     """Every method for clients that trained and for newcomers, and its groups beside the known ones."""
     draft = Draft.of(request)
@@ -329,6 +304,9 @@ def _suite(request: ReproductionRequest) -> Result:
         text = f"{method} finds the two known groups (adjusted Rand above .5)"
         draft.claims.append(decide(text, [v - 0.5 for v in indices], "of the index", 1.0, "+.2f"))
     return draft.result(n=len(base["seeds"]))
+
+
+mnist_writers = landmine = wisdm = parkinsons = shakespeare = _suite
 
 
 def _agreement_of_groups(history: History) -> dict[str, list[float]]:
