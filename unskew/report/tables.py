@@ -350,22 +350,21 @@ def curve(record: Record, method: str, name: str) -> Curve | None:
     return curve_by_round([record.series.get((method, s, name), {}) for s in counted(record, method)])
 
 
-def cost_curve(record: Record, method: str, name: str | None = None) -> Curve | None:
-    """`curve` with x in MB: all bytes sent up to and including that round, the mean over the counted seeds.
+def cost_curve(record: Record, method: str) -> Curve | None:
+    """The headline with x in MB: all bytes sent up to and including that round, the mean over the counted seeds.
 
     None if nothing travelled.
     """
-    return against(
-        record, method, name or record.headline.shared, _spent(record, method, [f"bytes.{d}" for d in DIRECTIONS]), MB
-    )
+    spent = _spent(record, method, [f"bytes.{d}" for d in DIRECTIONS])
+    return against(record, method, record.headline.shared, spent, MB)
 
 
-def time_curve(record: Record, method: str, name: str | None = None) -> Curve | None:
-    """`curve` with x in seconds by the clock up to and including that round, the mean over the counted seeds.
+def time_curve(record: Record, method: str) -> Curve | None:
+    """The headline with x in seconds by the clock up to and including that round, the mean over the counted seeds.
 
     None if no time was recorded.
     """
-    return against(record, method, name or record.headline.shared, _spent(record, method, ["seconds"]), 1.0)
+    return against(record, method, record.headline.shared, _spent(record, method, ["seconds"]), 1.0)
 
 
 def _spent(record: Record, method: str, names: Sequence[str]) -> list[Mapping[int, float]]:
