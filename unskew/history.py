@@ -112,7 +112,7 @@ class History:
         """
         return load_model(self.folder, method, client, seed, network=self._network, allow_code=self._allow_code)
 
-    def client_values(self, method: str, name: str | None = None, seed: int | None = None) -> dict[int, float]:
+    def client_values(self, method: str, metric: str | None = None, seed: int | None = None) -> dict[int, float]:
         """A metric of each evaluated client after the last round, {client: value}.
 
         Clients are numbers here, as in `rows`: client k is `client_names[k]`, whatever numbers stand in the names.
@@ -121,7 +121,7 @@ class History:
 
         Args:
             method: Label of the method.
-            name: Name of the metric: the headline, the loss (personal.loss), or one that the run was asked for, such as
+            metric: Its name: the headline, the loss (personal.loss), or one that the run was asked for, such as
                 personal.macro_f1; by default the headline of the clients' own models, personal.accuracy.
             seed: Seed of the run; by default the smallest.
 
@@ -130,15 +130,15 @@ class History:
             RunError: If the run's files are gone or corrupt.
         """
         seed = min(row["seed"] for row in self.rows) if seed is None else seed
-        name = name or f"personal.{self.headline.name}"
-        cell = (method, seed, name)
+        metric = metric or f"personal.{self.headline.name}"
+        cell = (method, seed, metric)
         rows = [r for r in self.rows if "client" in r and (r["method"], r["seed"], r["name"]) == cell]
         if rows:
             return {row["client"]: row["value"] for row in rows}
         for c in client_columns(self.folder):
             if (c.method, c.seed, c.name) == cell:
                 return dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
-        raise KeyError(f"{method}, seed {seed}, has no {name} of single clients")
+        raise KeyError(f"{method}, seed {seed}, has no {metric} of single clients")
 
     def rows_of(self, part: Part, seed: int | None = None) -> dict[int | str, npt.NDArray[np.int64]]:
         """The rows of the data with which each client trained, validated or tested, {client: rows}, ascending.
@@ -165,13 +165,13 @@ class History:
             raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
         return rows_of(self.folder, part, seed)
 
-    def curve(self, method: str, name: str | None = None) -> list[tuple[int, float]]:
+    def curve(self, method: str, metric: str | None = None) -> list[tuple[int, float]]:
         """(round, mean over seeds) of a metric in the rounds that every seed reached, by default the global headline.
 
         Raises:
             KeyError: If that method has no such metric.
         """
-        curve = self._curve(method, name or self.headline.shared)
+        curve = self._curve(method, metric or self.headline.shared)
         return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
 
     def _curve(self, method: str, name: str) -> "Curve":
