@@ -133,7 +133,7 @@ def from_arrays(
     _check_rows(name, content, names, targets)
     client_names = names_of(name, "clients", arrays)
     fraction = TEST_FRACTION if test_fraction is None else test_fraction
-    content = divided(name, content, test_key, fraction, own_test, targets)
+    content = with_test_part(name, content, test_key, fraction, own_test, targets)
     if not newcomers:
         _check_test_clients(name, content, client_names)
     raw = None
@@ -473,7 +473,7 @@ def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None, tar
                 check_values(name, f"x_{part}", x)
 
 
-def divided(
+def with_test_part(
     name: str,
     content: Arrays,
     test_key: Key,

@@ -53,7 +53,7 @@ from torch import Tensor
 
 from unskew import machine, schema
 from unskew.data import hub, image_folders, labelled_images, tables
-from unskew.data.arrays import LAYOUT, NAMES, content_of, divided, from_arrays, is_images, names_of
+from unskew.data.arrays import LAYOUT, NAMES, content_of, from_arrays, is_images, names_of, with_test_part
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.images import ByteImages
@@ -442,7 +442,7 @@ def _domain(name: str, root: Path) -> Part:
 
 
 def _part_of(name: str, arrays: _Arrays) -> Part:
-    content = divided(name, content_of(name, arrays), Key(0) / name / "test")
+    content = with_test_part(name, content_of(name, arrays), Key(0) / name / "test")
     for key in ("x_train", "x_test"):
         if not is_images(content[key]):
             got = f"{content[key].dtype} of shape {content[key].shape}"

@@ -275,7 +275,7 @@ def _notes(record: Record) -> tuple[str, ...]:
         behind = [
             f"{c.method} seed {c.seed} at round {tables.reached(record, c.method, c.seed)}"
             for c in record.cells
-            if c.seed not in tables.counted(record, c.method)
+            if c.seed not in tables.counted_seeds(record, c.method)
         ]
         left = f" Left out of the means, because behind or not started: {', '.join(behind)}." if behind else ""
         notes.append(

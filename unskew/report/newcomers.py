@@ -59,7 +59,7 @@ def rows(record: Record) -> tuple[NewcomerRow, ...]:
 
 def _gap(record: Record, method: str, seeds: Sequence[int], part: str) -> Gap | None:
     name = gap_name(part, record.headline.name)
-    last = tables.ends(record, method, seeds, name)
+    last = tables.results(record, method, seeds, name)
     if last is None:
         return None
     client_values = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]

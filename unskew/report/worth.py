@@ -495,7 +495,7 @@ def _alone_in_words(record: Record, base: str, m: Measure, clients: Sequence[Cli
     """A sentence on the clients' results alone."""
     if not clients:
         return ""
-    of = [record.clients[base, s] for s in tables.counted(record, base) if (base, s) in record.clients]
+    of = [record.clients[base, s] for s in tables.counted_seeds(record, base) if (base, s) in record.clients]
     means = [statistics.fmean(values[c.number] for values in of if c.number in values) for c in clients]
     pairs = zip(clients, means, strict=True)
     return " With local training: " + ", ".join(f"{c.name} {m.with_unit(v)}" for c, v in pairs) + "."

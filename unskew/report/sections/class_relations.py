@@ -88,7 +88,7 @@ def history(record: Record, method: str) -> DWHistory | None:
     Raises:
         RunError: If the info is not as a run writes it.
     """
-    counted = set(tables.counted(record, method))
+    counted = set(tables.counted_seeds(record, method))
     seeds: dict[int, _Seed] = {}
     for seed, at, info in info_of(record, method, ClassRelations):
         if seed not in counted:

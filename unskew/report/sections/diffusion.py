@@ -237,7 +237,7 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
     Raises:
         RunError: If the info contradicts itself.
     """
-    seeds = tables.counted(record, method)
+    seeds = tables.counted_seeds(record, method)
     held = {s: np.array(p.label_counts, dtype=np.int64) for s, p in record.partitions.items() if s in seeds}
     rulers = {s: measure(h) for s, h in held.items()}
     tallies: dict[int, _Tally] = {}

@@ -176,7 +176,7 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
     Raises:
         RunError: If the info contradicts itself.
     """
-    seeds = [s for s in tables.counted(record, method) if s in record.partitions]
+    seeds = [s for s in tables.counted_seeds(record, method) if s in record.partitions]
     clients = {s: len(record.partitions[s].sizes) for s in seeds}
     planted = {s: record.partitions[s].domains for s in seeds}
     rand: dict[int, dict[int, float]] = {}

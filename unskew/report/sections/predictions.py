@@ -44,7 +44,7 @@ def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T
     """Return what each method's first seed has reported."""
     reports: dict[str, T] = {}
     for method in methods:
-        seeds = tables.counted(record, method)
+        seeds = tables.counted_seeds(record, method)
         for seed, _, info in info_of(record, method, kind):
             if seeds and seed == seeds[0]:
                 reports[method] = info

@@ -38,7 +38,7 @@ def draw(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Lin
 
 def by_seed(record: Record, method: str) -> dict[int, dict[int, PrivacyBudget]]:
     """A method's spending by seed and round, of the seeds that count."""
-    counted = set(tables.counted(record, method))
+    counted = set(tables.counted_seeds(record, method))
     seeds: dict[int, dict[int, PrivacyBudget]] = {}
     for seed, at, info in info_of(record, method, PrivacyBudget):
         if seed in counted:
