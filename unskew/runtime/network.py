@@ -33,6 +33,7 @@ from unskew.protocol import (
     Fold,
     Held,
     Keep,
+    Layout,
     Me,
     drive,
     held_at,
