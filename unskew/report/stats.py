@@ -86,8 +86,7 @@ def interval(
     if n < 2 or not all(map(math.isfinite, values)):
         return None
     mean, s = statistics.fmean(values), statistics.stdev(values)
-    # 0.3 - 0.1 and 0.4 - 0.2 are not quite the same; values that differ only by rounding have no spread.
-    if s <= 1e-12 * max(1.0, max(map(abs, values))):
+    if decide.has_no_spread(values, s):
         return (0.0, 0.0) if abs(mean) < 1e-12 else None
     half = float(special.stdtrit(n - 1, (1 + confidence) / 2)) * s / math.sqrt(n)
     return mean - half, mean + half
