@@ -28,10 +28,10 @@ from unskew.record.columns import client_columns
 from unskew.record.logs import ADAPTED, SERVED, SummaryCard, document
 from unskew.record.reader import Part, client_names, metric_rows, rows_of
 from unskew.run.folder import require_done
-from unskew.run.metrics import steadier
+from unskew.run.metrics import steadier, with_spread
 from unskew.run.models import load_model
 from unskew.tasks.measure import Measure, described
-from unskew.words import of_seeds
+from unskew.words import beginning, counted
 
 if TYPE_CHECKING:
     import pandas
@@ -112,7 +112,7 @@ class History:
         """
         return load_model(self.folder, method, client, seed, network=self._network, allow_code=self._allow_code)
 
-    def client_values(self, method: str, name: str | None = None, seed: int | None = None) -> dict[int, float]:
+    def client_values(self, method: str, metric: str | None = None, seed: int | None = None) -> dict[int, float]:
         """A metric of each evaluated client after the last round, {client: value}.
 
         Clients are numbers here, as in `rows`: client k is `client_names[k]`, whatever numbers stand in the names.
@@ -121,7 +121,7 @@ class History:
 
         Args:
             method: Label of the method.
-            name: Name of the metric: the headline, the loss (personal.loss), or one that the run was asked for, such as
+            metric: Its name: the headline, the loss (personal.loss), or one that the run was asked for, such as
                 personal.macro_f1; by default the headline of the clients' own models, personal.accuracy.
             seed: Seed of the run; by default the smallest.
 
@@ -130,15 +130,15 @@ class History:
             RunError: If the run's files are gone or corrupt.
         """
         seed = min(row["seed"] for row in self.rows) if seed is None else seed
-        name = name or f"personal.{self.headline.name}"
-        cell = (method, seed, name)
+        metric = metric or f"personal.{self.headline.name}"
+        cell = (method, seed, metric)
         rows = [r for r in self.rows if "client" in r and (r["method"], r["seed"], r["name"]) == cell]
         if rows:
             return {row["client"]: row["value"] for row in rows}
         for c in client_columns(self.folder):
             if (c.method, c.seed, c.name) == cell:
                 return dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
-        raise KeyError(f"{method}, seed {seed}, has no {name} of single clients")
+        raise KeyError(f"{method}, seed {seed}, has no {metric} of single clients")
 
     def rows_of(self, part: Part, seed: int | None = None) -> dict[int | str, npt.NDArray[np.int64]]:
         """The rows of the data with which each client trained, validated or tested, {client: rows}, ascending.
@@ -165,13 +165,13 @@ class History:
             raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
         return rows_of(self.folder, part, seed)
 
-    def curve(self, method: str, name: str | None = None) -> list[tuple[int, float]]:
+    def curve(self, method: str, metric: str | None = None) -> list[tuple[int, float]]:
         """(round, mean over seeds) of a metric in the rounds that every seed reached, by default the global headline.
 
         Raises:
             KeyError: If that method has no such metric.
         """
-        curve = self._curve(method, name or self.headline.shared)
+        curve = self._curve(method, metric or self.headline.shared)
         return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
 
     def _curve(self, method: str, name: str) -> "Curve":
@@ -295,7 +295,7 @@ class History:
     def __repr__(self) -> str:
         methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
         rounds, seeds = (len({row[key] for row in self.rows}) for key in ("round", "seed"))
-        evaluated = f"{rounds - 1} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
+        evaluated = f"{rounds - 1} rounds, {counted(seeds, 'seed')}"
         return f"<History of {shown(methods)}: {evaluated}; print() shows the table>"
 
     def _repr_html_(self) -> str:
@@ -315,7 +315,7 @@ class History:
         measure = self.headline
         title = f"Global {measure.label} by round"
         if metric != measure.shared:
-            title = f"{measure.label[:1].upper()}{measure.label[1:]} on clients' own test data by round"
+            title = f"{beginning(measure.label)} on clients' own test data by round"
         looks = figures.looks([False] * len(curves))
         lines = [figures.Line(m, look, c) for (m, c), look in zip(curves.items(), looks, strict=True)]
         seeds = max(curve.seeds for curve in curves.values())
@@ -339,7 +339,7 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     lines = [("method", *columns, "MB")]
     for m in dict.fromkeys(r["method"] for r in summary["rows"]):
         total = by.get((m, "bytes.total"))
-        cells = (_value(by.get((m, name)), measure) for name in columns.values())
+        cells = (with_spread(by.get((m, name)), measure, unit=True) for name in columns.values())
         lines.append((shown(m), *cells, f"{total['mean'] / 1e6:.2f}" if total else ""))
     return lines
 
@@ -354,13 +354,13 @@ def _asked(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]
     measures = [described(card) for card in summary.get("asked", ())]
     methods = dict.fromkeys(r["method"] for r in summary["rows"])
     tables = []
-    for title, names in (
-        ("last round, global test set (global.NAME)", [m.shared for m in measures]),
-        ("last round, own test data, mean over clients (personal.NAME.mean)", [m.own for m in measures]),
+    for title, columns in (
+        ("last round, global test set (global.NAME)", [(m.shared, m) for m in measures]),
+        ("last round, own test data, mean over clients (personal.NAME.mean)", [(m.own, m) for m in measures]),
     ):
-        if any((method, name) in by for method in methods for name in names):
+        if any((method, name) in by for method in methods for name, _ in columns):
             lines = [
-                (shown(method), *(_value(by.get((method, name)), m) for name, m in zip(names, measures, strict=True)))
+                (shown(method), *(with_spread(by.get((method, name)), m, unit=True) for name, m in columns))
                 for method in methods
             ]
             heads = [m.name + (m.positive and f" for {m.positive}") for m in measures]
@@ -374,13 +374,6 @@ def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
     cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
     caption = f"<caption>{html.escape(title)}</caption>" if title else ""
     return f"<table>{caption}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
-
-
-def _value(row: Mapping[str, Any] | None, measure: Measure) -> str:
-    if row is None:
-        return "-"
-    few = of_seeds(len(row["seeds"]), row.get("undefined", 0))
-    return measure.with_unit(row["mean"]) + measure.spread(row["std"]) + few
 
 
 def load_run(

@@ -39,6 +39,15 @@ def beginning(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def sentence(text: str) -> str:
+    """A text as a sentence, which begins with a capital and ends with one full stop.
+
+    >>> sentence("two sites")
+    'Two sites.'
+    """
+    return beginning(text).removesuffix(".") + "."
+
+
 def some(names: Sequence[str]) -> str:
     """The first five names, and how many more there are.
 
@@ -57,13 +66,12 @@ def letters(name: str) -> str:
     return "".join(name.casefold().split())
 
 
-def spelling_variants(names: Iterable[str], held: Callable[[str], str] | None = None, most: int = 3) -> str:
-    """Names that are one but for case and spaces; empty if there are none.
+def spelling_variants(names: Iterable[str], held: Callable[[str], str] | None = None) -> str:
+    """Names that are one but for case and spaces; empty if there are none, and three such groups at most.
 
     Args:
         names: Each once.
         held: Says of such a name who has it.
-        most: Groups of them that are named.
 
     >>> spelling_variants(["Bern", "Chur", "bern "])
     "'Bern', 'bern '"
@@ -72,8 +80,8 @@ def spelling_variants(names: Iterable[str], held: Callable[[str], str] | None = 
     for name in names:
         by_letters.setdefault(letters(name), []).append(name)
     groups = [group for group in by_letters.values() if len(group) > 1]
-    shown = [", ".join(repr(n) if held is None else f"{n!r} ({held(n)})" for n in group) for group in groups[:most]]
-    return "; ".join(shown) + (f" and {len(groups) - most:,} more such" if len(groups) > most else "")
+    shown = [", ".join(repr(n) if held is None else f"{n!r} ({held(n)})" for n in group) for group in groups[:3]]
+    return "; ".join(shown) + (f" and {len(groups) - 3:,} more such" if len(groups) > 3 else "")
 
 
 def separate_classes(variants: str) -> str:

@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -36,7 +37,7 @@ def test_its_repr_is_a_line_and_its_text_the_table(history: us.History) -> None:
 def test_a_notebook_shows_a_table_and_a_figure_without_a_script(history: us.History) -> None:
     page = history._repr_html_()
     assert "<script" not in page
-    assert "<th>&lt;alone&gt;</th><td>-</td>" in page
+    assert "<th>&lt;alone&gt;</th><td>–</td>" in page
     svg = ElementTree.fromstring(page[page.index("<svg") :])  # whole by itself: no style sheet of a page
     assert "var(--" not in page
     words = "".join(svg.itertext())
@@ -204,3 +205,10 @@ def test_names_of_a_folder_from_elsewhere_do_not_reach_the_terminal_raw(kept: us
     history = us.load_run(tmp_path / "run")
     assert "\x1b" not in f"{history}{history!r}"
     assert r"\x1b[31mFedAvg" in str(history)
+
+
+def test_a_metric_is_asked_for_under_one_name(history: us.History) -> None:
+    asked: dict[str, Any] = {"method": "FedAvg", "metric": "personal.accuracy.mean"}
+    assert history.curve(**asked)[-1][1] == pytest.approx(history.value(**asked))
+    assert history.client_values(method="FedAvg", metric="personal.loss").keys() == {0, 1, 2}
+    assert list(signature(us.load).parameters)[:3] == ["source", "data_dir", "data_options"]

@@ -29,8 +29,8 @@ from unskew.runtime.flower import FlowerTransport, answer
 from unskew.runtime.in_process import Population
 from unskew.runtime.membership import Expected, Membership, layout_hash
 from unskew.runtime.message import ClientInfo, Node
-from unskew.runtime.network import Limits, NetworkRuntime
-from unskew.runtime.round import ServerModel
+from unskew.runtime.network import Limits, RemoteClients
+from unskew.runtime.round import Driver, ServerModel
 
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
@@ -157,7 +157,9 @@ class Deployed:
         self.starts: list[tuple[int, int]] = []
         self.begun = 0
         self.membership = self.greet_clients()
-        self.options = {"clients_per_round": 1 if pooled else 4, "limits": Limits(deadline_s=5.0), **options}
+        self.of_clients = {"limits": Limits(deadline_s=5.0)}
+        self.of_clients |= {name: options.pop(name) for name in ("limits", "gather") if name in options}
+        self.options = {"clients_per_round": 1 if pooled else 4, **options}
         self.runtime = self.start_server()
 
     def node(self, client: int) -> Node:
@@ -180,7 +182,7 @@ class Deployed:
         membership.wait(self.num_clients, wait_s=60.0)
         return membership
 
-    def start_server(self) -> NetworkRuntime[Any]:
+    def start_server(self) -> Driver[Any]:
         """A server that knows nothing but what a checkpoint would tell it."""
 
         def begin(first: int) -> tuple[tuple[int, int], ...]:
@@ -195,7 +197,7 @@ class Deployed:
         model = ServerModel(
             p.histograms.shape[1], p.layout, p.initial, p.initialise, measures=self.trainer.task.measures
         )
-        return NetworkRuntime(
+        clients = RemoteClients(
             self.algorithm,
             model,
             self.num_clients,
@@ -203,9 +205,10 @@ class Deployed:
             Sequential(self.trainer),
             begin=begin,
             count=count,
-            seed=self.seed,
-            **self.options,
+            key=Key(self.seed),
+            **self.of_clients,
         )
+        return Driver(self.algorithm, model, clients, seed=self.seed, **self.options)
 
     def remembered(self, client: int) -> bytes:
         """What the client remembers, read from its disk."""

@@ -63,7 +63,7 @@ def test_a_table_of_a_million_equal_rows_is_refused_by_what_its_footer_says(smal
     polars.select(x=polars.repeat(0.0, 10**6), y=polars.repeat(1, 10**6)).write_parquet(path)
     assert path.stat().st_size < ROOM / 10
     with pytest.raises(DataError, match=r"bomb\.parquet holds .* GB when it is unpacked"):
-        load(f"parquet:{path}", options={"target": "y"})
+        load(f"parquet:{path}", data_options={"target": "y"})
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_an_archive_without_its_directory_is_refused_before_a_run_is_planned(tmp
 def test_what_can_be_no_path_is_refused(kind: str, path: str, says: str) -> None:
     options = {"target": "y"} if kind in ("csv", "parquet") else {}
     for read in (
-        lambda: load(f"{kind}:{path}", options=options),
+        lambda: load(f"{kind}:{path}", data_options=options),
         lambda: brings_clients(f"{kind}:{path}", {}),
         lambda: describe(f"{kind}:{path}", **options),
     ):

@@ -44,9 +44,9 @@ def test_a_word_of_a_table_that_is_too_long_is_refused_by_its_place(kind: str, c
     frame.write_csv(path) if kind == "csv" else frame.write_parquet(path)
     row = "line 5" if kind == "csv" else "row 3"
     with pytest.raises(DataError, match=rf"column '{column}' holds a text of 1,001 characters in {row}, and .* 1,000;"):
-        load(f"{kind}:{path}", options=OPTIONS, preprocess=Preprocess())
+        load(f"{kind}:{path}", data_options=OPTIONS, preprocess=Preprocess())
     if column == "word":
-        assert len(load(f"{kind}:{path}", options={**OPTIONS, "leave_out": ["word"]}).y_train) == 48
+        assert len(load(f"{kind}:{path}", data_options={**OPTIONS, "leave_out": ["word"]}).y_train) == 48
 
 
 @pytest.mark.parametrize("column", ["word", "y", "site"])
@@ -86,7 +86,7 @@ def test_a_word_as_long_as_allowed_is_read(tmp_path: Path) -> None:
 
     path = tmp_path / "t.parquet"
     polars.DataFrame(columns(word=LONG[1:])).write_parquet(path)
-    assert len(load(f"parquet:{path}", options=OPTIONS, preprocess=Preprocess()).y_train) == 60
+    assert len(load(f"parquet:{path}", data_options=OPTIONS, preprocess=Preprocess()).y_train) == 60
 
 
 def test_words_that_take_more_than_there_is_room_for_are_refused_unread(
@@ -100,7 +100,7 @@ def test_words_that_take_more_than_there_is_room_for_are_refused_unread(
     monkeypatch.setattr(machine, "available", lambda: 10**6)
     monkeypatch.setattr(polars, "read_parquet", lambda *a, **k: pytest.fail("the table was read"))
     with pytest.raises(DataError, match=r"t\.parquet holds .* GB when it is unpacked"):
-        load(f"parquet:{path}", options=OPTIONS, preprocess=Preprocess())
+        load(f"parquet:{path}", data_options=OPTIONS, preprocess=Preprocess())
 
 
 READ = """
@@ -115,7 +115,7 @@ def most():
 
 before = most()
 try:
-    load(sys.argv[1], options={"target": "y", "client": "site"}, preprocess=Preprocess())
+    load(sys.argv[1], data_options={"target": "y", "client": "site"}, preprocess=Preprocess())
 except DataError as error:
     print(most() - before, "KiB", error)
 """
@@ -148,5 +148,5 @@ def test_words_are_hashed_as_one_array_of_text_would_be() -> None:
 
 def test_the_hospitals_keep_their_hash() -> None:
     path = Path(__file__).parents[2] / "examples" / "hospitals.csv"
-    data = load(f"csv:{path}", options={"target": "diagnosis", "client": "hospital"}, preprocess=Preprocess())
+    data = load(f"csv:{path}", data_options={"target": "diagnosis", "client": "hospital"}, preprocess=Preprocess())
     assert data.sha256 == "eae64b7be1090bac92ef188c8f7fc083b8679ae39efa86d0102d2039cf7b4a2b"

@@ -77,7 +77,7 @@ def test_fields_of_mines_keep_their_two_groups(tmp_path: Path) -> None:
 )
 def test_a_share_for_testing_is_refused_where_it_has_no_meaning(options: dict[str, float], wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
-        load("heart", options=options)
+        load("heart", data_options=options)
 
 
 def test_gaps_in_the_phones_data_are_filled_and_marked(tmp_path: Path) -> None:

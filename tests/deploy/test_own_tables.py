@@ -380,7 +380,7 @@ def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_
     one.write_text(f"a,b,label\n{rows}")
     other.write_text(f"a,b,label\n{rows}20,1,0\n")
     columns = ({"leave_out": leave_out, "target": "label", "alone": True} for leave_out in ([], ["b"]))
-    hashes = [load(f"csv:{one}", options=options).sha256 for options in columns]
+    hashes = [load(f"csv:{one}", data_options=options).sha256 for options in columns]
     assert hashes[0] != hashes[1]
     assert account_of(f"csv:{one}") != account_of(f"csv:{other}")
     (tmp_path / "folder").mkdir()

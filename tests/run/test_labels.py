@@ -143,13 +143,11 @@ def test_zeros_of_one_file_make_words_of_the_labels_of_its_test_file(tmp_path: P
     table = TABLE.assign(y=np.where(OLD, "100", "200"))
     table.to_csv(tmp_path / "new.csv", index=False)
     table.assign(y=np.where(OLD, "100", "020")).to_csv(tmp_path / "old.csv", index=False)
+    known: dict[str, object] = {"target": "y", "client": "site", "classes": ["020", "100"]}
     with pytest.raises(DataError, match="'200' in line 3, none of the 2 classes"):
-        load(
-            f"csv:{tmp_path}/old.csv",
-            options={"target": "y", "client": "site", "test": str(tmp_path / "new.csv"), "classes": ["020", "100"]},
-        )
-    known = {"target": "y", "client": "site", "classes": ["020", "100", "200"], "alone": True}
-    data = load(f"csv:{tmp_path}/new.csv", options=known)
+        load(f"csv:{tmp_path}/old.csv", data_options={**known, "test": str(tmp_path / "new.csv")})
+    known |= {"classes": ["020", "100", "200"], "alone": True}
+    data = load(f"csv:{tmp_path}/new.csv", data_options=known)
     assert (data.outputs, data.label_type) == (("020", "100", "200"), "text")
     assert set(data.y_train.tolist()) == {1, 2}
 

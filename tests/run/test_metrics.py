@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import unskew as us
 from unskew.record.reader import read
 from unskew.report import tables
-from unskew.run.metrics import Metric, reduce_clients, sample_std, summarise
+from unskew.run.metrics import Metric, reduce_clients, sample_std, summarise, with_spread
 from unskew.tasks.measure import ACCURACY, Measure
 
 
@@ -200,3 +200,10 @@ def test_single_clients_stay_out_of_the_table() -> None:
     metrics = {r["metric"] for r in summarise(rows, ["m"], [0], "s", 5, None, ACCURACY)}
     assert "personal.accuracy" not in metrics
     assert "personal.accuracy.mean.best" in metrics
+
+
+def test_a_result_of_a_table_may_have_no_deviation() -> None:
+    row = {"mean": 0.5, "seeds": [0.5]}
+    assert with_spread(row, ACCURACY, unit=True) == with_spread({**row, "std": None}, ACCURACY, unit=True) == "50.0 %"
+    assert with_spread({**row, "std": 0.1, "undefined": 1}, ACCURACY) == "50.0 ± 10.0 (1 of 2 seeds)"
+    assert with_spread(None, ACCURACY) == "–"

@@ -39,7 +39,7 @@ from unskew.runtime import round as round_driver
 from unskew.runtime.flower import MARGIN_S, FlowerTransport, answer, pack, unpack
 from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash
 from unskew.runtime.message import REPLIES, REQUESTS, Envelope, StepRequest, read, write
-from unskew.runtime.network import Limits, NetworkRuntime
+from unskew.runtime.network import Limits, RemoteClients
 from unskew.tree import map_leaves
 from unskew.wrappers.central_dp import CentralDP
 from unskew.wrappers.local_dp import LocalDP
@@ -786,7 +786,7 @@ def test_a_server_waits_for_its_quorum_and_no_longer(tmp_path: Path) -> None:
 def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     with pytest.raises(ConfigError, match="data stay where they are"):
-        NetworkRuntime(
+        RemoteClients(
             Deployed("centralised", NETWORK, tmp_path).algorithm,
             there.runtime.model,
             2,
@@ -794,6 +794,7 @@ def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
             there.runtime.executor,
             begin=lambda t: (),
             count=lambda: 1,
+            key=Key(0),
         )
 
 

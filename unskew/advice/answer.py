@@ -19,7 +19,7 @@ from unskew.protocol import ClientId
 from unskew.report.worth import MOST_NAMED, Gain, bracket, no_verdict, one_class_alone
 from unskew.run.progress import duration
 from unskew.tasks.measure import FEWEST
-from unskew.words import beginning, listed, separate_classes, spelling_variants
+from unskew.words import beginning, counted, listed, sentence, separate_classes, spelling_variants
 
 Verdict = Literal["join", "alone", "undecided"]
 Family = Literal["alone", "one model", "own models", "groups"]
@@ -227,7 +227,7 @@ class Advice:
     def _labels(self) -> str:
         named = "classes" in self.sites.experiment.task.data_options
         text = "" if named else separate_classes(spelling_variants(self.sites.setup.dataset.classes))
-        return text and f"{text[:1].upper()}{text[1:]}."
+        return text and sentence(text)
 
     def _for_whom(self) -> str:
         if not self.by_site:
@@ -281,7 +281,7 @@ class Advice:
         elif self.groups:
             together = [g for g in self.groups if len(g) > 1]
             shown = [f"{i}: {listed([names[c] for c in g])}" for i, g in enumerate(together, 1)]
-            in_groups = f"In {len(together)} group{'s' * (len(together) != 1)}: {'; '.join(shown)}"
+            in_groups = f"In {counted(len(together), 'group')}: {'; '.join(shown)}"
             text = f"{in_groups.removesuffix('.')}." if together else ""
             if self.apart:
                 text += f" {listed(self.apart)} by {'itself' if len(self.apart) == 1 else 'themselves'}"
@@ -291,7 +291,7 @@ class Advice:
         else:
             text = "All together, one model."
         if cosines is None:
-            return f"{text} {self.measured.why[:1].upper()}{self.measured.why[1:]}." if self.measured.why else text
+            return f"{text} {sentence(self.measured.why)}" if self.measured.why else text
         inside, across = inside_and_across(cosines, self.groups or (tuple(range(len(names))),))
         if self.groups and inside is not None and across is not None:
             text += (
@@ -312,9 +312,9 @@ class Advice:
         local = method.options.get("local", {})
         settings = [f"local rate {local['lr']:g}"] if "lr" in local else []
         if "local_epochs" in local:
-            settings.append(f"{local['local_epochs']} local epoch{'s' * (local['local_epochs'] != 1)}")
+            settings.append(counted(local["local_epochs"], "local epoch"))
         rounds = self.check.cost.rounds if self.check.cost is not None and self.family != "alone" else race.alone_rounds
-        settings.append(f"{rounds} round{'s' * (rounds != 1)}")
+        settings.append(counted(rounds, "round"))
         text = f"{method.label} ({', '.join(settings)})."
         tried = sum(bool(e.scores) for e in race.entries)
         if race.chosen is None:
@@ -366,7 +366,7 @@ class Advice:
     def _sure(self) -> str:
         n = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site)
         seeds = len(self.check.seeds)
-        fresh = f"{seeds} fresh seed{'s' * (seeds != 1)}"
+        fresh = counted(seeds, "fresh seed")
         of = "" if self.sites.fed.dataset.patients is None else f" of {self._tested:,} patients"
         rows = f"{n:,} test rows{of} that no choice has seen"
         named = sum(g.low is not None for g in self.by_site.values())
@@ -426,8 +426,7 @@ class Advice:
         if race.rounds < race.planned or not race.in_time:
             more.append("a larger budget of time")
         more += self._settings()
-        text = "; ".join(more)
-        return f"{text[:1].upper()}{text[1:]}."
+        return sentence("; ".join(more))
 
     def _settings(self) -> list[str]:
         """Say what the measured curves and rates suggest about more rounds and other local rates."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from unskew.advice.answer import Advice, advised_name
 from unskew.advice.follow_up import division, write_experiment
@@ -274,8 +273,7 @@ def _alt(rows: Sequence[tuple[str, Gain]], advice: Advice) -> str:
 def _gains_chart(name: str, rows: Sequence[tuple[str, Gain]], axis: str, scale: float, alt: str) -> Markup:
     """A gain in each row: its marker, and its interval."""
     with figures.style(name):
-        figure = Figure(figsize=(430 / 72, (54 + 24 * len(rows)) / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(54 + 24 * len(rows), 430)
         axes.axvline(0, color=figures.INK, linewidth=0.9)
         for i, (_, gain) in enumerate(rows):
             look = figures.looks([False] * 3)[{"gains": 2, "loses": 1, "open": 0}[gain.verdict]]
@@ -292,12 +290,9 @@ def _gains_chart(name: str, rows: Sequence[tuple[str, Gain]], axis: str, scale: 
 def _cosines_chart(cosines: Floats, names: Sequence[str]) -> Markup:
     """Cosines of every two sites: blue for one direction, orange for opposite ones."""
     n = len(names)
-    cells = np.zeros((n, n, 4), np.uint8)
-    cells[..., :3] = np.where((cosines >= 0)[..., None], (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00))
-    cells[..., 3] = np.round(180 * np.abs(np.clip(cosines, -1, 1)))  # so that numbers can be read on it
+    cells = figures.shades(np.clip(cosines, -1, 1) * 180 / 255, "#0072b2", "#d55e00")  # light, to read numbers on it
     with figures.style("cosines"):
-        figure = Figure(figsize=(430 / 72, 430 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(430, 430)
         axes.imshow(cells, interpolation="none")
         axes.grid(visible=False)
         step = max(1, n // 20)

@@ -345,7 +345,7 @@ def nearest(generated: Tensor, own: Tensor, key: Key) -> float | None:
     client's own.
 
     Args:
-        made: (n, ...).
+        generated: (n, ...).
         own: (N, ...).
         key: Decides which of its own the median is over.
 

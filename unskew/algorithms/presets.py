@@ -70,8 +70,9 @@ def settings(make: Callable[..., Any], preset: str | None) -> Mapping[str, Any]:
 def variant(make: Callable[P, A], name: str, about: str, **defaults: Any) -> Callable[P, A]:
     """Make a method called `name` from `make` by changing defaults.
 
-    >>> variant(dict, "Pair", "Two numbers.", a=1, b=2)(b=3)
-    {'a': 1, 'b': 3}
+    >>> from fractions import Fraction
+    >>> variant(Fraction, "halves", "Some halves.", denominator=2)(numerator=3)
+    Fraction(3, 2)
     """
 
     def made(*args: P.args, **options: P.kwargs) -> A:
@@ -90,7 +91,7 @@ def described(
     defaults: Mapping[str, Any] | None = None,
     extra: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> Callable[..., A]:
-    """Give `made` a name and the signature of `make`, with other defaults, extra parameters (annotation, default)."""
+    """Give `factory` a name and `make`'s signature with other defaults, extra parameters (annotation, default)."""
     from unskew.schema import hints as hints_of  # a tenth of a second, which listing names does not need
 
     defaults, extra = defaults or {}, extra or {}

@@ -11,12 +11,8 @@ share the cores here, so the clients a second are a lower bound of what a driver
 its own CPU seconds per client give the upper one.
 """
 
-import json
-import multiprocessing
-import os
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -28,13 +24,13 @@ from unskew.bench.toolkit import (
     RandomClients,
     Say,
     Workload,
+    in_a_process,
     random_clients,
     require_known,
     seconds_row,
     take_turns,
     threads,
 )
-from unskew.errors import UnskewError
 from unskew.keys import Key
 from unskew.local.executor import PoolParts, untrained
 from unskew.local.ray import Packed, RayPool, connect, imported
@@ -72,37 +68,16 @@ def measure(
     imported()
     parts: dict[str, Callable[[], list[BenchRow]]] = {
         **{case: lambda case=case: _rounds(case, repeats) for case in ROUNDS},  # type: ignore[misc]
-        "actors": lambda: [row for n in actors for row in _in_a_process(lambda n=n: _sleeping(n, repeats))],  # type: ignore[misc]
+        "actors": lambda: [row for n in actors for row in in_a_process(lambda n=n: _sleeping(n, repeats), "actors")],  # type: ignore[misc]
         "sum": lambda: _sums(repeats),
     }
     require_known(only, list(parts), "bench cluster")
     rows: list[BenchRow] = []
     for name, part in parts.items():
         if not only or name in only:
-            measured = part() if name == "actors" else _in_a_process(part)
+            measured = part() if name == "actors" else in_a_process(part, name)
             say("  ".join(f"{r['case']} {r['what']} {r['value']:.3g} {r['unit']}" for r in measured))
             rows += measured
-    return rows
-
-
-def _in_a_process(part: Callable[[], list[BenchRow]]) -> list[BenchRow]:
-    """The rows of a part, measured in a process that ends with it."""
-
-    def serve(pipe: Connection) -> None:
-        os.dup2(2, 1)  # Ray prints its warnings where the rows are to stand alone
-        pipe.send_bytes(json.dumps(part()).encode())
-
-    fork = multiprocessing.get_context("fork")
-    mine, theirs = fork.Pipe()
-    process = fork.Process(target=serve, args=(theirs,))
-    process.start()
-    theirs.close()
-    try:
-        rows: list[BenchRow] = json.loads(mine.recv_bytes())
-    except EOFError:
-        raise UnskewError("a part of bench cluster ended without a result; its error stands above") from None
-    finally:
-        process.join()
     return rows
 
 

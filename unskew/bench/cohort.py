@@ -4,13 +4,11 @@ Each round runs in a process of its own, forked from one that has everything loa
 PSS (shared pages divided among those who map them) over that process and its workers, read every few milliseconds.
 """
 
-import json
 import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +16,7 @@ import torch
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedfa import FedFA
 from unskew.bench.soak import memory
-from unskew.bench.toolkit import BenchRow, RandomClients, Say, Workload, random_clients
-from unskew.errors import WorkerError
+from unskew.bench.toolkit import BenchRow, RandomClients, Say, Workload, in_a_process, random_clients
 from unskew.keys import Key
 from unskew.local.executor import Executor
 from unskew.local.sequential import Sequential
@@ -67,7 +64,7 @@ def measure(cohorts: Sequence[int], width: int = 2800, say: Say = print) -> list
         cases = [CohortCase(method, executor, cohort) for cohort in cohorts]
         first = 0.0
         for case in cases:
-            peak = _in_a_process(case, clients)
+            peak = in_a_process(partial(_peak, case, clients), f"a round of {case.cohort} clients with {case.method}")
             first = first or peak
             say(f"{case}: {peak:,.0f} MB, {peak / first:.2f} times {cases[0]}")
             row = {"case": str(case), "what": "peak_pss", "value": peak, "unit": "MB"}
@@ -75,23 +72,8 @@ def measure(cohorts: Sequence[int], width: int = 2800, say: Say = print) -> list
     return rows
 
 
-def _in_a_process(case: CohortCase, clients: RandomClients) -> float:
-    mine, theirs = get_context("fork").Pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            _run(case, clients, theirs)
-        finally:
-            os._exit(0)
-    theirs.close()
-    os.waitpid(pid, 0)
-    if not mine.poll():
-        raise WorkerError(f"a round of {case.cohort} clients with {case.method} ended without a result; see above")
-    peak: float = json.loads(mine.recv_bytes())
-    return peak
-
-
-def _run(case: CohortCase, clients: RandomClients, out: Connection) -> None:
+def _peak(case: CohortCase, clients: RandomClients) -> float:
+    """Megabytes of one round in this process."""
     algorithm = METHODS[case.method]()
     trainer = LocalTrainer(clients.task, clients.data)
     pool = None
@@ -120,4 +102,4 @@ def _run(case: CohortCase, clients: RandomClients, out: Connection) -> None:
         watcher.join()
         if pool is not None:
             pool.close()
-    out.send_bytes(json.dumps(peak[0]).encode())
+    return peak[0]

@@ -14,23 +14,20 @@ The slope is the power of the number of clients that seconds grow with, from one
 """
 
 import itertools
-import json
 import math
-import multiprocessing
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unskew.bench.toolkit import BenchRow, Say, seconds_row, threads, timed
+from unskew.bench.toolkit import BenchRow, Say, in_a_process, seconds_row, threads
 from unskew.data.dataset import Dataset, checked
 from unskew.data.federated import federate
-from unskew.errors import UnskewError
 from unskew.experiment import config
+from unskew.forecast.measure import timed
 from unskew.keys import Key
 from unskew.machine import peak_resident
 from unskew.run import loop
@@ -62,7 +59,11 @@ def measure(
         populations, cohorts = QUICK
     rows: list[BenchRow] = []
     for clients in populations:
-        measured = list(_population(clients, cohorts, False)) if quick else _in_a_process(clients, cohorts)
+
+        def population(clients: int = clients) -> list[BenchRow]:
+            return list(_population(clients, cohorts, reports=not quick))
+
+        measured = population() if quick else in_a_process(population, f"measuring {clients:,} clients")
         say("  ".join(f"{r['case']} {r['what']} {r['value']:.3g} {r['unit']}" for r in measured))
         rows += measured
     return rows + slopes(rows)
@@ -91,27 +92,7 @@ def slopes(rows: Sequence[BenchRow]) -> list[BenchRow]:
     return slope_rows
 
 
-def _in_a_process(clients: int, cohorts: Sequence[int]) -> list[BenchRow]:
-    """The same in a process that ends with it, so that peak memory is this population's."""
-    fork = multiprocessing.get_context("fork")
-    mine, theirs = fork.Pipe()
-    process = fork.Process(target=_serve, args=(theirs, clients, tuple(cohorts)))
-    process.start()
-    theirs.close()
-    try:
-        rows: list[BenchRow] = json.loads(mine.recv_bytes())
-    except EOFError:
-        raise UnskewError(f"measuring {clients:,} clients ended without a result; is there enough memory?") from None
-    finally:
-        process.join()
-    return rows
-
-
-def _serve(pipe: Connection, clients: int, cohorts: Sequence[int]) -> None:
-    pipe.send_bytes(json.dumps(list(_population(clients, cohorts))).encode())
-
-
-def _population(clients: int, cohorts: Sequence[int], reports: bool = True) -> Iterator[BenchRow]:
+def _population(clients: int, cohorts: Sequence[int], reports: bool) -> Iterator[BenchRow]:
     """Rows of one population."""
     dataset, cohorts = _data(clients), [c for c in cohorts if c <= clients] or [clients]
     experiment = _experiment(clients, max(cohorts))

@@ -1,16 +1,19 @@
 """Tools that the benchmarks share: clients with random data, contenders that take turns, rows of the JSON."""
 
+import json
+import multiprocessing
+import os
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
 from unskew import models
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, WorkerError
 from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.runtime.in_process import Population
@@ -90,13 +93,6 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def timed(once: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of one call."""
-    began = clock()
-    once()
-    return clock() - began
-
-
 def take_turns(
     contenders: Mapping[str, Callable[[], float]], repeats: int, shuffled: bool = False
 ) -> dict[str, list[float]]:
@@ -114,6 +110,35 @@ def take_turns(
         for name in [names[i] for i in drawn] if shuffled else names:
             seconds[name].append(contenders[name]())
     return seconds
+
+
+# ---------------------------------------------------------------- a process of its own
+def in_a_process(part: Callable[[], Any], what: str) -> Any:
+    """Measure a part of a benchmark in a process that ends with it, so that its memory is its own; as JSON has it.
+
+    Args:
+        part: Measures; what it prints goes where errors go.
+        what: The part as the beginning of a sentence.
+
+    Raises:
+        WorkerError: If the process ended without a result.
+    """
+
+    def serve(pipe: Connection) -> None:
+        os.dup2(2, 1)  # Ray prints its warnings where the rows are to stand alone
+        pipe.send_bytes(json.dumps(part()).encode())
+
+    fork = multiprocessing.get_context("fork")
+    mine, theirs = fork.Pipe()
+    process = fork.Process(target=serve, args=(theirs,))
+    process.start()
+    theirs.close()
+    try:
+        return json.loads(mine.recv_bytes())
+    except EOFError:
+        raise WorkerError(f"{what} ended without a result; its error, if any, stands above") from None
+    finally:
+        process.join()
 
 
 # ---------------------------------------------------------------- rows

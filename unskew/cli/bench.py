@@ -1,7 +1,6 @@
 """`unskew bench`: measurements of unskew itself."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from unskew.cli.options import tell
 from unskew.errors import ConfigError
 
 bench = typer.Typer(no_args_is_help=True, help="Measure unskew itself: ratios within one process, never a test.")
@@ -25,10 +25,6 @@ def _writable(out: Path | None) -> Path | None:
 
 
 Out = Annotated[Path | None, typer.Option(help="Also write the rows there, as JSON.", callback=_writable)]
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 @bench.command()
@@ -48,7 +44,7 @@ def engine(
     from unskew.bench.engine import measure
 
     chosen = tuple(only or ())
-    rows = measure(repeats, chosen, _say) if device == "cpu" else _cuda(repeats, chosen, device)
+    rows = measure(repeats, chosen, tell) if device == "cpu" else _cuda(repeats, chosen, device)
     _show(rows, out, as_json, "samples per second against plain PyTorch")
 
 
@@ -56,7 +52,7 @@ def _cuda(repeats: int, only: tuple[str, ...], device: str) -> list[dict[str, An
     from unskew.bench.gpu import measure
     from unskew.run.setup import choose_device
 
-    return measure(choose_device(device), repeats, only, _say)
+    return measure(choose_device(device), repeats, only, tell)
 
 
 @bench.command()
@@ -80,7 +76,7 @@ def scale(
 
     if quick and (population or cohort):
         raise ConfigError("--quick has populations and cohorts of its own; leave out --population and --cohort")
-    rows = measure(sorted(population or POPULATIONS), sorted(cohort or COHORTS), quick, _say)
+    rows = measure(sorted(population or POPULATIONS), sorted(cohort or COHORTS), quick, tell)
     _show(rows, out, as_json, "seconds, and gigabytes of memory so far")
 
 
@@ -102,7 +98,7 @@ def cluster(
     """
     from unskew.bench.cluster import ACTORS, measure
 
-    rows = measure(repeats, tuple(only or ()), sorted(actors or ACTORS), _say)
+    rows = measure(repeats, tuple(only or ()), sorted(actors or ACTORS), tell)
     _show(rows, out, as_json, "seconds of a round, clients a second, and what the driver spends")
 
 
@@ -121,7 +117,7 @@ def soak(
     """
     from unskew.bench.soak import measure
 
-    _show(measure(rounds, every or max(rounds // 10, 1), _say), out, as_json, "memory")
+    _show(measure(rounds, every or max(rounds // 10, 1), tell), out, as_json, "memory")
 
 
 @bench.command()
@@ -139,7 +135,7 @@ def memory(
     """
     from unskew.bench.cohort import measure
 
-    _show(measure(sorted(cohort or (10, 50, 200)), width, _say), out, as_json, "peak memory of one round")
+    _show(measure(sorted(cohort or (10, 50, 200)), width, tell), out, as_json, "peak memory of one round")
 
 
 @bench.command()
@@ -156,7 +152,7 @@ def auction(
     """
     from unskew.bench.auction import measure
 
-    _show(measure(clients, repeats=repeats, rounds=rounds, say=_say), out, as_json, "seconds, and times the plain loop")
+    _show(measure(clients, repeats=repeats, rounds=rounds, say=tell), out, as_json, "seconds, and times the plain loop")
 
 
 @bench.command()
@@ -172,7 +168,7 @@ def partition(
     """
     from unskew.bench.partition import measure
 
-    _show(measure(clients, parameters, _say), out, as_json, "seconds, and times the printed algorithm")
+    _show(measure(clients, parameters, tell), out, as_json, "seconds, and times the printed algorithm")
 
 
 @bench.command()
@@ -188,7 +184,7 @@ def feddw(
     """
     from unskew.bench.feddw import measure
 
-    _show(measure(turns, tuple(only or ()), _say), out, as_json, "CPU time of a local epoch, and times FedAvg's")
+    _show(measure(turns, tuple(only or ()), tell), out, as_json, "CPU time of a local epoch, and times FedAvg's")
 
 
 @bench.command()
@@ -204,7 +200,7 @@ def precision(
     """
     from unskew.bench.precision import measure
 
-    _show(measure(turns, tuple(only or ()), _say), out, as_json, "CPU time of a local epoch, and times that in float32")
+    _show(measure(turns, tuple(only or ()), tell), out, as_json, "CPU time of a local epoch, and times that in float32")
 
 
 @bench.command()
@@ -221,7 +217,7 @@ def prior(
     """
     from unskew.bench.prior import measure
 
-    _show(measure(source, steps, repeats=repeats, say=_say), out, as_json, "CPU time, and times one at a time")
+    _show(measure(source, steps, repeats=repeats, say=tell), out, as_json, "CPU time, and times one at a time")
 
 
 @bench.command()
@@ -241,7 +237,7 @@ def deploy(
     versions.require()
     from unskew.bench.deploy import measure
 
-    _show(measure(clients, rounds, tuple(only or ()), _say), out, as_json, "seconds of a round, and times simulated")
+    _show(measure(clients, rounds, tuple(only or ()), tell), out, as_json, "seconds of a round, and times simulated")
 
 
 @bench.command()
@@ -264,7 +260,7 @@ def security(
     """
     from unskew.bench.security import figure, measure, table
 
-    rows = measure(data_dir, tuple(only or ()), quick, _say, seeds)
+    rows = measure(data_dir, tuple(only or ()), quick, tell, seeds)
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
         for suite in dict.fromkeys(row["case"].split("/")[0] for row in rows):

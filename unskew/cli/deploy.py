@@ -28,6 +28,8 @@ from unskew.cli.options import (
     find_own_code,
     load_own,
     located,
+    silent,
+    tell,
 )
 from unskew.cli.tables import print_fitting, results, results_json
 from unskew.cli.text import escape
@@ -73,18 +75,10 @@ deploy = typer.Typer(
 Check = Annotated[bool, typer.Option("--check", help="Report problems that would prevent a start, and start nothing.")]
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _say_timed(text: str) -> None:
     from unskew.runtime.resident import timed
 
-    _say(timed(text))
-
-
-def _silent(text: str) -> None:
-    pass
+    tell(timed(text))
 
 
 @deploy.command()
@@ -123,11 +117,11 @@ def local(
 
     chosen = _experiment(experiment, settings, data_dir)
     folder = out or Path("runs") / f"{as_file(chosen.name)}-deployed-{datetime.now():%Y%m%d-%H%M%S}"
-    say = _silent if quiet else _say_timed
+    say = silent if quiet else _say_timed
     if check_parity:
         parity.comparable(chosen)
     if not quiet:
-        _say(f"run folder: {folder}")
+        tell(f"run folder: {folder}")
     run = operate.local(chosen, clients, folder, say)
     checks: list[Parity] = []
     if check_parity:
@@ -246,7 +240,7 @@ def pack(
         try:
             operate.check_clients(chosen, clients)
         except DataError as error:
-            _say(f"warning: this machine cannot tell whether the split has {counted(clients, 'client')}: {error}")
+            tell(f"warning: this machine cannot tell whether the split has {counted(clients, 'client')}: {error}")
     settings_of_server = {"min_clients": min_clients or number, "deadline_s": deadline, "wait_s": wait}
     folder = out or Path(f"federation-{as_file(chosen.name)}")
     folders.pack(
@@ -267,13 +261,13 @@ def pack(
         missing = folders.not_here(declared)
         if missing is not None:
             within = "" if missing.is_absolute() else f" in the folder client-{client}"
-            _say(
+            tell(
                 f"warning: {missing} is not on this machine; client {client}'s machine must have it{within}, and "
                 "unskew deploy client FOLDER --check says there whether it can be read"
             )
     modules = ", ".join(own_modules(chosen))
     if modules:
-        _say(
+        tell(
             f"warning: the experiment names code of your own, which is not packed: {modules}; send it to each "
             "participant apart, and have it installed on every machine, the server's too; clients are started with "
             "--allow-code, as their READMEs say"
@@ -306,7 +300,7 @@ def server(
         listen = operate.check_serving(folder, read_data=True)
         print(f"ready: would listen at {listen}; Flower {flower_version}", file=sys.stderr if as_json else sys.stdout)
         return
-    run = operate.serve(folder, _silent if quiet else _say_timed)
+    run = operate.serve(folder, silent if quiet else _say_timed)
     summary = read_json(run / "summary.json")
     if as_json:
         print(results_json(summary))
@@ -349,7 +343,7 @@ def client(
     if check:
         from unskew.deploy.client import open_client
 
-        operate.check_signature(folder, _silent if quiet else _say, remember=False)
+        operate.check_signature(folder, silent if quiet else tell, remember=False)
         runtime = open_client(folder.absolute(), allow_code)
         ahead = operate.check_taking_part(folder)
         print(
@@ -357,4 +351,4 @@ def client(
             f"differ by {abs(ahead):.0f} s; Flower {flower_version}"
         )
         return
-    operate.take_part(folder, _silent if quiet else _say_timed, allow_code)
+    operate.take_part(folder, silent if quiet else _say_timed, allow_code)

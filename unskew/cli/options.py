@@ -38,6 +38,15 @@ Gaps = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")]
 
 
+def tell(text: str) -> None:
+    """Print a line on stderr, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def silent(text: str) -> None:
+    """Print nothing."""
+
+
 def located(settings: list[str] | None, data_dir: Path | None) -> list[str]:
     """The settings, with the folder of named data sets added as one more."""
     where = [] if data_dir is None else [f"task.data_dir={json.dumps(str(data_dir))}"]

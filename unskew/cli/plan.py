@@ -67,7 +67,7 @@ def show(forecast: "Forecast", console: Console) -> None:
     if forecast.nodes > 1:
         trained = f"by {forecast.workers} actors on {forecast.nodes} machines, cores as fast as here"
     time = "not predicted" if forecast.seconds is None else _duration(forecast.seconds)
-    seeds = f"{forecast.seeds} seed{'s' * (forecast.seeds != 1)}"
+    seeds = counted(forecast.seeds, "seed")
     if forecast.least is not None:
         seeds = f"{forecast.least} to {forecast.seeds} seeds, until it is decided"
         if forecast.least_seconds is not None:

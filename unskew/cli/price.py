@@ -17,6 +17,7 @@ from unskew.cli.options import AsJson
 from unskew.cli.tables import in_lines, run_names
 from unskew.cli.text import escape
 from unskew.errors import ConfigError
+from unskew.words import counted
 
 if TYPE_CHECKING:
     from unskew.pricing.presets import PricingPreset
@@ -89,7 +90,7 @@ def price(
     console = Console()
     where = ", ".join(dict.fromkeys(t["channel"] for t in presets.values()))
     seeds = max(len(row["seeds"]) for row in rows)
-    spread = f"mean ± deviation over {seeds} seed{'s' * (seeds != 1)}"
+    spread = f"mean ± deviation over {counted(seeds, 'seed')}"
     shown = tuple((m.axis.replace(",", ""), m.name) for m in headlines.values())
     label = " and ".join(m.label for m in headlines.values())
     scale = {m.name: m.scale for m in headlines.values()}

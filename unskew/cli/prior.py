@@ -1,13 +1,12 @@
 """`unskew prior`: the latent diffusion model that comes with unskew, its card, and how to make it again."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unskew.cli.options import DataDir, Quiet
+from unskew.cli.options import DataDir, Quiet, silent, tell
 from unskew.errors import ConfigError
 
 prior = typer.Typer(no_args_is_help=True, help="The built-in latent diffusion model: show its card, train it again.")
@@ -49,10 +48,7 @@ def train(
     chosen = {"autoencoder_steps": autoencoder_steps, "denoiser_steps": denoiser_steps}
     training = replace(PriorTraining(), **{name: steps for name, steps in chosen.items() if steps is not None})
 
-    def say(text: str) -> None:
-        if not quiet:
-            print(text, file=sys.stderr, flush=True)
-
+    say = silent if quiet else tell
     torch.set_num_threads(1)  # how sums are rounded depends on it
     say("reading and drawing the public images")
     data, hashes = public(data_dir, Key(seed) / "prior" / "public")

@@ -22,9 +22,12 @@ from unskew.cli.options import (
     find_experiment,
     find_own_code,
     located,
+    silent,
+    tell,
 )
-from unskew.cli.tables import in_lines, in_seconds, print_fitting, with_spread
+from unskew.cli.tables import in_lines, in_seconds, print_fitting
 from unskew.cli.text import escape
+from unskew.words import counted
 
 if TYPE_CHECKING:
     from unskew.run.sweep import Point, PointResult
@@ -60,13 +63,10 @@ def sweep(
     name, points = expand(find_experiment(experiment), located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
 
-    def say(text: str) -> None:
-        if not quiet:
-            print(text, file=sys.stderr, flush=True)
-
+    say = silent if quiet else tell
     runner = SweepRunner(points, folder, jobs if jobs is not None else machine.cores(), say)
     check(points)
-    say(f"{name}: {len(points)} point{'s' * (len(points) != 1)} in {folder}")
+    say(f"{name}: {counted(len(points), 'point')} in {folder}")
     results = runner.run()
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: read_json(r.folder / "summary.json") for r in done}
@@ -111,6 +111,7 @@ def _as_json(
 
 def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]], spreads: int = 2) -> Table:
     """A row for each point and method: its settings and the numbers of the last round; `spreads` as printed."""
+    from unskew.run.metrics import with_spread
     from unskew.tasks.measure import described
 
     cards = [s.get("headline") for s in summaries.values()]

@@ -1,7 +1,7 @@
 """Tables that several commands print, and their format of names and numbers."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,10 @@ from rich.table import Table
 
 from unskew.cli.text import escape
 from unskew.errors import RunError
-from unskew.words import of_seeds
+from unskew.words import counted
 
 if TYPE_CHECKING:
     from unskew.record.reader import Record
-    from unskew.tasks.measure import Measure
 
 
 def results_json(summary: dict[str, Any]) -> str:
@@ -52,7 +51,7 @@ def _width(table: Table) -> int:
 def results(summary: dict[str, Any], spreads: int = 2) -> Table:
     """The table of results to print: last round first, best labelled as such; `spreads` as in `print_fitting`."""
     from unskew.record.logs import ADAPTED, SERVED
-    from unskew.run.metrics import steadier
+    from unskew.run.metrics import steadier, with_spread
     from unskew.tasks.measure import described
 
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
@@ -77,8 +76,8 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
     unit = "percent, " if measure.percent else ""
     seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
     table = Table(
-        title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (spreads > 0)} over {seeds} "
-        f"seed{'s' * (seeds != 1)}",
+        title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (spreads > 0)} over "
+        f"{counted(seeds, 'seed')}",
         caption=f"{measure.label}: last round, global test set{more}; own data: each client's model on its own test "
         "data" + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
         box=SIMPLE,
@@ -163,11 +162,3 @@ def in_seconds(value: float) -> str:
     ('0.05', '12.3')
     """
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
-
-
-def with_spread(row: Mapping[str, Any] | None, measure: "Measure", spread: bool = True) -> str:
-    """A row's mean ± standard deviation for a table, or the mean alone; a dash if not measured."""
-    if row is None:
-        return "–"
-    few = of_seeds(len(row["seeds"]), row.get("undefined", 0)) if "seeds" in row else ""
-    return measure.show(row["mean"]) + (measure.spread(row.get("std")) if spread else "") + few

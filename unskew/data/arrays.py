@@ -30,7 +30,7 @@ from unskew.data.inputs import (
     standardised,
 )
 from unskew.data.lengths import check_array
-from unskew.data.patients import check_together, set_aside
+from unskew.data.patients import check_together, part_of, set_aside
 from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
 from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
@@ -133,7 +133,7 @@ def from_arrays(
     _check_rows(name, content, names, targets)
     client_names = names_of(name, "clients", arrays)
     fraction = TEST_FRACTION if test_fraction is None else test_fraction
-    content = divided(name, content, test_key, fraction, own_test, targets)
+    content = with_test_part(name, content, test_key, fraction, own_test, targets)
     if not newcomers:
         _check_test_clients(name, content, client_names)
     raw = None
@@ -473,7 +473,7 @@ def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None, tar
                 check_values(name, f"x_{part}", x)
 
 
-def divided(
+def with_test_part(
     name: str,
     content: Arrays,
     test_key: Key,
@@ -550,7 +550,7 @@ def stratified(
     aside = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
-        aside[members[: min(int(fraction * len(members) + 0.5), len(members) - 1)]] = True
+        aside[members[: part_of(len(members), fraction)]] = True
     return np.flatnonzero(~aside), np.flatnonzero(aside)
 
 

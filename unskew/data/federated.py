@@ -23,7 +23,7 @@ from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, OwnSplit, Split, record
 from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key, numpy_each
-from unskew.words import counted
+from unskew.words import counted, some
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,8 +257,9 @@ def _named(fed: FederatedData, names: Sequence[str]) -> npt.NDArray[np.int64]:
     known = {name: i for i, name in enumerate(fed.client_names or map(str, range(fed.num_clients)))}
     for name in names:
         if name not in known:
-            few = ", ".join(list(known)[:5]) + (", ..." if len(known) > 5 else "")
-            raise DataError(f"unseen: there is no client {name!r}{did_you_mean(name, known)} (there are {few})")
+            raise DataError(
+                f"unseen: there is no client {name!r}{did_you_mean(name, known)} (there are {some(list(known))})"
+            )
     return np.array(sorted({known[name] for name in names}), np.int64)
 
 

@@ -116,9 +116,9 @@ def most_frequent(patients: Ints, values: Ints) -> Ints:
     return chosen
 
 
-def part_of(patients: int, share: float) -> int:
-    """The number that a share of so many patients is: round(share * n), half up, and at least 1 is kept."""
-    return max(min(int(share * patients + 0.5), patients - 1), 0)
+def part_of(count: int, share: float) -> int:
+    """The number that a share of so many patients, or rows, is: round(share * n), half up, and at least 1 is kept."""
+    return max(min(int(share * count + 0.5), count - 1), 0)
 
 
 def set_aside(patients: Ints, holders: Ints | None, labels: Ints, share: float, key: Key) -> Bools:

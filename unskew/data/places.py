@@ -55,7 +55,7 @@ def place(row: int | np.int64) -> str:
 
 @contextmanager
 def rows_at(of: Place) -> Iterator[None]:
-    """Within it rows are those of a table that says where they stand."""
+    """Name rows by where they stand in their table, within the block."""
     before = _place.set(of)
     try:
         yield

@@ -150,8 +150,8 @@ class ColumnMoments:
 def agreed(parts: Sequence[ColumnMoments]) -> ColumnMoments:
     """Moments of all rows together.
 
-    >>> agreed([Moments.of(np.array([1.0, 3.0])), Moments.of(np.array([5.0]))])
-    Moments(n=3, mean=3.0, m2=8.0)
+    >>> agreed([ColumnMoments.of(np.array([1.0, 3.0])), ColumnMoments.of(np.array([5.0]))])
+    ColumnMoments(n=3, mean=3.0, m2=8.0)
     """
     n = sum(part.n for part in parts)
     if n == 0:
@@ -466,7 +466,7 @@ class ColumnSums:
     """Statistics that one site discloses about a column so that all can agree: never a row.
 
     Attributes:
-        n, mean, m2: `Moments` of its training rows; zeros for words.
+        n, mean, m2: `ColumnMoments` of its training rows; zeros for words.
         gaps: True if a value is missing.
         words: The words it holds; None for numbers.
     """

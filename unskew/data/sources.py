@@ -53,7 +53,7 @@ from torch import Tensor
 
 from unskew import machine, schema
 from unskew.data import hub, image_folders, labelled_images, tables
-from unskew.data.arrays import LAYOUT, NAMES, content_of, divided, from_arrays, is_images, names_of
+from unskew.data.arrays import LAYOUT, NAMES, content_of, from_arrays, is_images, names_of, with_test_part
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.images import ByteImages
@@ -213,7 +213,7 @@ def gives_bytes(source: str) -> bool:
 def load(
     source: str,
     data_dir: Path | str | None = None,
-    options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
     preprocess: Preprocess | None = None,
     targets: Targets = CLASS,
 ) -> Dataset:
@@ -228,8 +228,8 @@ def load(
     `run:FILE` is a data set that a run's own folder keeps, because it was given as a value (`save`); `data_dir` is that
     folder.
 
-    Any other name is that of a registered function, or module:function of your own; `options` are its settings, or
-    those of `unskew.data.tables` for tables, of `unskew.data.image_folders` or `unskew.data.labelled_images` for
+    Any other name is that of a registered function, or module:function of your own; `data_options` are its settings,
+    or those of `unskew.data.tables` for tables, of `unskew.data.image_folders` or `unskew.data.labelled_images` for
     images, and `ArrayOptions` for npz files and folders of arrays.  `preprocess` says what becomes of the columns of a
     table.
 
@@ -246,7 +246,7 @@ def load(
     if colon and kind in FILES and not rest:
         raise DataError(f"{source} names no path; write {kind}:PATH")
     if colon and kind in tables.ENDINGS:
-        columns = schema.build(tables.TableOptions, options or {}, "task.data_options", owner=source)
+        columns = schema.build(tables.TableOptions, data_options or {}, "task.data_options", owner=source)
         path = path_of(rest)
         return _placed(source, lambda: tables.read_table(kind, path, columns, preprocess, targets))
     if not colon and (table := tables.kind_at(source)) is not None and source not in DATA.names():
@@ -255,21 +255,22 @@ def load(
     if preprocess is not None and not tabular and kind not in ("npz", "folder", "run"):
         raise ConfigError(f"task.preprocess is for columns of a table, and {source} has none; leave it out")
     if source not in _NAMED and kind not in SCHEMES:
-        return _made(source, options or {})
+        return _made(source, data_options or {})
     if colon and kind == "images":
-        images, of_images = path_of(rest), dict(options or {})
+        images, of_images = path_of(rest), dict(data_options or {})
         if of_images.keys() & set(labelled_images.SETTINGS):
             named = schema.build(labelled_images.LabelledImages, of_images, "task.data_options", owner=source)
             return labelled_images.read_labelled(images, named, targets)
         by_folder = schema.build(image_folders.ImageOptions, of_images, "task.data_options", owner=source)
         return image_folders.read_images(images, by_folder)
     if source in NATURAL:
-        chosen = schema.build(NaturalOptions, options or {}, "task.data_options", owner=source)
+        chosen = schema.build(NaturalOptions, data_options or {}, "task.data_options", owner=source)
     elif colon and kind in ("npz", "folder"):
-        of_arrays = schema.build(ArrayOptions, options or {}, "task.data_options", owner=source)
+        of_arrays = schema.build(ArrayOptions, data_options or {}, "task.data_options", owner=source)
         assemble = partial(assemble, constants=constants_of(of_arrays.mean, of_arrays.std))
-    elif options:
-        raise ConfigError(f"task.data_options must be left out: {source} has no options, got {', '.join(options)}")
+    elif data_options:
+        named_options = ", ".join(data_options)
+        raise ConfigError(f"task.data_options must be left out: {source} has no options, got {named_options}")
     if colon and kind == "hub":
         return _hub(hub.parse(source))
     if colon and kind == "run":
@@ -441,7 +442,7 @@ def _domain(name: str, root: Path) -> Part:
 
 
 def _part_of(name: str, arrays: _Arrays) -> Part:
-    content = divided(name, content_of(name, arrays), Key(0) / name / "test")
+    content = with_test_part(name, content_of(name, arrays), Key(0) / name / "test")
     for key in ("x_train", "x_test"):
         if not is_images(content[key]):
             got = f"{content[key].dtype} of shape {content[key].shape}"

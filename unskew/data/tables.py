@@ -39,6 +39,7 @@ from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.tasks.targets import CLASS, Targets
+from unskew.words import some
 
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
@@ -139,10 +140,9 @@ def read_table(
     if isinstance(test, str) and test not in frame.columns:
         place = path_of(test)
         if not place.exists():
-            columns = ", ".join(frame.columns[:8]) + (", ..." if len(frame.columns) > 8 else "")
             raise DataError(
-                f"test must be a column, a file or a share, and {test!r} is none of them (columns: {columns}; no file "
-                f"{place.absolute()})"
+                f"test must be a column, a file or a share, and {test!r} is none of them (columns: "
+                f"{some(frame.columns)}; no file {place.absolute()})"
             )
         test, test_rows_at = frame_of(kind, place, options)[0], lines_of(kind, place, options)
     given = [path] if test is options.test else [path, path_of(str(options.test))]

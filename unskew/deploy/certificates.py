@@ -38,7 +38,7 @@ class Authority:
 
 
 # ---------------------------------------------------------------- making
-def authority(name: str, days: int = AUTHORITY_DAYS) -> Authority:
+def authority(name: str) -> Authority:
     """Make a new authority, in memory."""
     key = ec.generate_private_key(ec.SECP384R1())
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"unskew {name}"[:64])])
@@ -54,7 +54,7 @@ def authority(name: str, days: int = AUTHORITY_DAYS) -> Authority:
         decipher_only=False,
     )
     signed = (
-        _unsigned(who, who, key.public_key(), days)
+        _unsigned(who, who, key.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

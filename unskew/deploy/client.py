@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
-from unskew.data.patients import drawn
+from unskew.data.patients import drawn, part_of
 from unskew.data.preprocess import check_agreed
 from unskew.data.sources import FILES, gives_bytes
 from unskew.data.tables import ENDINGS
@@ -244,7 +244,7 @@ def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: i
         train, val = (torch.from_numpy(np.flatnonzero(part)) for part in (~chosen, chosen))
     else:
         n = len(setup.dataset.y_train)
-        count = min(int(experiment.val_fraction * n + 0.5), n - 1)
+        count = part_of(n, experiment.val_fraction)
         rows = torch.from_numpy(key.numpy().permutation(n))
         train, val = (part.sort().values for part in (rows[count:], rows[:count]))
     nothing = torch.empty(0, dtype=torch.int64)

@@ -40,6 +40,7 @@ from unskew.files import PRIVATE, rename_folder, write_atomically
 from unskew.protocol import hook
 from unskew.runtime import resident
 from unskew.version import __version__
+from unskew.words import counted
 
 SERVER_APP = "unskew.runtime.flower:server_app"
 CLIENT_APP = "unskew.runtime.flower:client_app"
@@ -379,7 +380,7 @@ path begins at the folder in which the command is given.
     )
     return f"""# Server of {experiment.name}
 
-For the machine that clients reach at `{reached}`; {num_clients} client{"s" * (num_clients != 1)}.
+For the machine that clients reach at `{reached}`; {counted(num_clients, "client")}.
 Three commands, in this folder:
 
 ```sh

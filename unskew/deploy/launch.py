@@ -30,6 +30,7 @@ from unskew.errors import DeployError
 from unskew.runtime import resident
 
 HEALTHY_WITHIN_S = 90.0
+LONGEST = 600  # characters of a program's last line in an error
 REJOIN_S = 90.0
 """Time to keep trying with a refused key, seconds: Flower keeps a lost node's session for up to 60 s."""
 LOOK_EVERY_S = 2.0
@@ -63,9 +64,9 @@ def explain(child: ChildProcess) -> str:
     return f"{child.name} ended with code {child.process.poll()}{last} (log: {child.log})"
 
 
-def _shortened(text: str, longest: int = 600) -> str:
+def _shortened(text: str) -> str:
     """Cut a long text at a word; a start error names several things, and ends with what to do."""
-    return text if len(text) <= longest else f"{text[: longest - 3].rsplit(' ', 1)[0]}..."
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3].rsplit(' ', 1)[0]}..."
 
 
 REFUSED = (
@@ -212,13 +213,13 @@ def _answer(process: "subprocess.Popen[str]", purpose: str) -> dict[str, Any]:
     return answer
 
 
-def wait_until(program: ChildProcess, answers: Callable[[], object], within_s: float = HEALTHY_WITHIN_S) -> None:
+def wait_until(program: ChildProcess, answers: Callable[[], object]) -> None:
     """Wait until a program answers, which it does once `answers` raises no error of a network.
 
     Raises:
         DeployError: If it ends, or takes too long.
     """
-    until = time.monotonic() + within_s
+    until = time.monotonic() + HEALTHY_WITHIN_S
     while time.monotonic() < until:
         if not program.running():
             raise DeployError(explain(program))
@@ -226,7 +227,7 @@ def wait_until(program: ChildProcess, answers: Callable[[], object], within_s: f
             answers()
             return
         time.sleep(0.05)
-    raise DeployError(f"{program.name} did not answer within {within_s:.0f} s (log: {program.log})")
+    raise DeployError(f"{program.name} did not answer within {HEALTHY_WITHIN_S:.0f} s (log: {program.log})")
 
 
 # ---------------------------------------------------------------- client

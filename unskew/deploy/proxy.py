@@ -100,12 +100,12 @@ def _keys(clients: Path, changed: int) -> frozenset[str]:
     return frozenset(keys)
 
 
-def is_signed(headers: Mapping[str, str], keys: Collection[str], now: datetime | None = None) -> bool:
+def is_signed(headers: Mapping[str, str], keys: Collection[str]) -> bool:
     """True if a call is signed with one of these keys, and lately, as Flower's clients sign each of theirs."""
     try:
         key = serialization.load_pem_public_key(b64decode(headers["flwr-public-key"], validate=True))
         signature, timestamp = b64decode(headers["flwr-signature"], validate=True), headers["flwr-timestamp"]
-        age = ((now or datetime.now(UTC)) - datetime.fromisoformat(timestamp)).total_seconds()
+        age = (datetime.now(UTC) - datetime.fromisoformat(timestamp)).total_seconds()
         if abs(age) > LATELY_S or not isinstance(key, ec.EllipticCurvePublicKey) or openssh(key) not in keys:
             return False
         key.verify(signature, timestamp.encode("ascii"), ec.ECDSA(hashes.SHA256()))

@@ -25,7 +25,7 @@ from unskew.run.folder import read_json
 from unskew.run.setup import Setup
 from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash, images_told, layout_hash
 from unskew.runtime.message import Node, Transport
-from unskew.runtime.network import Limits, NetworkRuntime
+from unskew.runtime.network import Limits, RemoteClients
 from unskew.runtime.resident import log, timed
 from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
@@ -367,32 +367,39 @@ class OverNetwork:
         """Run the plan here, and its steps on the clients."""
         seed, _ = run_setup.cells(experiment)[cell]
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
-        runtime: NetworkRuntime[Any] = NetworkRuntime(
+        model = ServerModel(
+            setup.task.num_classes,
+            population.layout,
+            population.initial,
+            population.initialise,
+            trainer,
+            setup.task.measures,
+        )
+        clients = RemoteClients(
             method.algorithm,
-            ServerModel(
-                setup.task.num_classes,
-                population.layout,
-                population.initial,
-                population.initialise,
-                trainer,
-                setup.task.measures,
-            ),
+            model,
             fed.num_clients,
             self.membership,
             Sequential(trainer),
             begin=lambda first: self.deployment.begin(cell, first),
             count=lambda: self.deployment.count(cell),
+            key=Key(seed),
             cell=cell,
-            seed=seed,
-            clients_per_round=experiment.cohort(fed.num_clients),
-            outage=experiment.world.outage,
-            channel=experiment.world.channel,
             limits=self.limits,
             seed_index=experiment.seeds.index(seed),
             spool=self.deployment.path.parent,
             gather=self.gather,
         )
-        return runtime, fed
+        driver: Driver[Any] = Driver(
+            method.algorithm,
+            model,
+            clients,
+            seed=seed,
+            clients_per_round=experiment.cohort(fed.num_clients),
+            outage=experiment.world.outage,
+            channel=experiment.world.channel,
+        )
+        return driver, fed
 
 
 class LogCallback:

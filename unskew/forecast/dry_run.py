@@ -148,7 +148,6 @@ def untrained_rounds(
     count: int,
     *,
     seed: int = 0,
-    clients_per_round: int | None = None,
     channel: Channel | None = None,
     parameters: int = 1,
 ) -> Iterator[tuple[Passes, Trace]]:
@@ -158,7 +157,7 @@ def untrained_rounds(
         algorithm: Method to run; its clients may ask only for local training.
         histograms: Examples of each class by client, (clients, classes) int64.
         count: Number of communication rounds.
-        seed, clients_per_round, channel: Settings of a run.
+        seed, channel: Settings of a run.
         parameters: Size of the model, one vector.
 
     Raises:
@@ -166,9 +165,7 @@ def untrained_rounds(
     """
     params: Params = {"w": torch.zeros(parameters)}
     population = Population(histograms, Layout(("w",)), params, lambda _: params)
-    sim: Simulator[Any] = Simulator(
-        algorithm, population, _Untrained(), seed=seed, clients_per_round=clients_per_round, channel=channel
-    )
+    sim: Simulator[Any] = Simulator(algorithm, population, _Untrained(), seed=seed, channel=channel)
     state = sim.start()
     for t in range(1, count + 1):
         state, trace = sim.round(state, t)

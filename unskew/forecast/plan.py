@@ -48,8 +48,8 @@ class ClusterShape:
         Raises:
             ConfigError: If it is neither.
 
-        >>> Cluster.parse("4x16x64")
-        Cluster(nodes=4, cores=16, memory=64000000000)
+        >>> ClusterShape.parse("4x16x64")
+        ClusterShape(nodes=4, cores=16, memory=64000000000)
         """
         given = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,3})(?:x([1-9]\d{0,4}))?", text, re.ASCII)
         if given is None:

@@ -85,4 +85,4 @@ def keep(result: Result, root: Path) -> Path:
     return folder
 
 
-__all__ = ["REPRODUCTIONS", "TABLE", "Entry", "ReproductionRequest", "Result", "keep", "reproduce"]
+__all__ = ["REPRODUCTIONS", "TABLE", "ReproductionEntry", "ReproductionRequest", "Result", "keep", "reproduce"]

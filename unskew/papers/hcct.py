@@ -30,6 +30,7 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, to_manifest
 from unskew.data.images import as_tensor
+from unskew.data.patients import part_of
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
 from unskew.files import write_atomically
@@ -177,7 +178,7 @@ def held_out(clients: Clients, fraction: float, key: Key) -> Clients:
     out = []
     for i, c in enumerate(clients):
         drawn = (key / i).numpy().permutation(c.train.numpy())
-        val = min(int(fraction * len(drawn) + 0.5), len(drawn) - 1)
+        val = part_of(len(drawn), fraction)
         out.append(replace(_client(drawn[val:], c.test.numpy()), val=torch.from_numpy(np.sort(drawn[:val]))))
     return tuple(out)
 

@@ -60,7 +60,7 @@ def mean_over_clients(by_client: Sequence[Sequence[float]]) -> list[float]:
     return [statistics.fmean(of_seed) for of_seed in zip(*by_client, strict=True)]
 
 
-def agreement(text: str, ours: Sequence[float], theirs: Sequence[float], factor: float = 100.0) -> Claim:
+def agreement(text: str, ours: Sequence[float], theirs: Sequence[float]) -> Claim:
     """The claim that two means of independent seeds differ by no more than chance: Welch's 95 % interval has 0 in it.
 
     That is not the claim that they are equal: a wide interval has zero in it, too, and stands beside the verdict.
@@ -68,12 +68,12 @@ def agreement(text: str, ours: Sequence[float], theirs: Sequence[float], factor:
     difference = statistics.fmean(ours) - statistics.fmean(theirs)
     bounds = welch([(ours, theirs)])
     if bounds is None:
-        return Claim(text, abs(difference) < 1e-6, f"{factor * difference:+.2f} points, no spread")
+        return Claim(text, abs(difference) < 1e-6, f"{100 * difference:+.2f} points, no spread")
     half = bounds[1] - difference
     evidence = (
-        f"{factor * statistics.fmean(ours):.2f} ± {factor * statistics.stdev(ours):.2f} against "
-        f"{factor * statistics.fmean(theirs):.2f} ± {factor * statistics.stdev(theirs):.2f}: "
-        f"{factor * difference:+.2f} ∓ {factor * half:.2f} at 95 %"
+        f"{100 * statistics.fmean(ours):.2f} ± {100 * statistics.stdev(ours):.2f} against "
+        f"{100 * statistics.fmean(theirs):.2f} ± {100 * statistics.stdev(theirs):.2f}: "
+        f"{100 * difference:+.2f} ∓ {100 * half:.2f} at 95 %"
     )
     return Claim(text, abs(difference) <= half, evidence)
 
@@ -261,31 +261,6 @@ def _plain(request: ReproductionRequest, name: str, client: str, clients: Sequen
 
 
 # ---------------------------------------------------------------- newcomers and known groups
-def mnist_writers(request: ReproductionRequest) -> Result:
-    """Writers of digits: two populations, and 297 writers who come later."""
-    return _suite(request)
-
-
-def landmine(request: ReproductionRequest) -> Result:
-    """Fields in two kinds of ground, with few mines."""
-    return _suite(request)
-
-
-def wisdm(request: ReproductionRequest) -> Result:
-    """Owners of phones, a third of whom comes later."""
-    return _suite(request)
-
-
-def parkinsons(request: ReproductionRequest) -> Result:
-    """Patients whose score is learned from their voice, a fifth of whom comes later."""
-    return _suite(request)
-
-
-def shakespeare(request: ReproductionRequest) -> Result:
-    """Roles of plays, a fifth of which comes later."""
-    return _suite(request)
-
-
 def _suite(request: ReproductionRequest) -> Result:
     """Every method for clients that trained and for newcomers, and its groups beside the known ones."""
     draft = Draft.of(request)
@@ -329,6 +304,9 @@ def _suite(request: ReproductionRequest) -> Result:
         text = f"{method} finds the two known groups (adjusted Rand above .5)"
         draft.claims.append(decide(text, [v - 0.5 for v in indices], "of the index", 1.0, "+.2f"))
     return draft.result(n=len(base["seeds"]))
+
+
+mnist_writers = landmine = wisdm = parkinsons = shakespeare = _suite
 
 
 def _agreement_of_groups(history: History) -> dict[str, list[float]]:

@@ -44,16 +44,6 @@ METRICS = (
 )
 
 
-def digits(request: ReproductionRequest) -> Result:
-    """Twenty clients on scikit-learn's digits."""
-    return _compare(request)
-
-
-def fashion_mnist(request: ReproductionRequest) -> Result:
-    """Fifty clients on Fashion-MNIST."""
-    return _compare(request)
-
-
 def bfloat16(request: ReproductionRequest) -> Result:
     """FedAvg in half precision and in single."""
     draft = Draft.of(request)
@@ -74,26 +64,6 @@ WITHOUT_IMAGES = tuple(name for name in algorithms.TABLE if name not in ("feddis
 """Methods that need no prior of images."""
 
 
-def defaults(request: ReproductionRequest) -> Result:
-    """Every method as it comes, on the clients' own test examples: which end below FedAvg?"""
-    return _defaults(request)
-
-
-def defaults_heart(request: ReproductionRequest) -> Result:
-    """Every method as it comes, in four hospitals."""
-    return _defaults(request)
-
-
-def defaults_mnist_writers(request: ReproductionRequest) -> Result:
-    """Every method as it comes, for writers of digits."""
-    return _defaults(request)
-
-
-def defaults_fashion_mnist(request: ReproductionRequest) -> Result:
-    """Every method as it comes, on Fashion-MNIST."""
-    return _defaults(request)
-
-
 TWELVE: dict[str, dict[str, object]] = {
     name: {}
     for name in (
@@ -104,16 +74,6 @@ TWELVE: dict[str, dict[str, object]] = {
 """Methods of the fair comparison: corrections of drift, servers' optimisers, ours, and models of one's own."""
 
 
-def tuned_mnist_writers(request: ReproductionRequest) -> Result:
-    """Twelve methods, each at its best, for writers of digits."""
-    return _tuned(request)
-
-
-def tuned_fashion_mnist(request: ReproductionRequest) -> Result:
-    """Twelve methods, each at its best, on Fashion-MNIST."""
-    return _tuned(request)
-
-
 def _asked(request: ReproductionRequest, draft: Draft, methods: Mapping[str, Mapping[str, object]]) -> Settings:
     """The reproduction's experiment with other methods, its examples drawn; natural clients are not divided."""
     table = {**draft["experiment"], "methods": methods}
@@ -122,7 +82,8 @@ def _asked(request: ReproductionRequest, draft: Draft, methods: Mapping[str, Map
     return {**table, "task": task, "split": {"name": "natural"} if natural else table["split"]}
 
 
-def _defaults(request: ReproductionRequest) -> Result:
+def defaults(request: ReproductionRequest) -> Result:
+    """Every method as it comes, on the clients' own test examples: which end below FedAvg?"""
     draft = Draft.of(request)
     methods: dict[str, dict[str, object]] = {name: {} for name in WITHOUT_IMAGES if name not in config.BOUNDS}
     # The run is the folder itself, unless the examples drawn lie there.
@@ -136,7 +97,10 @@ def _defaults(request: ReproductionRequest) -> Result:
     return draft.result()
 
 
-def _tuned(request: ReproductionRequest) -> Result:
+defaults_heart = defaults_mnist_writers = defaults_fashion_mnist = defaults
+
+
+def tuned_mnist_writers(request: ReproductionRequest) -> Result:
     """Tune at equal budgets on validation rows, then add seeds until it is decided, on rows that no trial has read."""
     from unskew.tuning.search import Budget, search
     from unskew.tuning.space import ranges_of
@@ -171,6 +135,9 @@ def _tuned(request: ReproductionRequest) -> Result:
     draft.claims += against_fedavg({(r.method, r.metric): r.seeds for r in draft.rows})
     draft.curves = curves_of(history)
     return draft.result()
+
+
+tuned_fashion_mnist = tuned_mnist_writers
 
 
 def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Claim]:
@@ -210,7 +177,8 @@ def none_below(text: str, gains: Mapping[str, Sequence[float]]) -> Claim:
     return Claim(text, not below, f"{counts}{': ' if below else ''}{'; '.join(below)}")
 
 
-def _compare(request: ReproductionRequest) -> Result:
+def digits(request: ReproductionRequest) -> Result:
+    """Compare the methods of the file on a data set."""
     draft = Draft.of(request)
     task = {"task": drawn(request, draft["experiment"]["task"]["data"], None)}
     compared = experiment(request.name.replace("/", "-"), draft["experiment"], task)
@@ -227,3 +195,6 @@ def _compare(request: ReproductionRequest) -> Result:
     draft.claims.append(decide("on a client's own test data fedavg is above training alone", apart))
     draft.curves = curves_of(history)
     return draft.result()
+
+
+fashion_mnist = digits

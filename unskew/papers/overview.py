@@ -28,6 +28,7 @@ from unskew.files import write_atomically
 from unskew.papers.claims import LEVEL, LEVEL_WORDS, POINTS, PUBLISHED
 from unskew.papers.toolkit import SCALES
 from unskew.run.progress import duration
+from unskew.words import beginning
 
 BEGIN, END = "<!-- made by unskew.papers.overview -->\n", "<!-- end -->\n"
 REASONS, HEADLINES = "reasons.toml", "headlines.toml"
@@ -320,7 +321,7 @@ def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
         yield f"\n### {_heading(r)}\n"
         numbers = (r.folder / "README.md").relative_to(root).as_posix()
         title = r.title or "claims of a campaign"
-        yield f"{title[:1].upper()}{title[1:]}: [numbers, settings and seeds]({numbers}); {duration(r.seconds)}.\n"
+        yield f"{beginning(title)}: [numbers, settings and seeds]({numbers}); {duration(r.seconds)}.\n"
         printed = any(claim.published for claim in r.claims)
         heads = ("claim", "ours", *(("published",) * printed), "verdict", "reason")
         yield f"| {' | '.join(heads)} |"

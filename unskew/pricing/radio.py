@@ -42,7 +42,7 @@ Ledger = Literal["measured", "feddif_table3", "feddif_subframes"]
 
 TURNS: tuple[Direction, Direction, Direction] = ("down", "d2d", "up")
 BITS_PER_BYTE = bits(Bytes(1))
-TABLE3_MODEL_MB = 3.11
+TABLE3_MODEL_MB = 3.11  # 815,332 float32 are 3.11 MiB
 SUBFRAMES_MODEL_BITS = 40e6
 
 
@@ -261,7 +261,7 @@ def _computed(work: Work | None, energy: Energy) -> dict[int, _Computed]:
 
 
 # ---------------------------------------------------------------- P000's Table 3
-def table3_mb(rounds: int, iterations: int, models: int = 15, model_mb: float = TABLE3_MODEL_MB) -> float:
+def table3_mb(rounds: int, iterations: int, models: int = 15) -> float:
     """P000's cost of a training, `3.11 M (T + I)`, in the paper's MB.
 
     Each of M models goes down once a round, and somewhere after each local-training pass.
@@ -270,12 +270,11 @@ def table3_mb(rounds: int, iterations: int, models: int = 15, model_mb: float = 
         rounds: T, communication rounds.
         iterations: I, local-training passes over all rounds: one a round, and one more for each diffusion or swap.
         models: M.
-        model_mb: Size of a model; 815,332 float32 are 3.11 MiB.
 
     >>> round(table3_mb(294, 294), 1)
     27430.2
     """
-    return model_mb * models * (rounds + iterations)
+    return TABLE3_MODEL_MB * models * (rounds + iterations)
 
 
 def _table3(one: CellTraffic) -> list[Cost]:

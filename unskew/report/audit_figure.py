@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
 from unskew.report import figures, svg_file
 from unskew.report.section import Chart
 from unskew.run.audit import Audit
@@ -16,8 +14,7 @@ def chart(audits: Sequence[Audit]) -> Chart:
     """Draw a line for each method: the lower bound found at its left end, the claimed upper bound at its right."""
     marks = figures.looks([False] * len(audits))
     with figures.style("audit"):
-        figure = Figure(figsize=(430 / 72, (60 + 30 * len(audits)) / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(60 + 30 * len(audits), 430)
         axes.set_axisbelow(True)
         for i, (a, look) in enumerate(zip(audits, marks, strict=True)):
             if math.isfinite(a.claimed):

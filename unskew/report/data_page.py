@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from unskew.data.look import ColumnLook, Look, Site
 from unskew.report import figures, html
@@ -165,8 +164,7 @@ def _shift_chart(look: Look) -> Chart | None:
         return None
     looks = figures.looks([False] * len(look.sites))
     with figures.style("shift"):
-        figure = Figure(figsize=(figures.WIDE / 72, (60 + 20 * len(columns)) / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(60 + 20 * len(columns), figures.WIDE)
         axes.axvline(0, color=figures.INK, linewidth=0.8)
         for i, one in enumerate(looks):
             held = [(column.means[i], row) for row, column in enumerate(columns)]
@@ -190,13 +188,9 @@ def _gaps_chart(look: Look) -> Chart | None:
     if not columns or not 2 <= len(look.sites) <= figures.MOST_CLIENTS:
         return None
     share = np.array([column.missing_by_site for column in columns])
-    cells = np.zeros((*share.shape, 4), np.uint8)
-    cells[..., :3] = (0xC4, 0x4E, 0x2B)
-    cells[..., 3] = np.round(255 * figures.opacity(share))
     with figures.style("gaps"):
-        figure = Figure(figsize=(figures.WIDE / 72, (90 + 20 * len(columns)) / 72), layout="constrained")
-        axes = figure.add_subplot()
-        axes.imshow(cells, aspect="auto", interpolation="none")
+        figure, axes = figures.chart(90 + 20 * len(columns), figures.WIDE)
+        axes.imshow(figures.shades(figures.opacity(share), "#c44e2b"), aspect="auto", interpolation="none")
         axes.grid(visible=False)
         figures.name_ticks(axes.yaxis, range(len(columns)), lambda k: columns[k].name)
         step = max(1, len(look.sites) // 25)

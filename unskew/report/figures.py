@@ -146,11 +146,11 @@ def shade(colour: str, opacity: float) -> Markup:
     )
 
 
-def shades(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
-    """Pixels for numbers in [-1, 1]: blue above 0, orange below, the opacity |value|; NaN is clear, (..., 4)."""
+def shades(values: npt.NDArray[np.float64], above: str = BLUE, below: str = ORANGE) -> npt.NDArray[np.uint8]:
+    """Pixels for numbers in [-1, 1]: a colour above 0, one below, the opacity |value|; NaN is clear, (..., 4)."""
     known = np.nan_to_num(values)
     pixels = np.zeros((*values.shape, 4), dtype=np.uint8)
-    for colour, mask in ((BLUE, known >= 0), (ORANGE, known < 0)):
+    for colour, mask in ((above, known >= 0), (below, known < 0)):
         pixels[mask, :3] = tuple(bytes.fromhex(colour[1:]))
     pixels[..., 3] = np.round(255 * np.clip(np.abs(known), 0.0, 1.0))
     return pixels
@@ -172,11 +172,15 @@ def style(name: str) -> Iterator[None]:
         yield
 
 
-def _axes(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_axisbelow(True)
-    return figure, axes
+def sheet(height: float, width: float = _WIDTH) -> Figure:
+    """A figure with nothing on it; sizes are points."""
+    return Figure(figsize=(width / 72, height / 72), layout="constrained")
+
+
+def chart(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes."""
+    figure = sheet(height, width)
+    return figure, figure.add_subplot()
 
 
 def markup(figure: Figure, name: str, alt: str) -> Markup:
@@ -245,7 +249,8 @@ def lines_chart(
         log: Make the vertical axis logarithmic if the unit is not scaled and values span much.
     """
     with style(name):
-        figure, axes = _axes(250)
+        figure, axes = chart(250)
+        axes.set_axisbelow(True)
         for i, line in enumerate(lines):
             at, curve, colour = _thin(line.curve), line.curve, line.look.colour
             xs = [curve.x[j] for j in at]
@@ -313,7 +318,8 @@ def differences_chart(
 ) -> Markup:
     """Paired differences: one dot for each seed, the mean's marker, and its interval where there is one."""
     with style(name):
-        figure, axes = _axes(54 + 34 * len(rows))
+        figure, axes = chart(54 + 34 * len(rows))
+        axes.set_axisbelow(True)
         measure, scale = rows[0].measure, rows[0].measure.scale
         axes.axvline(0, color=INK, linewidth=0.9)
         for i, row in enumerate(rows):
@@ -336,7 +342,8 @@ def spread_chart(
     """Clients' values of a measure: box of the quartiles, line from 10th to 90th percentile, a dot for each."""
     dots = sum(len(values) for _, _, values in rows) <= MOST_DOTS
     with style(name):
-        figure, axes = _axes(54 + (44 if dots else 32) * len(rows))
+        figure, axes = chart(54 + (44 if dots else 32) * len(rows))
+        axes.set_axisbelow(True)
         for i, (_, look, values) in enumerate(rows):
             p10, p25, p50, p75, p90 = (measure.scale * q for q in np.quantile(values, (0.1, 0.25, 0.5, 0.75, 0.9)))
             axes.plot([p10, p90], [i, i], color=look.colour, linewidth=1.2)
@@ -359,7 +366,8 @@ def newcomers_chart(
 ) -> Markup:
     """Means of clients that trained, of newcomers as served, and of newcomers adapted: a row for each method."""
     with style(name):
-        figure, axes = _axes(54 + 34 * len(rows))
+        figure, axes = chart(54 + 34 * len(rows))
+        axes.set_axisbelow(True)
         for i, (_, look, seen, served, adapted) in enumerate(rows):
             ends = [measure.scale * v for v in (seen, served, adapted) if v is not None]
             axes.plot([min(ends), max(ends)], [i, i], color=look.colour, linewidth=1.0, alpha=0.5)
@@ -428,19 +436,16 @@ def labels_chart(
     sizes = counts.sum(axis=1)
     share = np.divide(counts, sizes[:, None], out=np.zeros_like(counts), where=sizes[:, None] > 0)
     clients, labels = counts.shape
-    cells = np.zeros((labels, clients, 4), dtype=np.uint8)
-    cells[..., :3] = (0x2B, 0x83, 0xC4)  # one hue that reads on white and on black; the share is its opacity
-    cells[..., 3] = np.round(255 * opacity(share.T))
     with style(name):
         height = 120 + min(240.0, max(90.0, 15.0 * labels))
-        figure = Figure(figsize=(WIDE / 72, height / 72), layout="constrained")
+        figure = sheet(height, WIDE)
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, max(2.0, (height - 100) / 45)))
         above.bar(range(clients), sizes, width=0.8, color=BOUND)
         above.set_ylabel("examples")
         above.set_axisbelow(True)
         above.grid(axis="x", visible=False)
         above.tick_params(axis="x", length=0)
-        below.imshow(cells, aspect="auto", interpolation="none", origin="upper")
+        below.imshow(shades(opacity(share.T)), aspect="auto", interpolation="none", origin="upper")
         below.grid(visible=False)
         below.set_ylabel("label")
         below.set_xlabel("client")

@@ -8,6 +8,7 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jinja2
@@ -24,6 +25,7 @@ from unskew.report import figures, newcomers, summary_text, tables, worth
 from unskew.report.forecast_check import check_forecast
 from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow
 from unskew.report.sections import cost
+from unskew.report.stats import Curve
 from unskew.tasks.measure import Measure
 from unskew.words import beginning, counted, separate_classes, spelling_variants
 
@@ -273,7 +275,7 @@ def _notes(record: Record) -> tuple[str, ...]:
         behind = [
             f"{c.method} seed {c.seed} at round {tables.reached(record, c.method, c.seed)}"
             for c in record.cells
-            if c.seed not in tables.counted(record, c.method)
+            if c.seed not in tables.counted_seeds(record, c.method)
         ]
         left = f" Left out of the means, because behind or not started: {', '.join(behind)}." if behind else ""
         notes.append(
@@ -367,14 +369,40 @@ _Series = Sequence[tuple[Record, str, str, figures.LineStyle]]
 def _curves(series: _Series) -> list[Chart]:
     """The headline metric by round, by MB and by seconds, losses by round; a figure without data is left out."""
     m = _measure(series)
+    y = f"global test {m.axis}"
+
+    def by_round(name: str, metric: str, what: str, y: str, scale: float) -> Chart | None:
+        lines = _lines(series, lambda record, method: tables.curve(record, method, metric))
+        return _lines_chart(name, lines, f"{what} by round", "round", y, scale)
+
+    sent = _lines(series, tables.cost_curve)
+    silent = [s for s in series if tables.cost_curve(*s[:2]) is None]
+    level = _lines(silent, lambda record, method: tables.curve(record, method, record.headline.shared))
+    last = f" Level: the last {m.label} of {', '.join(line.name for line in level)}, which sends nothing." * bool(level)
+    clock = " By the clock of the machine that ran it: no measure of a real network."
+    time, x_time = f"Global {m.label} by time", "training and evaluation up to that round, s"
+    traffic, x_traffic = f"Global {m.label} by traffic", "sent up to that round (down + up + d2d), MB"
     charts = [
-        _by_round(m.name, series, m.shared, f"Global {m.label} by round", f"global test {m.axis}", m.scale),
-        _by_megabyte(series),
-        _by_second(series),
-        _by_round("personal", series, m.own, f"Personal {m.label} by round", f"mean personal {m.axis}", m.scale),
-        _by_round("loss", series, "global.loss", "Global test loss by round", "global test loss, nat", 1.0),
-        _by_round("train", series, "train.loss", "Training loss by round", "training loss, nat", 1.0),
+        by_round(m.name, m.shared, f"Global {m.label}", y, m.scale),
+        _lines_chart("traffic", sent, traffic, x_traffic, y, m.scale, last, level),
+        _lines_chart("time", _lines(series, tables.time_curve), time, x_time, y, m.scale, clock),
+        by_round("personal", m.own, f"Personal {m.label}", f"mean personal {m.axis}", m.scale),
+        by_round("loss", "global.loss", "Global test loss", "global test loss, nat", 1.0),
+        by_round("train", "train.loss", "Training loss", "training loss, nat", 1.0),
     ]
+    return [c for c in charts if c is not None]
+
+
+def _by_price(series: _Series, priced: cost.Priced | None) -> list[Chart]:
+    """The headline metric against sub-frames and joules; bounds are left out, whose traffic is not a method's."""
+    if priced is None:
+        return []
+    charts, m, methods = [], _measure(series), [s for s in series if s[0].cell(s[1]).bound is None]
+    for spent in (q for q in priced.quantities if q.name in ("Sub-frames", "Energy")):
+        lines, by = _lines(methods, partial(cost.curve, spent=spent)), spent.name.lower()
+        title, x = f"Global {m.label} by {by}", f"{by} up to that round, {spent.unit}"
+        note = f" {priced.words}"
+        charts.append(_lines_chart(f"price-{by}", lines, title, x, f"global test {m.axis}", m.scale, note))
     return [c for c in charts if c is not None]
 
 
@@ -383,70 +411,27 @@ def _measure(series: _Series) -> Measure:
     return series[0][0].headline
 
 
-def _by_round(name: str, series: _Series, metric: str, title: str, y: str, scale: float) -> Chart | None:
-    curves = [(look, label, tables.curve(record, method, metric)) for record, method, label, look in series]
-    lines = [figures.Line(label, look, curve) for look, label, curve in curves if curve is not None]
+def _lines(series: _Series, curve: Callable[[Record, str], Curve | None]) -> list[figures.Line]:
+    found = [(label, look, curve(record, method)) for record, method, label, look in series]
+    return [figures.Line(label, look, by) for label, look, by in found if by is not None]
+
+
+def _lines_chart(
+    name: str,
+    lines: Sequence[figures.Line],
+    title: str,
+    x: str,
+    y: str,
+    scale: float,
+    note: str = "",
+    level: Sequence[figures.Line] = (),
+) -> Chart | None:
+    """Lines and their legend; None without lines.  Those that have no place on the horizontal axis are drawn level."""
     if not lines:
         return None
-    svg = figures.lines_chart(name, lines, "round", y, scale, _alt(title, lines, scale))
-    return Chart(title, _band(lines), svg, _legend(lines))
-
-
-def _by_megabyte(series: _Series) -> Chart | None:
-    lines, flat = [], []
-    for record, method, label, look in series:
-        cost, by_round = tables.cost_curve(record, method), tables.curve(record, method, record.headline.shared)
-        if cost is not None:
-            lines.append(figures.Line(label, look, cost))
-        elif by_round is not None:
-            flat.append(figures.Line(label, look, by_round))
-    if not lines:
-        return None
-    m = _measure(series)
-    title = f"Global {m.label} by traffic"
-    svg = figures.lines_chart(
-        "traffic", lines, "sent up to that round (down + up + d2d), MB", f"global test {m.axis}", m.scale,
-        _alt(title, [*lines, *flat], m.scale), flat,
-    )  # fmt: skip
-    level = (
-        f" Level: the last {m.label} of {', '.join(line.name for line in flat)}, which sends nothing." if flat else ""
-    )
-    return Chart(title, f"{_band(lines)}{level}", svg, _legend([*lines, *flat]))
-
-
-def _by_second(series: _Series) -> Chart | None:
-    curves = [(look, label, tables.time_curve(record, method)) for record, method, label, look in series]
-    lines = [figures.Line(label, look, curve) for look, label, curve in curves if curve is not None]
-    if not lines:
-        return None
-    m = _measure(series)
-    title = f"Global {m.label} by time"
-    svg = figures.lines_chart(
-        "time", lines, "training and evaluation up to that round, s", f"global test {m.axis}", m.scale,
-        _alt(title, lines, m.scale),
-    )  # fmt: skip
-    note = "By the clock of the machine that ran it: no measure of a real network."
-    return Chart(title, f"{_band(lines)} {note}", svg, _legend(lines))
-
-
-def _by_price(series: _Series, priced: cost.Priced | None) -> list[Chart]:
-    """The headline metric against sub-frames and joules; bounds are left out, whose traffic is not a method's."""
-    if priced is None:
-        return []
-    charts, measure = [], _measure(series)
-    for name in ("Sub-frames", "Energy"):
-        spent = next(q for q in priced.quantities if q.name == name)
-        curves = [(look, label, cost.curve(r, m, spent)) for r, m, label, look in series if r.cell(m).bound is None]
-        lines = [figures.Line(label, look, curve) for look, label, curve in curves if curve is not None]
-        if not lines:
-            continue
-        title = f"Global {measure.label} by {name.lower()}"
-        svg = figures.lines_chart(
-            f"price-{name.lower()}", lines, f"{name.lower()} up to that round, {spent.unit}",
-            f"global test {measure.axis}", measure.scale, _alt(title, lines, measure.scale),
-        )  # fmt: skip
-        charts.append(Chart(title, f"{_band(lines)} {priced.words}", svg, _legend(lines)))
-    return charts
+    shown = [*lines, *level]
+    svg = figures.lines_chart(name, lines, x, y, scale, _alt(title, shown, scale), level)
+    return Chart(title, f"{_band(lines)}{note}", svg, _legend(shown))
 
 
 def _band(lines: Sequence[figures.Line]) -> str:

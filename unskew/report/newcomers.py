@@ -14,7 +14,7 @@ from unskew.report import figures, tables
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.stats import Spread, interval, welch
 from unskew.tasks.measure import Measure
-from unskew.words import counted
+from unskew.words import beginning, counted
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def rows(record: Record) -> tuple[NewcomerRow, ...]:
 
 def _gap(record: Record, method: str, seeds: Sequence[int], part: str) -> Gap | None:
     name = gap_name(part, record.headline.name)
-    last = tables.ends(record, method, seeds, name)
+    last = tables.results(record, method, seeds, name)
     if last is None:
         return None
     client_values = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
@@ -104,9 +104,7 @@ def section(record: Record, marks: Mapping[str, figures.LineStyle]) -> Section |
     )
     better = "Above" if m.higher else "Below"
     note = f"Intervals of 95 %. {better} zero the clients that trained are better off than the unseen ones."
-    table = Table(
-        f"{m.label[:1].upper()}{m.label[1:]} on clients’ own test data, mean over clients", head, entries, note
-    )
+    table = Table(f"{beginning(m.label)} on clients’ own test data, mean over clients", head, entries, note)
     return Section("Unseen clients", lead, (_chart(of, marks, m),), (table,))
 
 
@@ -115,7 +113,7 @@ def _epochs(record: Record) -> str:
         epochs = configured(record).get("unseen", {}).get("adapt_epochs")
     except RunError:
         return ""
-    return "" if epochs is None else f" for {epochs} epoch{'s' * (epochs != 1)}, or by the method’s own rule"
+    return "" if epochs is None else f" for {counted(epochs, 'epoch')}, or by the method’s own rule"
 
 
 def _cells(gap: Gap | None, m: Measure) -> tuple[str, str]:
@@ -129,7 +127,7 @@ def _brackets(ends: tuple[float, float] | None, m: Measure) -> str:
 
 
 def _chart(of: Sequence[NewcomerRow], marks: Mapping[str, figures.LineStyle], m: Measure) -> Chart:
-    title = f"{m.label[:1].upper()}{m.label[1:]} of clients that trained and of unseen ones"
+    title = f"{beginning(m.label)} of clients that trained and of unseen ones"
     alt = f"{title}: " + "; ".join(
         f"{row.method} {m.show(row.seen.mean) if row.seen else 'not measured'}, unseen "
         f"{m.show(row.served.mean)} as served and {m.show(row.adapted.mean)} adapted"

@@ -86,8 +86,7 @@ def interval(
     if n < 2 or not all(map(math.isfinite, values)):
         return None
     mean, s = statistics.fmean(values), statistics.stdev(values)
-    # 0.3 - 0.1 and 0.4 - 0.2 are not quite the same; values that differ only by rounding have no spread.
-    if s <= 1e-12 * max(1.0, max(map(abs, values))):
+    if decide.has_no_spread(values, s):
         return (0.0, 0.0) if abs(mean) < 1e-12 else None
     half = float(special.stdtrit(n - 1, (1 + confidence) / 2)) * s / math.sqrt(n)
     return mean - half, mean + half
@@ -136,7 +135,7 @@ def welch(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[flo
 
     >>> low, high = welch([((0.8, 0.9), (0.5, 0.7))])
     >>> f"{low:.3f} {high:.3f}"
-    '-0.329 0.829'
+    '-0.442 0.942'
     """
     if not pairs or any(min(len(a), len(b)) < 2 for a, b in pairs):
         return None

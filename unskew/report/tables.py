@@ -108,7 +108,7 @@ def reached(record: Record, method: str, seed: int) -> int:
     return max(rounds, default=0)
 
 
-def counted(record: Record, method: str) -> tuple[int, ...]:
+def counted_seeds(record: Record, method: str) -> tuple[int, ...]:
     """The seeds that a method's row counts, ascending.
 
     All of them in a finished run.  In an unfinished one, the seeds that came as far as the furthest: a mean over
@@ -117,6 +117,19 @@ def counted(record: Record, method: str) -> tuple[int, ...]:
     seeds = {c.seed: reached(record, method, c.seed) for c in record.cells if c.method == method}
     furthest = max(seeds.values())
     return tuple(sorted(s for s, r in seeds.items() if record.finished or (r == furthest > 0)))
+
+
+def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, tuple[float, float]]]:
+    """Results of clients under a method and under another, (one, other) by client and seed, where both are known.
+
+    Of the counted seeds those under which both methods reached the same round.
+    """
+    by_seed = {}
+    for seed in counted_seeds(record, method):
+        one, other = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
+        if reached(record, method, seed) == reached(record, base, seed):
+            by_seed[seed] = {c: (result, other[c]) for c, result in one.items() if c in other}
+    return {seed: pairs for seed, pairs in by_seed.items() if pairs}
 
 
 def last_k(record: Record) -> int | None:
@@ -141,7 +154,7 @@ def headline(record: Record) -> tuple[Headline, ...]:
 
 
 def _headline(record: Record, method: str) -> Headline:
-    seeds, cell, k = counted(record, method), record.cell(method), last_k(record)
+    seeds, cell, k = counted_seeds(record, method), record.cell(method), last_k(record)
     measure = record.headline
 
     def total(name: str) -> Spread | None:
@@ -149,7 +162,7 @@ def _headline(record: Record, method: str) -> Headline:
         return Spread(tuple(math.fsum(v.values()) for v in by_seed)) if by_seed and all(by_seed) else None
 
     def last(name: str) -> Spread | None:
-        return ends(record, method, seeds, name)
+        return results(record, method, seeds, name)
 
     traffic = {d: total(f"bytes.{d}") for d in DIRECTIONS}
     return Headline(
@@ -161,8 +174,8 @@ def _headline(record: Record, method: str) -> Headline:
         rounds=min((reached(record, method, s) for s in seeds), default=0),
         measure=measure,
         shared=last(measure.shared),
-        tail=ends(record, method, seeds, measure.shared, partial(mean_of_last, last=k)),
-        best=ends(record, method, seeds, measure.shared, lambda v, _: measure.best(v.values()) if v else None),
+        tail=results(record, method, seeds, measure.shared, partial(mean_of_last, last=k)),
+        best=results(record, method, seeds, measure.shared, lambda v, _: measure.best(v.values()) if v else None),
         personal=last(measure.own),
         worst=last(measure.worst),
         across=last(measure.across),
@@ -177,7 +190,7 @@ Pick = Callable[[Mapping[int, float], Collection[int]], float | None]
 """From a curve and the rounds that were evaluated to a result; None if it is not defined."""
 
 
-def ends(record: Record, method: str, seeds: Sequence[int], name: str, pick: Pick = last_value) -> Spread | None:
+def results(record: Record, method: str, seeds: Sequence[int], name: str, pick: Pick = last_value) -> Spread | None:
     """A method's results under these seeds, of which some may not be defined; None if none is."""
     values = [pick(record.series.get((method, s, name), {}), record.evaluated(method, s, name)) for s in seeds]
     defined = tuple(value for value in values if value is not None)
@@ -213,8 +226,8 @@ def asked(record: Record) -> tuple[Asked, ...]:
 
 def last_round(record: Record, method: str, names: Sequence[str]) -> tuple[Spread | None, ...]:
     """A method's metrics of these names after the last round, over the seeds that are counted."""
-    seeds = counted(record, method)
-    return tuple(ends(record, method, seeds, name) for name in names)
+    seeds = counted_seeds(record, method)
+    return tuple(results(record, method, seeds, name) for name in names)
 
 
 def reference(record: Record) -> str | None:
@@ -276,7 +289,7 @@ def for_own_models(record: Record) -> frozenset[str]:
     return frozenset(
         method
         for method in record.methods
-        if ends(record, method, counted(record, method), measure.own) is not None
+        if results(record, method, counted_seeds(record, method), measure.own) is not None
         and (
             kinds.get(method) == "personal"
             or not any(record.evaluated(method, seed, measure.shared) for seed in record.seeds)
@@ -321,7 +334,7 @@ def leader(record: Record, metric: str | None = None) -> str | None:
     metric = metric or record.headline.shared
     means = {}
     for method in record.methods:
-        last = ends(record, method, counted(record, method), metric)
+        last = results(record, method, counted_seeds(record, method), metric)
         if record.cell(method).bound is None and last is not None and not last.undefined:
             means[method] = last.mean
     if len(means) < 2:
@@ -334,29 +347,28 @@ def leader(record: Record, metric: str | None = None) -> str | None:
 
 def curve(record: Record, method: str, name: str) -> Curve | None:
     """`name` by round over the counted seeds, at the rounds that every one of them has; None if there are none."""
-    return curve_by_round([record.series.get((method, s, name), {}) for s in counted(record, method)])
+    return curve_by_round([record.series.get((method, s, name), {}) for s in counted_seeds(record, method)])
 
 
-def cost_curve(record: Record, method: str, name: str | None = None) -> Curve | None:
-    """`curve` with x in MB: all bytes sent up to and including that round, the mean over the counted seeds.
+def cost_curve(record: Record, method: str) -> Curve | None:
+    """The headline with x in MB: all bytes sent up to and including that round, the mean over the counted seeds.
 
     None if nothing travelled.
     """
-    return against(
-        record, method, name or record.headline.shared, _spent(record, method, [f"bytes.{d}" for d in DIRECTIONS]), MB
-    )
+    spent = _spent(record, method, [f"bytes.{d}" for d in DIRECTIONS])
+    return against(record, method, record.headline.shared, spent, MB)
 
 
-def time_curve(record: Record, method: str, name: str | None = None) -> Curve | None:
-    """`curve` with x in seconds by the clock up to and including that round, the mean over the counted seeds.
+def time_curve(record: Record, method: str) -> Curve | None:
+    """The headline with x in seconds by the clock up to and including that round, the mean over the counted seeds.
 
     None if no time was recorded.
     """
-    return against(record, method, name or record.headline.shared, _spent(record, method, ["seconds"]), 1.0)
+    return against(record, method, record.headline.shared, _spent(record, method, ["seconds"]), 1.0)
 
 
 def _spent(record: Record, method: str, names: Sequence[str]) -> list[Mapping[int, float]]:
-    return [record.series.get((method, s, name), {}) for s in counted(record, method) for name in names]
+    return [record.series.get((method, s, name), {}) for s in counted_seeds(record, method) for name in names]
 
 
 def against(record: Record, method: str, name: str, spent: Sequence[Mapping[int, float]], unit: float) -> Curve | None:
@@ -364,7 +376,7 @@ def against(record: Record, method: str, name: str, spent: Sequence[Mapping[int,
 
     None if nothing was spent.
     """
-    by_round, seeds = curve(record, method, name), counted(record, method)
+    by_round, seeds = curve(record, method, name), counted_seeds(record, method)
     if by_round is None or not any(sum(row.values()) for row in spent):
         return None
     x = tuple(sum(v for row in spent for r, v in row.items() if r <= t) / len(seeds) / unit for t in by_round.x)
@@ -373,14 +385,14 @@ def against(record: Record, method: str, name: str, spent: Sequence[Mapping[int,
 
 def client_accuracies(record: Record, method: str) -> tuple[float, ...]:
     """Per-client accuracies in the last round that has them, over the counted seeds."""
-    return tuple(a for s in counted(record, method) for a in record.clients.get((method, s), {}).values())
+    return tuple(a for s in counted_seeds(record, method) for a in record.clients.get((method, s), {}).values())
 
 
 def traffic(record: Record) -> tuple[Traffic, ...]:
     """The ledger by method, direction and kind; methods with no row in the ledger are left out."""
     rows = []
     for method in record.methods:
-        seeds = counted(record, method)
+        seeds = counted_seeds(record, method)
         sums = {(d, k): [record.flows.get((method, s, d, k), Flow()) for s in seeds] for d in DIRECTIONS for k in KINDS}
         if seeds and any(f.transfers for flows in sums.values() for f in flows):
             mb = {at: sum(f.bytes for f in flows) / len(seeds) / MB for at, flows in sums.items()}
@@ -602,7 +614,4 @@ def bracket(difference: Difference) -> str:
     >>> bracket(Difference("A", None, (0, 1), (0.01, 0.03), 0.02, -0.107, 0.147))
     '+2.00 [−10.70, +14.70]'
     """
-    mean = difference.measure.signed(difference.mean)
-    if difference.low is None or difference.high is None:
-        return mean
-    return f"{mean} {difference.measure.interval(difference.low, difference.high)}"
+    return difference.measure.with_interval(difference.mean, difference.low, difference.high)

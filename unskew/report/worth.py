@@ -29,7 +29,7 @@ from unskew.report import tables
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import CONFIDENCE, interval
 from unskew.tasks.measure import FEWEST, Measure
-from unskew.words import listed
+from unskew.words import beginning, counted, listed
 
 if TYPE_CHECKING:
     from unskew.report.figures import LineStyle
@@ -133,13 +133,10 @@ def worths(record: Record) -> tuple[Worth, ...]:
 
 def _worth(record: Record, method: str, base: str) -> Worth | None:
     sign = 1.0 if record.headline.higher else -1.0
-    by_seed: dict[int, dict[int, tuple[float, float, int]]] = {}
-    for seed in tables.counted(record, method):
-        mine, theirs = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
-        if tables.reached(record, method, seed) == tables.reached(record, base, seed):
-            n = record.tested.get((method, seed), {})
-            both = {c: (v, theirs[c], round(n.get(c, 0))) for c, v in mine.items() if c in theirs}
-            by_seed |= {seed: both} if both else {}
+    by_seed = {
+        seed: {c: (*both, round(record.tested.get((method, seed), {}).get(c, 0))) for c, both in pairs.items()}
+        for seed, pairs in tables.client_pairs(record, method, base).items()
+    }
     if not by_seed:
         return None
     names = {seed: _names(record, seed) for seed in by_seed}
@@ -418,7 +415,7 @@ def _fewest(clients: Sequence[ClientGain], m: Measure) -> str:
     if few.rarest is not None:
         return f"{few.name} has {few.rarest[0]} of class {few.rarest[1]}"
     if few.patients:
-        return f"{few.name} has {few.examples} of {few.patients} patient{'s' * (few.patients != 1)}"
+        return f"{few.name} has {few.examples} of {counted(few.patients, 'patient')}"
     each = f", so that one more right is {100 / few.examples:.1f} points" if m.percent else ""
     return f"{few.name} has {few.examples}{each}"
 
@@ -451,9 +448,7 @@ def _enough(clients: Sequence[ClientGain]) -> bool:
 
 def bracket(gain: Gain, m: Measure) -> str:
     """A gain with its interval, in percentage points for fractions."""
-    if gain.low is None or gain.high is None:
-        return m.signed(gain.mean)
-    return f"{m.signed(gain.mean)} {m.interval(gain.low, gain.high)}"
+    return m.with_interval(gain.mean, gain.low, gain.high)
 
 
 # ---------------------------------------------------------------- table
@@ -488,7 +483,7 @@ def table(record: Record, marks: "dict[str, LineStyle] | None" = None) -> Table 
     results = _alone_in_words(record, base, m, of[0].clients if named else ())
     others = f" {text}" if (text := no_verdict(unjudged(record), m)) else ""
     note = (
-        f"{m.label[:1].upper()}{m.label[1:]} on the client’s own test data minus that under {base}"
+        f"{beginning(m.label)} on the client’s own test data minus that under {base}"
         f"{m.turned}, last round. {_basis(of, m)} A "
         f"client is better or worse off if its interval excludes zero.{results}{others} The best of many methods "
         "looks better than it is."
@@ -500,7 +495,7 @@ def _alone_in_words(record: Record, base: str, m: Measure, clients: Sequence[Cli
     """A sentence on the clients' results alone."""
     if not clients:
         return ""
-    of = [record.clients[base, s] for s in tables.counted(record, base) if (base, s) in record.clients]
+    of = [record.clients[base, s] for s in tables.counted_seeds(record, base) if (base, s) in record.clients]
     means = [statistics.fmean(values[c.number] for values in of if c.number in values) for c in clients]
     pairs = zip(clients, means, strict=True)
     return " With local training: " + ", ".join(f"{c.name} {m.with_unit(v)}" for c, v in pairs) + "."

@@ -76,7 +76,7 @@ def interval(values: Sequence[float], alpha: float = ALPHA) -> tuple[float, floa
     if n < 2 or not all(map(math.isfinite, values)):
         return None
     mean, s = statistics.fmean(values), statistics.stdev(values)
-    if _has_no_spread(values, s):
+    if has_no_spread(values, s):
         return (0.0, 0.0) if abs(mean) < 1e-12 else None
     a = 1.0 + n * SPREAD
     k = (a / alpha**2) ** (1.0 / n)
@@ -100,7 +100,7 @@ def p_value(values: Sequence[float]) -> float | None:
     if n < 2 or not all(map(math.isfinite, values)):
         return None
     mean, s = statistics.fmean(values), statistics.stdev(values)
-    if _has_no_spread(values, s):
+    if has_no_spread(values, s):
         return 1.0 if abs(mean) < 1e-12 else None
     if n < FIRST:
         return 1.0
@@ -111,8 +111,8 @@ def p_value(values: Sequence[float]) -> float | None:
     return min(1.0, math.exp(0.5 * (math.log(a) - n * (math.log1p(u) - math.log1p(u / a)))))
 
 
-def _has_no_spread(values: Sequence[float], s: float) -> bool:
-    """Return true if values differ only by rounding."""
+def has_no_spread(values: Sequence[float], s: float) -> bool:
+    """Return true if values differ only by rounding, as 0.3 - 0.1 and 0.4 - 0.2 do."""
     return s <= 1e-12 * max(1.0, max(map(abs, values)))
 
 

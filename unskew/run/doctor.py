@@ -23,6 +23,7 @@ from packaging.specifiers import SpecifierSet
 from unskew import machine
 from unskew.units import human_bytes
 from unskew.version import __version__
+from unskew.words import counted
 
 Status = Literal["ok", "missing", "problem"]
 
@@ -104,7 +105,7 @@ def examine_cluster(address: str) -> tuple[Finding, ...]:
 
     found = nodes(address)
     cores, gpus = sum(n.cores for n in found), sum(n.gpus for n in found)
-    total = f"{len(found)} machine{'s' * (len(found) != 1)}, {cores} cores, {gpus} GPUs"
+    total = f"{counted(len(found), 'machine')}, {cores} cores, {gpus} GPUs"
     findings = [Finding("cluster", "ok" if cores else "problem", total, "" if cores else "start nodes with --num-cpus")]
     for node in found:
         state = f"{node.cores} cores, {node.gpus} GPUs, object store of {human_bytes(node.store)}"

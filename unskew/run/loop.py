@@ -135,7 +135,7 @@ def start(
     """
     trackers.check(experiment.track)
     setup = backend.prepare(experiment)
-    feds = divided(experiment, setup, backend)
+    feds = divide_all(experiment, setup, backend)
     create(folder, documents(experiment, setup, feds, command))
     with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
         return _Run(experiment, folder, setup, feds, informed, backend=backend).go()
@@ -155,7 +155,7 @@ def documents(
     }
 
 
-def divided(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
+def divide_all(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
     """Divide the examples among the clients, by seed, and check every method against that.
 
     Raises:

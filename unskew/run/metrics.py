@@ -19,6 +19,7 @@ import numpy.typing as npt
 from unskew.ledger import DIRECTIONS
 from unskew.record.logs import MetricRow, evaluated, part_of
 from unskew.tasks.measure import Measure
+from unskew.words import of_seeds
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
 
@@ -115,6 +116,15 @@ def steadier(rows: Iterable[Mapping[str, Any]], metric: str) -> tuple[str, str] 
         if match := re.fullmatch(rf"{re.escape(metric)}\.mean_(last_\w+)", row["metric"]):
             return row["metric"], match[1].replace("_", " ")
     return None
+
+
+def with_spread(row: Mapping[str, Any] | None, measure: Measure, spread: bool = True, unit: bool = False) -> str:
+    """A row of a table of results as mean ± standard deviation, or as the mean alone; a dash if not measured."""
+    if row is None:
+        return "–"
+    mean = (measure.with_unit if unit else measure.show)(row["mean"])
+    few = of_seeds(len(row["seeds"]), row.get("undefined", 0)) if "seeds" in row else ""
+    return mean + (measure.spread(row.get("std")) if spread else "") + few
 
 
 def first_reached(curve: Mapping[int, float], level: float, measure: Measure) -> int | None:

@@ -354,6 +354,7 @@ def predict(
     relative risk, of several labels the names of those that apply, of sequences the token that follows.
 
     Args:
+        model: The model.
         x: Inputs as they were given for training: images (N, H, W), (N, H, W, 3) or (N, C, H, W), or a list of their
             files, or one of them, which are resized as in training; texts, numbers (N, ...), or a table, its file
             (.csv, .parquet) or a row of it, with the columns that were trained on, which are filled and scaled as in

@@ -79,7 +79,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         experiment = until(was, width, most)
         setup = IN_PROCESS.prepare(experiment)
         loop.require_same_environment(folder, experiment, setup, force)
-        feds = loop.divided(experiment, setup, IN_PROCESS)
+        feds = loop.divide_all(experiment, setup, IN_PROCESS)
         documents = loop.documents(experiment, setup, feds, " ".join(sys.argv))
         partition = json.loads(str(documents["partition.json"]))
         loop.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})

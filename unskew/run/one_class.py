@@ -31,7 +31,7 @@ def _little(experiment: Experiment) -> str:
 
 
 def right(task: Task, columns: Columns) -> Tensor:
-    """Whether each example's class is found, (n,) bool, from the columns of an evaluation."""
+    """Tell which examples' class is found, (n,) bool, from the columns of an evaluation."""
     assert task.kind.correct is not None
     first = task.measures[0].each is task.kind.correct  # its column is there without the outputs
     return (columns[0] if first else task.kind.correct(*columns[-2:])).bool().cpu()

@@ -101,7 +101,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
         DataError, ConfigError: If data, network or device are not available.
     """
     device = choose_device(experiment.runtime.device)
-    dataset = counted(experiment.task, inputs.dataset or named_dataset(experiment.task), one_client)
+    dataset = with_bins(experiment.task, inputs.dataset or named_dataset(experiment.task), one_client)
     if inputs.dataset is None and dataset.own_test is not None and experiment.test_fraction != Experiment.test_fraction:
         raise ConfigError(
             f"test_fraction = {experiment.test_fraction:g} would be ignored: {dataset.name} has test rows of each "
@@ -157,7 +157,7 @@ def named_dataset(task: TaskConfig) -> Dataset:
     return load(task.data, folder, task.data_options or None, task.preprocess, tasks.kind_of(task.kind).targets)
 
 
-def counted(config: TaskConfig, dataset: Dataset, one_client: bool = False) -> Dataset:
+def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) -> Dataset:
     """The data set, its examples counted by the bins that the configuration asks for.
 
     Raises:

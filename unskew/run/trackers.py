@@ -89,8 +89,8 @@ def opened(name: str, experiment: Experiment, folder: Path) -> Tracker:
 def tracking(experiment: Experiment, folder: Path, callback: Callback) -> Iterator[Callback]:
     """Yield the callback together with the experiment's trackers, which are closed at the end.
 
-        Raises:
-    ConfigError: As in `check`.
+    Raises:
+        ConfigError: As in `check`.
     """
     if not experiment.track:
         yield callback

@@ -18,7 +18,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -63,7 +63,7 @@ from unskew.runtime.message import (
     read,
     write,
 )
-from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, Lost, LostReply, ServerModel, Size
+from unskew.runtime.round import Answer, Exchange, HeldValue, Lost, LostReply, ServerModel, Size
 from unskew.runtime.validation import (
     Outline,
     Validator,
@@ -77,10 +77,7 @@ from unskew.runtime.validation import (
 )
 from unskew.tree import Params
 from unskew.units import Bytes
-from unskew.world.channel import Channel
-from unskew.world.outage import Outage
 
-S = TypeVar("S")
 ReplyCheck = Callable[[str, Any, Params, Layout], None]
 """A method's own check of a reply to a step, given the initial model and its layout; it raises WireError."""
 NO_HOP = -1
@@ -130,8 +127,8 @@ class RemoteClients:
         begin: (first round) -> server processes that have worked on this cell, including this one:
             `RoundContext.starts`.  It is called again when a round is run again.
         count: Counts a round that begins, for good, and returns how many have begun on this cell.
+        key: Root of all randomness, as the driver's.
         cell: Index of seed and method, counted from 0.
-        key: Root of all randomness.
         limits: Deadlines and bounds.
         seed_index: Place of the seed among the experiment's.
         spool: Folder for replies that wait; None is the system's for temporary files.
@@ -154,12 +151,12 @@ class RemoteClients:
         *,
         begin: Callable[[int], tuple[tuple[int, int], ...]],
         count: Callable[[], int],
-        cell: int,
         key: Key,
-        limits: Limits,
-        seed_index: int,
-        spool: Path | None,
-        gather: Callable[[], None],
+        cell: int = 0,
+        limits: Limits = Limits(),
+        seed_index: int = 0,
+        spool: Path | None = None,
+        gather: Callable[[], None] = lambda: None,
     ) -> None:
         if hook(algorithm, "pooled") and num_clients > 1:
             raise ConfigError("a method that pools all clients' data cannot be deployed: data stay where they are")
@@ -561,78 +558,3 @@ def _norm(params: Params) -> float:
 
 def _untrained(request: Any, round: int) -> Any:
     return request.init if isinstance(request, Fold) else answer_untrained(request, round)
-
-
-class NetworkRuntime(Driver[S]):
-    """Runs one method on clients that are reached over a network.
-
-    Args:
-        algorithm: Method to run.
-        model: Task and model it is run on.
-        num_clients: Number of clients of the federation, connected or not.
-        membership: Clients that are connected.
-        executor: Evaluates the global model; trains nothing.
-        begin: (first round) -> server processes that have worked on this cell, including this one:
-            `RoundContext.starts`.
-        count: Counts a round that begins, for good, and returns how many have begun on this cell.
-        cell: Index of seed and method, counted from 0.
-        seed: Root of all randomness.
-        clients_per_round: Cohort size.
-        outage: Losses on top of the real ones.
-        channel: Answers `Probe`.
-        limits: Deadlines and bounds.
-        seed_index: Place of the seed among the experiment's.
-        spool: Folder for replies that wait; None is the system's for temporary files.
-        gather: Waits until enough clients are connected, after a round without a result; it raises QuorumError.
-
-    Raises:
-        ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
-        ConfigError: If the cohort is empty, or the method pools all data in one place.
-    """
-
-    clients: RemoteClients
-
-    def __init__(
-        self,
-        algorithm: Algorithm[S],
-        model: ServerModel,
-        num_clients: int,
-        membership: Membership,
-        executor: Executor,
-        *,
-        begin: Callable[[int], tuple[tuple[int, int], ...]],
-        count: Callable[[], int],
-        cell: int = 0,
-        seed: int = 0,
-        clients_per_round: int | None = None,
-        outage: Outage | None = None,
-        channel: Channel | None = None,
-        limits: Limits | None = None,
-        seed_index: int = 0,
-        spool: Path | None = None,
-        gather: Callable[[], None] = lambda: None,
-    ) -> None:
-        clients = RemoteClients(
-            algorithm,
-            model,
-            num_clients,
-            membership,
-            executor,
-            begin=begin,
-            count=count,
-            cell=cell,
-            key=Key(seed),
-            limits=limits or Limits(),
-            seed_index=seed_index,
-            spool=spool,
-            gather=gather,
-        )
-        super().__init__(
-            algorithm,
-            model,
-            clients,
-            seed=seed,
-            clients_per_round=clients_per_round,
-            outage=outage,
-            channel=channel,
-        )

@@ -222,7 +222,7 @@ def partition(
         groups: Fixed number of groups to merge to, whatever the benefits; clients that cannot be compared count, so
             there may be more.
         leave_one_out: Compare a client with the rest of its group, not with a group that contains it; a single client
-        agrees with itself.  An ablation: O(N) per benefit instead of O(1).
+            agrees with itself.  An ablation: O(N) per benefit instead of O(1).
         whole: Report the merges beyond the result too.
 
     Raises:

@@ -30,6 +30,7 @@ from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.protocol import Carried, ClientId
 from unskew.tree import Params, weighted_sum
+from unskew.words import some
 
 Mixing = Literal["laplacian", "metropolis"]
 
@@ -174,10 +175,10 @@ def require_connected(a: Bool[Tensor, "n n"]) -> None:
         border = a[border].any(0) & ~reached
         reached = reached | border
     if not bool(reached.all()):
-        off = (~reached).nonzero().flatten().tolist()
-        some = ", ".join(map(str, off[:5])) + (", ..." if len(off) > 5 else "")
+        off = [str(node) for node in (~reached).nonzero().flatten().tolist()]
         raise ConfigError(
-            f"a graph of {len(a)} nodes must be connected, got one where no path leads from node 0 to {some}; add edges"
+            f"a graph of {len(a)} nodes must be connected, got one where no path leads from node 0 to "
+            f"{some(off)}; add edges"
         )
 
 

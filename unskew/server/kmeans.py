@@ -19,17 +19,21 @@ from unskew.keys import Key
 
 MOST_COMPARED = 1000
 """Maximum number of points for silhouettes, which need all pairs."""
+RESTARTS = 4
+"""Restarts of k-means, of which the cheapest counts (eq. 1)."""
+ITERATIONS = 100
+"""Maximum number of Lloyd's iterations."""
+LEAST_SILHOUETTE = 0.1
+"""Silhouette below which there is one cluster."""
 
 
-def kmeans(points: Tensor, clusters: int, key: Key, restarts: int = 4, rounds: int = 100) -> Tensor:
+def kmeans(points: Tensor, clusters: int, key: Key) -> Tensor:
     """Assign each point to a cluster, (n,) int64 from 0; fewer clusters if fewer points differ.
 
     Args:
         points: Points, (n, ...), n >= 1.
         clusters: Maximum number of clusters.
         key: Key for the first centres.
-        restarts: Number of restarts, of which the cheapest counts (eq. 1).
-        rounds: Maximum number of Lloyd's iterations.
 
     Raises:
         DataError: If there is no point, a value is not finite, or no cluster is asked for.
@@ -45,7 +49,7 @@ def kmeans(points: Tensor, clusters: int, key: Key, restarts: int = 4, rounds: i
     clusters = min(clusters, len(torch.unique(x, dim=0)))
     if clusters == 1:
         return torch.zeros(len(x), dtype=torch.int64)
-    assignments = [_lloyd(x, _spread(x, clusters, key / r), rounds) for r in range(restarts)]
+    assignments = [_lloyd(x, _spread(x, clusters, key / r)) for r in range(RESTARTS)]
     costs = [float(torch.cdist(x, _centres(x, a)).square().gather(1, a[:, None]).sum()) for a in assignments]
     return _by_size(assignments[costs.index(min(costs))])
 
@@ -62,9 +66,9 @@ def _spread(x: Tensor, clusters: int, key: Key) -> Tensor:
     return x[chosen]
 
 
-def _lloyd(x: Tensor, centres: Tensor, rounds: int) -> Tensor:
+def _lloyd(x: Tensor, centres: Tensor) -> Tensor:
     before = torch.full((len(x),), -1)
-    for _ in range(rounds):
+    for _ in range(ITERATIONS):
         now = torch.unique(torch.cdist(x, centres).argmin(1), return_inverse=True)[1]
         if torch.equal(now, before):
             break
@@ -104,9 +108,7 @@ def silhouette(points: Tensor, assignment: Tensor) -> float:
     return float(torch.where(sizes[assignment] > 1, s, 0.0).mean())
 
 
-def count_by_silhouette(
-    points: Tensor, key: Key, most: int = 5, at_least: int = 20, least: float = 0.1, restarts: int = 4
-) -> int:
+def count_by_silhouette(points: Tensor, key: Key, most: int = 5, at_least: int = 20) -> int:
     """Choose the number of clusters, 1 .. `most`, with the largest mean silhouette (eq. 2).
 
     Args:
@@ -114,14 +116,12 @@ def count_by_silhouette(
         key: Key for the draw and for k-means.
         most: Maximum number of clusters.
         at_least: Minimum number of points per cluster, on average.
-        least: Silhouette below which there is one cluster.
-        restarts: Number of restarts of k-means.
     """
     if len(points) > MOST_COMPARED:
         points = points[torch.randperm(len(points), generator=(key / "drawn").generator())[:MOST_COMPARED]]
-    best, count = least, 1
+    best, count = LEAST_SILHOUETTE, 1
     for k in range(2, min(most, len(points) // at_least) + 1):
-        score = silhouette(points, kmeans(points, k, key / k, restarts))
+        score = silhouette(points, kmeans(points, k, key / k))
         if score > best:
             best, count = score, k
     return count

@@ -17,6 +17,7 @@ from unskew.tasks.classification import Labels, Outputs, named
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, FEWEST, Array, Measure
 from unskew.tasks.targets import CLASS
+from unskew.words import some
 
 _AT = re.compile(r"sensitivity_at_(\d{1,2})")
 
@@ -127,8 +128,7 @@ def two_classes(targets: Array, names: Sequence[str], loss: str) -> str:
     """Return an error message if there are not two classes."""
     if len(names) == 2:
         return ""
-    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    return f"needs a target of two values, got {len(names)} ({shown}); use classification"
+    return f"needs a target of two values, got {len(names)} ({some(names)}); use classification"
 
 
 def _predict(outputs: Tensor, names: Sequence[Any]) -> list[Any]:

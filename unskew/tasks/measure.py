@@ -230,6 +230,10 @@ class Measure:
         last = f">{self.signed(most)}" if high > most else self.signed(high)
         return f"[{first}, {last}]"
 
+    def with_interval(self, difference: float, low: float | None, high: float | None) -> str:
+        """A difference, signed, and its interval, if it has one."""
+        return self.signed(difference) + ("" if low is None or high is None else f" {self.interval(low, high)}")
+
     def with_unit(self, value: float) -> str:
         """A value with its unit, as in `86.1 %`."""
         return self.show(value) + (" %" if self.percent else "")

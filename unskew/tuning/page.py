@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from unskew.advice.follow_up import division, write_experiment
 from unskew.errors import RunError
@@ -156,8 +155,7 @@ def sensitivity(searched: Searched, m: Measure) -> str:
 def _chart(searched: Searched, name: str, m: Measure, figure_name: str) -> Markup:
     points = [(i, t) for i, t in enumerate(searched.trials) if t.score is not None and name in t.values]
     with figures.style(figure_name):
-        figure = Figure(figsize=(300 / 72, 190 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(190, 300)
         look = figures.looks([False])[0]
         for i, t in points:
             face = look.colour if t.state == "complete" else "none"

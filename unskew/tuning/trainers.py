@@ -7,7 +7,6 @@ nothing but a score comes back.
 
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from unskew.errors import ConfigError, DivergedError, WorkerError
 from unskew.experiment.config import Method
 from unskew.local import ray as on_ray
 from unskew.local.workers.pool import exception
-from unskew.local.workers.process import Process
+from unskew.local.workers.process import Process, fork
 from unskew.local.workers.worker import failure
 from unskew.tuning.space import with_values
 
@@ -161,21 +160,9 @@ class Processes:
 
     def _begin(self, trainer: TrialWorker) -> None:
         mine, theirs = Pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid:
-            theirs.close()
-            self.pipes.append(mine)
-            self.processes.append(Process(pid))
-            return
-        try:  # the child never returns from here
-            for other in (mine, *self.pipes):  # an inherited end would keep a pipe open when the parent dies
-                other.close()
-            torch.set_num_threads(1)
-            _serve(trainer, theirs)
-        finally:
-            os._exit(0)
+        self.processes.append(fork(lambda: _serve(trainer, theirs), (mine, *self.pipes)))
+        theirs.close()
+        self.pipes.append(mine)
 
     def send(self, worker: int, step: Step) -> None:
         """Write the step into the worker's pipe."""
@@ -219,6 +206,7 @@ def _plain(of: Step | StepOutcome) -> dict[str, Any]:
 
 def _serve(trainer: TrialWorker, pipe: Connection) -> None:
     """Answer steps until the other end is closed."""
+    torch.set_num_threads(1)
     try:
         while True:
             step = Step(**json.loads(pipe.recv_bytes()))

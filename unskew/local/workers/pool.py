@@ -1,8 +1,6 @@
 """The main process's side: jobs, their assignment to workers, and their answers."""
 
 import json
-import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -179,24 +177,14 @@ class Pool:
         buffer = SharedBuffer(SLOTS * size) if recipe is None else None
         slots = [Slot(buffer, i * size, size) for i in range(SLOTS)] if buffer else []
         mine, theirs = Pipe()
-        child = self._fork(mine, theirs, slots) if recipe is None else process.start(recipe, theirs)
+        if recipe is not None:
+            child = process.start(recipe, theirs)
+        else:
+            sisters = (mine, *(other.pipe for other in self.workers))
+            child = process.fork(lambda: serve(self._open, theirs, slots, self.shared), sisters)
         theirs.close()
         watch = Watch(self._patience)
         return _Worker(number, child, mine, slots[:JOBS_IN_FLIGHT], slots[JOBS_IN_FLIGHT:], watch)
-
-    def _fork(self, mine: Connection, theirs: Connection, slots: list[Slot]) -> Process:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid:
-            return Process(pid)
-        try:  # the child never returns from here
-            mine.close()
-            for other in self.workers:  # an inherited end would keep a sister's pipe open when the parent dies
-                other.pipe.close()
-            serve(self._open, theirs, slots, self.shared)
-        finally:
-            os._exit(0)
 
     def close(self) -> None:
         """End all workers."""

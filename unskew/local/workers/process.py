@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
@@ -73,6 +74,26 @@ class Process:
             os.waitpid(self.pid, 0)
         except (ProcessLookupError, ChildProcessError):
             pass
+
+
+def fork(child: Callable[[], object], close: Iterable[Connection]) -> Process:
+    """Fork a process that does its work and ends.
+
+    Args:
+        child: Its work.
+        close: Ends of pipes that are not its own: an inherited one would keep a pipe open when the parent dies.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return Process(pid)
+    try:  # the child never returns from here
+        for pipe in close:
+            pipe.close()
+        child()
+    finally:
+        os._exit(0)
 
 
 def start(recipe: Recipe, pipe: Connection) -> Process:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.figure import Figure
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import MaxNLocator
 
@@ -32,6 +31,7 @@ from unskew.keys import Key
 from unskew.record.reader import Record, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, in_rows
+from unskew.words import sentence
 
 MOST_SHOWN = 4  # methods whose matrices are drawn
 
@@ -88,7 +88,7 @@ def history(record: Record, method: str) -> DWHistory | None:
     Raises:
         RunError: If the info is not as a run writes it.
     """
-    counted = set(tables.counted(record, method))
+    counted = set(tables.counted_seeds(record, method))
     seeds: dict[int, _Seed] = {}
     for seed, at, info in info_of(record, method, ClassRelations):
         if seed not in counted:
@@ -179,7 +179,7 @@ def _privacy_table(histories: Sequence[DWHistory], marks: Mapping[str, figures.L
         "What each party learned from the soft labels, and what is guaranteed about them",
         (("Method", ""), ("Guarantee", ""), ("The server saw", ""), ("Clients saw", "")),
         tuple(
-            TableRow(t.method, (t.privacy.guarantee, _sentence(t.privacy.server), _sentence(t.privacy.clients)),
+            TableRow(t.method, (t.privacy.guarantee, sentence(t.privacy.server), sentence(t.privacy.clients)),
                   figures.swatch(marks[t.method]))
             for t in histories
         ),
@@ -187,10 +187,6 @@ def _privacy_table(histories: Sequence[DWHistory], marks: Mapping[str, figures.L
         "sends beside the soft labels have a guarantee only where it is named.",
         frozenset({1, 2, 3}),
     )  # fmt: skip
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 # ---------------------------------------------------------------- figures
@@ -239,8 +235,7 @@ def norms_chart(
     marks = marks or dict(zip(drawn, figures.looks([False] * len(drawn)), strict=True))
     correlations, seeds = [], max(map(len, drawn.values()))
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, 250 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(250)
         axes.set_axisbelow(True)
         for method, rows in drawn.items():
             look = marks[method]
@@ -299,7 +294,7 @@ def relations_chart(name: str, method: str, matrices: Sequence[Relations]) -> Ch
         panels += [(f"CR{apart}", r.cr)] if both else []
     classes, rows = len(matrices[0].sl), math.ceil(len(panels) / 2)
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, (180 * rows + 16) / 72), layout="constrained")
+        figure = figures.sheet(180 * rows + 16)
         grid = figure.subplots(rows, 2, squeeze=False)
         for k, axes in enumerate(grid.flat):
             title, matrix = panels[k] if k < len(panels) else ("", None)
@@ -370,8 +365,7 @@ def mu_chart(name: str, curves: Mapping[str, Mapping[float, Sequence[float]]]) -
     marks = dict(zip(curves, figures.looks([False] * len(curves)), strict=True))
     most = max(len(seeds) for by in curves.values() for seeds in by.values())
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, 250 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(250)
         axes.set_axisbelow(True)
         for line, by in curves.items():
             own = sorted(by)
@@ -492,7 +486,7 @@ def features_chart(name: str, planes: Mapping[str, Plane]) -> Chart:
     rows = math.ceil(len(planes) / columns)
     width = 380 if columns == 1 else figures.WIDE
     with figures.style(name):
-        figure = Figure(figsize=(width / 72, (0.85 * width / columns + 20) * rows / 72), layout="constrained")
+        figure = figures.sheet((0.85 * width / columns + 20) * rows, width)
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in grid.flat[len(planes) :]:
             axes.set_axis_off()

@@ -71,7 +71,7 @@ def target(record: Record) -> Target | None:
     peaks = {
         (m, s): record.headline.best(record.series[m, s, record.headline.shared].values())
         for m in methods
-        for s in tables.counted(record, m)
+        for s in tables.counted_seeds(record, m)
         if record.series.get((m, s, record.headline.shared))
     }
     if base is not None:
@@ -154,7 +154,7 @@ def reached(record: Record, aim: Target, spent: tuple[Expense, ...]) -> tuple[Re
 def _reached(record: Record, method: str, aim: Target, quantities: tuple[Expense, ...]) -> Reached:
     curves = {
         s: curve
-        for s in tables.counted(record, method)
+        for s in tables.counted_seeds(record, method)
         if s in aim.by_seed and (curve := record.series.get((method, s, record.headline.shared)))
     }
     when = {s: first_reached(curve, aim.by_seed[s], record.headline) for s, curve in curves.items()}
@@ -232,6 +232,6 @@ def _mean_and_spread(spread: Spread | None, write: Callable[[float], str]) -> st
 
 def curve(record: Record, method: str, spent: Expense) -> Curve | None:
     """The headline by the amount spent so far, the mean over the counted seeds; None if it was not recorded."""
-    rows = [spent.spent.get((method, s)) for s in tables.counted(record, method)]
+    rows = [spent.spent.get((method, s)) for s in tables.counted_seeds(record, method)]
     spent_rows = [row for row in rows if row is not None]
     return tables.against(record, method, record.headline.shared, spent_rows, 1.0) if all(rows) else None

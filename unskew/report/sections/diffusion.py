@@ -34,7 +34,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 from unskew import schema
@@ -238,7 +237,7 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
     Raises:
         RunError: If the info contradicts itself.
     """
-    seeds = tables.counted(record, method)
+    seeds = tables.counted_seeds(record, method)
     held = {s: np.array(p.label_counts, dtype=np.int64) for s, p in record.partitions.items() if s in seeds}
     rulers = {s: measure(h) for s, h in held.items()}
     tallies: dict[int, _Tally] = {}
@@ -529,7 +528,7 @@ def _cell_chart(record: Record, d: Diffusion, round: DrawnRound, name: str) -> C
     rows, hops = math.ceil(len(panels) / columns), len(round.info.hops)
     with figures.style(name):
         width = figures.WIDE if columns > 1 else figures.WIDE / 2
-        figure = Figure(figsize=(width / 72, rows * (width / columns + 18) / 72), layout="constrained")
+        figure = figures.sheet(rows * (width / columns + 18), width)
         holders = list(round.info.starts)
         for i, axes in enumerate(np.atleast_1d(figure.subplots(rows, columns)).flat):
             axes.set_axis_off()

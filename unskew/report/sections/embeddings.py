@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -23,7 +22,7 @@ from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, 
 from unskew.report.sections.generated_images import gallery, latent_chart, latents
 from unskew.report.sections.one_round import Match, OneRound, Uploads, one_round, principal
 from unskew.units import MB
-from unskew.words import counted
+from unskew.words import counted, sentence
 
 MOST_SHOWN = 2  # methods whose embeddings are drawn
 MOST_NAMED = 120  # embeddings with their labels beside them
@@ -131,8 +130,8 @@ def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.LineSty
             TableRow(
                 r.method,
                 (
-                    nearest(r), r.privacy.guarantee, _sentence(r.privacy.server), _sentence(r.privacy.clients),
-                    _sentence(r.trained) if r.trained else "–",
+                    nearest(r), r.privacy.guarantee, sentence(r.privacy.server), sentence(r.privacy.clients),
+                    sentence(r.trained) if r.trained else "–",
                 ),
                 figures.swatch(marks[r.method]),
             )
@@ -144,10 +143,6 @@ def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, figures.LineSty
         "each other.",
         frozenset({2, 3, 4, 5}),
     )  # fmt: skip
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."
 
 
 # ---------------------------------------------------------------- accuracy by numbers sent
@@ -172,8 +167,7 @@ def accuracy_chart(record: Record, marks: Mapping[str, figures.LineStyle]) -> Ch
     if not lines:
         return None
     with figures.style("one-round"):
-        figure = Figure(figsize=(380 / 72, 270 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(270)
         axes.set_axisbelow(True)
         for method, curve, at in lines:
             look = marks[method]
@@ -242,8 +236,7 @@ def plane_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
     clients = sorted(set(uploads.owners))
     looks = dict(zip(clients, figures.looks([False] * len(clients)), strict=True))
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, 340 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(340)
         axes.set_axisbelow(True)
         for members in uploads.sets:
             here = [i for i in members if i < len(at)]
@@ -351,7 +344,7 @@ def alignment_chart(name: str, method: str, uploads: Uploads) -> Chart | None:
 
     height = 74 + 19 * len(rows)
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, height / 72), layout="constrained")
+        figure = figures.sheet(height)
         ladder, gaps = figure.subplots(1, 2, sharey=True, width_ratios=(1.25, 1))
         for k, row in enumerate(rows):
             if row.match is not None:

@@ -117,7 +117,7 @@ def latent_chart(name: str, method: str, by_client: Sequence[Latents]) -> Chart 
     across = min(3, len(by_client))
     down = math.ceil(len(by_client) / across)
     with figures.style(name):
-        figure = Figure(figsize=(figures.WIDE / 72, (12 + 190 * down) / 72), layout="constrained")
+        figure = figures.sheet(12 + 190 * down, figures.WIDE)
         panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
         for axes, f in zip(panels, by_client, strict=False):
             at = (f.z - middle) @ plane

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -92,8 +91,7 @@ def flow_chart(g: GroupHistory, name: str) -> Chart | None:
     tops = [_stacked(h, order, gap) for h in heights]
     reach = max(t[n] + h[n] for t, h in zip(tops, heights, strict=True) for n in h)
     with figures.style(name):
-        figure = Figure(figsize=(figures.WIDE / 72, 300 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(300, figures.WIDE)
         half = 0.15
         bands: dict[int, list[Shape]] = {}
         for k in range(len(columns) - 1):
@@ -205,7 +203,7 @@ def tree_chart(g: GroupHistory, options: Mapping[str, Any], name: str) -> Chart 
     number = {c: ns[0] for c, ns in places(seen.groups, seen.numbers).items()}
     with figures.style(name):
         high = (11.0 if len(row) > 30 else 15.0) * len(row)
-        figure = Figure(figsize=(figures.WIDE / 72, (high + 150) / 72), layout="constrained")
+        figure = figures.sheet(high + 150, figures.WIDE)
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(max(high, 60), 90))
         _branches(above, merges, num_made, row, number)
         figures.name_ticks(above.yaxis, range(len(row)), lambda k: g.called(list(row)[k]), 10 if len(row) <= 30 else 8)
@@ -340,8 +338,7 @@ def similarity_chart(g: GroupHistory, name: str) -> Chart | None:
     cosines = np.array(g.judged.similarity, dtype=np.float64)[np.ix_(rows, rows)]  # None becomes NaN
     n = len(order)
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, 360 / 72), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = figures.chart(360)
         axes.imshow(
             shades(np.sign(cosines) * figures.opacity(np.abs(cosines))), aspect="equal", interpolation="none",
             origin="upper",
@@ -445,7 +442,7 @@ def gain_chart(
     number = g.number_of
     apart = utility_alone(options, sizes) if utility else None
     with figures.style(name):
-        figure = Figure(figsize=(380 / 72, (50 + 155 * len(panels)) / 72), layout="constrained")
+        figure = figures.sheet(50 + 155 * len(panels))
         grid = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
         for axes, panel in zip(grid, panels, strict=True):
             values = utility if panel == "utility" else gain

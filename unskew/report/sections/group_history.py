@@ -176,7 +176,7 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
     Raises:
         RunError: If the info contradicts itself.
     """
-    seeds = [s for s in tables.counted(record, method) if s in record.partitions]
+    seeds = [s for s in tables.counted_seeds(record, method) if s in record.partitions]
     clients = {s: len(record.partitions[s].sizes) for s in seeds}
     planted = {s: record.partitions[s].domains for s in seeds}
     rand: dict[int, dict[int, float]] = {}
@@ -197,6 +197,7 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
             cut = (at, judged) if judged.history or judged.beyond else cut
     if not seen:
         return None
+    sign = 1.0 if record.headline.higher else -1.0
     return GroupHistory(
         method=method,
         seed=seeds[0],
@@ -209,7 +210,10 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
         overlapping=overlapping,
         planted=planted[seeds[0]],
         rand=None if overlapping else stats.curve_by_round(list(rand.values())),
-        gains={} if base is None else gains(record, method, base),
+        gains={
+            seed: {c: sign * (mine - theirs) for c, (mine, theirs) in pairs.items()}
+            for seed, pairs in ({} if base is None else tables.client_pairs(record, method, base)).items()
+        },
         measure=record.headline,
         called=record.partitions[seeds[0]].client,
     )
@@ -221,21 +225,6 @@ def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
 
     group_of = {c: k for k, members in enumerate(groups) for c in members}
     return float(adjusted_rand_score([planted[c] for c in group_of], list(group_of.values())))
-
-
-def gains(record: Record, method: str, base: str) -> dict[int, dict[int, float]]:
-    """Gain of a method's clients over `base` in the headline, for seeds where both reached the same round.
-
-    Above zero is better, whatever the headline's direction.
-    """
-    sign = 1.0 if record.headline.higher else -1.0
-    by_seed: dict[int, dict[int, float]] = {}
-    for seed in tables.counted(record, method):
-        mine, theirs = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
-        if tables.reached(record, method, seed) == tables.reached(record, base, seed):
-            both = {c: sign * (a - theirs[c]) for c, a in mine.items() if c in theirs}
-            by_seed |= {seed: both} if both else {}
-    return by_seed
 
 
 def better_and_worse(gains: Sequence[float]) -> tuple[int, int]:

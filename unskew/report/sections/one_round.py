@@ -89,7 +89,7 @@ def one_round(record: Record, method: str) -> OneRound | None:
     Raises:
         RunError: If the info is not as a run writes it.
     """
-    seeds = set(tables.counted(record, method))
+    seeds = set(tables.counted_seeds(record, method))
     privacy: list[Privacy] = []
     nearest: list[tuple[float, int]] = []  # distance and client, the least of each seed
     drawn: tuple[int, Uploads | None] | None = None

@@ -44,7 +44,7 @@ def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T
     """Return what each method's first seed has reported."""
     reports: dict[str, T] = {}
     for method in methods:
-        seeds = tables.counted(record, method)
+        seeds = tables.counted_seeds(record, method)
         for seed, _, info in info_of(record, method, kind):
             if seeds and seed == seeds[0]:
                 reports[method] = info
@@ -60,7 +60,7 @@ def _numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, 
     low, high = min(values), max(values)
     room = 0.04 * (high - low) or 1.0
     with figures.style("predicted"):
-        figure = Figure(figsize=(380 / 72, 200 * rows / 72), layout="constrained")
+        figure = figures.sheet(200 * rows)
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for axes, (method, info) in zip(grid.flat, shown.items(), strict=False):
             axes.set_axisbelow(True)
@@ -88,8 +88,7 @@ def _error(info: PredictedNumbers) -> float:
 
 
 def _square(x: str, y: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(380 / 72, 300 / 72), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = figures.chart(300)
     axes.set_axisbelow(True)
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.02, 1.02)

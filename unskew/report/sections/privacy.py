@@ -9,6 +9,7 @@ from unskew.info import ExampleBudget, PrivacyBudget
 from unskew.record.reader import Record, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.words import sentence
 
 LISTED = 20
 """Clients whose spending is listed."""
@@ -37,7 +38,7 @@ def draw(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Lin
 
 def by_seed(record: Record, method: str) -> dict[int, dict[int, PrivacyBudget]]:
     """A method's spending by seed and round, of the seeds that count."""
-    counted = set(tables.counted(record, method))
+    counted = set(tables.counted_seeds(record, method))
     seeds: dict[int, dict[int, PrivacyBudget]] = {}
     for seed, at, info in info_of(record, method, PrivacyBudget):
         if seed in counted:
@@ -91,8 +92,8 @@ def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, figures.LineSt
                     f"{info.noise:.3g}",
                     "–" if info.budget is None else f"{info.budget:g}",
                     info.privacy.guarantee,
-                    _sentence(info.privacy.server),
-                    _sentence(info.privacy.clients),
+                    sentence(info.privacy.server),
+                    sentence(info.privacy.clients),
                 ),
                 figures.swatch(marks[method]),
             )
@@ -117,10 +118,6 @@ def clients_table(method: str, info: ExampleBudget) -> Table:
         tuple(TableRow(str(c), (f"{epsilon:.3g}",)) for c, epsilon in most[:LISTED]),
         f"For one example of the client. It follows from how often the client trained.{rest}",
     )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 KIND = SectionKind("epsilon of differential privacy by round, and what is guaranteed", (PrivacyBudget,), draw)
