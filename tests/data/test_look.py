@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import polars
 import pytest
 from typer.testing import CliRunner
@@ -234,6 +235,30 @@ def test_rows_that_stand_at_two_sites_or_in_both_parts_are_leaks() -> None:
     )
     again = polars.concat([frame, frame[:3].with_columns(part=polars.lit("test"))])
     assert seen(again, test="part").leaks[0].startswith("3 of 103 test rows also occur in the training data")
+
+
+def test_numbers_are_looked_at_alike_in_whatever_form_they_are_kept() -> None:
+    drawn = np.random.default_rng(6)
+    frame = pandas.DataFrame(
+        {
+            "age": np.where(drawn.random(N) < 0.1, np.nan, drawn.normal(size=N)),
+            "stage": drawn.integers(0, 4, N),
+            "smokes": drawn.random(N) < 0.5,
+            "zero": np.zeros(N, np.float32),
+        }
+    )
+    frame = pandas.concat([frame, frame[-7:]], ignore_index=True)
+    labels = {"sick": ["yes", "no"] * 103 + ["no"], "site": [*SITE[:-7], *["Basel"] * 14]}
+    one = us.describe(frame.assign(**labels), target="sick", client="site")
+    assert one.leaks
+    for other in (frame.astype(object), frame.astype({"stage": "Int64", "smokes": "boolean"})):
+        look = us.describe(other.assign(**labels), target="sick", client="site")
+        assert (str(look), look.columns) == (str(one), one.columns)
+
+
+def test_rows_are_equal_if_their_numbers_are() -> None:
+    look = seen(table(age=[0.0, -0.0] * (N // 2), site=["Bern"] * N))
+    assert look.leaks == ("199 rows repeat another one of the same site and part",)
 
 
 def test_ten_thousand_clients_with_a_row_each_are_looked_at_in_a_moment() -> None:

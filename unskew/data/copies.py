@@ -81,12 +81,12 @@ def copies(train: Sequence[Array], test: Sequence[Array], labels: Array, test_la
             copies.
     """
     n = len(labels)
-    codes = [_codes(np.concatenate(pair)) for pair in zip(train, test, strict=True)]
-    keys = _keys(codes)
+    codes = [value_codes(np.concatenate(pair)) for pair in zip(train, test, strict=True)]
+    keys = row_keys(codes)
     if np.isin(keys[n:], keys[:n]).sum() <= MOST_UNSAID:
         return Copies(0, 0.0)
     both = np.concatenate([labels, test_labels]).reshape(len(keys), -1)
-    whole = _keys([keys.view(np.int64), *(_codes(column) for column in both.T)])
+    whole = row_keys([keys.view(np.int64), *map(value_codes, both.T)])
     known = np.isin(whole[n:], whole[:n])
     first = np.unique(whole, return_index=True)[1]
     rarest = np.ones((len(test_labels), RAREST))
@@ -142,7 +142,7 @@ def _digests(x: Array, labels: Array | None = None) -> Iterator[bytes]:
             yield b"" if skipped else blake2b(row.tobytes() + label.tobytes(), digest_size=16).digest()
 
 
-def _codes(values: Array) -> npt.NDArray[np.int64]:
+def value_codes(values: Array) -> npt.NDArray[np.int64]:
     """A number for each different value; gaps are one."""
     if values.dtype.kind == "O":
         number: dict[object, int] = {}
@@ -150,7 +150,7 @@ def _codes(values: Array) -> npt.NDArray[np.int64]:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
-def _keys(codes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.uint64]:
+def row_keys(codes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.uint64]:
     """A number of 64 bits for each row, equal for equal rows; else different, but once in 10^7 such tables."""
     drawn = (Key(0) / "copies").numpy().integers(1 << 63, size=len(codes), dtype=np.uint64)
     keys = np.zeros(len(codes[0]), np.uint64)

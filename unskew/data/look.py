@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data import skew
+from unskew.data.copies import row_keys, value_codes
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.data.inputs import (
@@ -281,7 +282,8 @@ def of_frame(
         of_rows = names_of_patients(_listed(frame[patient]), f"column {patient!r}")
         clients = None if owners is None else [names[owner] if owner >= 0 else "no client" for owner in owners]
         (patients,), alike = coded((of_rows, clients)), patients_spelt_alike(of_rows, clients)
-    keys, doubts = _keys(columns, len(frame)), tuple(filter(None, [alike]))
+    keys = row_keys(list(map(value_codes, columns.values()))) if columns else np.arange(len(frame))
+    doubts = tuple(filter(None, [alike]))
     return Rows(
         name, columns, target, owners, names, is_test, keys, dates, patients=patients, doubts=doubts, targets=several
     )
@@ -363,9 +365,14 @@ def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
 
 def _plain(values: Any) -> Array | None:
     """A column as numbers with NaN, or words with None; None if it holds dates."""
-    plain = _listed(values)
-    if is_category(values):
-        plain = list(map(in_words, plain))
+    category = is_category(values)
+    if hasattr(values, "to_numpy") and not category:
+        numbers = np.asarray(values.to_numpy())
+        if numbers.dtype.kind in "fiub" and numbers.ndim == 1:
+            return numbers.astype(np.float64)
+    plain = list(map(in_words, _listed(values))) if category else _listed(values)
+    if set(map(type, plain)) <= {bool, int, float}:
+        return np.array(plain, np.float64)
     present = [v for v in plain if not is_gap(v)]
     if present and all(map(is_date, present)):
         return None
@@ -394,14 +401,6 @@ def _numbered(values: Any) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     ordered = sorted(present, key=lambda v: (isinstance(v, str), v) if not isinstance(v, str) else (True, v))
     number = {value: i for i, value in enumerate(ordered)}
     return np.array([-1 if is_gap(v) else number[v] for v in plain], np.int64), tuple(str(v) for v in ordered)
-
-
-def _keys(columns: RawTable, n: int) -> Array:
-    digests = [hashlib.blake2b(digest_size=8) for _ in range(n)]
-    for values in columns.values():
-        for digest, value in zip(digests, values.tolist(), strict=True):
-            digest.update(f"{value!r};".encode())
-    return np.array([digest.hexdigest() for digest in digests])
 
 
 def _keys_of(x: Array) -> Array:
@@ -532,7 +531,7 @@ def _column(
         shown = [f"{word} {count / present.sum():.0%}" for word, count in known["commonest"]]
         summary = ", ".join(shown) + (f", {len(words) - 3} more" if len(words) > 3 else "")
         measured = (values[:, None] == words[order[: min(len(words), 50)]]).astype(np.float64)
-    if len(np.unique(measured[present], axis=0)) < 2:
+    if (measured[present] == measured[present][:1]).all():
         return ColumnLook(name, "constant", summary, float(missing.mean()), by_site, **known)
     held = [group[present[group]] for group in groups]
     means = tuple(float(measured[group, 0].mean()) if len(group) else None for group in held)
