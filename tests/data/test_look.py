@@ -281,7 +281,7 @@ def test_other_forms_are_looked_at_too(tmp_path: Path) -> None:
     assert us.describe(str(tmp_path / "h.csv"), target="sick", client="site").rows == N
     with pytest.raises(DataError, match="client: there is no column 'sit'; did you mean site"):
         us.describe(str(tmp_path / "h.csv"), client="sit")
-    with pytest.raises(ConfigError, match="target, client, patient and test name columns"):
+    with pytest.raises(ConfigError, match="target says what is in a table, and .heart. names none"):
         us.describe("heart", target="y")
 
 
@@ -527,6 +527,52 @@ def test_a_column_that_is_something_else_does_not_say_which_rows_are_for_testing
     columns: dict[str, Any] = {"target": "sick", "client": "site", "patient": "who", "test": test}
     with pytest.raises(DataError, match=f"test: column '{test}' is that of the target, of the clients or of the patie"):
         us.describe(frame, **columns) if looked else us.simulate("fedavg", data=frame, **columns)
+
+
+ARRAYS = (np.zeros((4, 2)), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "said"),
+    [
+        (table(), {"separator": "QQQ"}, "separator is for data that are named"),
+        (table(), {"gaps": ["-9"], "data_options": {"x": 1}}, "gaps, data_options are for data that are named"),
+        ({"Basel": table()}, {"thousands": ""}, "thousands is for data that are named"),
+        (ARRAYS, {"decimal": ","}, "decimal is for data that are named"),
+        (ARRAYS, {"leave_out": ["x"]}, "leave_out names columns of a table, and the data are none"),
+        ("digits", {"decimal": ","}, "decimal says what is in a table, and 'digits' names none; leave it out"),
+        ("digits", {"test": table(), "target": "y"}, "target, test say what is in a table, and 'digits' names none"),
+        ("digits", {"data_options": {"x": 1}}, "digits has no options, got x"),
+        ("heart", {"data_options": {"tests": 0.2}}, r"unknown key task\.data_options\.tests; did you mean test\?"),
+        ("FILE", {"data_options": {"nonsense": 1}}, "unknown key nonsense"),
+        ("FILE", {"data_options": {"gaps": ["-9"]}, "gaps": ["-9"]}, "gaps is an argument and in data_options, too"),
+        ("FILE", {"thousands": "x"}, "thousands must be one of"),
+        ("FILE", {"test": ["part"]}, "test must be a column, a table or a share of the rows, got a list"),
+        ("FILE", {"test": 20}, "test, as a share of the rows, must be above 0 and below 1, got 20"),
+    ],
+)
+def test_a_setting_that_would_be_ignored_is_refused(data: Any, settings: Any, said: str, tmp_path: Path) -> None:
+    table().write_csv(tmp_path / "h.csv")
+    with pytest.raises((ConfigError, DataError), match=said):
+        us.describe(tmp_path / "h.csv" if isinstance(data, str) and data == "FILE" else data, **settings)
+
+
+def test_settings_of_a_file_may_be_data_options(tmp_path: Path) -> None:
+    frame = table(pay=["-9" if i % 3 else "1" for i in range(N)])
+    frame.write_csv(tmp_path / "h.csv", separator=";")
+    settings: dict[str, Any] = {
+        "target": "sick",
+        "client": "site",
+        "gaps": ["-9"],
+        "leave_out": ["age"],
+        "separator": ";",
+    }
+    one = us.describe(tmp_path / "h.csv", **settings)
+    other = us.describe(f"csv:{tmp_path / 'h.csv'}", target="sick", data_options=dict(list(settings.items())[1:]))
+    assert str(one) == str(other)
+    assert [column.missing for column in one.columns] == [133 / N]
+    frame[:20].write_csv(tmp_path / "t.csv", separator=";")
+    assert us.describe(tmp_path / "h.csv", test=tmp_path / "t.csv", separator=";").test_rows == 20
 
 
 @pytest.mark.parametrize("looked", [True, False])

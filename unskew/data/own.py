@@ -204,9 +204,7 @@ def dataset(
         target = str(target[0])
     if targets.classes and not (target is None or isinstance(target, str)):
         raise DataError(f"target must name one column, whose values are classes, got {', '.join(target)}")
-    share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
-    if share is not None and not 0 < share < 1:
-        raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")
+    share = share_of(test)
     column = test if isinstance(test, str) else None
     raw = preprocess is not None
     rows = _rows(data, target, client, ignored=column, raw=raw, patient=patient)
@@ -353,6 +351,18 @@ def check_roles(targets: Sequence[object], client: object, patient: object, test
             f"test: column {test!r} is that of the target, of the clients or of the patients, too; name one that says "
             "test or train, or leave test out"
         )
+
+
+def share_of(test: object) -> float | None:
+    """The share of the rows that `test` says; None if it says something else.
+
+    Raises:
+        DataError: If it is a number that is no share.
+    """
+    share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
+    if share is not None and not 0 < share < 1:
+        raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")
+    return share
 
 
 CLIENT = "client"
