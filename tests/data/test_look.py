@@ -281,7 +281,7 @@ def test_other_forms_are_looked_at_too(tmp_path: Path) -> None:
     assert us.describe(str(tmp_path / "h.csv"), target="sick", client="site").rows == N
     with pytest.raises(DataError, match="client: there is no column 'sit'; did you mean site"):
         us.describe(str(tmp_path / "h.csv"), client="sit")
-    with pytest.raises(ConfigError, match="target says what is in a table, and .heart. names none"):
+    with pytest.raises(ConfigError, match=r"target says what is in a table, and 'heart' names none"):
         us.describe("heart", target="y")
 
 
