@@ -102,10 +102,10 @@ def test_gaps_are_counted_by_column_and_site() -> None:
 NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "a date": ({"day": polars.Series(["2021-03-04"] * N).str.to_date()}, "column 'day' holds dates"),
     "all missing": ({"ca": [None] * N}, "column 'ca' has no value at all"),
-    "an identifier": ({"id": np.arange(N)}, "column 'id' is a different whole number in every row: an identifier?"),
+    "an identifier": ({"id": np.arange(N)}, "column 'id' numbers the rows, and a model that trusts it"),
     "an identifier that sites share": (
         {"id": np.where(SITE == "Bern", np.arange(N) - 50, np.arange(N))},
-        "column 'id' is a different whole number in every row of a site, and ",
+        "column 'id' numbers the rows of each site, and ",
     ),
     "a name": ({"name": [f"p{i}" for i in range(N)]}, "column 'name' has a word of its own in most rows"),
     "a constant": ({"one": [1.0] * N}, "column 'one' has one value only"),
@@ -113,10 +113,10 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
         {"chol": np.where(SITE == "Bern", 0.0, RNG.normal(size=N))},
         "column 'chol' has one value only at Bern (0): not measured there?",
     ),
-    "large": ({"pay": np.arange(N) * 997.5}, "column pay has values far larger than 1: scale with preprocess"),
+    "large": ({"pay": np.arange(N) * 997.5}, "column 'pay' has values of about 114,749: most networks train badly"),
     "one class at a site": (
         {"sick": np.where(SITE == "Bern", "no", np.array(["yes", "no"] * 100))},
-        "Bern has one class",
+        "Bern has training rows of one class only",
     ),
     "few rows": ({"site": ["Chur"] * 2 + ["Bern"] * (N - 2)}, "Chur has fewer than 5 training rows"),
     "one site": ({"site": ["Bern"] * N}, "there is only one site (Bern)"),
@@ -206,7 +206,7 @@ def test_rows_of_a_file_are_named_by_their_lines(tmp_path: Path) -> None:
 
 def test_a_site_without_test_rows_is_named() -> None:
     look = seen(table(part=["train"] * 150 + ["train", "test"] * 25), test="part")
-    assert "Basel has no test rows: nothing will tell whether to join" in look.notes
+    assert any(note.startswith("Basel has no test rows: a result there cannot be measured") for note in look.notes)
 
 
 @pytest.mark.parametrize("labels", [np.arange(40) % 2, np.arange(40) % 2 > 0, ["no", "yes"] * 20, RNG.normal(size=40)])
@@ -234,7 +234,7 @@ def test_rows_that_stand_at_two_sites_or_in_both_parts_are_leaks() -> None:
         .startswith("3 rows occur at several sites with identical inputs, such as row 0")
     )
     again = polars.concat([frame, frame[:3].with_columns(part=polars.lit("test"))])
-    assert seen(again, test="part").leaks[0].startswith("3 of 103 test rows also occur in the training data")
+    assert seen(again, test="part").leaks[0].startswith("3 of 103 test rows stand in training, too")
 
 
 def test_numbers_are_looked_at_alike_in_whatever_form_they_are_kept() -> None:
@@ -360,7 +360,7 @@ def test_each_of_several_targets_is_described_as_it_is_alone(in_file: bool, tmp_
         assert {n.removeprefix(told) for n in look.notes if n.startswith(told)} <= set(alone.notes)
     notes = [note for note in look.notes if note.startswith("target ")]
     assert any(note.startswith("target 'days': column 'hours' ") for note in notes)
-    assert "target 'fever': Bern has one class only" in notes
+    assert any(note.startswith("target 'fever': Bern has training rows of one class only") for note in notes)
     assert any(note.startswith("target 'mood': ") and "'Low'" in note for note in notes)
     assert number(look, "sizes").value == pytest.approx(1.6)
     said = "of 3 targets, days has numbers, fever has 2 classes (0, 1) and mood has 3 classes (Low, high, low)"

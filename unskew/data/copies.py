@@ -138,7 +138,7 @@ def _digests(x: Array) -> Iterator[bytes]:
         rows = np.ascontiguousarray(x[i : i + ROWS]).reshape(len(x[i : i + ROWS]), -1)
         plain = (rows == rows[:, :1]).all(1)
         for row, skipped in zip(rows, plain, strict=True):
-            yield b"" if skipped else blake2b(row, digest_size=16).digest()
+            yield b"" if skipped else blake2b(row.data, digest_size=16).digest()
 
 
 def value_codes(values: Array) -> npt.NDArray[np.int64]:

@@ -32,7 +32,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from unskew.data import hub
+from unskew.data import doubts, hub
 from unskew.data.arrays import from_arrays
 from unskew.data.copies import copies
 from unskew.data.dataset import Dataset
@@ -43,40 +43,27 @@ from unskew.data.inputs import (
     RawTable,
     coded_differently,
     column_values,
-    column_variants,
     is_category,
-    is_counter,
     is_date,
     is_gap,
     is_lazy,
-    names_the_client,
     no_number,
     raw_column,
     several_values,
-    shared_numbers,
 )
 from unskew.data.lengths import check_words, names_array
 from unskew.data.patients import coded, names_of_patients, part_of, patients_spelt_alike, unnamed_patients
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import (
-    ColumnRule,
     Preprocess,
-    another_unit,
     check_gaps,
     check_size,
-    far_from_agreed,
-    missing_here,
-    moments_of_sites,
-    same_as_target,
-    stands_for_none,
-    unagreed,
     unscaled,
-    with_units,
 )
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, LabelType, Targets, mislabelled
-from unskew.words import letters, some, spelling_variants, with_article
+from unskew.words import some, with_article
 
 FORMS = (
     "(x, y) or (x, y, patients), a pandas or Polars DataFrame, {client: one of these}, a torch Dataset, a Hugging Face "
@@ -304,10 +291,10 @@ def dataset(
     )
     few = [] if rows.patients is None or held_out is not None else _untested(rows, fraction, own_test)
     alike = filter(None, [_patients_alike(list(parts.values()))])
-    doubts = (*few, *alike, *_doubts(given, rows, one_client, untested_told=bool(few)))
-    for doubt in doubts:
-        warnings.warn(doubt, DataWarning, stacklevel=2)
-    return replace(given, doubts=(*given.doubts, *doubts))
+    sentences = (*few, *alike, *_doubts(given, rows, preprocess, one_client, untested_told=bool(few)))
+    for sentence in sentences:
+        warnings.warn(sentence, DataWarning, stacklevel=2)
+    return replace(given, doubts=(*given.doubts, *sentences))
 
 
 def check_names(target: object, client: object, patient: object = None, test: object = None) -> None:
@@ -628,7 +615,9 @@ def _untested(rows: GivenExamples, fraction: float, own_test: bool) -> list[str]
     return [f"{some(few)} {have} fewer than {enough} patients, so nobody is tested there"]
 
 
-def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told: bool) -> list[str]:
+def _doubts(
+    data: Dataset, rows: GivenExamples, rules: Preprocess | None, one_client: bool, untested_told: bool
+) -> list[str]:
     """Sentences on what may not be meant, in data that a user gave as a table.
 
     Clients without test rows are not named again where `untested_told`.
@@ -636,143 +625,43 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
     if not rows.columns or data.inputs.kind != "table":
         return []
     x, x_test = as_tensor(data.x_train).numpy(), as_tensor(data.x_test).numpy()
-    sentences = []
     train = np.ones(len(x), bool) if data.own_test is None else ~data.own_test.numpy()
-    if rows.table is None and (warning := unscaled(x[train], [str(c) for c in rows.columns])):
-        sentences.append(warning)
-    if one_client and train.sum() < FEW_ROWS:
-        sentences.append(f"there are fewer than {FEW_ROWS} training rows here: too few to train on alone")
+    table = _table_of(rows)
+    sentences = list(filter(None, [unscaled(table.columns) if rules is None else ""]))
+    if one_client and train.sum() < doubts.FEW_ROWS:
+        sentences.append(f"there are fewer than {doubts.FEW_ROWS} training rows here: too few to train on alone")
     elif one_client and data.targets.classes and len(data.classes) > 1:
         present = np.unique(data.labels.numpy()[train])
         if len(present) == 1:
             sentences.append(f"all training rows here are of one class, {data.classes[int(present[0])]}")
     if data.owners is not None:
-        owners, labels = data.owners.numpy()[train], data.labels.numpy()[train]
-        sizes = np.bincount(owners, minlength=len(data.client_names))
-        tested = sizes if data.own_test is None else np.bincount(data.owners.numpy()[~train], minlength=len(sizes))
-        few = [name for name, n in zip(data.client_names, sizes, strict=True) if n < FEW_ROWS]
-        if few:
-            little = ", and with few test rows its results say little" if tested[sizes < FEW_ROWS].any() else ""
-            sentences.append(
-                f"{some(few)} {'has' if len(few) == 1 else 'have'} fewer than {FEW_ROWS} training rows: too few to "
-                f"train on alone{little}"
-            )
-        untested = [name for name, n in zip(data.client_names, tested, strict=True) if n == 0]
-        if untested and not untested_told:
-            sentences.append(
-                f"{some(untested)} {'has' if len(untested) == 1 else 'have'} no test rows: a result there cannot be "
-                "measured, so nothing will tell whether to join"
-            )
-        single = [
-            name
-            for client, name in enumerate(data.client_names)
-            if data.targets.classes and sizes[client] >= FEW_ROWS and len(np.unique(labels[owners == client])) == 1
-        ]
-        if single:
-            sentences.append(
-                f"{some(single)} {'has' if len(single) == 1 else 'have'} training rows of one class only: a model "
-                "trained there alone learns nothing but to say it"
-            )
+        owners, clients = data.owners.numpy(), data.client_names
+        trained = np.bincount(owners[train], minlength=len(clients)).tolist()
+        tested = None if data.own_test is None else np.bincount(owners[~train], minlength=len(clients)).tolist()
+        sentences += doubts.of_clients(clients, trained, tested, untested_told)
         if data.targets.classes:
-            classes = np.array(data.classes, object)[labels]
-            sentences += filter(None, [coded_differently("the target", classes, owners, data.client_names)])
-    if alike_names := spelling_variants(data.client_names):
-        sentences.append(
-            f"clients {alike_names} differ in case or spaces alone: one client under several names? make them one"
-        )
-    columns = {str(c): rows.x[:, i] for i, c in enumerate(rows.columns)} if rows.table is None else rows.table
-    told: set[str] = set()  # columns whose words are declared, or doubted already
-    if data.raw is not None:
-        owners, clients = (None, ()) if data.owners is None else (data.raw.owners, data.raw.clients)
-        for name, values in data.raw.train.items():
-            rule = data.raw.rules.columns.get(name, ColumnRule())
-            agreed = rule.words or ()
-            strange = unagreed(values[train], agreed)[0] if agreed else []
-            alike = set(map(letters, agreed))  # what is spelt like these is named below
-            if strange := [one for one in strange if letters(one) not in alike]:
-                becomes = "0 in all their columns" if data.raw.rules.unseen == "none" else "one column of other words"
-                sentences.append(
-                    f"column {name!r} holds words that were not agreed on, and become {becomes}: {some(strange)} "
-                    f"(agreed: {some(agreed)})"
-                )
-            scale = rule.scale or data.raw.rules.scale
-            if scale == "site" and one_client and (missing := missing_here(name, values[train])):
-                sentences.append(missing)
-            odd = far_from_agreed(name, values[train], rule) if scale != "site" and one_client else ""
-            sentences += filter(None, [odd or stands_for_none(name, values[train])])
-            if scale != "site" and owners is not None:  # a site's own scale takes its unit away
-                of_sites = moments_of_sites(values[train], owners[train], clients)
-                sentences += filter(None, [another_unit(name, of_sites)])
-            if values.dtype.kind == "O":
-                of_words = column_variants(name, values, owners, clients, agreed)
-                odd = of_words or coded_differently(f"column {name!r}", values, owners, clients)
-                sentences += filter(None, [odd])
-                told |= {name} if odd or agreed else set()
-                sentences += filter(None, [with_units(name, values) if rule.kind is None else ""])
-    holders: _Array | None = None if rows.clients is None else np.unique(rows.clients, return_inverse=True)[1]
-    if data.raw is not None and data.owners is not None:
-        columns, holders = data.raw.train, data.raw.owners
-    numbering = [name for name, values in columns.items() if _is_numbering(values, holders)]
-    if numbering:
-        shared = shared_numbers(columns[numbering[0]], holders)
-        what = (
-            f"numbers the rows of each site, and {shared:,} numbers occur at several" if shared else "numbers the rows"
-        )
-        sentences.append(
-            f"column {numbering[0]!r} {what}, and a model that trusts it learns nothing about new ones; leave "
-            f"it out with leave_out = [{numbering[0]!r}] in data_options, or drop it from the DataFrame"
-        )
+            sentences += doubts.of_one_class(data.labels.numpy()[train], owners[train], clients)
+            sentences += filter(None, [coded_differently("the target", rows.y, table.owners, table.clients)])
+    for name in table.columns:
+        sentences += doubts.of_column(name, table, rules, one_client)
     if rows.patients is None:
-        sentences += unnamed_patients(columns)
-    raw = data.raw
-    of_train = [*x[train].T] if raw is None else [values[train] for values in raw.train.values()]
-    names = list(map(str, rows.columns)) if raw is None else list(raw.train)
-    targets = data.y_train.numpy()[train].reshape(len(of_train[0]), -1)
-    for name, values in zip(names, of_train, strict=True):
-        if raw is None and (odd := stands_for_none(name, values)):
-            sentences.append(odd)
-        sentences += list(filter(None, (same_as_target(name, values, target) for target in targets.T)))[:1]
-        if data.owners is not None and name not in told:
-            odd = names_the_client(name, values, data.owners.numpy()[train], data.client_names)
-            sentences += filter(None, [odd])
-    of_test = [*x_test.T] if raw is None else [raw.test[name] for name in raw.train]
+        sentences += unnamed_patients(table.columns)
+    of_train = [*x[train].T] if data.raw is None else [values[train] for values in data.raw.train.values()]
+    of_test = [*x_test.T] if data.raw is None else [data.raw.test[name] for name in data.raw.train]
     repeated = copies(of_train, of_test, data.y_train.numpy()[train], data.y_test.numpy())
     return [*sentences, *filter(None, [repeated.doubt("row", len(x_test))])]
 
 
-def _is_numbering(values: _Array, owners: _Array | None) -> bool:
-    """True for whole numbers all different, at each site, that lie close together or are huge; or for any too huge.
-
-    Numbers that sites share are identifiers wherever they lie, if chance would have had some twice within a site.
-    """
-    if values.dtype.kind != "f" or np.isnan(values).any():
-        return False
-    low = np.abs(values).min()
-    if low > EXACT:
-        return True
-    if not is_counter(values, owners):
-        return False
-    if np.ptp(values) < 2 * len(values) or low > HUGE:
-        return True
-    if owners is None:
-        return False
-    n = np.bincount(owners)
-    twice = np.unique(values, return_counts=True)[1]
-    within, between = (n * (n - 1)).sum(), n.sum() ** 2 - (n**2).sum()
-    return bool((twice * (twice - 1)).sum() * within > 2 * BY_CHANCE * between)
-
-
-BY_CHANCE = 5
-"""Expected pairs of equal numbers within sites from which on it is no chance that there is none: once in 148 times."""
-
-HUGE = 1e6
-"""Whole numbers above which a column of different ones is taken for identifiers."""
-
-EXACT = 2.0**53
-"""Whole numbers above which double precision has not all of them."""
-
-FEW_ROWS = 5
-"""Training rows below which a client is named in a warning."""
+def _table_of(rows: GivenExamples) -> doubts.TrainingRows:
+    """The rows as doubts are raised on them."""
+    columns = (
+        {str(column): rows.x[:, i] for i, column in enumerate(rows.columns)}
+        if rows.table is None
+        else {name: values[rows.x] for name, values in rows.table.items()}
+    )
+    number = {name: i for i, name in enumerate(rows.client_names)}
+    owners = None if rows.clients is None else np.array([number[name] for name in rows.clients], np.int64)
+    return doubts.TrainingRows(columns, [*rows.y.reshape(len(rows.y), -1).T], owners, rows.client_names)
 
 
 def _rows(
@@ -983,7 +872,7 @@ def _check_target(rows: GivenExamples, column: str, targets: Targets) -> None:
             "column, or choose classification"
         )
     known = set(values)
-    if len(known) > MOST_ALONE and 2 * len(known) > len(values) and rows.classes is None:
+    if len(known) > doubts.MOST_CLASSES and 2 * len(known) > len(values) and rows.classes is None:
         words = any(isinstance(value, str) for value in known)
         raise DataError(
             f"{called} holds {len(known):,} different {'words' if words else 'numbers'} in {len(values):,} rows, such "
@@ -1011,10 +900,6 @@ def _code_names(
     if rows.classes is not None or (known == np.arange(len(known))).all() or (one_client and known[0] >= 0):
         return None
     return tuple(map(str, known.tolist()))
-
-
-MOST_ALONE = 20
-"""Different values of a target up to which they may be classes however few rows each has."""
 
 
 def _are_truths(labels: _Array) -> bool:
