@@ -24,6 +24,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -91,6 +92,7 @@ class GivenExamples:
             the rows' numbers.
         files: The examples' files, for sentences; empty if they come from none.
         numbers: Row of each example in the data as they were given, (N,); by default they are all of these, in order.
+        truths: The labels were true and false, not words for it.
     """
 
     name: str
@@ -105,6 +107,7 @@ class GivenExamples:
     table: RawTable | None = None
     files: Sequence[str] = ()
     numbers: _Array | None = None
+    truths: bool = False
 
     @property
     def row_numbers(self) -> _Array:
@@ -126,6 +129,31 @@ class GivenExamples:
             numbers[i] = count[name]
             count[name] += 1
         return replace(self, numbers=numbers)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Columns of a table by what they are; all others are inputs.
+
+    Attributes:
+        target: Column of the labels, or several; None if there is no table.
+        client, patient: Columns of the clients and of the patients; None if there are none.
+        ignored: Columns that are nothing of these, and no inputs.
+        inputs: The input columns, if another table has set them.
+        raw: Inputs stay as they are, words and gaps included, to be preprocessed.
+    """
+
+    target: Any = None
+    client: str | None = None
+    patient: str | None = None
+    ignored: tuple[str | None, ...] = ()
+    inputs: tuple[Any, ...] = ()
+    raw: bool = False
+
+    @property
+    def targets(self) -> tuple[Any, ...]:
+        """The columns of the labels."""
+        return tuple(self.target) if isinstance(self.target, list | tuple) else (self.target,)
 
 
 def dataset(
@@ -193,47 +221,28 @@ def dataset(
         raise DataError(f"target must name one column, whose values are classes, got {', '.join(target)}")
     share = share_of(test)
     column = test if isinstance(test, str) else None
-    raw = preprocess is not None
-    rows = _rows(data, target, client, ignored=column, raw=raw, patient=patient)
+    roles = Roles(target, client, patient, (column,), raw=preprocess is not None)
+    rows = _rows(data, roles)
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
-    rows = rows.counted_by_client() if "train" in by_client else rows
-    if target is None:
-        where = rows.name
-    else:
-        where = f"column {target!r}" if isinstance(target, str) else f"columns {', '.join(target)}"
-    truths_only = [_are_truths(rows.y)]
     if rows.columns and isinstance(target, str):
         _check_target(rows, target, targets)
-    rows = _checked(rows, where, targets, preprocess)
-    if targets.classes:
-        _check_named(rows, classes, where)
-    own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
+    called = f"column {target!r}" if isinstance(target, str) else f"columns {', '.join(target or ())}"
+    check = partial(
+        _checked, where=rows.name if target is None else called, targets=targets, rules=preprocess, classes=classes
+    )
+    rows = check(rows.counted_by_client() if "train" in by_client else rows)
+    own_test = rows.clients is not None and (own_test or roles.raw or share is not None or column is not None)
+    held_out = rows.test
     if column is not None:
         is_test = truths(column_of(data, column, "test"), column)
         check_parts(rows, is_test, patient)
-        held_out: GivenExamples | None = rows.take(np.flatnonzero(is_test))
-        rows = rows.take(np.flatnonzero(~is_test))
-        tables = None if rows.table is None else {"train": rows.table, "test": rows.table}
+        held_out, rows = rows.take(np.flatnonzero(is_test)), rows.take(np.flatnonzero(~is_test))
     else:
-        held_out = rows.test
         with rows_at(test_rows_at):
             if test is not None and share is None:
-                known = getattr(test, "columns", getattr(test, "column_names", ()))
-                whose, who = (column if column in known else None for column in (client, patient))
-                whose = client if own_test else whose if who is not None else None
-                if rows.columns and known is not None and len(known):
-                    for one in target if isinstance(target, list | tuple) else (target,):
-                        check_column(known, one, "test", "labels")
-                held_out = _rows(test, target, whose, rows.columns, raw=raw, patient=who)
-                _check_named_alike(rows, held_out)
-                held_out = held_out.counted_by_client() if "test" in by_client else held_out
-            truths_only += [] if held_out is None else [_are_truths(held_out.y)]
-            held_out = None if held_out is None else _checked(held_out, where, targets, preprocess)
-            if held_out is not None and targets.classes:
-                _check_named(held_out, classes, where)
-        tables = None if rows.table is None else {"train": rows.table}
-        if tables is not None and held_out is not None and held_out.table is not None:
-            tables["test"] = held_out.table
+                held_out = _test_part(test, rows, roles, own_test)
+            if held_out is not None:
+                held_out = check(held_out.counted_by_client() if "test" in by_client else held_out)
     fraction = test_fraction if share is None else share
     if held_out is None and not 0 < fraction < 1:
         raise DataError(
@@ -248,30 +257,9 @@ def dataset(
     code_names = (
         _code_names([part.y for part in parts.values()], rows, classes, one_client) if targets.classes else None
     )
-    arrays: dict[str, _Array] = {}
-    for key, part in parts.items():
-        arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if code_names else part.y}
+    arrays = _arrays_of(parts, roles, bool(code_names), own_test, None if column is not None else test_rows_at)
     if (names := code_names or rows.classes or _label_names(target, targets)) is not None:
         arrays["classes"] = names_array(names, "classes")
-    if rows.patients is None and held_out is not None and held_out.patients is not None:
-        raise DataError("the test part names its patients and the training part does not; name them in both or in none")
-    if rows.patients is not None:
-        arrays |= _patients_of_parts(parts, patient, client, None if column is not None else test_rows_at)
-    if rows.clients is not None:
-        # A client with test rows only is known by name, so that it can be refused by it.
-        later = held_out.client_names if held_out is not None and own_test else ()
-        clients = (*rows.client_names, *(c for c in later if c not in rows.client_names))
-        number = {client_name: i for i, client_name in enumerate(clients)}
-        arrays["client_train"] = np.array([number[c] for c in rows.clients], np.int64)
-        arrays["clients"] = names_array(clients, "clients")
-        if held_out is not None and own_test:
-            if held_out.clients is None:
-                lacking = "as {client: (x, y)}" if client is None else f"the column {client!r}"
-                raise DataError(
-                    "every client's own test rows are set aside before any number is taken from the data: give the "
-                    f"test part {lacking}, too, or leave test out"
-                )
-            arrays["client_test"] = np.array([number[c] for c in held_out.clients], np.int64)
     named = rows.x.dtype.kind == "f" and rows.columns
     given = from_arrays(
         rows.name,
@@ -281,13 +269,17 @@ def dataset(
         own=True,
         own_test=own_test,
         rules=preprocess,
-        tables=tables,
-        inputs=Inputs("table", columns=tuple(Column(str(c)) for c in rows.columns)) if named and not raw else None,
+        tables=None if rows.table is None else {key: of.table for key, of in parts.items() if of.table is not None},
+        inputs=Inputs("table", columns=tuple(Column(str(c)) for c in rows.columns))
+        if named and not roles.raw
+        else None,
         targets=targets,
         files={key: part.files for key, part in parts.items()} if rows.files else None,
         rows={key: part.row_numbers for key, part in parts.items()},
         constants=constants,
-        label_type=_label_type(code_names, classes, all(truths_only)) if targets.classes else None,
+        label_type=_label_type(code_names, classes, all(of.truths for of in parts.values()))
+        if targets.classes
+        else None,
     )
     few = [] if rows.patients is None or held_out is not None else _untested(rows, fraction, own_test)
     alike = filter(None, [_patients_alike(list(parts.values()))])
@@ -479,12 +471,59 @@ def row_of_client(frames: Mapping[Any, Any], part: str = "") -> Place:
     return of
 
 
-def _checked(rows: GivenExamples, where: str, targets: Targets, rules: Preprocess | None) -> GivenExamples:
+def _test_part(test: object, rows: GivenExamples, roles: Roles, own_test: bool) -> GivenExamples:
+    """The examples of a test part that is given by itself, of the same columns as these rows."""
+    known = getattr(test, "columns", getattr(test, "column_names", ()))
+    whose, who = (column if column in known else None for column in (roles.client, roles.patient))
+    whose = roles.client if own_test else whose if who is not None else None
+    if rows.columns and known is not None and len(known):
+        for one in roles.targets:
+            check_column(known, one, "test", "labels")
+    held_out = _rows(test, replace(roles, client=whose, patient=who, ignored=(), inputs=rows.columns))
+    _check_named_alike(rows, held_out)
+    return held_out
+
+
+def _arrays_of(
+    parts: Mapping[str, GivenExamples], roles: Roles, as_words: bool, own_test: bool, test_rows_at: Place | None
+) -> dict[str, _Array]:
+    """The parts in the plain layout, numbers of classes as words if asked for, but for the classes' names."""
+    rows, held_out = parts["train"], parts.get("test")
+    arrays: dict[str, _Array] = {}
+    for key, part in parts.items():
+        arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if as_words else part.y}
+    if rows.patients is None and held_out is not None and held_out.patients is not None:
+        raise DataError("the test part names its patients and the training part does not; name them in both or in none")
+    if rows.patients is not None:
+        arrays |= _patients_of_parts(parts, roles.patient, roles.client, test_rows_at)
+    if rows.clients is not None:
+        # A client with test rows only is known by name, so that it can be refused by it.
+        later = held_out.client_names if held_out is not None and own_test else ()
+        clients = (*rows.client_names, *(c for c in later if c not in rows.client_names))
+        number = {client_name: i for i, client_name in enumerate(clients)}
+        arrays["client_train"] = np.array([number[c] for c in rows.clients], np.int64)
+        arrays["clients"] = names_array(clients, "clients")
+        if held_out is not None and own_test:
+            if held_out.clients is None:
+                lacking = "as {client: (x, y)}" if roles.client is None else f"the column {roles.client!r}"
+                raise DataError(
+                    "every client's own test rows are set aside before any number is taken from the data: give the "
+                    f"test part {lacking}, too, or leave test out"
+                )
+            arrays["client_test"] = np.array([number[c] for c in held_out.clients], np.int64)
+    return arrays
+
+
+def _checked(
+    rows: GivenExamples, where: str, targets: Targets, rules: Preprocess | None, classes: Sequence[str] | None
+) -> GivenExamples:
     """The examples with labels as classes, where they are; what is refused is named by its place in the whole table."""
     if rules is not None and rows.table is not None:
         check_gaps(rules, rows.table)
     if targets.classes:
-        return replace(rows, y=_classes_of(where, rows.y))
+        given = replace(rows, y=_classes_of(where, rows.y), truths=_are_truths(rows.y))
+        _check_named(given, classes, where)
+        return given
     if rows.y.dtype.kind in "fO":
         for i, row in enumerate(rows.y.reshape(len(rows.y), -1).tolist()):
             for value in row:
@@ -664,34 +703,19 @@ def _table_of(rows: GivenExamples) -> doubts.TrainingRows:
     return doubts.TrainingRows(columns, [*rows.y.reshape(len(rows.y), -1).T], owners, rows.client_names)
 
 
-def _rows(
-    data: Any,
-    target: Any,
-    client: str | None,
-    columns: tuple[Any, ...] = (),
-    ignored: str | None = None,
-    raw: bool = False,
-    patient: str | None = None,
-) -> GivenExamples:
-    """The examples in `data`.
-
-    Args:
-        data, target, client, patient: The same as for `dataset`.
-        columns: The columns a table must have, if another table has set them.
-        ignored: A column that is no input.
-        raw: Keep the columns of a table as they are.
-    """
+def _rows(data: Any, roles: Roles) -> GivenExamples:
+    """The examples in `data`, one of the forms that `dataset` takes."""
     if isinstance(data, GivenExamples):
         return data
     if isinstance(data, Mapping) and data and all(hasattr(part, "column_names") for part in data.values()):
-        return _of_parts(data, target, client, raw, patient)
+        return _of_parts(data, roles)
     if hasattr(data, "column_names") and hasattr(data, "features"):
-        return _of_hugging_face(data, target, client, (ignored,), raw, patient)
+        return _of_hugging_face(data, roles)
     if is_lazy(data):
         raise DataError("data is a lazy frame; collect() it first")
     if _is_frame(data):
-        return _of_table(data, target, client, columns, ignored, raw, patient)
-    if any(of is not None for of in (target, client, ignored, patient)):
+        return _of_table(data, roles)
+    if any(of is not None for of in (roles.target, roles.client, roles.patient, *roles.ignored)):
         raise DataError(
             f"target, client, patient and test name columns of a table, and {_kind(data)} has none; leave them out, "
             "and for clients give {client: (x, y)}, for patients (x, y, patients)"
@@ -699,7 +723,7 @@ def _rows(
     if isinstance(data, Dataset):
         return GivenExamples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
     if isinstance(data, Mapping):
-        return _of_clients(data, columns, raw)
+        return _of_clients(data, roles)
     if isinstance(data, DataLoader | IterableDataset):
         raise DataError(
             f"{_kind(data)} has no fixed examples; give a data set with a length, such as the loader's .dataset"
@@ -707,7 +731,7 @@ def _rows(
     if isinstance(data, TorchDataset):
         return _of_torch(data)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
-        return _of_arrays(data, "data", columns, raw)
+        return _of_arrays(data, "data", roles)
     call = f"; call it, data={data.__name__}(...)" if callable(data) and hasattr(data, "__name__") else ""
     raise DataError(f"data must be {FORMS}; got {_kind(data)}{call}")
 
@@ -721,17 +745,16 @@ def _kind(data: object) -> str:
 
 
 # ---------------------------------------------------------------- arrays
-def _of_arrays(arrays: Any, place: str, columns: tuple[Any, ...] = (), raw: bool = False) -> GivenExamples:
+def _of_arrays(arrays: Any, place: str, roles: Roles) -> GivenExamples:
     """Examples from (x, y) or (x, y, patients), of equal lengths; a DataFrame's columns as in `_of_table`."""
     if not isinstance(arrays, tuple | list) or len(arrays) not in (2, 3):
         raise DataError(f"{place} must be (x, y), or (x, y, patients), got {_kind(arrays)}")
-    table, frame = None, arrays[0]
+    table, frame, columns = None, arrays[0], ()
     check_frame(frame, f"x of {place}")
-    if hasattr(frame, "columns") and (raw or not _is_text(frame)):
-        columns = _found(frame, columns or tuple(frame.columns))
-        x, table = _read_columns(frame, columns, raw)
+    if hasattr(frame, "columns") and (roles.raw or not _is_text(frame)):
+        columns = _found(frame, roles.inputs or tuple(frame.columns))
+        x, table = _read_columns(frame, columns, roles.raw)
     else:
-        columns = ()
         x = _inputs(frame[frame.columns[0]] if hasattr(frame, "columns") else frame, f"x of {place}")
     y = _labels(arrays[1], f"y of {place}")
     if x.ndim == 0 or len(x) != len(y):
@@ -925,12 +948,12 @@ def _label_names(target: str | Sequence[str] | None, targets: Targets) -> tuple[
     return several if len(several) > 1 and len(targets.outputs(len(several))) == len(several) else None
 
 
-def _of_clients(data: Mapping[Any, Any], columns: tuple[Any, ...] = (), raw: bool = False) -> GivenExamples:
+def _of_clients(data: Mapping[Any, Any], roles: Roles) -> GivenExamples:
     """Examples from {client: (x, y)} or {client: (x, y, patients)}, clients in the order given."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
     names = _different(data)
-    of = {names[name]: _of_arrays(arrays, f"client {name}", columns, raw) for name, arrays in data.items()}
+    of = {names[name]: _of_arrays(arrays, f"client {name}", roles) for name, arrays in data.items()}
     first, *_ = of
     for name, its in of.items():
         shape, shape_of_first = its.x.shape[1:], of[first].x.shape[1:]
@@ -1002,7 +1025,7 @@ def client_arrays(data: Mapping[Any, Any]) -> dict[str, _Array] | None:
     """
     if not all(isinstance(pair, tuple | list) for pair in data.values()):
         return None
-    rows = _of_clients(data)
+    rows = _of_clients(data, Roles())
     if rows.y.ndim != 1:
         return None
     number = {name: i for i, name in enumerate(rows.client_names)}
@@ -1059,29 +1082,34 @@ def _kinds(labels: _Array) -> set[str]:
 
 
 # ---------------------------------------------------------------- tables
-def _of_table(
-    frame: Any,
-    target: Any,
-    client: str | None,
-    columns: tuple[Any, ...] = (),
-    ignored: str | None = None,
-    raw: bool = False,
-    patient: str | None = None,
-) -> GivenExamples:
+def _of_table(frame: Any, roles: Roles) -> GivenExamples:
     """Examples from a DataFrame: every column except labels, clients and patients is a measurement."""
-    several = list(target) if isinstance(target, tuple | list) else [target]
-    for name in several:
-        check_column(frame.columns, name, "target", "labels")
-    if client is not None:
-        check_column(frame.columns, client, "client", "clients")
-    patients = None if patient is None else _patients(frame, patient)
-    columns = _found(frame, columns or tuple(c for c in frame.columns if c not in (*several, client, patient, ignored)))
-    if not columns:
-        raise DataError(f"no column is left to learn from beside {target!r}" + (f" and {client!r}" if client else ""))
+    patients, left = _beside(frame, frame.columns, roles)
+    columns = _found(frame, roles.inputs or left)
+    client, several = roles.client, list(roles.targets)
     clients, names = (None, ()) if client is None else owners_of(column_values(frame[client]).tolist(), client)
-    labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {target!r}")
-    x, table = _read_columns(frame, columns, raw)
+    labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {roles.target!r}")
+    x, table = _read_columns(frame, columns, roles.raw)
     return GivenExamples("dataframe", x, labels, clients, names, patients, columns=columns, table=table)
+
+
+def _beside(data: Any, columns: Any, roles: Roles) -> tuple[list[str] | None, tuple[Any, ...]]:
+    """The patient of each row, if that is known, and the columns that are left to be inputs.
+
+    Raises:
+        DataError: If a column is missing, or none is left.
+    """
+    for name in roles.targets:
+        check_column(columns, name, "target", "labels")
+    if roles.client is not None:
+        check_column(columns, roles.client, "client", "clients")
+    patients = None if roles.patient is None else _patients(data, roles.patient)
+    taken = (*roles.targets, roles.client, roles.patient, *roles.ignored)
+    left = tuple(column for column in columns if column not in taken)
+    if not left and not roles.inputs:
+        also = f" and {roles.client!r}" if roles.client else ""
+        raise DataError(f"no column is left to learn from beside {roles.target!r}{also}")
+    return patients, left
 
 
 def check_frame(frame: Any, what: str) -> None:
@@ -1282,46 +1310,32 @@ def _of_torch(data: Any) -> GivenExamples:
     return GivenExamples(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
 
 
-def _of_parts(
-    parts: Mapping[str, Any], target: str | None, client: str | None, raw: bool = False, patient: str | None = None
-) -> GivenExamples:
+def _of_parts(parts: Mapping[str, Any], roles: Roles) -> GivenExamples:
     """Examples from the parts "train" and "test" of a DatasetDict."""
     if "train" not in parts:
         raise DataError(
             f'the data have the parts {", ".join(parts)}; give one of them, or a dict with "train" and "test"'
         )
-    rows = _of_hugging_face(parts["train"], target, client, raw=raw, patient=patient)
+    rows = _of_hugging_face(parts["train"], roles)
     if "test" not in parts:
         return rows
-    whose = client if raw or patient is not None else None
-    test = _of_hugging_face(parts["test"], target, whose, () if whose else (client,), raw, patient)
-    return replace(rows, test=test)
+    if not roles.raw and roles.patient is None:  # clients of test rows are not asked for
+        roles = replace(roles, client=None, ignored=(*roles.ignored, roles.client))
+    return replace(rows, test=_of_hugging_face(parts["test"], roles))
 
 
-def _of_hugging_face(
-    part: Any,
-    target: str | None,
-    client: str | None,
-    ignored: Sequence[str | None] = (),
-    raw: bool = False,
-    patient: str | None = None,
-) -> GivenExamples:
+def _of_hugging_face(part: Any, roles: Roles) -> GivenExamples:
     """Examples from a Hugging Face dataset: its image column, or else all its columns of numbers."""
-    names = list(part.column_names)
-    check_column(names, target, "target", "labels")
-    if client is not None:
-        check_column(names, client, "client", "clients")
-    patients = None if patient is None else _patients(part, patient)
-    left = [name for name in names if name not in (target, client, patient, *ignored)]
-    if not left:
-        raise DataError(f"no column is left to learn from beside {target!r}")
+    target, client = roles.target, roles.client
+    check_column(part.column_names, target, "target", "labels")
+    patients, left = _beside(part, part.column_names, roles)
     images = [name for name in left if _holds_images(part, name)]
     if len(images) > 1:
         raise DataError(f"{', '.join(images)} all hold images; leave one, with remove_columns")
     table = None
     if images:
         x: _Array = hub.images(part[images[0]], None, "data", images[0])
-    elif raw:
+    elif roles.raw:
         table = {name: raw_column(np.array(list(part[name]), object), name) for name in left}
         for name, values in table.items():
             check_words(values, f"column {name!r}")
@@ -1332,7 +1346,7 @@ def _of_hugging_face(
     own = getattr((getattr(part, "features", None) or {}).get(target), "names", None)
     labels = np.array(_values(part, target), dtype=object)
     classes = None if own is None else tuple(map(str, own))
-    columns = () if images else tuple(left)
+    columns = () if images else left
     return GivenExamples("dataset", x, labels, clients, known, patients, classes, columns, table=table)
 
 
