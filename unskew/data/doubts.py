@@ -163,12 +163,12 @@ def _constant_at(name: str, table: TrainingRows) -> str:
     values = table.columns[name]
     if table.owners is None or values.dtype.kind != "f" or len(np.unique(values)) < 10:
         return ""
-    there = []
-    for i, site in enumerate(table.clients):
-        own = values[table.owners == i]
-        if len(own) >= 20 and (own == own[0]).all():
-            there.append(f"{site} ({own[0]:g})")
-    return (there and f"column {name!r} has one value only at {some(there)}: not measured there?") or ""
+    order = np.argsort(table.owners)
+    sites, first, rows = np.unique(table.owners[order], return_index=True, return_counts=True)
+    low, high = (of.reduceat(values[order], first) for of in (np.minimum, np.maximum))
+    found = np.flatnonzero((sites >= 0) & (rows >= 20) & (low == high)).tolist()
+    there = [f"{table.clients[sites[i]]} ({low[i]:g})" for i in found]
+    return f"column {name!r} has one value only at {some(there)}: not measured there?" if there else ""
 
 
 def _numbering(name: str, table: TrainingRows) -> str:
