@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import unskew as us
 from unskew.cli.app import app
+from unskew.data.inputs import raw_column
 from unskew.data.look import Look
 from unskew.errors import ConfigError, DataError
 
@@ -254,6 +255,13 @@ def test_numbers_are_looked_at_alike_in_whatever_form_they_are_kept() -> None:
     for other in (frame.astype(object), frame.astype({"stage": "Int64", "smokes": "boolean"})):
         look = us.describe(other.assign(**labels), target="sick", client="site")
         assert (str(look), look.columns) == (str(one), one.columns)
+
+
+def test_a_number_among_words_is_the_word_that_it_is_in_a_run() -> None:
+    frame = pandas.DataFrame({"stage": [2.0, "2", 1.5, "x"] * 5, "sick": ["yes", "no"] * 10})
+    (column,) = us.describe(frame, target="sick").columns
+    assert dict(column.commonest) == {"2": 10, "1.5": 5, "x": 5}
+    assert set(raw_column(frame["stage"], "stage")) == {"2", "1.5", "x"}
 
 
 def test_rows_are_equal_if_their_numbers_are() -> None:

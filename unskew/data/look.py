@@ -354,12 +354,11 @@ def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
 
 def _plain(values: Any) -> Array | None:
     """A column as numbers with NaN, or words with None; None if it holds dates."""
-    category = is_category(values)
-    if hasattr(values, "to_numpy") and not category:
+    if hasattr(values, "to_numpy") and not is_category(values):
         numbers = np.asarray(values.to_numpy())
         if numbers.dtype.kind in "fiub" and numbers.ndim == 1:
             return numbers.astype(np.float64)
-    plain = list(map(in_words, _listed(values))) if category else _listed(values)
+    plain = list(map(in_words, _listed(values))) if is_category(values) else _listed(values)
     if set(map(type, plain)) <= {bool, int, float}:
         return np.array(plain, np.float64)
     present = [v for v in plain if not is_gap(v)]
@@ -367,7 +366,7 @@ def _plain(values: Any) -> Array | None:
         return None
     if all(isinstance(v, bool | int | float) for v in present):
         return np.array([np.nan if is_gap(v) else float(v) for v in plain], np.float64)
-    return np.array([None if is_gap(v) else str(v) for v in plain], object)
+    return np.array([None if is_gap(v) else str(in_words(v)) for v in plain], object)
 
 
 def _listed(values: Any) -> list[Any]:
