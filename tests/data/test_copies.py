@@ -1,8 +1,13 @@
 """Copies of rows are told from rows that are alike by chance."""
 
+from hashlib import blake2b
+from typing import Any
+
 import numpy as np
 import pytest
 
+from unskew.data import copies as copies_of
+from unskew.data import own
 from unskew.data.copies import MOST_COLUMNS, Copies, copies, repeated
 
 
@@ -52,18 +57,44 @@ def test_images_are_equal_by_copying_alone(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (300, *shape), np.uint8), rng.integers(0, 3, 300)
     x[250:] = 7  # blank ones
-    assert not repeated(x[:200], x[200:], y[:200], y[200:]).beyond_chance
-    found = repeated(x[:200], x[150:], y[:200], y[150:])
+    assert not repeated(x[:200], x[200:], y[:200], y[200:])[0].beyond_chance
+    found, contradictions = repeated(x[:200], x[150:], y[:200], y[150:])
+    assert contradictions == ()
     assert found == Copies(50, 0.0, ((0, 150), (1, 151), (2, 152)))
     assert found.doubt("image", 150).startswith(
         "50 of 150 test images stand in training, too, where chance makes hardly"
     )
-    assert repeated(x[:200], x[150:], y[:200], y[150:] + 1) == Copies(0, 0.0)
+    assert repeated(x[:200], x[150:], y[:200], y[150:] + 1) == (
+        Copies(0, 0.0),
+        tuple((200 + i, 150 + i) for i in range(50)),
+    )
+
+
+def test_an_image_of_three_labels_contradicts_the_first_and_is_a_copy_of_its_own() -> None:
+    rng = np.random.default_rng(0)
+    x, twin = rng.normal(size=(6, 2, 2)), [0, 0, 0, 0, 4, 5]
+    train, y = x[twin], np.array([1, 2, 2, 1, 0, 0])
+    found, contradictions = repeated(train, x[[0, 0, 0, 4]], y, np.array([2, 3, 1, 1]))
+    assert found == Copies(2, 0.0, ((0, 1), (2, 0)))
+    assert contradictions == ((1, 0), (2, 0), (6, 0), (7, 0), (9, 4))
+
+
+def test_each_image_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def counted(octets: Any, digest_size: int) -> Any:
+        sizes.append(octets.nbytes)
+        return blake2b(octets, digest_size=digest_size)
+
+    monkeypatch.setattr(copies_of, "blake2b", counted)
+    x, y = np.random.default_rng(0).normal(size=(12, 4, 4)), np.arange(12) % 2
+    own.dataset({"Basel": (x[:6], y[:6]), "Bern": (x[6:], y[6:])})
+    assert sizes == [128] * 12
 
 
 def test_short_rows_without_names_are_taken_for_a_coarse_table() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 3, (400, 3)).astype(np.float32), rng.integers(0, 2, 400)
-    assert not repeated(x[:300], x[300:], y[:300], y[300:]).beyond_chance
+    assert not repeated(x[:300], x[300:], y[:300], y[300:])[0].beyond_chance
     x += rng.normal(size=x.shape).astype(np.float32)
-    assert repeated(x[:300], x[200:], y[:300], y[200:]).seen == 100
+    assert repeated(x[:300], x[200:], y[:300], y[200:])[0].seen == 100

@@ -591,7 +591,7 @@ def test_words_that_differ_in_case_alone_are_warned_of_with_who_writes_them(tmp_
     path = written(tmp_path, altered(ward=["A", "B", "b "] * 20))
     with pytest.warns(DataWarning, match=r"column 'ward' .*: 'B' \(only Bern\), 'b ' \(only Chur\); write them alike"):
         load(path, None, COLUMNS, Preprocess())
-    with pytest.warns(DataWarning, match=r"alone, .*: 'B' \(1. rows\), 'b ' \(1. rows\); write"):
+    with pytest.warns(DataWarning, match=r"alone, .*: 'B' \(20 rows\), 'b ' \(20 rows\); write"):
         load(path, None, {**COLUMNS, "client": None, "leave_out": ["site"]}, Preprocess())
 
 

@@ -98,36 +98,27 @@ def data(
 
 def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The data and their columns: as given, or as an experiment's file has them."""
-    from unskew.data.tables import kind_at
-
     if not source.endswith(".toml"):
         return source, dict(given)
     task = load_own(source, []).task
     if task.data.startswith("run:"):
         raise ConfigError(f"{source} is of a run whose data were given as values; give the data themselves")
-    if kind_at(task.data) is None:
-        return task.data, {"data_options": task.data_options, **given}
-    known = {
-        key: value
-        for key, value in task.data_options.items()
-        if key in ("target", "client", "patient", "test", "separator", "thousands", "decimal", "gaps", "leave_out")
-    }
-    return task.data, {**known, **given}
+    kept = {key: value for key, value in task.data_options.items() if key not in given}
+    return task.data, {"data_options": kept, **given}
 
 
 def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
+    from unskew import schema
     from unskew.data import tables
     from unskew.data.preprocess import Preprocess
     from unskew.files import write_atomically
 
+    own = {key: value for key, value in settings.items() if key != "data_options"}
+    columns = {**settings.get("data_options", {}), **own}
     kind, _, rest = name.partition(":") if ":" in name else (tables.kind_of(name), "", name)
-    if kind not in tables.ENDINGS or "target" not in settings:
+    if kind not in tables.ENDINGS or "target" not in columns:
         raise ConfigError(f"--sums takes a table and its --target, got {name}")
-    target = settings["target"]
-    settings = {**settings, "target": target if isinstance(target, str) else tuple(target)}
-    options = tables.TableOptions(
-        **{**settings, "leave_out": tuple(settings.get("leave_out", ())), "gaps": tuple(settings.get("gaps", ()))}
-    )
+    options = schema.build(tables.TableOptions, columns, "", owner=name)
     by_column = tables.training_sums(kind, Path(rest), options, Preprocess())
     write_atomically(out, json.dumps({key: dataclasses.asdict(of) for key, of in by_column.items()}, indent=1))
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unskew.data.copies import NAMED, contradictions, repeated
+from unskew.data.copies import NAMED, repeated
 from unskew.data.dataset import Dataset, check_one_client, check_plausible, check_range, checked
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
 from unskew.data.inputs import (
@@ -226,11 +226,10 @@ def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
         return []  # texts: short ones are alike
     y, y_test = content["y_train"], content["y_test"]
     files = [*content.get("file_train", ()), *content.get("file_test", ())]
-    copied = repeated(x, x_test, y, y_test)
+    copied, pairs = repeated(x, x_test, y, y_test)
     doubt = copied.doubt("row" if x.ndim == 2 else "image", len(x_test))
     doubts = [doubt + _such_as([(len(x) + row, other) for row, other in copied.pairs], files) if doubt else ""]
     if x.ndim > 2:
-        pairs = contradictions(x, x_test, y, y_test)
         again = "image stands" if len(pairs) == 1 else "images stand"
         doubt = f"{len(pairs):,} {again} again under another label: which is right? give every image one"
         doubts.append(doubt + _such_as(pairs, files) if pairs else "")

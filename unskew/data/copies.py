@@ -81,12 +81,12 @@ def copies(train: Sequence[Array], test: Sequence[Array], labels: Array, test_la
             copies.
     """
     n = len(labels)
-    codes = [_codes(np.concatenate(pair)) for pair in zip(train, test, strict=True)]
-    keys = _keys(codes)
+    codes = [value_codes(np.concatenate(pair)) for pair in zip(train, test, strict=True)]
+    keys = row_keys(codes)
     if np.isin(keys[n:], keys[:n]).sum() <= MOST_UNSAID:
         return Copies(0, 0.0)
     both = np.concatenate([labels, test_labels]).reshape(len(keys), -1)
-    whole = _keys([keys.view(np.int64), *(_codes(column) for column in both.T)])
+    whole = row_keys([keys.view(np.int64), *map(value_codes, both.T)])
     known = np.isin(whole[n:], whole[:n])
     first = np.unique(whole, return_index=True)[1]
     rarest = np.ones((len(test_labels), RAREST))
@@ -98,8 +98,13 @@ def copies(train: Sequence[Array], test: Sequence[Array], labels: Array, test_la
     return Copies(int((known & improbable).sum()), float(chance[improbable].sum()))
 
 
-def repeated(train: Array, test: Array, labels: Array, test_labels: Array) -> Copies:
-    """Count the test images, or rows of numbers without names, that stand in training, too.
+def repeated(
+    train: Array, test: Array, labels: Array, test_labels: Array
+) -> tuple[Copies, tuple[tuple[int, int], ...]]:
+    """Count the test images, or rows of numbers without names, that stand in training, too; and find contradictions.
+
+    These are inputs that have another label than an equal one before them: the numbers of both, test images numbered on
+    from the training images.
 
     Images are equal to the last bit by copying alone, but for those of one value all over, which are left out.  So are
     rows of more than `MOST_COLUMNS` numbers, which is what flat images are.
@@ -108,41 +113,35 @@ def repeated(train: Array, test: Array, labels: Array, test_labels: Array) -> Co
         train, test: Images or rows, (N, ...), of one shape.
         labels, test_labels: As in `copies`.
     """
+    n = len(train)
+    both = np.concatenate([labels, test_labels]).reshape(n + len(test), -1)
+    label = row_keys([value_codes(column) for column in both.T]).tolist()
     first: dict[bytes, int] = {}
-    for row, digest in enumerate(_digests(train, labels)):
-        first.setdefault(digest, row)
-    pairs = [(row, first[d]) for row, d in enumerate(_digests(test, test_labels)) if d and d in first]
-    if len(pairs) > MOST_UNSAID and train.ndim == 2 and train.shape[1] <= MOST_COLUMNS:
-        return copies([*train.T], [*test.T], labels, test_labels)
-    return Copies(len(pairs), 0.0, tuple(pairs[:NAMED]))
-
-
-def contradictions(train: Array, test: Array, labels: Array, test_labels: Array) -> list[tuple[int, int]]:
-    """Images that have another label than an equal one before them: the numbers of both.
-
-    Args:
-        train, test, labels, test_labels: As in `repeated`; test images are numbered on from the training images.
-    """
-    first: dict[bytes, int] = {}
-    both = [*labels.tolist(), *test_labels.tolist()]
-    pairs = []
+    of_label: dict[tuple[bytes, int], int] = {}
+    pairs, contradictions = [], []
     for row, digest in enumerate(chain(_digests(train), _digests(test))):
-        if digest and both[first.setdefault(digest, row)] != both[row]:
-            pairs.append((row, first[digest]))
-    return pairs
+        if not digest:
+            continue
+        if label[before := first.setdefault(digest, row)] != label[row]:
+            contradictions.append((row, before))
+        if (same := of_label.setdefault((digest, label[row]), row)) < n <= row:
+            pairs.append((row - n, same))
+    found = Copies(len(pairs), 0.0, tuple(pairs[:NAMED]))
+    if len(pairs) > MOST_UNSAID and train.ndim == 2 and train.shape[1] <= MOST_COLUMNS:
+        found = copies([*train.T], [*test.T], labels, test_labels)
+    return found, tuple(contradictions)
 
 
-def _digests(x: Array, labels: Array | None = None) -> Iterator[bytes]:
-    """A number for each input and its label, equal for equal ones; none for one of the same value all over."""
+def _digests(x: Array) -> Iterator[bytes]:
+    """A number for each input, equal for equal ones; none for one of the same value all over."""
     for i in range(0, len(x), ROWS):
         rows = np.ascontiguousarray(x[i : i + ROWS]).reshape(len(x[i : i + ROWS]), -1)
         plain = (rows == rows[:, :1]).all(1)
-        of_rows = np.zeros((len(rows), 0)) if labels is None else labels[i : i + ROWS]
-        for row, label, skipped in zip(rows, of_rows, plain, strict=True):
-            yield b"" if skipped else blake2b(row.tobytes() + label.tobytes(), digest_size=16).digest()
+        for row, skipped in zip(rows, plain, strict=True):
+            yield b"" if skipped else blake2b(row.data, digest_size=16).digest()
 
 
-def _codes(values: Array) -> npt.NDArray[np.int64]:
+def value_codes(values: Array) -> npt.NDArray[np.int64]:
     """A number for each different value; gaps are one."""
     if values.dtype.kind == "O":
         number: dict[object, int] = {}
@@ -150,7 +149,7 @@ def _codes(values: Array) -> npt.NDArray[np.int64]:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
-def _keys(codes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.uint64]:
+def row_keys(codes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.uint64]:
     """A number of 64 bits for each row, equal for equal rows; else different, but once in 10^7 such tables."""
     drawn = (Key(0) / "copies").numpy().integers(1 << 63, size=len(codes), dtype=np.uint64)
     keys = np.zeros(len(codes[0]), np.uint64)

@@ -132,26 +132,18 @@ def checked(
     """A checked `Dataset`.
 
     Args:
-        name: Short name, for tables and manifests.
+        name, levels, inputs, never_train, targets, raw: As of a `Dataset`.
         x_train: Floating (N, D) or (N, C, H, W), cast to float32; int64 token ids (N, L), none negative; or images
             that stay bytes.
         y_train: Integer labels (N,), or targets of another form.
-        x_test: As `x_train`, at least one example.
-        y_test: As `y_train`.
+        x_test, y_test: The same of at least one test example.
         classes: Names; without them the classes are 0 .. the largest label.  Names of the labels where an example has
             several, of the vocabulary where targets are tokens.
-        domains: Integer domain of each training example (N,).
-        domain_names: Names; without them the domains are 0 .. the largest of `domains`.
-        sha256: Hash of the raw content; without it the tensors themselves are hashed.
-        levels: What black and white have become in each channel, if that is known.
-        owners: Integer client of each training example (N,).
-        client_names: Names; without them the clients are 0 .. the largest of `owners`.
-        inputs: The way from raw inputs to `x_train`; by default they are the same.
-        own_test: True for training examples that are their client's own test examples (N,); needs `owners`.
-        never_train: Names of clients that come after training.
-        targets: The form of the targets.
-        raw: The columns of `x_train` and `x_test` before their preprocessing, row by row.
+        domains, owners: Integer domain and client of each training example, (N,).
+        domain_names, client_names: Names; without them the domains and clients are 0 .. the largest.
+        own_test: As of a `Dataset`; needs `owners`.
         patients, test_patients: Integer code of the patient of each training and each test example, (N,).
+        sha256: Hash of the raw content; without it the tensors themselves are hashed.
         label_type: The type of the labels that classes are named after; by default whole numbers where classes have
             their numbers as names, and else text.
         rows: Row of each training example in the data as they were given (N,); by default as they stand here.
@@ -175,61 +167,44 @@ def checked(
     if odd := mislabelled(outputs, label_type):
         raise DataError(f"{name}: {odd}; rename it, or leave label_type out")
     groups = None if targets.classes else torch.from_numpy(targets.counted(y_train.numpy()))
-    if domains is not None:
-        domains = _whole(name, "domains", domains, len(y_train))
-        domain_names = _names(name, "domain_names", domain_names, domains=domains)
-        check_range(name, "domains", domains.numpy(), len(domain_names), "domains")
-    elif domain_names:
-        raise DataError(f"{name}: {len(domain_names)} domain names, but no domain for the training examples")
-    if owners is not None:
-        owners = _whole(name, "clients", owners, len(y_train))
-        client_names = _names(name, "client names", client_names, clients=owners)
-        check_range(name, "clients", owners.numpy(), len(client_names), "clients")
-    elif client_names:
-        raise DataError(f"{name}: {len(client_names)} client names, but no client for the training examples")
+    domains, domain_names = _grouped(name, "domain", domains, domain_names, len(y_train))
+    owners, client_names = _grouped(name, "client", owners, client_names, len(y_train))
     if own_test is not None and (owners is None or own_test.dtype != torch.bool or own_test.shape != owners.shape):
         raise DataError(f"{name}: own_test must be true or false for each training example of a known client")
     if patients is not None:
         patients = _whole(name, "patients", patients, len(y_train))
         if owners is not None:
-            check_one_client(name, patients.numpy(), owners.numpy(), client_names or ())
+            check_one_client(name, patients.numpy(), owners.numpy(), client_names)
     if test_patients is not None:
         test_patients = _whole(name, "test_patients", test_patients, len(y_test))
     columns = [feature for column in inputs.columns for feature in column.features]
-    for what, names in (
-        ("data set", (name,)), ("class", outputs), ("domain", domain_names or ()), ("client", client_names or ()),
-        ("column", columns),
-    ):  # fmt: skip
-        if strange := next((n for n in names if not writable(n)), None):
-            raise DataError(f"{name}: the {what} name {strange!r} cannot be written in UTF-8; rename it")
-    words = () if targets.tokens else outputs  # a vocabulary may have characters that are not printed
-    for what, names in (
-        ("class", words), ("domain", domain_names or ()), ("client", client_names or ()), ("column", columns),
-    ):  # fmt: skip
-        if strange := next((n for n in names if obeyed(n)), None):
-            raise DataError(
-                f"{name}: the {what} name {strange!r} has control characters, which terminals obey; rename it"
-            )
+    called = {"class": outputs, "domain": domain_names, "client": client_names, "column": columns}
+    for what, one in (("data set", name), *((what, one) for what, names in called.items() for one in names)):
+        if not writable(one):
+            raise DataError(f"{name}: the {what} name {one!r} cannot be written in UTF-8; rename it")
+        # A vocabulary may have characters that are not printed.
+        if what != "data set" and not (what == "class" and targets.tokens) and obeyed(one):
+            raise DataError(f"{name}: the {what} name {one!r} has control characters, which terminals obey; rename it")
     for client in never_train:
-        if client not in (client_names or ()):
+        if client not in client_names:
             raise DataError(f"{name}: never_train names {client!r}, and there is no client of this name")
     if sha256 is None:
         known = [extra for extra in (domains, owners, patients, test_patients) if extra is not None]
         sha256 = _sha256(*_plain(x_train), y_train, *_plain(x_test), y_test, *known)
     return Dataset(
-        name,
-        x_train,
-        y_train,
-        x_test,
-        y_test,
-        outputs if targets.classes else targets.groups,
-        domains,
-        tuple(domain_names or ()),
-        sha256,
-        levels,
-        owners,
-        tuple(client_names or ()),
-        _described(inputs, x_train),
+        name=name,
+        x_train=x_train,
+        y_train=y_train,
+        x_test=x_test,
+        y_test=y_test,
+        classes=outputs if targets.classes else targets.groups,
+        domains=domains,
+        domain_names=domain_names,
+        sha256=sha256,
+        levels=levels,
+        owners=owners,
+        client_names=client_names,
+        inputs=_described(inputs, x_train),
         never_train=tuple(never_train),
         own_test=own_test,
         targets=targets,
@@ -241,6 +216,20 @@ def checked(
         label_type=label_type,
         rows=torch.arange(len(y_train)) if rows is None else _whole(name, "rows", rows, len(y_train)),
     )
+
+
+def _grouped(
+    name: str, what: str, groups: Tensor | None, names: Sequence[str] | None, n: int
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """The domain, or the client, of each of n training examples, and the names of all."""
+    if groups is None:
+        if names:
+            raise DataError(f"{name}: {len(names)} {what} names, but no {what} for the training examples")
+        return None, ()
+    groups = _whole(name, f"{what}s", groups, n)
+    called = _names(name, f"{what} names", names, **{f"{what}s": groups})
+    check_range(name, f"{what}s", groups.numpy(), len(called), f"{what}s")
+    return groups, called
 
 
 def _check_tensors(name: str, **values: object) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from unskew import schema
 from unskew.data import own, sources, tables
 from unskew.data.dataset import Dataset
+from unskew.data.inputs import is_lazy
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
 from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.errors import ConfigError, DataError
+from unskew.words import with_article
 
 
 def describe(
@@ -40,40 +43,38 @@ def describe(
         patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
         test: Column that says which rows are test rows, or a table of them.
         separator, thousands, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
-        leave_out: Columns that are not looked at.
+        leave_out: Columns of a table that are not looked at.
         data_dir: Folder of named data sets.
-        data_options: Settings of data that are named and no table, as of `images:PATH`.
+        data_options: Settings of data that are named, as for `simulate`; those of a file that are arguments here may be
+            given in either way.
 
     Raises:
-        ConfigError, DataError: If the data cannot be read, or a column is missing.
+        ConfigError: If a setting is unknown, is given twice, or says nothing about such data.
+        DataError: If the data cannot be read, or a column is missing.
     """
+    columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
+    of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "gaps": list(gaps) or None}
+    written = {key: value for key, value in of_file.items() if value is not None}
+    given = {key: value for key, value in columns.items() if value is not None} | written
+    given |= {"leave_out": list(leave_out)} if leave_out else {}
     if isinstance(data, str | Path) and (kind := tables.kind_at(str(data))) is not None:
-        path = path_of(str(data).removeprefix(f"{kind}:"))
-        options = tables.TableOptions(
-            "",
-            client,
-            leave_out=tuple(leave_out),
-            separator=separator,
-            thousands=thousands,
-            decimal=decimal,
-            gaps=tuple(gaps),
-        )
-        frame, client = tables.frame_of(kind, path, options)
-        later = isinstance(test, str) and test not in frame.columns
-        lines = tables.lines_of(kind, path, options)
-        tested = path_of(str(test)) if later else path
-        if later:
-            test = tables.frame_of(kind, tested, options)[0]
-            lines = _one_after_the_other(lines, len(frame), tables.lines_of(kind, tested, options), tested.name)
-        if kind == "csv":
-            for name in _targets(target):
-                given = [(path, frame), (tested, test)] if later else [(path, frame)]
-                frame, *rest = tables.labels_as_written([of for _, of in given], [at for at, _ in given], options, name)
-                test = rest[0] if rest else test
-        with rows_at(lines):
-            seen = look(_of_frame(frame, path.stem, target, client, patient, test))
-        return replace(
-            seen, notes=(*seen.notes, *tables.unused_gaps(kind, [path, tested] if later else [path], options))
+        return _of_file(kind, str(data), given, data_options or {})
+    if isinstance(data, str):
+        if given:
+            if sentence := tables.unreadable(data):
+                raise DataError(sentence)
+            raise ConfigError(
+                f"{', '.join(given)} say{'s' * (len(given) == 1)} what is in a table, and {data!r} names none; leave "
+                f"{'it' if len(given) == 1 else 'them'} out"
+            )
+        arrays = sources.arrays_of(data, data_dir, data_options)
+        if arrays is not None:
+            return look(of_arrays(*arrays))
+        return look(of_dataset(sources.load(data, data_dir, data_options)))
+    if ignored := [*written, *(["data_options"] if data_options else [])]:
+        raise ConfigError(
+            f"{', '.join(ignored)} {'is' if len(ignored) == 1 else 'are'} for data that are named, and these are given "
+            f"as values; leave {'it' if len(ignored) == 1 else 'them'} out"
         )
     if own.is_frames(data):
         own.check_test_of(data, test)
@@ -88,23 +89,35 @@ def describe(
             own.check_column(whole.columns, column, "leave_out")
         left = whole[[column for column in whole.columns if column not in leave_out]] if leave_out else whole
         return look(_of_frame(left, "dataframe", target, client, patient, test))
-    if isinstance(data, str):
-        if any(of is not None for of in (target, client, patient)) or isinstance(test, str):
-            if sentence := tables.unreadable(data):
-                raise DataError(sentence)
-            raise ConfigError(
-                f"target, client, patient and test name columns of a table, and {data!r} names none; leave them out"
-            )
-        arrays = sources.arrays_of(data, data_dir)
-        if arrays is not None:
-            return look(of_arrays(*arrays))
-        return look(of_dataset(sources.load(data, data_dir, data_options)))
+    if leave_out and not is_lazy(data):
+        raise ConfigError("leave_out names columns of a table, and the data are none; leave it out")
     if isinstance(data, Mapping) and all(of is None for of in (target, client, patient, test)):
         by_client = own.client_arrays(data)
         if by_client is not None:
             return look(of_arrays("arrays", by_client))
-    columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
     return look(of_dataset(data if isinstance(data, Dataset) else own.dataset(data, **columns)))
+
+
+def _of_file(kind: str, source: str, given: Mapping[str, Any], data_options: Mapping[str, Any]) -> Look:
+    """Look at a table in a file or folder, with the settings that were arguments and those of data_options."""
+    if twice := [key for key in given if key in data_options]:
+        raise ConfigError(f"{twice[0]} is an argument and in data_options, too; give it once")
+    settings = {**data_options, **given}
+    target, test = settings.get("target"), settings.pop("test", None)
+    options = schema.build(tables.TableOptions, {**settings, "target": ""}, "", owner=source)
+    path = path_of(source.removeprefix(f"{kind}:"))
+    frame, client = tables.frame_of(kind, path, options)
+    frames, files, lines = [frame], [path], tables.lines_of(kind, path, options)
+    if isinstance(test, str | Path) and test not in frame.columns:
+        files.append(path_of(test))
+        frames.append(tables.frame_of(kind, files[1], options)[0])
+        lines = _one_after_the_other(lines, len(frame), tables.lines_of(kind, files[1], options), files[1].name)
+    for name in _targets(target) if kind == "csv" else ():
+        frames = tables.labels_as_written(frames, files, options, name)
+    with rows_at(lines):
+        tested = frames[1] if len(frames) > 1 else test
+        seen = look(_of_frame(frames[0], path.stem, target, client, options.patient, tested))
+    return replace(seen, notes=(*seen.notes, *tables.unused_gaps(kind, files, options)))
 
 
 def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Place:
@@ -134,8 +147,13 @@ def _of_frame(
         is_test = own.truths(own.column_of(frame, test, "test"), test)
         left = [c for c in frame.columns if c != test]
         return of_frame(frame[left], name, targets, client, is_test, patient)
-    if test is None or not hasattr(test, "columns"):
+    if test is None or own.share_of(test) is not None:
         return of_frame(frame, name, targets, client, patient=patient)
+    own.check_frame(test, "test")
+    if not hasattr(test, "columns"):
+        raise DataError(
+            f"test must be a column, a table or a share of the rows, got {with_article(type(test).__name__)}"
+        )
     for column in targets:
         own.check_column(test.columns, column, "test", "labels")
     shared = [column for column in frame.columns if column in test.columns]

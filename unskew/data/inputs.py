@@ -589,12 +589,13 @@ def is_counter(values: Array, owners: Array | None = None) -> bool:
     """
     if values.dtype.kind != "f" or len(values) <= 20 or not (values % 1 == 0).all():
         return False
-    if len(np.unique(values)) == len(values):
+    known, code = np.unique(values, return_inverse=True)
+    if len(known) == len(values):
         return True
     if owners is None:
         return False
     of_large = (np.bincount(owners + 1) > 20)[owners + 1]
-    return 2 * int(of_large.sum()) > len(values) and len(np.unique([owners, values], axis=1).T) == len(values)
+    return 2 * int(of_large.sum()) > len(values) and len(np.unique(owners * len(known) + code)) == len(values)
 
 
 def shared_numbers(values: Array, owners: Array | None) -> int:

@@ -13,53 +13,44 @@ Disagreement is one number for sizes, one for labels, one for columns, each besi
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data import skew
+from unskew.data import doubts, skew
+from unskew.data.copies import copies, row_keys, value_codes
 from unskew.data.dataset import Dataset
+from unskew.data.doubts import MOST_CLASSES
 from unskew.data.images import as_tensor
 from unskew.data.inputs import (
     Array,
     RawTable,
     coded_differently,
-    column_variants,
     gaps_in,
     in_words,
     is_category,
-    is_counter,
     is_date,
     is_gap,
     label_variants,
-    names_the_client,
     plain_value,
-    shared_numbers,
 )
 from unskew.data.patients import coded, names_of_patients, patients_spelt_alike, unnamed_patients
 from unskew.data.places import place
 from unskew.data.preprocess import (
-    LARGE,
     LARGEST,
-    another_unit,
-    moments_of_sites,
     no_numbers,
     same_as_target,
     spelt,
-    stands_for_none,
-    with_units,
+    unscaled,
 )
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.tasks.targets import Label, labels_of
-from unskew.words import counted, some, spelling_variants
-
-MOST_CLASSES = 20
-"""Different whole numbers up to which a target of whole numbers is classes; words always are."""
+from unskew.words import counted, some
 
 NO_VALUE = "(none)"
 """Name of the class of rows that have no value in the target's column."""
@@ -68,7 +59,6 @@ NAMED = 6
 """Classes that a sentence names."""
 
 SHUFFLES = 20
-FEW_ROWS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,7 +271,8 @@ def of_frame(
         of_rows = names_of_patients(_listed(frame[patient]), f"column {patient!r}")
         clients = None if owners is None else [names[owner] if owner >= 0 else "no client" for owner in owners]
         (patients,), alike = coded((of_rows, clients)), patients_spelt_alike(of_rows, clients)
-    keys, doubts = _keys(columns, len(frame)), tuple(filter(None, [alike]))
+    keys = row_keys(list(map(value_codes, columns.values()))) if columns else np.arange(len(frame))
+    doubts = tuple(filter(None, [alike]))
     return Rows(
         name, columns, target, owners, names, is_test, keys, dates, patients=patients, doubts=doubts, targets=several
     )
@@ -363,15 +354,19 @@ def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
 
 def _plain(values: Any) -> Array | None:
     """A column as numbers with NaN, or words with None; None if it holds dates."""
-    plain = _listed(values)
-    if is_category(values):
-        plain = list(map(in_words, plain))
+    if hasattr(values, "to_numpy") and not is_category(values):
+        numbers = np.asarray(values.to_numpy())
+        if numbers.dtype.kind in "fiub" and numbers.ndim == 1:
+            return numbers.astype(np.float64)
+    plain = list(map(in_words, _listed(values))) if is_category(values) else _listed(values)
+    if set(map(type, plain)) <= {bool, int, float}:
+        return np.array(plain, np.float64)
     present = [v for v in plain if not is_gap(v)]
     if present and all(map(is_date, present)):
         return None
     if all(isinstance(v, bool | int | float) for v in present):
         return np.array([np.nan if is_gap(v) else float(v) for v in plain], np.float64)
-    return np.array([None if is_gap(v) else str(v) for v in plain], object)
+    return np.array([None if is_gap(v) else str(in_words(v)) for v in plain], object)
 
 
 def _listed(values: Any) -> list[Any]:
@@ -394,14 +389,6 @@ def _numbered(values: Any) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     ordered = sorted(present, key=lambda v: (isinstance(v, str), v) if not isinstance(v, str) else (True, v))
     number = {value: i for i, value in enumerate(ordered)}
     return np.array([-1 if is_gap(v) else number[v] for v in plain], np.int64), tuple(str(v) for v in ordered)
-
-
-def _keys(columns: RawTable, n: int) -> Array:
-    digests = [hashlib.blake2b(digest_size=8) for _ in range(n)]
-    for values in columns.values():
-        for digest, value in zip(digests, values.tolist(), strict=True):
-            digest.update(f"{value!r};".encode())
-    return np.array([digest.hexdigest() for digest in digests])
 
 
 def _keys_of(x: Array) -> Array:
@@ -532,7 +519,7 @@ def _column(
         shown = [f"{word} {count / present.sum():.0%}" for word, count in known["commonest"]]
         summary = ", ".join(shown) + (f", {len(words) - 3} more" if len(words) > 3 else "")
         measured = (values[:, None] == words[order[: min(len(words), 50)]]).astype(np.float64)
-    if len(np.unique(measured[present], axis=0)) < 2:
+    if (measured[present] == measured[present][:1]).all():
         return ColumnLook(name, "constant", summary, float(missing.mean()), by_site, **known)
     held = [group[present[group]] for group in groups]
     means = tuple(float(measured[group, 0].mean()) if len(group) else None for group in held)
@@ -664,15 +651,16 @@ def _leaks(rows: Rows) -> tuple[str, ...]:
                 f"with identical inputs, such as {place(first)} "
                 f"({names[0]}) and {place(second)} ({names[1]}): patients treated at both, or copies?"
             )
-    if rows.test is not None:
-        both = np.isin(number[rows.test], number[~rows.test])
-        if both.any():
-            sentences.append(
-                f"{int(both.sum()):,} of {len(both):,} test rows also occur in the training data: if they are the "
-                "same patients or things, results on them are too optimistic"
-            )
+    both = rows.test is not None and np.isin(number[rows.test], number[~rows.test]).any()
+    if rows.test is not None and both:
+        targets = [rows.target] if rows.target is not None else [*rows.targets.values()]
+        labels = np.column_stack([np.zeros(len(number), np.int64), *map(value_codes, targets)])
+        known = [rows.keys] if rows.measured or not rows.columns else rows.columns.values()
+        train, test = ([of[part] for of in (*known, labels)] for part in (~rows.test, rows.test))
+        found = copies(train[:-1], test[:-1], train[-1], test[-1])
+        sentences += filter(None, [found.doubt("row", len(test[-1]))])
     repeats = len(number) - int(number.max()) - 1
-    if repeats and not sentences:
+    if repeats and not sentences and not both:
         sentences.append(f"{repeats:,} rows repeat another one of the same site and part")
     return tuple(sentences)
 
@@ -685,17 +673,10 @@ def _notes(
     sentences += _written_in_several_ways(rows.target, rows)
     if len(sites) == 1:
         sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
-    few = [site.name for site in sites if site.train < FEW_ROWS]
-    if few:
-        sentences.append(f"{some(few)} {_have(few)} fewer than {FEW_ROWS} training rows")
-    tested_apart = rows.test is not None and not rows.common_test
-    untested = [site.name for site in sites if tested_apart and site.test == 0]
-    if untested:
-        sentences.append(f"{some(untested)} {_have(untested)} no test rows: nothing will tell whether to join")
-    sentences += _of_one_class(sites)
+    tested = [site.test for site in sites] if rows.test is not None and not rows.common_test else None
+    sentences += doubts.of_clients(rows.client_names, [site.train for site in sites], tested)
+    sentences += _of_one_class(rows, rows.target)
     sentences += _of_target(rows.target)
-    if like := spelling_variants([site.name for site in sites]):
-        sentences.append(f"sites {like} differ in case or spaces alone: one site under several names?")
     if rows.clients is not None and (nobodys := (rows.clients < 0) & ~(test & rows.common_test)).any():
         sentences.append(f"{int(nobodys.sum()):,} rows name no site")
     if rows.patients is not None and (both := np.intersect1d(rows.patients[train], rows.patients[test])).size:
@@ -707,79 +688,65 @@ def _notes(
         )
     if rows.patients is None and not rows.measured:
         sentences += unnamed_patients(rows.columns)
+    refused = {column.name: _refused(column, rows.columns.get(column.name)) for column in columns}
+    table = _table_of(rows, [name for name in rows.columns if not refused[name]])
     for column in columns:
-        values = rows.columns.get(column.name)
-        if values is not None and values.dtype.kind == "O":
-            found = column_variants(column.name, values, rows.clients, rows.client_names)
-            mixed = coded_differently(f"column {column.name!r}", values, rows.clients, rows.client_names)
-            sentences += filter(None, [found or mixed])
-        numbers = values if values is not None and values.dtype.kind == "f" else np.empty(0)
-        beyond = np.flatnonzero(np.abs(numbers) > LARGEST)
-        if column.missing == 1:
-            sentences.append(f"column {column.name!r} has no value at all: leave it out")
-        elif len(beyond):
-            sentences.append(f"column {column.name!r} is {numbers[beyond[0]]:g} in {place(beyond[0])}: correct it")
-        elif column.kind == "constant":
-            sentences.append(f"column {column.name!r} has one value only and says nothing")
-        elif column.kind == "dates":
-            sentences.append(f"column {column.name!r} holds dates: make numbers of them, or leave it out")
-        elif (
-            values is not None
-            and values.dtype.kind == "O"
-            and (odd := no_numbers([v for v in values if v is not None]))
-        ):
-            sentences.append(f"column {column.name!r} holds {odd}: correct them, or name in gaps what means no value")
-        elif values is not None and values.dtype.kind == "O" and (odd := spelt([v for v in values if v is not None])):
-            sentences.append(f"column {column.name!r} holds {odd}: make numbers of them")
-        elif values is not None and (odd := with_units(column.name, values)):
-            sentences.append(odd)
-        elif values is not None and values.dtype.kind == "O" and len(set(values)) > max(20, len(values) / 2):
-            sentences.append(f"column {column.name!r} has a word of its own in most rows: an identifier? leave it out")
-        elif values is not None and is_counter(values, rows.clients):
-            shared = shared_numbers(values, rows.clients)
-            sentences.append(
-                f"column {column.name!r} is a different whole number in every row"
-                f"{f' of a site, and {shared:,} occur at several sites' if shared else ''}: an identifier? leave it out"
-            )
-        elif values is not None and (silent := _constant_at(values, rows.clients, sites)):
-            sentences.append(f"column {column.name!r} has one value only at {silent}: not measured there?")
-        elif (
-            values is not None
-            and not rows.measured
-            and (odd := another_unit(column.name, moments_of_sites(values, rows.clients, rows.client_names)))
-        ):
-            sentences.append(odd)
-        elif any(share == 1 for share in column.missing_by_site):
-            where = [s.name for s, share in zip(sites, column.missing_by_site, strict=True) if share == 1]
-            sentences.append(f"column {column.name!r} has no value at {some(where)}")
-    if not rows.measured:
-        sizes = {
-            name: float(np.sqrt(np.nanmean(values[train] ** 2)))
-            for name, values in rows.columns.items()
-            if values.dtype.kind == "f" and 0 < np.nanmax(np.abs(values[train]), initial=0.0) <= LARGEST
-        }
-        large = [name for name, size in sizes.items() if size > LARGE]
-        if large:
-            sentences.append(f"{_columns(large)} values far larger than 1: scale with preprocess")
-        for name, values in rows.columns.items():
-            same = "" if rows.target is None else same_as_target(name, values, rows.target)
-            of_client = "" if rows.clients is None else names_the_client(name, values, rows.clients, rows.client_names)
-            sentences += filter(None, [stands_for_none(name, values), same, of_client])
+        name = column.name
+        if refused[name]:
+            sentences.append(refused[name])
+            continue
+        told = doubts.of_column(name, table) if name in table.columns else []
+        sentences += told
+        words = rows.columns[name] if rows.columns[name].dtype.kind == "O" else ()
+        if column.kind == "constant":
+            sentences.append(f"column {name!r} has one value only and says nothing")
+        elif not told and len(set(words)) > max(MOST_CLASSES, len(words) / 2):
+            sentences.append(f"column {name!r} has a word of its own in most rows: an identifier? leave it out")
+        elif silent := [s.name for s, share in zip(sites, column.missing_by_site, strict=False) if share == 1]:
+            sentences.append(f"column {name!r} has no value at {some(silent)}")
+    sentences += filter(None, [unscaled(table.columns)])
     gaps = [column.name for column in columns if 0 < column.missing < 1]
     if gaps:
-        sentences.append(f"{_columns(gaps)} gaps: fill with preprocess")
+        sentences.append(f"column{'s' * (len(gaps) > 1)} {some(gaps)} {doubts.have(gaps)} gaps: fill with preprocess")
     return tuple(sentences)
+
+
+def _table_of(rows: Rows, names: Collection[str]) -> doubts.TrainingRows:
+    """The training rows with these columns, if they are of a table, as doubts are raised on them."""
+    train = np.ones(len(rows.keys), bool) if rows.test is None else ~rows.test
+    columns = {name: values[train] for name, values in rows.columns.items() if name in names and not rows.measured}
+    targets = [] if rows.target is None else [rows.target[train]]
+    return doubts.TrainingRows(
+        columns, targets, None if rows.clients is None else rows.clients[train], rows.client_names
+    )
+
+
+def _refused(column: ColumnLook, values: Array | None) -> str:
+    """A sentence on a column that a run would refuse as it is; empty for any other."""
+    if values is None:
+        return f"column {column.name!r} holds dates: make numbers of them, or leave it out"
+    if column.missing == 1:
+        return f"column {column.name!r} has no value at all: leave it out"
+    if values.dtype.kind == "f":
+        beyond = np.flatnonzero(np.abs(values) > LARGEST)
+        return (
+            f"column {column.name!r} is {values[beyond[0]]:g} in {place(beyond[0])}: correct it" if len(beyond) else ""
+        )
+    words = [v for v in values if v is not None]
+    if odd := no_numbers(words):
+        return f"column {column.name!r} holds {odd}: correct them, or name in gaps what means no value"
+    return f"column {column.name!r} holds {odd}: make numbers of them" if (odd := spelt(words)) else ""
 
 
 def _notes_on(rows: Rows, target: TargetLook) -> list[str]:
     """Sentences on one of several targets."""
-    values = rows.targets[target.name]
-    same = [] if rows.measured else [same_as_target(name, column, values) for name, column in rows.columns.items()]
+    values, table = rows.targets[target.name], _table_of(rows, rows.columns)
+    train = slice(None) if rows.test is None else ~rows.test
     sentences = [
         *_written_in_several_ways(values, rows),
-        *_of_one_class(target.sites),
+        *_of_one_class(rows, values),
         *_of_target(values),
-        *filter(None, same),
+        *filter(None, (same_as_target(name, column, values[train]) for name, column in table.columns.items())),
         *_lone(*_classes(values)),
     ]
     return [f"target {target.name!r}: {sentence}" for sentence in sentences]
@@ -792,9 +759,12 @@ def _written_in_several_ways(target: Array | None, rows: Rows) -> list[str]:
     return list(filter(None, [found or coded_differently("the target", target, rows.clients, rows.client_names)]))
 
 
-def _of_one_class(sites: Sequence[Site]) -> list[str]:
-    single = [site.name for site in sites if site.train >= FEW_ROWS and sum(n > 0 for n in site.labels) == 1]
-    return [f"{some(single)} {_have(single)} one class only"] if single else []
+def _of_one_class(rows: Rows, target: Array | None) -> list[str]:
+    _, labels = _classes(target)
+    if labels is None or rows.clients is None:
+        return []
+    train = slice(None) if rows.test is None else ~rows.test
+    return doubts.of_one_class(labels[train], rows.clients[train], rows.client_names)
 
 
 def _of_target(target: Array | None) -> list[str]:
@@ -834,23 +804,3 @@ def _lone(classes: Sequence[Label], labels: npt.NDArray[np.int64] | None) -> lis
     return [
         f"class {classes[k]} occurs in {place(int((labels == k).argmax()))} only: a mistyped label?" for k in lone[:5]
     ]
-
-
-def _constant_at(values: Array, clients: npt.NDArray[np.int64] | None, sites: Sequence[Site]) -> str:
-    """Sites of 20 rows or more at which a column of many numbers has only one, as in `Basel (0)`."""
-    if clients is None or values.dtype.kind != "f" or len(np.unique(values)) < 10:
-        return ""
-    there = []
-    for i, site in enumerate(sites):
-        own = values[clients == i]
-        if len(own) >= 20 and (own == own[0]).all():
-            there.append(f"{site.name} ({own[0]:g})")
-    return some(there)
-
-
-def _columns(names: Sequence[str]) -> str:
-    return f"column{'s' * (len(names) > 1)} {some(names)} {_have(names)}"
-
-
-def _have(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"

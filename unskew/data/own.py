@@ -24,6 +24,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -32,7 +33,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from unskew.data import hub
+from unskew.data import doubts, hub
 from unskew.data.arrays import from_arrays
 from unskew.data.copies import copies
 from unskew.data.dataset import Dataset
@@ -43,40 +44,27 @@ from unskew.data.inputs import (
     RawTable,
     coded_differently,
     column_values,
-    column_variants,
     is_category,
-    is_counter,
     is_date,
     is_gap,
     is_lazy,
-    names_the_client,
     no_number,
     raw_column,
     several_values,
-    shared_numbers,
 )
 from unskew.data.lengths import check_words, names_array
 from unskew.data.patients import coded, names_of_patients, part_of, patients_spelt_alike, unnamed_patients
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import (
-    ColumnRule,
     Preprocess,
-    another_unit,
     check_gaps,
     check_size,
-    far_from_agreed,
-    missing_here,
-    moments_of_sites,
-    same_as_target,
-    stands_for_none,
-    unagreed,
     unscaled,
-    with_units,
 )
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, LabelType, Targets, mislabelled
-from unskew.words import letters, some, spelling_variants, with_article
+from unskew.words import some, with_article
 
 FORMS = (
     "(x, y) or (x, y, patients), a pandas or Polars DataFrame, {client: one of these}, a torch Dataset, a Hugging Face "
@@ -104,6 +92,7 @@ class GivenExamples:
             the rows' numbers.
         files: The examples' files, for sentences; empty if they come from none.
         numbers: Row of each example in the data as they were given, (N,); by default they are all of these, in order.
+        truths: The labels were true and false, not words for it.
     """
 
     name: str
@@ -118,6 +107,7 @@ class GivenExamples:
     table: RawTable | None = None
     files: Sequence[str] = ()
     numbers: _Array | None = None
+    truths: bool = False
 
     @property
     def row_numbers(self) -> _Array:
@@ -139,6 +129,31 @@ class GivenExamples:
             numbers[i] = count[name]
             count[name] += 1
         return replace(self, numbers=numbers)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Columns of a table by what they are; all others are inputs.
+
+    Attributes:
+        target: Column of the labels, or several; None if there is no table.
+        client, patient: Columns of the clients and of the patients; None if there are none.
+        ignored: Columns that are nothing of these, and no inputs.
+        inputs: The input columns, if another table has set them.
+        raw: Inputs stay as they are, words and gaps included, to be preprocessed.
+    """
+
+    target: Any = None
+    client: str | None = None
+    patient: str | None = None
+    ignored: tuple[str | None, ...] = ()
+    inputs: tuple[Any, ...] = ()
+    raw: bool = False
+
+    @property
+    def targets(self) -> tuple[Any, ...]:
+        """The columns of the labels."""
+        return tuple(self.target) if isinstance(self.target, list | tuple) else (self.target,)
 
 
 def dataset(
@@ -204,51 +219,30 @@ def dataset(
         target = str(target[0])
     if targets.classes and not (target is None or isinstance(target, str)):
         raise DataError(f"target must name one column, whose values are classes, got {', '.join(target)}")
-    share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
-    if share is not None and not 0 < share < 1:
-        raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")
+    share = share_of(test)
     column = test if isinstance(test, str) else None
-    raw = preprocess is not None
-    rows = _rows(data, target, client, ignored=column, raw=raw, patient=patient)
+    roles = Roles(target, client, patient, (column,), raw=preprocess is not None)
+    rows = _rows(data, roles)
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
-    rows = rows.counted_by_client() if "train" in by_client else rows
-    if target is None:
-        where = rows.name
-    else:
-        where = f"column {target!r}" if isinstance(target, str) else f"columns {', '.join(target)}"
-    truths_only = [_are_truths(rows.y)]
     if rows.columns and isinstance(target, str):
         _check_target(rows, target, targets)
-    rows = _checked(rows, where, targets, preprocess)
-    if targets.classes:
-        _check_named(rows, classes, where)
-    own_test = rows.clients is not None and (own_test or raw or share is not None or column is not None)
+    called = f"column {target!r}" if isinstance(target, str) else f"columns {', '.join(target or ())}"
+    check = partial(
+        _checked, where=rows.name if target is None else called, targets=targets, rules=preprocess, classes=classes
+    )
+    rows = check(rows.counted_by_client() if "train" in by_client else rows)
+    own_test = rows.clients is not None and (own_test or roles.raw or share is not None or column is not None)
+    held_out = rows.test
     if column is not None:
         is_test = truths(column_of(data, column, "test"), column)
         check_parts(rows, is_test, patient)
-        held_out: GivenExamples | None = rows.take(np.flatnonzero(is_test))
-        rows = rows.take(np.flatnonzero(~is_test))
-        tables = None if rows.table is None else {"train": rows.table, "test": rows.table}
+        held_out, rows = rows.take(np.flatnonzero(is_test)), rows.take(np.flatnonzero(~is_test))
     else:
-        held_out = rows.test
         with rows_at(test_rows_at):
             if test is not None and share is None:
-                known = getattr(test, "columns", getattr(test, "column_names", ()))
-                whose, who = (column if column in known else None for column in (client, patient))
-                whose = client if own_test else whose if who is not None else None
-                if rows.columns and known is not None and len(known):
-                    for one in target if isinstance(target, list | tuple) else (target,):
-                        check_column(known, one, "test", "labels")
-                held_out = _rows(test, target, whose, rows.columns, raw=raw, patient=who)
-                _check_named_alike(rows, held_out)
-                held_out = held_out.counted_by_client() if "test" in by_client else held_out
-            truths_only += [] if held_out is None else [_are_truths(held_out.y)]
-            held_out = None if held_out is None else _checked(held_out, where, targets, preprocess)
-            if held_out is not None and targets.classes:
-                _check_named(held_out, classes, where)
-        tables = None if rows.table is None else {"train": rows.table}
-        if tables is not None and held_out is not None and held_out.table is not None:
-            tables["test"] = held_out.table
+                held_out = _test_part(test, rows, roles, own_test)
+            if held_out is not None:
+                held_out = check(held_out.counted_by_client() if "test" in by_client else held_out)
     fraction = test_fraction if share is None else share
     if held_out is None and not 0 < fraction < 1:
         raise DataError(
@@ -263,30 +257,9 @@ def dataset(
     code_names = (
         _code_names([part.y for part in parts.values()], rows, classes, one_client) if targets.classes else None
     )
-    arrays: dict[str, _Array] = {}
-    for key, part in parts.items():
-        arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if code_names else part.y}
+    arrays = _arrays_of(parts, roles, bool(code_names), own_test, None if column is not None else test_rows_at)
     if (names := code_names or rows.classes or _label_names(target, targets)) is not None:
         arrays["classes"] = names_array(names, "classes")
-    if rows.patients is None and held_out is not None and held_out.patients is not None:
-        raise DataError("the test part names its patients and the training part does not; name them in both or in none")
-    if rows.patients is not None:
-        arrays |= _patients_of_parts(parts, patient, client, None if column is not None else test_rows_at)
-    if rows.clients is not None:
-        # A client with test rows only is known by name, so that it can be refused by it.
-        later = held_out.client_names if held_out is not None and own_test else ()
-        clients = (*rows.client_names, *(c for c in later if c not in rows.client_names))
-        number = {client_name: i for i, client_name in enumerate(clients)}
-        arrays["client_train"] = np.array([number[c] for c in rows.clients], np.int64)
-        arrays["clients"] = names_array(clients, "clients")
-        if held_out is not None and own_test:
-            if held_out.clients is None:
-                lacking = "as {client: (x, y)}" if client is None else f"the column {client!r}"
-                raise DataError(
-                    "every client's own test rows are set aside before any number is taken from the data: give the "
-                    f"test part {lacking}, too, or leave test out"
-                )
-            arrays["client_test"] = np.array([number[c] for c in held_out.clients], np.int64)
     named = rows.x.dtype.kind == "f" and rows.columns
     given = from_arrays(
         rows.name,
@@ -296,20 +269,24 @@ def dataset(
         own=True,
         own_test=own_test,
         rules=preprocess,
-        tables=tables,
-        inputs=Inputs("table", columns=tuple(Column(str(c)) for c in rows.columns)) if named and not raw else None,
+        tables=None if rows.table is None else {key: of.table for key, of in parts.items() if of.table is not None},
+        inputs=Inputs("table", columns=tuple(Column(str(c)) for c in rows.columns))
+        if named and not roles.raw
+        else None,
         targets=targets,
         files={key: part.files for key, part in parts.items()} if rows.files else None,
         rows={key: part.row_numbers for key, part in parts.items()},
         constants=constants,
-        label_type=_label_type(code_names, classes, all(truths_only)) if targets.classes else None,
+        label_type=_label_type(code_names, classes, all(of.truths for of in parts.values()))
+        if targets.classes
+        else None,
     )
     few = [] if rows.patients is None or held_out is not None else _untested(rows, fraction, own_test)
     alike = filter(None, [_patients_alike(list(parts.values()))])
-    doubts = (*few, *alike, *_doubts(given, rows, one_client, untested_told=bool(few)))
-    for doubt in doubts:
-        warnings.warn(doubt, DataWarning, stacklevel=2)
-    return replace(given, doubts=(*given.doubts, *doubts))
+    sentences = (*few, *alike, *_doubts(given, rows, preprocess, one_client, untested_told=bool(few)))
+    for sentence in sentences:
+        warnings.warn(sentence, DataWarning, stacklevel=2)
+    return replace(given, doubts=(*given.doubts, *sentences))
 
 
 def check_names(target: object, client: object, patient: object = None, test: object = None) -> None:
@@ -353,6 +330,18 @@ def check_roles(targets: Sequence[object], client: object, patient: object, test
             f"test: column {test!r} is that of the target, of the clients or of the patients, too; name one that says "
             "test or train, or leave test out"
         )
+
+
+def share_of(test: object) -> float | None:
+    """The share of the rows that `test` says; None if it says something else.
+
+    Raises:
+        DataError: If it is a number that is no share.
+    """
+    share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
+    if share is not None and not 0 < share < 1:
+        raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")
+    return share
 
 
 CLIENT = "client"
@@ -482,12 +471,59 @@ def row_of_client(frames: Mapping[Any, Any], part: str = "") -> Place:
     return of
 
 
-def _checked(rows: GivenExamples, where: str, targets: Targets, rules: Preprocess | None) -> GivenExamples:
+def _test_part(test: object, rows: GivenExamples, roles: Roles, own_test: bool) -> GivenExamples:
+    """The examples of a test part that is given by itself, of the same columns as these rows."""
+    known = getattr(test, "columns", getattr(test, "column_names", ()))
+    whose, who = (column if column in known else None for column in (roles.client, roles.patient))
+    whose = roles.client if own_test else whose if who is not None else None
+    if rows.columns and known is not None and len(known):
+        for one in roles.targets:
+            check_column(known, one, "test", "labels")
+    held_out = _rows(test, replace(roles, client=whose, patient=who, ignored=(), inputs=rows.columns))
+    _check_named_alike(rows, held_out)
+    return held_out
+
+
+def _arrays_of(
+    parts: Mapping[str, GivenExamples], roles: Roles, as_words: bool, own_test: bool, test_rows_at: Place | None
+) -> dict[str, _Array]:
+    """The parts in the plain layout, numbers of classes as words if asked for, but for the classes' names."""
+    rows, held_out = parts["train"], parts.get("test")
+    arrays: dict[str, _Array] = {}
+    for key, part in parts.items():
+        arrays |= {f"x_{key}": part.x, f"y_{key}": part.y.astype(np.str_) if as_words else part.y}
+    if rows.patients is None and held_out is not None and held_out.patients is not None:
+        raise DataError("the test part names its patients and the training part does not; name them in both or in none")
+    if rows.patients is not None:
+        arrays |= _patients_of_parts(parts, roles.patient, roles.client, test_rows_at)
+    if rows.clients is not None:
+        # A client with test rows only is known by name, so that it can be refused by it.
+        later = held_out.client_names if held_out is not None and own_test else ()
+        clients = (*rows.client_names, *(c for c in later if c not in rows.client_names))
+        number = {client_name: i for i, client_name in enumerate(clients)}
+        arrays["client_train"] = np.array([number[c] for c in rows.clients], np.int64)
+        arrays["clients"] = names_array(clients, "clients")
+        if held_out is not None and own_test:
+            if held_out.clients is None:
+                lacking = "as {client: (x, y)}" if roles.client is None else f"the column {roles.client!r}"
+                raise DataError(
+                    "every client's own test rows are set aside before any number is taken from the data: give the "
+                    f"test part {lacking}, too, or leave test out"
+                )
+            arrays["client_test"] = np.array([number[c] for c in held_out.clients], np.int64)
+    return arrays
+
+
+def _checked(
+    rows: GivenExamples, where: str, targets: Targets, rules: Preprocess | None, classes: Sequence[str] | None
+) -> GivenExamples:
     """The examples with labels as classes, where they are; what is refused is named by its place in the whole table."""
     if rules is not None and rows.table is not None:
         check_gaps(rules, rows.table)
     if targets.classes:
-        return replace(rows, y=_classes_of(where, rows.y))
+        given = replace(rows, y=_classes_of(where, rows.y), truths=_are_truths(rows.y))
+        _check_named(given, classes, where)
+        return given
     if rows.y.dtype.kind in "fO":
         for i, row in enumerate(rows.y.reshape(len(rows.y), -1).tolist()):
             for value in row:
@@ -618,7 +654,9 @@ def _untested(rows: GivenExamples, fraction: float, own_test: bool) -> list[str]
     return [f"{some(few)} {have} fewer than {enough} patients, so nobody is tested there"]
 
 
-def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told: bool) -> list[str]:
+def _doubts(
+    data: Dataset, rows: GivenExamples, rules: Preprocess | None, one_client: bool, untested_told: bool
+) -> list[str]:
     """Sentences on what may not be meant, in data that a user gave as a table.
 
     Clients without test rows are not named again where `untested_told`.
@@ -626,173 +664,58 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
     if not rows.columns or data.inputs.kind != "table":
         return []
     x, x_test = as_tensor(data.x_train).numpy(), as_tensor(data.x_test).numpy()
-    sentences = []
     train = np.ones(len(x), bool) if data.own_test is None else ~data.own_test.numpy()
-    if rows.table is None and (warning := unscaled(x[train], [str(c) for c in rows.columns])):
-        sentences.append(warning)
-    if one_client and train.sum() < FEW_ROWS:
-        sentences.append(f"there are fewer than {FEW_ROWS} training rows here: too few to train on alone")
+    table = _table_of(rows)
+    sentences = list(filter(None, [unscaled(table.columns) if rules is None else ""]))
+    if one_client and train.sum() < doubts.FEW_ROWS:
+        sentences.append(f"there are fewer than {doubts.FEW_ROWS} training rows here: too few to train on alone")
     elif one_client and data.targets.classes and len(data.classes) > 1:
         present = np.unique(data.labels.numpy()[train])
         if len(present) == 1:
             sentences.append(f"all training rows here are of one class, {data.classes[int(present[0])]}")
     if data.owners is not None:
-        owners, labels = data.owners.numpy()[train], data.labels.numpy()[train]
-        sizes = np.bincount(owners, minlength=len(data.client_names))
-        tested = sizes if data.own_test is None else np.bincount(data.owners.numpy()[~train], minlength=len(sizes))
-        few = [name for name, n in zip(data.client_names, sizes, strict=True) if n < FEW_ROWS]
-        if few:
-            little = ", and with few test rows its results say little" if tested[sizes < FEW_ROWS].any() else ""
-            sentences.append(
-                f"{some(few)} {'has' if len(few) == 1 else 'have'} fewer than {FEW_ROWS} training rows: too few to "
-                f"train on alone{little}"
-            )
-        untested = [name for name, n in zip(data.client_names, tested, strict=True) if n == 0]
-        if untested and not untested_told:
-            sentences.append(
-                f"{some(untested)} {'has' if len(untested) == 1 else 'have'} no test rows: a result there cannot be "
-                "measured, so nothing will tell whether to join"
-            )
-        single = [
-            name
-            for client, name in enumerate(data.client_names)
-            if data.targets.classes and sizes[client] >= FEW_ROWS and len(np.unique(labels[owners == client])) == 1
-        ]
-        if single:
-            sentences.append(
-                f"{some(single)} {'has' if len(single) == 1 else 'have'} training rows of one class only: a model "
-                "trained there alone learns nothing but to say it"
-            )
+        owners, clients = data.owners.numpy(), data.client_names
+        trained = np.bincount(owners[train], minlength=len(clients)).tolist()
+        tested = None if data.own_test is None else np.bincount(owners[~train], minlength=len(clients)).tolist()
+        sentences += doubts.of_clients(clients, trained, tested, untested_told)
         if data.targets.classes:
-            classes = np.array(data.classes, object)[labels]
-            sentences += filter(None, [coded_differently("the target", classes, owners, data.client_names)])
-    if alike_names := spelling_variants(data.client_names):
-        sentences.append(
-            f"clients {alike_names} differ in case or spaces alone: one client under several names? make them one"
-        )
-    columns = {str(c): rows.x[:, i] for i, c in enumerate(rows.columns)} if rows.table is None else rows.table
-    told: set[str] = set()  # columns whose words are declared, or doubted already
-    if data.raw is not None:
-        owners, clients = (None, ()) if data.owners is None else (data.raw.owners, data.raw.clients)
-        for name, values in data.raw.train.items():
-            rule = data.raw.rules.columns.get(name, ColumnRule())
-            agreed = rule.words or ()
-            strange = unagreed(values[train], agreed)[0] if agreed else []
-            alike = set(map(letters, agreed))  # what is spelt like these is named below
-            if strange := [one for one in strange if letters(one) not in alike]:
-                becomes = "0 in all their columns" if data.raw.rules.unseen == "none" else "one column of other words"
-                sentences.append(
-                    f"column {name!r} holds words that were not agreed on, and become {becomes}: {some(strange)} "
-                    f"(agreed: {some(agreed)})"
-                )
-            scale = rule.scale or data.raw.rules.scale
-            if scale == "site" and one_client and (missing := missing_here(name, values[train])):
-                sentences.append(missing)
-            odd = far_from_agreed(name, values[train], rule) if scale != "site" and one_client else ""
-            sentences += filter(None, [odd or stands_for_none(name, values[train])])
-            if scale != "site" and owners is not None:  # a site's own scale takes its unit away
-                of_sites = moments_of_sites(values[train], owners[train], clients)
-                sentences += filter(None, [another_unit(name, of_sites)])
-            if values.dtype.kind == "O":
-                of_words = column_variants(name, values, owners, clients, agreed)
-                odd = of_words or coded_differently(f"column {name!r}", values, owners, clients)
-                sentences += filter(None, [odd])
-                told |= {name} if odd or agreed else set()
-                sentences += filter(None, [with_units(name, values) if rule.kind is None else ""])
-    holders: _Array | None = None if rows.clients is None else np.unique(rows.clients, return_inverse=True)[1]
-    if data.raw is not None and data.owners is not None:
-        columns, holders = data.raw.train, data.raw.owners
-    numbering = [name for name, values in columns.items() if _is_numbering(values, holders)]
-    if numbering:
-        shared = shared_numbers(columns[numbering[0]], holders)
-        what = (
-            f"numbers the rows of each site, and {shared:,} numbers occur at several" if shared else "numbers the rows"
-        )
-        sentences.append(
-            f"column {numbering[0]!r} {what}, and a model that trusts it learns nothing about new ones; leave "
-            f"it out with leave_out = [{numbering[0]!r}] in data_options, or drop it from the DataFrame"
-        )
+            sentences += doubts.of_one_class(data.labels.numpy()[train], owners[train], clients)
+            sentences += filter(None, [coded_differently("the target", rows.y, table.owners, table.clients)])
+    for name in table.columns:
+        sentences += doubts.of_column(name, table, rules, one_client)
     if rows.patients is None:
-        sentences += unnamed_patients(columns)
-    raw = data.raw
-    of_train = [*x[train].T] if raw is None else [values[train] for values in raw.train.values()]
-    names = list(map(str, rows.columns)) if raw is None else list(raw.train)
-    targets = data.y_train.numpy()[train].reshape(len(of_train[0]), -1)
-    for name, values in zip(names, of_train, strict=True):
-        if raw is None and (odd := stands_for_none(name, values)):
-            sentences.append(odd)
-        sentences += list(filter(None, (same_as_target(name, values, target) for target in targets.T)))[:1]
-        if data.owners is not None and name not in told:
-            odd = names_the_client(name, values, data.owners.numpy()[train], data.client_names)
-            sentences += filter(None, [odd])
-    of_test = [*x_test.T] if raw is None else [raw.test[name] for name in raw.train]
+        sentences += unnamed_patients(table.columns)
+    of_train = [*x[train].T] if data.raw is None else [values[train] for values in data.raw.train.values()]
+    of_test = [*x_test.T] if data.raw is None else [data.raw.test[name] for name in data.raw.train]
     repeated = copies(of_train, of_test, data.y_train.numpy()[train], data.y_test.numpy())
     return [*sentences, *filter(None, [repeated.doubt("row", len(x_test))])]
 
 
-def _is_numbering(values: _Array, owners: _Array | None) -> bool:
-    """True for whole numbers all different, at each site, that lie close together or are huge; or for any too huge.
-
-    Numbers that sites share are identifiers wherever they lie, if chance would have had some twice within a site.
-    """
-    if values.dtype.kind != "f" or np.isnan(values).any():
-        return False
-    low = np.abs(values).min()
-    if low > EXACT:
-        return True
-    if not is_counter(values, owners):
-        return False
-    if np.ptp(values) < 2 * len(values) or low > HUGE:
-        return True
-    if owners is None:
-        return False
-    n = np.bincount(owners)
-    twice = np.unique(values, return_counts=True)[1]
-    within, between = (n * (n - 1)).sum(), n.sum() ** 2 - (n**2).sum()
-    return bool((twice * (twice - 1)).sum() * within > 2 * BY_CHANCE * between)
+def _table_of(rows: GivenExamples) -> doubts.TrainingRows:
+    """The rows as doubts are raised on them."""
+    columns = (
+        {str(column): rows.x[:, i] for i, column in enumerate(rows.columns)}
+        if rows.table is None
+        else {name: values[rows.x] for name, values in rows.table.items()}
+    )
+    number = {name: i for i, name in enumerate(rows.client_names)}
+    owners = None if rows.clients is None else np.array([number[name] for name in rows.clients], np.int64)
+    return doubts.TrainingRows(columns, [*rows.y.reshape(len(rows.y), -1).T], owners, rows.client_names)
 
 
-BY_CHANCE = 5
-"""Expected pairs of equal numbers within sites from which on it is no chance that there is none: once in 148 times."""
-
-HUGE = 1e6
-"""Whole numbers above which a column of different ones is taken for identifiers."""
-
-EXACT = 2.0**53
-"""Whole numbers above which double precision has not all of them."""
-
-FEW_ROWS = 5
-"""Training rows below which a client is named in a warning."""
-
-
-def _rows(
-    data: Any,
-    target: Any,
-    client: str | None,
-    columns: tuple[Any, ...] = (),
-    ignored: str | None = None,
-    raw: bool = False,
-    patient: str | None = None,
-) -> GivenExamples:
-    """The examples in `data`.
-
-    Args:
-        data, target, client, patient: The same as for `dataset`.
-        columns: The columns a table must have, if another table has set them.
-        ignored: A column that is no input.
-        raw: Keep the columns of a table as they are.
-    """
+def _rows(data: Any, roles: Roles) -> GivenExamples:
+    """The examples in `data`, one of the forms that `dataset` takes."""
     if isinstance(data, GivenExamples):
         return data
     if isinstance(data, Mapping) and data and all(hasattr(part, "column_names") for part in data.values()):
-        return _of_parts(data, target, client, raw, patient)
+        return _of_parts(data, roles)
     if hasattr(data, "column_names") and hasattr(data, "features"):
-        return _of_hugging_face(data, target, client, (ignored,), raw, patient)
+        return _of_hugging_face(data, roles)
     if is_lazy(data):
         raise DataError("data is a lazy frame; collect() it first")
     if _is_frame(data):
-        return _of_table(data, target, client, columns, ignored, raw, patient)
-    if any(of is not None for of in (target, client, ignored, patient)):
+        return _of_table(data, roles)
+    if any(of is not None for of in (roles.target, roles.client, roles.patient, *roles.ignored)):
         raise DataError(
             f"target, client, patient and test name columns of a table, and {_kind(data)} has none; leave them out, "
             "and for clients give {client: (x, y)}, for patients (x, y, patients)"
@@ -800,7 +723,7 @@ def _rows(
     if isinstance(data, Dataset):
         return GivenExamples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
     if isinstance(data, Mapping):
-        return _of_clients(data, columns, raw)
+        return _of_clients(data, roles)
     if isinstance(data, DataLoader | IterableDataset):
         raise DataError(
             f"{_kind(data)} has no fixed examples; give a data set with a length, such as the loader's .dataset"
@@ -808,7 +731,7 @@ def _rows(
     if isinstance(data, TorchDataset):
         return _of_torch(data)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
-        return _of_arrays(data, "data", columns, raw)
+        return _of_arrays(data, "data", roles)
     call = f"; call it, data={data.__name__}(...)" if callable(data) and hasattr(data, "__name__") else ""
     raise DataError(f"data must be {FORMS}; got {_kind(data)}{call}")
 
@@ -822,17 +745,16 @@ def _kind(data: object) -> str:
 
 
 # ---------------------------------------------------------------- arrays
-def _of_arrays(arrays: Any, place: str, columns: tuple[Any, ...] = (), raw: bool = False) -> GivenExamples:
+def _of_arrays(arrays: Any, place: str, roles: Roles) -> GivenExamples:
     """Examples from (x, y) or (x, y, patients), of equal lengths; a DataFrame's columns as in `_of_table`."""
     if not isinstance(arrays, tuple | list) or len(arrays) not in (2, 3):
         raise DataError(f"{place} must be (x, y), or (x, y, patients), got {_kind(arrays)}")
-    table, frame = None, arrays[0]
+    table, frame, columns = None, arrays[0], ()
     check_frame(frame, f"x of {place}")
-    if hasattr(frame, "columns") and (raw or not _is_text(frame)):
-        columns = _found(frame, columns or tuple(frame.columns))
-        x, table = _read_columns(frame, columns, raw)
+    if hasattr(frame, "columns") and (roles.raw or not _is_text(frame)):
+        columns = _found(frame, roles.inputs or tuple(frame.columns))
+        x, table = _read_columns(frame, columns, roles.raw)
     else:
-        columns = ()
         x = _inputs(frame[frame.columns[0]] if hasattr(frame, "columns") else frame, f"x of {place}")
     y = _labels(arrays[1], f"y of {place}")
     if x.ndim == 0 or len(x) != len(y):
@@ -973,7 +895,7 @@ def _check_target(rows: GivenExamples, column: str, targets: Targets) -> None:
             "column, or choose classification"
         )
     known = set(values)
-    if len(known) > MOST_ALONE and 2 * len(known) > len(values) and rows.classes is None:
+    if len(known) > doubts.MOST_CLASSES and 2 * len(known) > len(values) and rows.classes is None:
         words = any(isinstance(value, str) for value in known)
         raise DataError(
             f"{called} holds {len(known):,} different {'words' if words else 'numbers'} in {len(values):,} rows, such "
@@ -1003,10 +925,6 @@ def _code_names(
     return tuple(map(str, known.tolist()))
 
 
-MOST_ALONE = 20
-"""Different values of a target up to which they may be classes however few rows each has."""
-
-
 def _are_truths(labels: _Array) -> bool:
     """True if all labels are true or false, not words for it."""
     return labels.dtype.kind == "b" or (
@@ -1030,12 +948,12 @@ def _label_names(target: str | Sequence[str] | None, targets: Targets) -> tuple[
     return several if len(several) > 1 and len(targets.outputs(len(several))) == len(several) else None
 
 
-def _of_clients(data: Mapping[Any, Any], columns: tuple[Any, ...] = (), raw: bool = False) -> GivenExamples:
+def _of_clients(data: Mapping[Any, Any], roles: Roles) -> GivenExamples:
     """Examples from {client: (x, y)} or {client: (x, y, patients)}, clients in the order given."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
     names = _different(data)
-    of = {names[name]: _of_arrays(arrays, f"client {name}", columns, raw) for name, arrays in data.items()}
+    of = {names[name]: _of_arrays(arrays, f"client {name}", roles) for name, arrays in data.items()}
     first, *_ = of
     for name, its in of.items():
         shape, shape_of_first = its.x.shape[1:], of[first].x.shape[1:]
@@ -1107,7 +1025,7 @@ def client_arrays(data: Mapping[Any, Any]) -> dict[str, _Array] | None:
     """
     if not all(isinstance(pair, tuple | list) for pair in data.values()):
         return None
-    rows = _of_clients(data)
+    rows = _of_clients(data, Roles())
     if rows.y.ndim != 1:
         return None
     number = {name: i for i, name in enumerate(rows.client_names)}
@@ -1164,29 +1082,34 @@ def _kinds(labels: _Array) -> set[str]:
 
 
 # ---------------------------------------------------------------- tables
-def _of_table(
-    frame: Any,
-    target: Any,
-    client: str | None,
-    columns: tuple[Any, ...] = (),
-    ignored: str | None = None,
-    raw: bool = False,
-    patient: str | None = None,
-) -> GivenExamples:
+def _of_table(frame: Any, roles: Roles) -> GivenExamples:
     """Examples from a DataFrame: every column except labels, clients and patients is a measurement."""
-    several = list(target) if isinstance(target, tuple | list) else [target]
-    for name in several:
-        check_column(frame.columns, name, "target", "labels")
-    if client is not None:
-        check_column(frame.columns, client, "client", "clients")
-    patients = None if patient is None else _patients(frame, patient)
-    columns = _found(frame, columns or tuple(c for c in frame.columns if c not in (*several, client, patient, ignored)))
-    if not columns:
-        raise DataError(f"no column is left to learn from beside {target!r}" + (f" and {client!r}" if client else ""))
+    patients, left = _beside(frame, frame.columns, roles)
+    columns = _found(frame, roles.inputs or left)
+    client, several = roles.client, list(roles.targets)
     clients, names = (None, ()) if client is None else owners_of(column_values(frame[client]).tolist(), client)
-    labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {target!r}")
-    x, table = _read_columns(frame, columns, raw)
+    labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {roles.target!r}")
+    x, table = _read_columns(frame, columns, roles.raw)
     return GivenExamples("dataframe", x, labels, clients, names, patients, columns=columns, table=table)
+
+
+def _beside(data: Any, columns: Any, roles: Roles) -> tuple[list[str] | None, tuple[Any, ...]]:
+    """The patient of each row, if that is known, and the columns that are left to be inputs.
+
+    Raises:
+        DataError: If a column is missing, or none is left.
+    """
+    for name in roles.targets:
+        check_column(columns, name, "target", "labels")
+    if roles.client is not None:
+        check_column(columns, roles.client, "client", "clients")
+    patients = None if roles.patient is None else _patients(data, roles.patient)
+    taken = (*roles.targets, roles.client, roles.patient, *roles.ignored)
+    left = tuple(column for column in columns if column not in taken)
+    if not left and not roles.inputs:
+        also = f" and {roles.client!r}" if roles.client else ""
+        raise DataError(f"no column is left to learn from beside {roles.target!r}{also}")
+    return patients, left
 
 
 def check_frame(frame: Any, what: str) -> None:
@@ -1387,46 +1310,32 @@ def _of_torch(data: Any) -> GivenExamples:
     return GivenExamples(type(data).__name__, np.stack(inputs), np.array(labels), classes=classes)
 
 
-def _of_parts(
-    parts: Mapping[str, Any], target: str | None, client: str | None, raw: bool = False, patient: str | None = None
-) -> GivenExamples:
+def _of_parts(parts: Mapping[str, Any], roles: Roles) -> GivenExamples:
     """Examples from the parts "train" and "test" of a DatasetDict."""
     if "train" not in parts:
         raise DataError(
             f'the data have the parts {", ".join(parts)}; give one of them, or a dict with "train" and "test"'
         )
-    rows = _of_hugging_face(parts["train"], target, client, raw=raw, patient=patient)
+    rows = _of_hugging_face(parts["train"], roles)
     if "test" not in parts:
         return rows
-    whose = client if raw or patient is not None else None
-    test = _of_hugging_face(parts["test"], target, whose, () if whose else (client,), raw, patient)
-    return replace(rows, test=test)
+    if not roles.raw and roles.patient is None:  # clients of test rows are not asked for
+        roles = replace(roles, client=None, ignored=(*roles.ignored, roles.client))
+    return replace(rows, test=_of_hugging_face(parts["test"], roles))
 
 
-def _of_hugging_face(
-    part: Any,
-    target: str | None,
-    client: str | None,
-    ignored: Sequence[str | None] = (),
-    raw: bool = False,
-    patient: str | None = None,
-) -> GivenExamples:
+def _of_hugging_face(part: Any, roles: Roles) -> GivenExamples:
     """Examples from a Hugging Face dataset: its image column, or else all its columns of numbers."""
-    names = list(part.column_names)
-    check_column(names, target, "target", "labels")
-    if client is not None:
-        check_column(names, client, "client", "clients")
-    patients = None if patient is None else _patients(part, patient)
-    left = [name for name in names if name not in (target, client, patient, *ignored)]
-    if not left:
-        raise DataError(f"no column is left to learn from beside {target!r}")
+    target, client = roles.target, roles.client
+    check_column(part.column_names, target, "target", "labels")
+    patients, left = _beside(part, part.column_names, roles)
     images = [name for name in left if _holds_images(part, name)]
     if len(images) > 1:
         raise DataError(f"{', '.join(images)} all hold images; leave one, with remove_columns")
     table = None
     if images:
         x: _Array = hub.images(part[images[0]], None, "data", images[0])
-    elif raw:
+    elif roles.raw:
         table = {name: raw_column(np.array(list(part[name]), object), name) for name in left}
         for name, values in table.items():
             check_words(values, f"column {name!r}")
@@ -1437,7 +1346,7 @@ def _of_hugging_face(
     own = getattr((getattr(part, "features", None) or {}).get(target), "names", None)
     labels = np.array(_values(part, target), dtype=object)
     classes = None if own is None else tuple(map(str, own))
-    columns = () if images else tuple(left)
+    columns = () if images else left
     return GivenExamples("dataset", x, labels, clients, known, patients, classes, columns, table=table)
 
 

@@ -752,16 +752,19 @@ LARGE = 100.0
 """Root mean square from which on a column of numbers outweighs others that are about 1."""
 
 
-def unscaled(x: npt.NDArray[Any], names: Sequence[str]) -> str | None:
-    """A sentence that names the column a network will stumble over; None if all are of a common size."""
-    size = np.sqrt((x.astype(np.float64) ** 2).mean(0))
-    worst = int(size.argmax())
-    if size[worst] <= LARGE:
-        return None
-    others = np.flatnonzero(size > LARGE)
-    more = f", and {len(others) - 1} more columns are like it" if len(others) > 1 else ""
+def unscaled(columns: RawTable) -> str:
+    """A sentence that names the column a network will stumble over; empty if all are of a common size."""
+    numbers = {
+        name: values for name, values in columns.items() if values.dtype.kind == "f" and not np.isnan(values).all()
+    }
+    size = {name: float(np.sqrt(np.nanmean(values**2))) for name, values in numbers.items()}
+    worst = max(size, key=lambda name: size[name], default="")
+    others = sum(one > LARGE for one in size.values()) - 1
+    if others < 0:
+        return ""
+    more = f", and {counted(others, 'more column')} {'is' if others == 1 else 'are'} like it" if others else ""
     return (
-        f"column {names[worst]!r} has values of about {size[worst]:,.0f}{more}: most networks train badly on such "
+        f"column {worst!r} has values of about {size[worst]:,.0f}{more}: most networks train badly on such "
         'numbers; scale them with preprocess = { scale = "agreed" } (in Python: preprocess=True)'
     )
 

@@ -263,14 +263,9 @@ def load(
             return labelled_images.read_labelled(images, named, targets)
         by_folder = schema.build(image_folders.ImageOptions, of_images, "task.data_options", owner=source)
         return image_folders.read_images(images, by_folder)
-    if source in NATURAL:
-        chosen = schema.build(NaturalOptions, data_options or {}, "task.data_options", owner=source)
-    elif colon and kind in ("npz", "folder"):
-        of_arrays = schema.build(ArrayOptions, data_options or {}, "task.data_options", owner=source)
-        assemble = partial(assemble, constants=constants_of(of_arrays.mean, of_arrays.std))
-    elif data_options:
-        named_options = ", ".join(data_options)
-        raise ConfigError(f"task.data_options must be left out: {source} has no options, got {named_options}")
+    chosen = _chosen(source, data_options)
+    if isinstance(chosen, ArrayOptions):
+        assemble = partial(assemble, constants=constants_of(chosen.mean, chosen.std))
     if colon and kind == "hub":
         return _hub(hub.parse(source))
     if colon and kind == "run":
@@ -298,6 +293,21 @@ def load(
     if source in NATURAL:
         return _natural(source, root, preprocess, targets, chosen.test)
     return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)
+
+
+def _chosen(source: str, options: Mapping[str, Any] | None) -> Any:
+    """The options of data that have some, as `NaturalOptions` or `ArrayOptions`; None for data that have none.
+
+    Raises:
+        ConfigError: If one is unknown.
+    """
+    kind, colon, _ = source.partition(":")
+    of = NaturalOptions if source in NATURAL else ArrayOptions if colon and kind in ("npz", "folder") else None
+    if of is not None:
+        return schema.build(of, options or {}, "task.data_options", owner=source)
+    if options:
+        raise ConfigError(f"task.data_options must be left out: {source} has no options, got {', '.join(options)}")
+    return None
 
 
 def _made(source: str, options: Mapping[str, Any]) -> Dataset:
@@ -348,21 +358,26 @@ def _file_of(name: str, root: Path) -> Path:
     return file
 
 
-def arrays_of(source: str, data_dir: Path | str | None = None) -> tuple[str, Mapping[str, _Array]] | None:
+def arrays_of(
+    source: str, data_dir: Path | str | None = None, options: Mapping[str, Any] | None = None
+) -> tuple[str, Mapping[str, _Array]] | None:
     """Name and arrays of data in the plain layout, gaps included; None if the data are of another kind.
 
     Raises:
+        ConfigError: If an option is unknown; none of them changes the arrays.
         DataError: If a file is missing or cannot be read.
     """
     kind, _, rest = source.partition(":")
     path = path_of(rest)
     if kind in ("npz", "folder"):
+        _chosen(source, options)
         if not path.exists():
             raise DataError(f"{source}: there is no {path.absolute()}")
         return path.stem, _npz(path) if kind == "npz" else _folder(path)
     folder = data_dir or os.environ.get("UNSKEW_DATA")
     if source not in NATURAL or (source != "heart" and not folder):
         return None
+    _chosen(source, options)
     file = _file_of(source, Path(folder or "."))
     return source, NATURAL[source].arrays(_whole_file, file)
 

@@ -22,6 +22,7 @@ import numpy as np
 from unskew import machine
 from unskew.data import own
 from unskew.data.dataset import Dataset
+from unskew.data.doubts import FEW_ROWS
 from unskew.data.inputs import GAPS, Column, gap_numbers, raw_column
 from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import (
@@ -264,8 +265,8 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
         count = int((~tested).sum())
         if count == 1:
             raise DataError(f"{path} has one training row, and its mean is that row itself: add rows, or take no part")
-        if count < own.FEW_ROWS:
-            few = f"{path} has {count} training rows, fewer than {own.FEW_ROWS}: sums of so few tell much about each"
+        if count < FEW_ROWS:
+            few = f"{path} has {count} training rows, fewer than {FEW_ROWS}: sums of so few tell much about each"
             warnings.warn(few, DataWarning, stacklevel=2)
         return sums(rules, {name: raw_column(frame[name], name)[~tested] for name in names})
 

@@ -1,0 +1,81 @@
+"""A look at a table raises the doubts that a run of it raises."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+
+import unskew as us
+from unskew.data import own
+from unskew.data.preprocess import Preprocess
+
+N = 240
+ROWS = np.arange(N)
+RNG = np.random.default_rng(7)
+AGE, DOSE = RNG.normal(size=(2, N))
+SITE = np.array(["Basel", "Bern", "Chur"])[ROWS % 3]
+BERN = SITE == "Bern"
+SICK = np.where(RNG.random(N) < 0.5, "yes", "no")
+
+TABLES: dict[str, tuple[dict[str, Any], str]] = {
+    "another unit": ({"dose": np.where(BERN, 18, 1) * (5 + DOSE / 9)}, "is it in the same unit there?"),
+    "not measured at a site": ({"dose": np.where(BERN, 0, 5 + DOSE / 9)}, "has one value only at Bern (0)"),
+    "a number for no value": ({"dose": np.where(ROWS % 9 == 1, -999, DOSE)}, "is -999 in "),
+    "numbers of rows": ({"number": ROWS + 100.0}, "column 'number' numbers the rows, and"),
+    "numbers of rows at each site": ({"number": ROWS // 3 + 0.0}, "column 'number' numbers the rows of each site, and"),
+    "numbers of two identifiers": ({"one": ROWS + 1.0, "two": ROWS[::-1] + 1.0}, "column 'two' numbers the rows"),
+    "the target once more": ({"ill": SICK == "yes"}, "column 'ill' and the target determine each other"),
+    "the site once more": ({"code": ROWS % 3}, "column 'code' has one value at each client"),
+    "the patients": ({"patient": ROWS // 3}, "column 'patient' is an input and seems to say who is in a row"),
+    "a large column": ({"dose": DOSE * 5000}, "column 'dose' has values of about "),
+    "few rows": ({"site": np.where(ROWS < 3, "Davos", SITE)}, "Davos has fewer than 5 training rows: too few to train"),
+    "no test rows": ({"part": np.where(BERN, "train", np.array(["train", "test"])[ROWS // 3 % 2])}, "Bern has no test"),
+    "one class": ({"sick": np.where(BERN, "no", SICK)}, "Bern has training rows of one class only"),
+    "one class in training": (
+        {"sick": np.where(BERN & (ROWS % 5 > 0), "no", np.where(BERN, "yes", SICK))},
+        "Bern has training rows of one class only",
+    ),
+    "a site under two names": ({"site": np.where(ROWS % 2 & BERN, "bern ", SITE)}, "one client under several names?"),
+    "copies": (
+        {"dose": DOSE[ROWS // 5], "age": AGE[ROWS // 5], "sick": SICK[ROWS // 5]},
+        "48 of 48 test rows stand in training, too",
+    ),
+}
+WORDS: dict[str, tuple[dict[str, Any], str]] = {
+    "words in two spellings": ({"ward": np.where(BERN, "a", np.array(["A", "B"])[ROWS % 2])}, "'A' (Basel, Chur)"),
+    "words coded at a site": ({"ward": np.where(BERN, "1", np.array(["A", "B"])[ROWS % 2])}, "holds numbers at Bern"),
+    "numbers with a unit": ({"dose": [f"{n % 60} mg" for n in ROWS]}, "holds numbers with something beside them"),
+}
+
+
+def said(changed: dict[str, Any], preprocess: Preprocess | None) -> tuple[set[str], set[str]]:
+    part = np.where(ROWS % 5 == 0, "test", "train")
+    frame = pandas.DataFrame({"age": AGE, "sick": SICK, "site": SITE, "part": part} | changed)
+    columns: dict[str, Any] = {"target": "sick", "client": "site", "test": "part"}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        own.dataset(frame, **columns, preprocess=preprocess)
+    look = us.describe(frame, **columns)
+    return {str(warning.message) for warning in caught}, {*look.leaks, *look.notes}
+
+
+@pytest.mark.parametrize("name", [*TABLES, *WORDS])
+def test_a_look_says_what_a_run_warns_of_and_in_the_same_words(name: str) -> None:
+    changed, text = {**TABLES, **WORDS}[name]
+    for preprocess in (Preprocess(), None) if name in TABLES else (Preprocess(),):
+        run, look = said(changed, preprocess)
+        assert any(text in sentence for sentence in run) or (preprocess and "large" in name), run
+        assert run <= look, run - look
+
+
+def test_what_chance_explains_is_doubted_by_neither() -> None:
+    """Numbers all different of 240 by chance, a column of few values, rows alike in two coarse columns."""
+    spread = np.random.default_rng(1).permutation(100_000)[:N] + 0.0
+    run, look = said({"age": ROWS % 2, "dose": ROWS // 2 % 2, "spread": spread}, Preprocess())
+    assert run == set()
+    assert not any("numbers the rows" in sentence or "stand in training" in sentence for sentence in look)
+    run, look = said({"age": ROWS % 2, "dose": ROWS // 2 % 2}, None)
+    assert run == set()
+    assert not any("test rows" in sentence for sentence in look)

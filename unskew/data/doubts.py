@@ -1,0 +1,206 @@
+"""Doubts about a table, in sentences: a run warns of them as it reads its data, and `us.describe` tells them before.
+
+They are of the training rows.  Which rows are for testing may not be known yet: then all are.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.data.inputs import (
+    Array,
+    RawTable,
+    coded_differently,
+    column_variants,
+    is_counter,
+    names_the_client,
+    shared_numbers,
+)
+from unskew.data.preprocess import (
+    ColumnRule,
+    Preprocess,
+    another_unit,
+    far_from_agreed,
+    missing_here,
+    moments_of_sites,
+    same_as_target,
+    stands_for_none,
+    unagreed,
+    with_units,
+)
+from unskew.words import letters, some, spelling_variants
+
+FEW_ROWS = 5
+"""Training rows below which a client is named."""
+
+MOST_CLASSES = 20
+"""Different values of a target up to which they may be classes however few rows each has."""
+
+BY_CHANCE = 5
+"""Expected pairs of equal numbers within sites from which on it is no chance that there is none: once in 148 times."""
+
+HUGE = 1e6
+"""Whole numbers above which a column of different ones is taken for identifiers."""
+
+EXACT = 2.0**53
+"""Whole numbers above which double precision has not all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """The training rows of a table.
+
+    Attributes:
+        columns: Inputs by name, gaps included, each (N,).
+        targets: What is to be learnt: words or numbers, each (N,).
+        owners: Number of each row's client in `clients`, (N,), -1 where it has none; None if there are no clients.
+        clients: Their names.
+    """
+
+    columns: RawTable
+    targets: Sequence[Array] = ()
+    owners: npt.NDArray[np.int64] | None = None
+    clients: tuple[str, ...] = ()
+
+
+def have(names: Collection[object]) -> str:
+    """The verb after these names."""
+    return "has" if len(names) == 1 else "have"
+
+
+def of_clients(
+    clients: Sequence[str], trained: Sequence[int], tested: Sequence[int] | None, untested_told: bool = False
+) -> list[str]:
+    """Sentences on clients of few rows, on those without test rows, and on names that are one but for case and spaces.
+
+    Args:
+        clients: Their names.
+        trained: Training rows of each.
+        tested: Test rows of each; None where each draws some of those for training.
+        untested_told: Those without test rows have been named.
+    """
+    sentences = []
+    test_rows = trained if tested is None else tested
+    few = {name: n for name, rows, n in zip(clients, trained, test_rows, strict=True) if rows < FEW_ROWS}
+    if few:
+        little = ", and with few test rows its results say little" if any(few.values()) else ""
+        sentences.append(
+            f"{some(list(few))} {have(few)} fewer than {FEW_ROWS} training rows: too few to train on alone{little}"
+        )
+    untested = [name for name, n in zip(clients, test_rows, strict=True) if n == 0]
+    if untested and not untested_told:
+        sentences.append(
+            f"{some(untested)} {have(untested)} no test rows: a result there cannot be measured, so nothing will tell "
+            "whether to join"
+        )
+    if alike := spelling_variants(clients):
+        sentences.append(
+            f"clients {alike} differ in case or spaces alone: one client under several names? make them one"
+        )
+    return sentences
+
+
+def of_one_class(labels: npt.NDArray[np.int64], owners: npt.NDArray[np.int64], clients: Sequence[str]) -> list[str]:
+    """A sentence on clients whose training rows, if they are not few, are of one class.
+
+    Args:
+        labels: Class of each training row, (N,).
+        owners: Number of its client, (N,), -1 where it has none.
+        clients: Their names.
+    """
+    held, width = owners >= 0, int(labels.max(initial=0)) + 1
+    rows = np.bincount(owners[held], minlength=len(clients))
+    kinds = np.bincount(np.unique(owners[held] * width + labels[held]) // width, minlength=len(clients))
+    single = [clients[i] for i in np.flatnonzero((rows >= FEW_ROWS) & (kinds == 1)).tolist()]
+    return single and [
+        f"{some(single)} {have(single)} training rows of one class only: a model trained there alone learns nothing "
+        "but to say it"
+    ]
+
+
+def of_column(name: str, table: TrainingRows, rules: Preprocess | None = None, one_client: bool = False) -> list[str]:
+    """Sentences on a column.
+
+    Args:
+        name: The column.
+        table: The rows.
+        rules: What becomes of the columns, if that is known.
+        one_client: The rows are those of one client of several.
+    """
+    values, owners, clients = table.columns[name], table.owners, table.clients
+    rule = (rules.columns.get(name) if rules else None) or ColumnRule()
+    own_scale = rules is not None and (rule.scale or rules.scale) == "site"  # which takes a site's unit away
+    agreed = rule.words or ()
+    strange = unagreed(values, agreed)[0] if agreed else []
+    alike = set(map(letters, agreed))  # what is spelt like these is named below
+    sentences = []
+    if rules is not None and (strange := [one for one in strange if letters(one) not in alike]):
+        becomes = "0 in all their columns" if rules.unseen == "none" else "one column of other words"
+        sentences.append(
+            f"column {name!r} holds words that were not agreed on, and become {becomes}: {some(strange)} "
+            f"(agreed: {some(agreed)})"
+        )
+    far = missing = other = spelt = ""
+    if one_client and rules is not None:
+        far = "" if own_scale else far_from_agreed(name, values, rule)
+        missing = missing_here(name, values) if own_scale else ""
+    if not own_scale:
+        other = _constant_at(name, table) or another_unit(name, moments_of_sites(values, owners, clients))
+    if values.dtype.kind == "O":
+        spelt = column_variants(name, values, owners, clients, agreed)
+        spelt = spelt or coded_differently(f"column {name!r}", values, owners, clients)
+    of_client = "" if owners is None or spelt or agreed else names_the_client(name, values, owners, clients)
+    same = next(filter(None, (same_as_target(name, values, target) for target in table.targets)), "")
+    units = with_units(name, values) if rule.kind is None else ""
+    none = far or stands_for_none(name, values)
+    return [*sentences, *filter(None, [missing, none, other, spelt, units, _numbering(name, table), same, of_client])]
+
+
+def _constant_at(name: str, table: TrainingRows) -> str:
+    """A sentence on sites of 20 rows or more at which a column of many numbers has only one; empty if none does."""
+    values = table.columns[name]
+    if table.owners is None or values.dtype.kind != "f" or len(np.unique(values)) < 10:
+        return ""
+    order = np.argsort(table.owners)
+    sites, first, rows = np.unique(table.owners[order], return_index=True, return_counts=True)
+    low, high = (of.reduceat(values[order], first) for of in (np.minimum, np.maximum))
+    found = np.flatnonzero((sites >= 0) & (rows >= 20) & (low == high)).tolist()
+    there = [f"{table.clients[sites[i]]} ({low[i]:g})" for i in found]
+    return f"column {name!r} has one value only at {some(there)}: not measured there?" if there else ""
+
+
+def _numbering(name: str, table: TrainingRows) -> str:
+    """A sentence on a column of identifiers; empty if it is none."""
+    values = table.columns[name]
+    if not _is_numbering(values, table.owners):
+        return ""
+    shared = shared_numbers(values, table.owners)
+    what = f"numbers the rows of each site, and {shared:,} numbers occur at several" if shared else "numbers the rows"
+    return (
+        f"column {name!r} {what}, and a model that trusts it learns nothing about new ones; leave it out with "
+        f"leave_out = [{name!r}] in data_options, or drop it from the DataFrame"
+    )
+
+
+def _is_numbering(values: Array, owners: Array | None) -> bool:
+    """True for whole numbers all different, at each site, that lie close together or are huge; or for any too huge.
+
+    Numbers that sites share are identifiers wherever they lie, if chance would have had some twice within a site.
+    """
+    if values.dtype.kind != "f" or np.isnan(values).any():
+        return False
+    low = np.abs(values).min()
+    if low > EXACT:
+        return True
+    if not is_counter(values, owners):
+        return False
+    if np.ptp(values) < 2 * len(values) or low > HUGE:
+        return True
+    if owners is None:
+        return False
+    n = np.bincount(owners)
+    twice = np.unique(values, return_counts=True)[1]
+    within, between = (n * (n - 1)).sum(), n.sum() ** 2 - (n**2).sum()
+    return bool((twice * (twice - 1)).sum() * within > 2 * BY_CHANCE * between)
