@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt, Interval
 
 from unskew import schema
 from unskew.data.numerals import Decimal, Thousands
+from unskew.data.sources import FILES
 from unskew.errors import ConfigError, DeployError
 from unskew.files import from_toml
 from unskew.runtime.policy import Rules, SitePolicy
@@ -106,6 +107,14 @@ def own_data_example(source: str) -> str:
     kind = source.partition(":")[0]
     path = f"{kind}:/absolute/path/{_OWN[kind]}" if kind in _OWN else "npz:/absolute/path/own.npz"
     return f'data = "{path}"'
+
+
+def path_in(folder: Path, source: str | None) -> str | None:
+    """The path in a data source, relative to a folder, or the hub: name that it is; None of other data."""
+    kind, _, rest = (source or "").partition(":")
+    if kind == "hub" and source is not None:
+        return source.partition("?")[0]
+    return str(folder / Path(rest).expanduser()) if kind in FILES and rest else None
 
 
 def packed_clients(path: Path, config: ServerConfig, registered: Collection[int]) -> int:
