@@ -31,7 +31,7 @@ def client(packed: Path, tmp_path: Path) -> Path:
 
 
 def test_a_folder_as_it_was_packed_is_accepted_with_its_coordinator_s_fingerprint(packed: Path, tmp_path: Path) -> None:
-    signed = [signing.check(packed / f"client-{c}", tmp_path / "accepted") for c in (0, 1)]
+    signed = [signing.check(packed / f"client-{c}", tmp_path / "accepted", remember=False) for c in (0, 1)]
     assert signed[0] == signed[1] == signing.Signed(signing.fingerprint_of(packed / "client-1"), ())
     assert len(signed[0].fingerprint) == 39
     assert (packed / "authority" / "coordinator.key").stat().st_mode & 0o777 == 0o600
@@ -116,7 +116,39 @@ def test_a_secret_for_noise_that_came_with_the_folder_is_refused_and_one_made_he
         signing.check(client, accepted)
     (client / "state").rmdir()
     signing.check(client, accepted)
-    (client / "state").mkdir()
+    assert len((client / "state" / "draws.secret").read_bytes()) == 32
+    signing.check(client, accepted)
+
+
+def test_a_folder_that_is_sent_again_with_a_secret_is_not_taken_for_the_one_that_runs(
+    packed: Path, client: Path, tmp_path: Path
+) -> None:
+    """The attack that worked: after a clean start, the same signed folder with a secret that somebody else chose."""
+    accepted, again = tmp_path / "accepted", tmp_path / "again"
+    signing.check(client, accepted)
+    for planted in (b"A" * 32, None):
+        shutil.copytree(packed / "client-0", again)
+        (again / "state").mkdir()
+        (again / "state" / "rounds").mkdir()
+        if planted is not None:
+            (again / "state" / "draws.secret").write_bytes(planted)
+            (again / "state" / "draws.secret").chmod(0o600)
+        with pytest.raises(DeployError, match=r"or had another state/draws\.secret then; remove it, or if you moved"):
+            signing.check(again, accepted)
+        shutil.rmtree(again)
+    shutil.copytree(packed / "client-0", again)
+    (again / "state").symlink_to(client / "state")
+    with pytest.raises(DeployError, match="is made when a client runs"):
+        signing.check(again, accepted)
+    (again / "state").unlink()
+    signing.check(again, accepted)  # a second installation, with a secret of its own
+    signing.check(client, accepted)
+    (client / "state" / "draws.secret").unlink()
+    with pytest.raises(DeployError, match=r"make (\S+) an empty file"):
+        signing.check(client, accepted)
+    for mark in accepted.iterdir():  # as the message says, and as an older version left it
+        mark.write_text("")
+    signing.check(client, accepted)
     signing.check(client, accepted)
 
 

@@ -10,7 +10,8 @@ the holder of that key packed it; whose key it is only the fingerprint tells, co
 
 Some files are the participant's own to change (`OWN`), and some are made when a client runs (`MADE`).  The latter must
 not come with the folder: noise drawn from a secret that somebody else chose would hide nothing.  Therefore a folder
-with such files is accepted only on a machine on which it was accepted without them before.
+with such files is accepted only with a secret that was made here, when it was accepted without them: the participant's
+own record of accepted folders has its hash.
 """
 
 import hashlib
@@ -23,9 +24,11 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from unskew.deploy.certificates import make_private
 from unskew.deploy.settings import ClientConfig, read_settings
 from unskew.errors import DeployError
-from unskew.files import PRIVATE, write_atomically
+from unskew.files import PRIVATE, read_bytes, unlinked, write_atomically
+from unskew.runtime.client import SECRET, own_secret
 
 MANIFEST, SIGNATURE, KEY = "manifest.json", "manifest.sig", "coordinator.pub"
 OWN = frozenset({"client.toml", "network.toml", "node.key", "node.pub"})
@@ -34,6 +37,7 @@ MADE = frozenset(
     {"flower", "node.toml", "superexec.secret", "resident.json", "logs", "state", "models", ".lock", "audit.jsonl"}
 )
 """Files and folders that a client makes when it runs."""
+_SECRET = f"state/{SECRET}"
 
 
 # ---------------------------------------------------------------- signing
@@ -113,19 +117,40 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         )
     mine = _own_paths(folder, config)
     mark = accepted / hashlib.sha256(manifest).hexdigest()
+    made_here = _marked(mark)
+    runs_here = made_here is not None and (not made_here or _secret_hash(folder) in made_here)
     for path in sorted(folder.iterdir()):
         known = path.name in {*files, MANIFEST, SIGNATURE, KEY} or path.name.removesuffix(".tmp") in MADE
         if not known and path.suffix != ".safetensors" and path not in mine:
             raise DeployError(f"{path} was not packed; move it out of the folder, which holds what was signed alone")
-        if path.name in MADE and not mark.exists():
+        if path.name in MADE and not runs_here:
             raise DeployError(
-                f"{path} is made when a client runs, and this folder never ran on this machine; remove it, or if you "
-                f"moved the folder here yourself, make the empty file {mark}"
+                f"{path} is made when a client runs, and this folder never ran on this machine, or had another "
+                f"{_SECRET} then; remove it, or if you moved the folder here or lost that file yourself, make {mark} "
+                "an empty file"
             )
     if remember:
+        own_secret(make_private(folder / "state"))
+        made = (made_here or set()) | {_secret_hash(folder)}
         accepted.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+        write_atomically(mark, "".join(f"{one}\n" for one in sorted(made)))
     return Signed(fingerprint(key), tuple(changed))
+
+
+def _marked(mark: Path) -> set[str] | None:
+    """Hashes of the secrets that were made where this folder was accepted; None if it never was.
+
+    They are unknown, an empty set, where an older version or a participant who has moved a folder left an empty file.
+    """
+    return set(mark.read_text().split()) if mark.exists() else None
+
+
+def _secret_hash(folder: Path) -> str:
+    """SHA-256 of the secret in a client's folder; empty if there is none, or a link in its place."""
+    try:
+        return hashlib.sha256(read_bytes(unlinked(folder / "state") / SECRET, 32)).hexdigest()
+    except OSError:
+        return ""
 
 
 def _signed_files(folder: Path, manifest: bytes) -> dict[str, str]:
