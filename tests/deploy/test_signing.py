@@ -262,3 +262,30 @@ def test_a_record_of_noised_uploads_that_cannot_be_written_is_refused(
     (tmp_path / "policy.toml").write_text('privacy = "/proc/x"\n')
     with pytest.raises(ConfigError, match=r"cannot write the record of noised uploads /proc/x .*policy\.toml: privacy"):
         open_client(client)
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "manifest.sig", "coordinator.pub", "client.toml", "ca.crt", "README.md"]
+)
+def test_a_link_in_a_folder_is_not_followed_before_its_signature_is_checked_nor_after(
+    client: Path, tmp_path: Path, name: str
+) -> None:
+    """The attack that worked: a link to /dev/zero was read until memory was full."""
+    (client / name).unlink()
+    (client / name).symlink_to("/dev/zero")
+    with pytest.raises(DeployError, match=rf"{name}(: symbolic links are not followed here; | is missing; )"):
+        signing.check(client, tmp_path / "accepted")
+    (client / name).unlink()
+    with (client / name).open("wb") as f:
+        f.truncate(1 << 40)
+    with pytest.raises(DeployError, match=rf"cannot read \S+{name}: it has more than 67,108,864 bytes"):
+        signing.check(client, tmp_path / "accepted")
+
+
+def test_a_manifest_without_client_toml_does_not_leave_it_unchecked(client: Path, tmp_path: Path) -> None:
+    key = signing.new_key()
+    (client / "client.toml").unlink()
+    signing.sign(key, client, 0)
+    (client / "client.toml").symlink_to("/dev/zero")
+    with pytest.raises(DeployError, match=r"manifest\.json is not a list of files"):
+        signing.check(client, tmp_path / "accepted")

@@ -37,6 +37,8 @@ MADE = frozenset(
     {"flower", "node.toml", "superexec.secret", "resident.json", "logs", "state", "models", ".lock", "audit.jsonl"}
 )
 """Files and folders that a client makes when it runs."""
+MOST = 1 << 26
+"""Most bytes of a packed file; the wheel is the largest, of two million."""
 _SECRET = f"state/{SECRET}"
 
 
@@ -159,7 +161,11 @@ def _signed_files(folder: Path, manifest: bytes) -> dict[str, str]:
         files = json.loads(manifest)["files"]
     except (ValueError, TypeError, KeyError, RecursionError):
         files = None
-    if not isinstance(files, dict) or not all(isinstance(v, str) and _is_inside(k) for k, v in files.items()):
+    if (
+        not isinstance(files, dict)
+        or not all(isinstance(v, str) and _is_inside(k) for k, v in files.items())
+        or "client.toml" not in files  # which is read next
+    ):
         raise DeployError(f"{folder / MANIFEST} is not a list of files; ask the coordinator for the folder again")
     return dict(files)
 
@@ -225,7 +231,7 @@ def _sha256(path: Path) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, MOST)
     except OSError as error:
         raise DeployError(
             f"cannot read {path}: {error.strerror}; a packed folder is signed and has this file"
