@@ -289,3 +289,33 @@ def test_a_manifest_without_client_toml_does_not_leave_it_unchecked(client: Path
     (client / "client.toml").symlink_to("/dev/zero")
     with pytest.raises(DeployError, match=r"manifest\.json is not a list of files"):
         signing.check(client, tmp_path / "accepted")
+
+
+@pytest.mark.parametrize("remember", [True, False])
+@pytest.mark.parametrize(("variable", "below"), [("HOME", ".local/state/"), ("XDG_STATE_HOME", "")])
+def test_where_nothing_can_be_remembered_the_record_and_what_moves_it_are_named(
+    client: Path, monkeypatch: pytest.MonkeyPatch, variable: str, below: str, remember: bool
+) -> None:
+    """With --check, too, which remembers nothing."""
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv(variable, "/proc/none")
+    place = f"/proc/none/{below}unskew/accepted"
+    with pytest.raises(
+        DeployError, match=rf"record of accepted folders cannot be kept in {place}: No .* XDG_STATE_HOME,"
+    ):
+        operate.check_signature(client, print, remember)
+
+
+def test_a_user_without_a_home_is_told_which_variable_stands_for_it(
+    client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    with pytest.raises(DeployError, match="this user has no home folder; set HOME, or XDG_CONFIG_HOME"):
+        operate.check_signature(client, print)
+    monkeypatch.delenv("XDG_STATE_HOME")
+    with pytest.raises(DeployError, match="this user has no home folder; set HOME, or XDG_STATE_HOME"):
+        operate.check_signature(client, print)

@@ -16,6 +16,7 @@ own record of accepted folders has its hash.
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,8 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         remember: False to remember nothing.
 
     Raises:
-        DeployError: Naming the file that was changed, added or removed, or if the signature is not of this key.
+        DeployError: Naming the file that was changed, added or removed, or if the signature is not of this key, or
+            nothing could be remembered.
     """
     key, manifest = _public_key(folder), _read(folder / MANIFEST)
     try:
@@ -119,7 +121,7 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         )
     mine = _own_paths(folder, config)
     mark = accepted / hashlib.sha256(manifest).hexdigest()
-    made_here = _marked(mark)
+    made_here = _marked(mark, remember)
     runs_here = made_here is not None and (not made_here or _secret_hash(folder) in made_here)
     for path in sorted(folder.iterdir()):
         known = path.name in {*files, MANIFEST, SIGNATURE, KEY} or path.name.removesuffix(".tmp") in MADE
@@ -134,17 +136,32 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
     if remember:
         own_secret(make_private(folder / "state"))
         made = (made_here or set()) | {_secret_hash(folder)}
-        accepted.mkdir(parents=True, exist_ok=True)
         write_atomically(mark, "".join(f"{one}\n" for one in sorted(made)))
     return Signed(fingerprint(key), tuple(changed))
 
 
-def _marked(mark: Path) -> set[str] | None:
+def _marked(mark: Path, make: bool) -> set[str] | None:
     """Hashes of the secrets that were made where this folder was accepted; None if it never was.
 
     They are unknown, an empty set, where an older version or a participant who has moved a folder left an empty file.
+
+    Args:
+        mark: The file that remembers it.
+        make: Make the folder of such files if it is missing.
+
+    Raises:
+        DeployError: If the file cannot be read, or none could be written.
     """
-    return set(mark.read_text().split()) if mark.exists() else None
+    try:
+        if make:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=next(p for p in mark.parents if p.exists())).close()
+        return set(mark.read_text().split()) if mark.exists() else None
+    except OSError as error:
+        raise DeployError(
+            f"the record of accepted folders cannot be kept in {mark.parent}: {error.strerror}; make that folder "
+            "writable, or set HOME, or XDG_STATE_HOME, to one that is"
+        ) from None
 
 
 def _secret_hash(folder: Path) -> str:
