@@ -3,11 +3,16 @@
 import errno
 import os
 import stat
+import time
+import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from unskew.files import PRIVATE, appendable, read_bytes, readable, write_atomically
+from unskew import files
+from unskew.files import PRIVATE, appendable, from_toml, read_bytes, readable, write_atomically
 from unskew.lock import lock, lockable
 
 
@@ -123,3 +128,63 @@ def test_a_file_larger_than_it_may_be_is_not_read_whole(tmp_path: Path) -> None:
     assert read_bytes(tmp_path / "file", 5) == b"12345"
     with pytest.raises(OSError, match="more than 4 bytes"):
         read_bytes(tmp_path / "file", 4)
+
+
+# ---------------------------------------------------------------- TOML
+SOUP = st.text(st.sampled_from("\"'\\.#ab \n=[]{},"), max_size=12)
+"""What ends a string or a comment too early, or too late, for whoever does not read it as TOML does."""
+PARTS = st.sampled_from(["a", "-1", '"!"', "'.'", '"\\""', "'\\'", '"#"', "'\"'", '""', '"a.b"'])
+VALUES = st.one_of(
+    SOUP.map(lambda s: '"' + s.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'),
+    SOUP.map(lambda s: "'" + s.replace("'", "").replace("\n", "") + "'"),
+    SOUP.map(lambda s: '"""' + s.replace("\\", "\\\\") + '"""'),
+    SOUP.map(lambda s: "'''" + s + "'''"),
+    SOUP.map(lambda s: "1 #" + s.replace("\n", "")),
+    st.just("[1.5, 2.5]"),
+)
+
+
+def accepted(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
+
+
+LINES = st.lists(VALUES, max_size=4).map(
+    lambda values: "".join(f"k{i} = {value}\n" for i, value in enumerate(v for v in values if accepted(f"v = {v}")))
+)
+
+
+@given(LINES)
+def test_what_toml_means_is_what_is_read(text: str) -> None:
+    assert from_toml(text) == tomllib.loads(text)
+
+
+@given(LINES, st.lists(PARTS, min_size=1, max_size=5), st.sampled_from([".", " . ", "\t."]), st.integers(0, 3))
+def test_a_key_of_too_many_parts_never_reaches_the_parser(text: str, parts: list[str], dot: str, place: int) -> None:
+    """However its parts are quoted, and whatever strings and comments stand before it."""
+    key = dot.join(parts * 101)
+    line = (f"{key} = 1", f"[{key}]", f"x = {{{key} = 1}}", f"[[{key}]]")[place]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files.tomllib, "loads", lambda text: pytest.fail("it was parsed"))
+        with pytest.raises(RecursionError, match="nested too deeply"):
+            from_toml(f"{text}{line}\n")
+
+
+def test_quotes_do_not_hide_a_key_that_takes_minutes() -> None:
+    """The attack that worked: `"!"."!"...`, 6 s for 80 kB; and what would keep a slow guard busy instead."""
+    begun = time.process_time()
+    for text in (".".join(['"!"'] * 20_000) + " = 1", '\\"' * 80_000, '"' * 160_000, "'''" * 50_000, "a . " * 40_000):
+        with pytest.raises((RecursionError, tomllib.TOMLDecodeError)):
+            from_toml(text)
+    assert time.process_time() - begun < 1.0
+
+
+def test_short_keys_in_tables_in_tables_are_nested_too_deeply_as_well() -> None:
+    """The attack that worked: 2.4 kB that tomllib reads, and on which whatever walks a table runs out of stack."""
+    inner = "a." * 60 + "b = "
+    assert from_toml(f"{inner}1")
+    with pytest.raises(RecursionError, match="nested too deeply"):
+        from_toml(f"{inner}{{{inner}{{{inner}1}}}}")

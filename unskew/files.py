@@ -15,8 +15,16 @@ from typing import IO, Any
 Content = bytes | str | Iterable[bytes | memoryview]
 """A file's content, whole or in pieces; text becomes UTF-8."""
 LINK = "symbolic links are not followed here"
-DEEPEST = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){100}""")
-"""A key in TOML of more than a hundred parts, which no file that is meant has."""
+DEEPEST = 100
+"""Levels of tables and lists that a file in TOML may have: none that is meant has so many."""
+_QUOTED = re.compile(
+    r"""\#[^\n]*
+    |"{3}(?:(?!"{3})(?:[^\\]|\\.))*+(?:"{3,5}|\Z) | '{3}(?:(?!'{3}).)*+(?:'{3,5}|\Z)
+    |"(?:[^"\\\n]|\\.)*+"? | '[^'\n]*+'?""",
+    re.VERBOSE | re.DOTALL,
+)
+"""Comments and strings in TOML, of several lines and of one; what is not closed ends where the parser gives up."""
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
 PRIVATE = 0o600
 """Permissions of a file that only its owner may read."""
 
@@ -135,9 +143,16 @@ def from_toml(text: str) -> dict[str, Any]:
         ValueError: If it is not TOML, or has an integer of thousands of digits.
         RecursionError: If it is nested more deeply than any file that is meant.
     """
-    if DEEPEST.search(text):  # tomllib takes time by the square of a key's parts: minutes for 40 kB
+    # tomllib takes time by the square of a key's parts, minutes for 40 kB; a quoted part may hold anything, dots too.
+    if _LONG_KEY.search(_QUOTED.sub("q", text)):
         raise RecursionError("it is nested too deeply")
-    return tomllib.loads(text)
+    table = tomllib.loads(text)
+    level: list[Any] = [table]
+    for _ in range(DEEPEST):
+        level = [v for of in level for v in (of.values() if isinstance(of, dict) else of) if isinstance(v, dict | list)]
+    if level:  # short keys in tables in tables: whoever walks through them runs out of stack
+        raise RecursionError("it is nested too deeply")
+    return table
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Lists and numbers of things as a sentence has them."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 
@@ -99,3 +100,15 @@ def of_seeds(defined: int, undefined: int) -> str:
     (' (4 of 5 seeds)', '')
     """
     return f" ({defined} of {defined + undefined} seeds)" if undefined else ""
+
+
+_FORMULA = re.compile(r"[=@\t\r\n\uff1d\uff20\uff0b\uff0d]|[+-](?!$|[0-9][0-9.,]*(e[+-]?[0-9]+)?$)", re.IGNORECASE)
+
+
+def in_a_cell(text: str) -> str:
+    """Somebody's name for a cell of a CSV file: with an apostrophe before what a spreadsheet would compute.
+
+    >>> in_a_cell("=1+1"), in_a_cell("-1.5"), in_a_cell("+"), in_a_cell("FedAvg")
+    ("'=1+1", '-1.5', '+', 'FedAvg')
+    """
+    return f"'{text}" if _FORMULA.match(text) else text

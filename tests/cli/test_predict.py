@@ -17,6 +17,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import unskew as us
+from unskew.cli.predict import _as_csv
 from unskew.data.inputs import Inputs
 from unskew.errors import DataWarning
 
@@ -64,6 +65,19 @@ def test_probabilities_have_a_column_each_and_one_sum(here: Path, unskew: Unskew
     assert [[row[f"probability of {name}"] for name in names] for row in rows] == [list(p.values()) for p in expected]
     assert all(sum(p.values()) == pytest.approx(1) for p in expected)
     assert [row["predicted"] for row in rows] == us.predict(model, pandas.read_csv(HOSPITALS))
+
+
+def test_a_class_of_somebody_s_model_is_no_formula_and_the_own_table_stays_as_it_is() -> None:
+    rows = [{"=own": "=2+2", "predicted": name, "probability of =1": 0.5} for name in ("=1", "@x", "+1+1", "-a")]
+    text = _as_csv(rows, ",", ".")
+    assert [row["predicted"] for row in read(text)] == ["'=1", "'@x", "'+1+1", "'-a"]
+    assert {row["=own"] for row in read(text)} == {"=2+2"}
+
+
+@pytest.mark.parametrize("answer", [-1.5, -1, "-1", "+"])
+def test_an_answer_that_no_spreadsheet_computes_is_written_as_it_is(answer: object) -> None:
+    assert _as_csv([{"predicted": answer}], ",", ".") == f"predicted\n{answer}\n"
+    assert _as_csv([{"predicted": ["=1", answer]}], ",", ".") == f"predicted\n'=1; {answer}\n"
 
 
 @pytest.mark.parametrize(

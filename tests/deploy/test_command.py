@@ -102,7 +102,8 @@ def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[.
     fingerprint = out.rpartition("by telephone: ")[2].strip()
     code, out, err = call("client", "f/client-1", "--check")
     assert (code, out) == (2, "")
-    signed, unreachable = err.splitlines()
+    signed, reads, unreachable = err.splitlines()
+    assert reads == "reads its part of digits"
     assert signed == f"signed with the key {fingerprint}; compare it with the coordinator's by telephone"
     assert unreachable.startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")
 
@@ -201,7 +202,7 @@ def test_code_of_ones_own_is_named_when_it_is_packed_and_the_readmes_commands_ru
     assert "`code_of_mine`" in (tmp_path / "f" / "server" / "README.md").read_text()
     assert "names code (code_of_mine:Mine)" in call("client", "f/client-0", "--check")[2]
     _, _, err = call("client", "f/client-0", "--check", "--allow-code")
-    assert err.splitlines()[1].startswith("Unreachable: ")
+    assert err.splitlines()[-1].startswith("Unreachable: ")
 
 
 def test_clients_that_the_split_does_not_have_are_refused_when_it_is_packed(
@@ -232,14 +233,15 @@ def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Call
     assert 'where your data lie, for example\n`data = "npz:/absolute/path/own.npz"`.  They are read there' in readme
     code, out, err = call("client", "f/client-4", "--check")
     assert (code, out) == (2, "")
-    assert err.splitlines()[1].startswith("ConfigError: data must say where this client's own data lie, for example")
+    assert err.splitlines()[-1].startswith("ConfigError: data must say where this client's own data lie, for example")
     arrays = {"x_train": np.zeros((40, 8, 8), np.uint8), "y_train": np.arange(40) % 10}
     np.savez(tmp_path / "f" / "client-4" / "own.npz", **arrays)
     file = tmp_path / "f" / "client-4" / "client.toml"
     file.write_text(file.read_text().replace('data = ""', 'data = "npz:own.npz"'))
     _, _, err = call("client", "f/client-4", "--check")
     assert err.splitlines()[1] == "changed here since it was packed: client.toml"
-    assert err.splitlines()[2].startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")  # the data could be read
+    assert err.splitlines()[2] == "reads npz:own.npz"
+    assert err.splitlines()[3].startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")  # the data could be read
 
 
 @pytest.mark.parametrize(

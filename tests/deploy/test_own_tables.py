@@ -112,6 +112,21 @@ def test_a_site_opens_with_its_own_table_and_the_agreed_numbers(tmp_path: Path) 
     assert "" != clients[0].account != clients[1].account
 
 
+def test_an_experiment_does_not_make_a_site_test_on_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack that worked: the server had the accuracy on a file that nobody had named, and its number of rows."""
+    tables(tmp_path)
+    folder = site(tmp_path, 0, None, test=str(tmp_path / "bern.csv"), leave_out=["hospital", "part", "chol", "smokes"])
+    with pytest.raises(
+        DataError, match=r"and the file '\S+bern\.csv' is not read: the coordinator chose it and nobody"
+    ):
+        open_client(folder)
+    monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
+    (tmp_path / "policy.toml").write_text(tomli_w.dumps({"paths": [str(tmp_path)]}))
+    assert open_client(folder).info.own
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

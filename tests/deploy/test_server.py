@@ -68,6 +68,13 @@ def pack(root: Path, experiment: Experiment, clients: int = 3, wait_s: float = 1
     return Loopback(handlers)
 
 
+@pytest.fixture
+def allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The participants let the coordinator choose what is read, as in `--local`."""
+    (tmp_path / "policy.toml").write_text('paths = ["/"]\n')
+    monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
+
+
 def start(root: Path, grid: Loopback) -> Path:
     """What Flower does with the server's app."""
     flower.server_app(grid, Context(1, 0, {}, RecordDict(), {"folder": str(root / "server")}))
@@ -294,6 +301,7 @@ def targets_of(kind: str) -> tuple[Any, Any]:
     return x, {"binary": (x[:, 0] > 0).astype(np.int64), "regression": x[:, 0] - x[:, 1], "survival": times}[kind]
 
 
+@pytest.mark.usefixtures("allowed")
 @pytest.mark.parametrize(
     ("kind", "own"),
     [("binary", True), ("regression", True), ("survival", True), ("next_token", True), ("survival", False)],
@@ -587,6 +595,7 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
         DeploymentState.open(path, "a")
 
 
+@pytest.mark.usefixtures("allowed")
 def test_server_and_clients_may_have_the_same_data_in_different_places(small: Small, tmp_path: Path) -> None:
     x, y = load_digits().data.astype(np.float32), load_digits().target
     for place in ("a", "b"):

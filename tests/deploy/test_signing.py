@@ -31,7 +31,7 @@ def client(packed: Path, tmp_path: Path) -> Path:
 
 
 def test_a_folder_as_it_was_packed_is_accepted_with_its_coordinator_s_fingerprint(packed: Path, tmp_path: Path) -> None:
-    signed = [signing.check(packed / f"client-{c}", tmp_path / "accepted") for c in (0, 1)]
+    signed = [signing.check(packed / f"client-{c}", tmp_path / "accepted", remember=False) for c in (0, 1)]
     assert signed[0] == signed[1] == signing.Signed(signing.fingerprint_of(packed / "client-1"), ())
     assert len(signed[0].fingerprint) == 39
     assert (packed / "authority" / "coordinator.key").stat().st_mode & 0o777 == 0o600
@@ -116,7 +116,39 @@ def test_a_secret_for_noise_that_came_with_the_folder_is_refused_and_one_made_he
         signing.check(client, accepted)
     (client / "state").rmdir()
     signing.check(client, accepted)
-    (client / "state").mkdir()
+    assert len((client / "state" / "draws.secret").read_bytes()) == 32
+    signing.check(client, accepted)
+
+
+def test_a_folder_that_is_sent_again_with_a_secret_is_not_taken_for_the_one_that_runs(
+    packed: Path, client: Path, tmp_path: Path
+) -> None:
+    """The attack that worked: after a clean start, the same signed folder with a secret that somebody else chose."""
+    accepted, again = tmp_path / "accepted", tmp_path / "again"
+    signing.check(client, accepted)
+    for planted in (b"A" * 32, None):
+        shutil.copytree(packed / "client-0", again)
+        (again / "state").mkdir()
+        (again / "state" / "rounds").mkdir()
+        if planted is not None:
+            (again / "state" / "draws.secret").write_bytes(planted)
+            (again / "state" / "draws.secret").chmod(0o600)
+        with pytest.raises(DeployError, match=r"or had another state/draws\.secret then; remove it, or if you moved"):
+            signing.check(again, accepted)
+        shutil.rmtree(again)
+    shutil.copytree(packed / "client-0", again)
+    (again / "state").symlink_to(client / "state")
+    with pytest.raises(DeployError, match="is made when a client runs"):
+        signing.check(again, accepted)
+    (again / "state").unlink()
+    signing.check(again, accepted)  # a second installation, with a secret of its own
+    signing.check(client, accepted)
+    (client / "state" / "draws.secret").unlink()
+    with pytest.raises(DeployError, match=r"make (\S+) an empty file"):
+        signing.check(client, accepted)
+    for mark in accepted.iterdir():  # as the message says, and as an older version left it
+        mark.write_text("")
+    signing.check(client, accepted)
     signing.check(client, accepted)
 
 
@@ -230,3 +262,60 @@ def test_a_record_of_noised_uploads_that_cannot_be_written_is_refused(
     (tmp_path / "policy.toml").write_text('privacy = "/proc/x"\n')
     with pytest.raises(ConfigError, match=r"cannot write the record of noised uploads /proc/x .*policy\.toml: privacy"):
         open_client(client)
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "manifest.sig", "coordinator.pub", "client.toml", "ca.crt", "README.md"]
+)
+def test_a_link_in_a_folder_is_not_followed_before_its_signature_is_checked_nor_after(
+    client: Path, tmp_path: Path, name: str
+) -> None:
+    """The attack that worked: a link to /dev/zero was read until memory was full."""
+    (client / name).unlink()
+    (client / name).symlink_to("/dev/zero")
+    with pytest.raises(DeployError, match=rf"{name}(: symbolic links are not followed here; | is missing; )"):
+        signing.check(client, tmp_path / "accepted")
+    (client / name).unlink()
+    with (client / name).open("wb") as f:
+        f.truncate(1 << 40)
+    with pytest.raises(DeployError, match=rf"cannot read \S+{name}: it has more than 67,108,864 bytes"):
+        signing.check(client, tmp_path / "accepted")
+
+
+def test_a_manifest_without_client_toml_does_not_leave_it_unchecked(client: Path, tmp_path: Path) -> None:
+    key = signing.new_key()
+    (client / "client.toml").unlink()
+    signing.sign(key, client, 0)
+    (client / "client.toml").symlink_to("/dev/zero")
+    with pytest.raises(DeployError, match=r"manifest\.json is not a list of files"):
+        signing.check(client, tmp_path / "accepted")
+
+
+@pytest.mark.parametrize("remember", [True, False])
+@pytest.mark.parametrize(("variable", "below"), [("HOME", ".local/state/"), ("XDG_STATE_HOME", "")])
+def test_where_nothing_can_be_remembered_the_record_and_what_moves_it_are_named(
+    client: Path, monkeypatch: pytest.MonkeyPatch, variable: str, below: str, remember: bool
+) -> None:
+    """With --check, too, which remembers nothing."""
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv(variable, "/proc/none")
+    place = f"/proc/none/{below}unskew/accepted"
+    with pytest.raises(
+        DeployError, match=rf"record of accepted folders cannot be kept in {place}: No .* XDG_STATE_HOME,"
+    ):
+        operate.check_signature(client, print, remember)
+
+
+def test_a_user_without_a_home_is_told_which_variable_stands_for_it(
+    client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    with pytest.raises(DeployError, match="this user has no home folder; set HOME, or XDG_CONFIG_HOME"):
+        operate.check_signature(client, print)
+    monkeypatch.delenv("XDG_STATE_HOME")
+    with pytest.raises(DeployError, match="this user has no home folder; set HOME, or XDG_STATE_HOME"):
+        operate.check_signature(client, print)

@@ -516,6 +516,7 @@ def test_a_negative_seed_is_refused() -> None:
     [
         (f"rounds = {'9' * 5000}", "is not TOML: Exceeds the limit"),
         (f"a = {'[' * 5000}{']' * 5000}", "is nested too deeply"),
+        (f"{'a.' * 60}b = {{ {'a.' * 60}b = 1 }}", "is nested too deeply"),
     ],
 )
 def test_a_file_that_no_reader_can_take_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -526,7 +527,7 @@ def test_a_file_that_no_reader_can_take_is_refused(text: str, message: str, tmp_
         parsed(text.replace("a = ", "rounds="))
 
 
-@pytest.mark.parametrize("dot", [".", " . "])
+@pytest.mark.parametrize("dot", [".", " . ", '."!".'])
 @pytest.mark.parametrize("around", ["{} = 1", "a = {{ {} = 1 }}", "[{}]"])
 def test_a_key_of_thousands_of_parts_is_refused_before_minutes_are_spent_on_it(
     dot: str, around: str, tmp_path: Path

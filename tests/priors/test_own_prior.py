@@ -213,5 +213,9 @@ def test_a_client_that_lacks_the_folder_of_a_prior_is_told_so(mine: Path, monkey
     address, packed = Address("127.0.0.1", 8443), mine / "packed"
     there = experiment(mine, "methods.0.prior=priors/mine", "methods.1.prior=built-in")
     folders.pack(packed, there, 2, address, address)
+    with pytest.raises(DataError, match=r'priors/mine" is not read: the coordinator chose it'):
+        open_client(packed / "client-0")
+    (mine / "policy.toml").write_text('paths = ["priors"]\n')
+    monkeypatch.setenv("UNSKEW_POLICY", str(mine / "policy.toml"))
     with pytest.raises(DataError, match="priors/mine is not the folder of a pipeline"):
         open_client(packed / "client-0")

@@ -178,3 +178,14 @@ def test_the_command_prints_the_table_and_nothing_else(
             assert said.out.startswith(begins) if begins else said.out == ""
             assert (ended.value.code in (0, None)) == (begins != "")
     assert said.err == "ConfigError: a table is written as markdown, latex, csv, got 'x'\n"
+
+
+def test_no_name_in_a_csv_is_a_formula_and_every_number_is_one() -> None:
+    """The attack that worked: a label of somebody else's run was a formula for whoever opened the table."""
+    names = ["=cmd|' /C calc'!A0", "+1+1", "-1.5", "@SUM(1)", "FedAvg"]
+    made_rows = table(made({name: [0.1, 0.2, 0.3] for name in names}, {}), "csv")
+    rows = list(csv.DictReader(io.StringIO(made_rows)))
+    assert sorted(row["method"] for row in rows) == sorted(
+        ["'=cmd|' /C calc'!A0", "'+1+1", "-1.5", "'@SUM(1)", "FedAvg"]
+    )
+    assert all(float(row["difference"]) == 0.0 for row in rows if row["difference"])

@@ -13,7 +13,7 @@ import typer
 
 from unskew.cli.options import AllowCode, AsJson, Decimal, Gaps, Separator, Thousands, find_own_code
 from unskew.errors import ConfigError, RunError, shown
-from unskew.words import counted, some
+from unskew.words import counted, in_a_cell, some
 
 if TYPE_CHECKING:
     from unskew.run.models import ModelCard
@@ -100,11 +100,21 @@ def predict(
 
 
 def _as_csv(rows: "list[Row]", separator: str, decimal: str) -> str:
+    from unskew.run.predictions import PREDICTED
+
     lines = io.StringIO(newline="")
     table = csv.DictWriter(lines, rows[0], delimiter=separator, lineterminator="\n")
     table.writeheader()
-    table.writerows({name: _cell(value, decimal) for name, value in row.items()} for row in rows)
+    for row in rows:  # names of classes are the model's, which may be somebody else's; the rest is the user's own
+        answer = {PREDICTED: _named(row[PREDICTED])}
+        table.writerow({name: _cell(value, decimal) for name, value in {**row, **answer}.items()})
     return lines.getvalue()
+
+
+def _named(prediction: Any) -> Any:
+    if isinstance(prediction, list | tuple):
+        return [_named(one) for one in prediction]
+    return in_a_cell(prediction) if isinstance(prediction, str) else prediction
 
 
 def _cell(value: Any, decimal: str) -> Any:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from unskew import schema
 from unskew.data import entanglement
 from unskew.data.manifest import read_manifest
+from unskew.data.places import path_of
 from unskew.data.split import (
     IID,
     ByGroup,
@@ -421,7 +422,7 @@ def _by_owner(split: Natural, owners: npt.NDArray[Any] | None) -> tuple[Ints, ..
 
 
 def _by_manifest(split: FromManifest, n: int) -> tuple[Ints, ...]:
-    manifest = read_manifest(Path(split.path))
+    manifest = read_manifest(path_of(split.path))
     if manifest.n != n:
         raise DataError(f"{split.path} divides {manifest.n} examples, but there are {n}")
     clients = tuple(np.sort(np.concatenate(parts)) for parts in manifest.clients)

@@ -19,6 +19,7 @@ from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
 from unskew.data.patients import drawn, most_frequent, number_of
+from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, OwnSplit, Split, record
 from unskew.errors import ConfigError, DataError, did_you_mean
@@ -269,7 +270,7 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
         if not 0 <= value < 1:
             raise ConfigError(f"{name} must be in [0, 1), got {value}")
     if isinstance(split, FromManifest):
-        fed = from_manifest(Path(split.path), dataset)
+        fed = from_manifest(path_of(split.path), dataset)
         parts = fed.clients
         check_manifest_fits(split, parts.train.sizes + parts.val.sizes + parts.test.sizes)
         both = fed.clients if fed.unseen is None else [*fed.clients, *fed.unseen.clients]

@@ -1,9 +1,13 @@
 """Places of data: the path that a user has written, and the place of a row as its owner finds it.
 
 A row's place is a line of a file, or its number in a table without lines.
+
+A deployed client runs an experiment that somebody else wrote.  Within `reading_only` every path in it, and every hub:
+name, is refused that the client has not named or allowed itself.
 """
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -12,15 +16,69 @@ import numpy as np
 
 from unskew.errors import DataError
 
+_allowed: ContextVar[tuple[Sequence[str], Sequence[str], str] | None] = ContextVar("allowed", default=None)
 
-def path_of(written: str | Path) -> Path:
-    """The path that a user has written, ~ for the home folder; there may be nothing at it.
+
+@contextmanager
+def reading_only(own: Sequence[str], paths: Sequence[str], where: str) -> Iterator[None]:
+    """Within it nothing is read but what these name.
+
+    Args:
+        own: Paths and hub: names exactly as the user has them.
+        paths: Files, folders with all that lies in them, and hub: names that others may name; "hub:" is all of these.
+        where: File in which the user may write more `paths`.
+    """
+    before = _allowed.set((own, paths, where))
+    try:
+        yield
+    finally:
+        _allowed.reset(before)
+
+
+def require_allowed(source: str, named: str = "") -> None:
+    """Refuse a path or hub: name of somebody else's, which a `reading_only` leaves out; it is not looked at.
+
+    Args:
+        source: The path or name.
+        named: What it is called in the message; by default as it is written.
 
     Raises:
-        DataError: If it cannot be the path of anything, or may not be looked at.
+        DataError: Naming it, and the file in which it can be allowed.
+    """
+    allowed = _allowed.get()
+    if allowed is None:
+        return
+    own, paths, where = allowed
+    if source.startswith("hub:"):
+        fits = "hub:" in paths or source.partition("?")[0] in (*own, *paths)
+    else:
+        path = Path(source).expanduser().absolute()
+        fits = path in (Path(one).expanduser().absolute() for one in own) or any(
+            path.resolve().is_relative_to(Path(one).expanduser().resolve()) for one in paths
+        )
+        source = str(path)
+    if not fits:
+        raise DataError(
+            f"{named or json.dumps(source)} is not read: the coordinator chose it and nobody here has allowed it; if "
+            f"it may be read, write paths = [{json.dumps(source)}] into {where}, else ask the coordinator to leave it "
+            "out, or name data of your own in client.toml"
+        )
+
+
+def path_of(written: str | Path, named: str = "") -> Path:
+    """The path that a user has written, ~ for the home folder; there may be nothing at it.
+
+    Args:
+        written: The path.
+        named: What it is called if it is refused.
+
+    Raises:
+        DataError: If it cannot be the path of anything, or may not be looked at, or as in `require_allowed`.
     """
     try:
         path = Path(written).expanduser()
+        if "\0" not in str(path):
+            require_allowed(str(path), named)
         path.exists()
     except RuntimeError:
         raise DataError(f"{written}: there is no home folder of that user here; write the whole path") from None

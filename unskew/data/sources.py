@@ -60,7 +60,7 @@ from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs, constants_of
 from unskew.data.lengths import names_array
 from unskew.data.natural import NATURAL, NaturalOptions, files_of
-from unskew.data.places import path_of
+from unskew.data.places import path_of, require_allowed
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean
@@ -191,9 +191,13 @@ def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
         DataError: If the path is none, or an archive is broken.
     """
     kind, _, rest = source.partition(":")
+    if kind == "images" or source in NATURAL or (kind in tables.ENDINGS and "client" in options):
+        return True
+    if kind not in FILES:
+        return False
     path = path_of(rest)
     if kind in tables.ENDINGS:
-        return "client" in options or path.is_dir()
+        return path.is_dir()
     if kind == "npz":
         try:
             if not zipfile.is_zipfile(path):
@@ -202,7 +206,7 @@ def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
                 return "client_train.npy" in archive.namelist()
         except _UNREADABLE as error:
             raise _corrupt(path, error) from error
-    return kind == "images" or source in NATURAL or (kind == "folder" and (path / "client_train.npy").is_file())
+    return (path / "client_train.npy").is_file()
 
 
 def gives_bytes(source: str) -> bool:
@@ -249,7 +253,7 @@ def load(
         columns = schema.build(tables.TableOptions, data_options or {}, "task.data_options", owner=source)
         path = path_of(rest)
         return _placed(source, lambda: tables.read_table(kind, path, columns, preprocess, targets))
-    if not colon and (table := tables.kind_at(source)) is not None and source not in DATA.names():
+    if not colon and source not in DATA.names() and (table := tables.kind_at(source)) is not None:
         raise DataError(f"{source} is the name of no data set; did you mean the table, '{table}:{source}'?")
     tabular = source in NATURAL and NATURAL[source].preprocess is not None
     if preprocess is not None and not tabular and kind not in ("npz", "folder", "run"):
@@ -267,9 +271,10 @@ def load(
     if isinstance(chosen, ArrayOptions):
         assemble = partial(assemble, constants=constants_of(chosen.mean, chosen.std))
     if colon and kind == "hub":
+        require_allowed(source)
         return _hub(hub.parse(source))
     if colon and kind == "run":
-        return _saved(Path(data_dir or ".") / rest, targets)
+        return _saved(path_of(Path(data_dir or ".") / rest), targets)
     if colon and kind in ("npz", "folder"):
         path = path_of(rest)
         if kind == "npz":

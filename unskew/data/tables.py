@@ -139,7 +139,8 @@ def read_table(
     test: object = options.test
     test_rows_at: Place = by_number
     if isinstance(test, str) and test not in frame.columns:
-        place = path_of(test)
+        columns = ", ".join(frame.columns[:8]) + (", ..." if len(frame.columns) > 8 else "")
+        place = path_of(test, f"test is no column and no share (columns: {columns}), and the file {test!r}")
         if not place.exists():
             raise DataError(
                 f"test must be a column, a file or a share, and {test!r} is none of them (columns: "

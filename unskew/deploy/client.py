@@ -3,7 +3,9 @@
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from unskew.data.patients import drawn, part_of
 from unskew.data.preprocess import check_agreed
 from unskew.data.sources import FILES, gives_bytes
 from unskew.data.tables import ENDINGS
-from unskew.deploy.settings import ClientConfig, own_data_example, own_state, read_rules, read_settings
+from unskew.deploy.settings import ClientConfig, own_data_example, own_state, path_in, read_rules, read_settings
 from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, fingerprint, load
 from unskew.keys import Key
@@ -26,6 +28,7 @@ from unskew.run.setup import Setup
 from unskew.runtime.client import ClientRuntime, ClientSetup
 from unskew.runtime.membership import columns_hash, images_told, layout_hash
 from unskew.runtime.message import ClientInfo
+from unskew.runtime.policy import Rules
 from unskew.tree import Params
 from unskew.version import __version__
 from unskew.words import counted
@@ -36,16 +39,26 @@ from unskew.words import counted
 def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
     """Open the client whose folder this is.
 
-    The experiment comes from the coordinator: code that it names is imported with `allow_code` only.
+    The experiment comes from the coordinator: code that it names is imported with `allow_code` only, and what it names
+    to be read only where the participant's policy has it in `paths`.
 
     Raises:
         ConfigError, DataError: If its settings or its data cannot be used.
     """
+    config, rules = read_settings(folder / "client.toml", ClientConfig), read_rules(folder)
+    with _reading(folder, config, rules):
+        return _opened(folder, config, rules, allow_code)
+
+
+def _reading(folder: Path, config: ClientConfig, rules: Rules) -> AbstractContextManager[None]:
+    """Read within it what the participant has named, and nothing else that the experiment names."""
+    return rules.reading(path_in(folder, config.data), config.data_dir, os.environ.get("UNSKEW_DATA"))
+
+
+def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) -> ClientRuntime:
     path = folder / "client.toml"
-    config = read_settings(path, ClientConfig)
     if config.client >= config.num_clients:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
-    rules = read_rules(folder)
     experiment = load(folder / config.experiment, allow_code=rules.code_allowed(allow_code))
     private = {m.label: bool(hook(m.algorithm, "has_dp_noise")) for m in experiment.methods}
     rules.check_methods(
@@ -107,7 +120,10 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
         if not 0 <= cell < len(cells):
             raise WireError(f"cell must be 0 to {len(cells) - 1}, got {cell}")
         seed, method = cells[cell]
-        fed = own_data(experiment, setup, config, seed) if own else run_setup.divide(experiment, setup.dataset, seed)
+        with _reading(folder, config, rules):  # a split may be in a file
+            fed = (
+                own_data(experiment, setup, config, seed) if own else run_setup.divide(experiment, setup.dataset, seed)
+            )
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
         mine = fed.clients[config.client]
 
@@ -206,7 +222,7 @@ def account_of(source: str) -> str:
 def _beside(folder: Path, source: str) -> str:
     """Make a path in a data source relative to a folder."""
     kind, _, rest = source.partition(":")
-    return f"{kind}:{folder / Path(rest).expanduser()}" if kind in FILES and rest else source
+    return f"{kind}:{path_in(folder, source)}" if kind in FILES and rest else source
 
 
 def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[FederatedData]:

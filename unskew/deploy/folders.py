@@ -362,6 +362,18 @@ the same Python, or set `PYTHONPATH` to the folder it lies in.{then}
 """
 
 
+def _consent(source: str) -> str:
+    """Sentences on data that the coordinator has chosen and the participant has to allow; empty of named sets."""
+    kind, _, rest = source.partition(":")
+    if kind not in (*FILES, "hub"):
+        return ""
+    named = source if kind == "hub" else rest
+    return (
+        f"The coordinator has chosen what is read, `{named}`, and it is read only if you agree:\nwrite "
+        f"`paths = [{json.dumps(named)}]` into your own `~/.config/unskew/policy.toml`.  "
+    )
+
+
 def _server_readme(experiment: Experiment, num_clients: int, reached: Address, install: str, own_data: bool) -> str:
     source = experiment.task.data
     layout = (
@@ -405,11 +417,16 @@ def _client_readme(experiment: Experiment, client: int, own_data: str | None, in
     )
     example = own_data_example(experiment.task.data)
     data = {
-        None: "Without `data` in `client.toml` this client takes its part of the experiment's own data: a dry run.\n"
+        None: "Without `data` in `client.toml` this client takes its part of the experiment's own data, "
+        f"`{experiment.task.data}`:\na dry run.  {_consent(experiment.task.data)}"
         f"For data of your own write there, for example, `{example}`.",
         "": "Before the first start, write into `client.toml` where your data lie, for example\n"
         f"`{example}`.  They are read there and stay there.",
-    }.get(own_data, "`data` in `client.toml` says where the data lie; they are read there and stay there.")
+    }.get(
+        own_data,
+        "`data` in `client.toml` says where the data lie; they are read there and stay there.\n"
+        f"{_consent(own_data or '')}",
+    )
     return f"""# Client {client} of {experiment.name}
 
 For one machine of one participant.  Three commands, in this folder:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import tomli_w
 
 from unskew import tasks
+from unskew.data.places import require_allowed
 from unskew.data.preprocess import check_agreed, check_agreed_unseen
 from unskew.data.split import SPLITS
 from unskew.deploy import folders, launch, processes, reach, signing
@@ -20,15 +21,25 @@ from unskew.deploy.launch import ClientProcesses, Say, ServerProcesses
 from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.reach import Unreachable
 from unskew.deploy.server import at_server, check_evaluated, on_cpu
-from unskew.deploy.settings import Address, ServerConfig, own_state, packed_clients, read_rules, read_settings
+from unskew.deploy.settings import (
+    Address,
+    ClientConfig,
+    ServerConfig,
+    own_state,
+    packed_clients,
+    path_in,
+    read_rules,
+    read_settings,
+)
 from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
-from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
+from unskew.experiment.config import Experiment, TaskConfig, fingerprint, load, read_toml, written_fingerprint
 from unskew.files import rename_folder, write_atomically
 from unskew.protocol import hook
 from unskew.record.logs import LOGS
 from unskew.run import setup as run_setup
 from unskew.run.folder import locked, read_json
 from unskew.run.loop import Interrupted
+from unskew.runtime.membership import printable
 from unskew.runtime.resident import untimed
 from unskew.tasks.measure import ACCURACY, Measure
 
@@ -322,7 +333,7 @@ def check_signature(folder: Path, say: Say, remember: bool = True) -> None:
         DeployError: Naming what differs.
     """
     signed = signing.check(folder.absolute(), own_state() / "accepted", remember)
-    rules = read_rules(folder)
+    rules, config = read_rules(folder), read_settings(folder / "client.toml", ClientConfig)
     expected = rules.policy.coordinator
     if expected is not None and "".join(expected.lower().split()) != signed.fingerprint.replace(" ", ""):
         raise DeployError(
@@ -332,6 +343,14 @@ def check_signature(folder: Path, say: Say, remember: bool = True) -> None:
     say(f"signed with the key {signed.fingerprint}; compare it with the coordinator's by telephone")
     if signed.changed:
         say(f"changed here since it was packed: {', '.join(signed.changed)}")
+    if "client.toml" not in signed.changed:  # then the coordinator has chosen what it names
+        with rules.reading():
+            for source in filter(None, (path_in(folder, config.data), config.data_dir)):
+                if not Path(source).resolve().is_relative_to(folder.resolve()):
+                    require_allowed(source, f"{source!r}, in client.toml as it was packed,")
+    task = read_toml(folder / config.experiment).get("task")
+    theirs = task.get("data", TaskConfig.data) if isinstance(task, Mapping) else TaskConfig.data
+    say(f"reads {printable(config.data or f'its part of {theirs}')}")
 
 
 def check_taking_part(folder: Path) -> float:
@@ -493,7 +512,7 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, config: ServerC
     make_private(deployment)
     # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
     account = str((deployment / "privacy.jsonl").absolute())
-    write_atomically(deployment / "policy.toml", tomli_w.dumps({"privacy": account}))
+    write_atomically(deployment / "policy.toml", tomli_w.dumps({"privacy": account, "paths": ["/", "hub:"]}))
     for folder in (deployment / "server", *(folders.client_folder(deployment, c) for c in range(num_clients))):
         folders.write_address(folder, address)
     return deployment

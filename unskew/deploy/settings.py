@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt, Interval
 
 from unskew import schema
 from unskew.data.numerals import Decimal, Thousands
+from unskew.data.sources import FILES
 from unskew.errors import ConfigError, DeployError
 from unskew.files import from_toml
 from unskew.runtime.policy import Rules, SitePolicy
@@ -108,6 +109,14 @@ def own_data_example(source: str) -> str:
     return f'data = "{path}"'
 
 
+def path_in(folder: Path, source: str | None) -> str | None:
+    """The path in a data source, relative to a folder, or the hub: name that it is; None of other data."""
+    kind, _, rest = (source or "").partition(":")
+    if kind == "hub" and source is not None:
+        return source.partition("?")[0]
+    return str(folder / Path(rest).expanduser()) if kind in FILES and rest else None
+
+
 def packed_clients(path: Path, config: ServerConfig, registered: Collection[int]) -> int:
     """Number of clients that a server's folder was packed for; a client that was taken out still counts.
 
@@ -148,8 +157,21 @@ def find_own_code() -> None:
 
 
 def own_state() -> Path:
-    """Folder of this user in which a participant keeps what must outlive a federation's folder."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "unskew"
+    """Folder of this user in which a participant keeps what must outlive a federation's folder.
+
+    Raises:
+        DeployError: If there is no home folder.
+    """
+    return _of_user("XDG_STATE_HOME", ".local/state") / "unskew"
+
+
+def _of_user(variable: str, below_home: str) -> Path:
+    if named := os.environ.get(variable):
+        return Path(named)
+    try:
+        return Path.home() / below_home
+    except RuntimeError:
+        raise DeployError(f"this user has no home folder; set HOME, or {variable} to a folder of its own") from None
 
 
 def read_rules(folder: Path) -> Rules:
@@ -162,8 +184,8 @@ def read_rules(folder: Path) -> Rules:
         ConfigError, DeployError: If it cannot be read, or a setting in it is unknown or not allowed.
     """
     named = os.environ.get("UNSKEW_POLICY")
-    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    path = (Path(named) if named else settings / "unskew" / "policy.toml").expanduser().absolute()
+    settings = Path(named) if named else _of_user("XDG_CONFIG_HOME", ".config") / "unskew" / "policy.toml"
+    path = settings.expanduser().absolute()
     if path.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"the policy {path} lies in the folder that came from the coordinator; keep it elsewhere")
     if not named and not path.exists():

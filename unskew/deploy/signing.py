@@ -10,11 +10,13 @@ the holder of that key packed it; whose key it is only the fingerprint tells, co
 
 Some files are the participant's own to change (`OWN`), and some are made when a client runs (`MADE`).  The latter must
 not come with the folder: noise drawn from a secret that somebody else chose would hide nothing.  Therefore a folder
-with such files is accepted only on a machine on which it was accepted without them before.
+with such files is accepted only with a secret that was made here, when it was accepted without them: the participant's
+own record of accepted folders has its hash.
 """
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +25,11 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from unskew.deploy.certificates import make_private
 from unskew.deploy.settings import ClientConfig, read_settings
 from unskew.errors import DeployError
-from unskew.files import PRIVATE, write_atomically
+from unskew.files import PRIVATE, read_bytes, unlinked, write_atomically
+from unskew.runtime.client import SECRET, own_secret
 
 MANIFEST, SIGNATURE, KEY = "manifest.json", "manifest.sig", "coordinator.pub"
 OWN = frozenset({"client.toml", "network.toml", "node.key", "node.pub"})
@@ -34,6 +38,9 @@ MADE = frozenset(
     {"flower", "node.toml", "superexec.secret", "resident.json", "logs", "state", "models", ".lock", "audit.jsonl"}
 )
 """Files and folders that a client makes when it runs."""
+MOST = 1 << 26
+"""Most bytes of a packed file; the wheel is the largest, of two million."""
+_SECRET = f"state/{SECRET}"
 
 
 # ---------------------------------------------------------------- signing
@@ -83,7 +90,8 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         remember: False to remember nothing.
 
     Raises:
-        DeployError: Naming the file that was changed, added or removed, or if the signature is not of this key.
+        DeployError: Naming the file that was changed, added or removed, or if the signature is not of this key, or
+            nothing could be remembered.
     """
     key, manifest = _public_key(folder), _read(folder / MANIFEST)
     try:
@@ -113,19 +121,55 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         )
     mine = _own_paths(folder, config)
     mark = accepted / hashlib.sha256(manifest).hexdigest()
+    made_here = _marked(mark, remember)
+    runs_here = made_here is not None and (not made_here or _secret_hash(folder) in made_here)
     for path in sorted(folder.iterdir()):
         known = path.name in {*files, MANIFEST, SIGNATURE, KEY} or path.name.removesuffix(".tmp") in MADE
         if not known and path.suffix != ".safetensors" and path not in mine:
             raise DeployError(f"{path} was not packed; move it out of the folder, which holds what was signed alone")
-        if path.name in MADE and not mark.exists():
+        if path.name in MADE and not runs_here:
             raise DeployError(
-                f"{path} is made when a client runs, and this folder never ran on this machine; remove it, or if you "
-                f"moved the folder here yourself, make the empty file {mark}"
+                f"{path} is made when a client runs, and this folder never ran on this machine, or had another "
+                f"{_SECRET} then; remove it, or if you moved the folder here or lost that file yourself, make {mark} "
+                "an empty file"
             )
     if remember:
-        accepted.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+        own_secret(make_private(folder / "state"))
+        made = (made_here or set()) | {_secret_hash(folder)}
+        write_atomically(mark, "".join(f"{one}\n" for one in sorted(made)))
     return Signed(fingerprint(key), tuple(changed))
+
+
+def _marked(mark: Path, make: bool) -> set[str] | None:
+    """Hashes of the secrets that were made where this folder was accepted; None if it never was.
+
+    They are unknown, an empty set, where an older version or a participant who has moved a folder left an empty file.
+
+    Args:
+        mark: The file that remembers it.
+        make: Make the folder of such files if it is missing.
+
+    Raises:
+        DeployError: If the file cannot be read, or none could be written.
+    """
+    try:
+        if make:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=next(p for p in mark.parents if p.exists())).close()
+        return set(mark.read_text().split()) if mark.exists() else None
+    except OSError as error:
+        raise DeployError(
+            f"the record of accepted folders cannot be kept in {mark.parent}: {error.strerror}; make that folder "
+            "writable, or set HOME, or XDG_STATE_HOME, to one that is"
+        ) from None
+
+
+def _secret_hash(folder: Path) -> str:
+    """SHA-256 of the secret in a client's folder; empty if there is none, or a link in its place."""
+    try:
+        return hashlib.sha256(read_bytes(unlinked(folder / "state") / SECRET, 32)).hexdigest()
+    except OSError:
+        return ""
 
 
 def _signed_files(folder: Path, manifest: bytes) -> dict[str, str]:
@@ -134,7 +178,11 @@ def _signed_files(folder: Path, manifest: bytes) -> dict[str, str]:
         files = json.loads(manifest)["files"]
     except (ValueError, TypeError, KeyError, RecursionError):
         files = None
-    if not isinstance(files, dict) or not all(isinstance(v, str) and _is_inside(k) for k, v in files.items()):
+    if (
+        not isinstance(files, dict)
+        or not all(isinstance(v, str) and _is_inside(k) for k, v in files.items())
+        or "client.toml" not in files  # which is read next
+    ):
         raise DeployError(f"{folder / MANIFEST} is not a list of files; ask the coordinator for the folder again")
     return dict(files)
 
@@ -200,7 +248,7 @@ def _sha256(path: Path) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, MOST)
     except OSError as error:
         raise DeployError(
             f"cannot read {path}: {error.strerror}; a packed folder is signed and has this file"

@@ -599,7 +599,9 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
         _check_prior(made, f"{place}.prior", where, allow_code)
     if bounds:
         methods = with_bounds(methods, local)
-    split = parse_split(table.pop("split", {"name": _default_split(table.get("task"))}), where)
+    # A client's folder always has it, and where the coordinator's own data lie there is nothing to look at.
+    written = table.pop("split") if "split" in table else {"name": _default_split(table.get("task"))}
+    split = parse_split(written, where)
     if "unseen" in table and not isinstance(table["unseen"], Mapping):
         table["unseen"] = {"clients": table["unseen"]}
     until = until_of(table.pop("seeds"), where) if isinstance(table.get("seeds"), Mapping) else None

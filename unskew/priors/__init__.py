@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from unskew.data.places import require_allowed
 from unskew.errors import ConfigError
 from unskew.priors.prior import Inversion, LearnedEmbeddings, Prior, distances, fitted, how_fitted, invert
 from unskew.references import makes
@@ -85,6 +86,7 @@ def load(source: str = BUILT_IN, device: torch.device | str = "cpu", tokens: int
     entry = _entry(source)
     make = PRIORS.resolve(entry)
     if entry in (FOLDER, HUB):
+        require_allowed(source)
         prior: Prior = make(source, device, tokens, size)
         return prior
     ours = entry in PRIORS.ours

@@ -33,6 +33,7 @@ from unskew.report.tables import (
     reference,
     with_spread,
 )
+from unskew.words import in_a_cell
 
 Lines = list[list[str]]
 
@@ -173,8 +174,8 @@ def _csv(record: Record) -> str:
     file = io.StringIO()
     rows = [_csv_row(record, row, base, differences.get(row.method), tails.get(row.method)) for row in headline(record)]
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer.writerow({name: in_a_cell(name) for name in rows[0]})
+    writer.writerows({k: in_a_cell(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows)
     return file.getvalue()
 
 

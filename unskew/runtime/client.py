@@ -66,6 +66,8 @@ from unskew.runtime.validation import Validator, limit_bytes, sizes_of
 from unskew.tree import Params, moved
 from unskew.words import counted
 
+SECRET = "draws.secret"
+"""File of a client's own secret, in its folder of memory."""
 KEPT_ROUNDS = 2
 
 
@@ -392,7 +394,7 @@ def _charge(runtime: ClientRuntime, setup: ClientSetup, head: StepRequest, messa
         return
     context = head.context
     # Another folder has another secret, so that the same request draws other noise there: it is another upload.
-    drawn = hashlib.sha256(b"account" + _secret(runtime)).hexdigest()
+    drawn = hashlib.sha256(b"account" + own_secret(runtime.state)).hexdigest()
     request = (drawn, context.config, context.run, context.cell, context.round, head.step, what)
     place = hashlib.sha256(repr(request).encode()).hexdigest()
     upload = NoisedUpload(runtime.account or runtime.info.data, context.config, context.cell, place)
@@ -406,22 +408,22 @@ def _me(runtime: ClientRuntime, setup: ClientSetup, context: RoundContext, key: 
     difference, so only a request that is the same to the byte, of the same experiment on the same data, may draw the
     same noise again.
     """
-    own = Key(int.from_bytes(_secret(runtime), "big")) / runtime.info.data
+    own = Key(int.from_bytes(own_secret(runtime.state), "big")) / runtime.info.data
     asked = own / "ask" / context.config / context.run / context.cell / context.round / what
     lasting = own / "lasting" / context.config / context.cell
     return replace(setup.me(runtime.client, context.round, key), private=asked, private_fixed=lasting)
 
 
-def _secret(runtime: ClientRuntime) -> bytes:
-    """Read the client's own 32 random bytes, which are made at the first use.
+def own_secret(state: Path) -> bytes:
+    """Read a client's own 32 random bytes in its folder of memory; they are made at the first use.
 
     Raises:
         RunError: If they are damaged, or users other than the owner can read the file.
     """
-    path = runtime.state / "draws.secret"
-    name = path.relative_to(runtime.state.parent)
+    path = state / SECRET
+    name = path.relative_to(state.parent)
     if not path.exists():
-        runtime.state.mkdir(parents=True, exist_ok=True)
+        state.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
         try:
             write_synced(temporary, secrets.token_bytes(32), PRIVATE)

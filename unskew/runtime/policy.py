@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Interval
 
+from unskew.data.places import reading_only
 from unskew.errors import ConfigError, WireError
 from unskew.files import append_row
 from unskew.runtime.message import HEAD_BYTES, Envelope
@@ -35,6 +37,7 @@ class SitePolicy:
         max_epsilon: Greatest epsilon of all noised uploads about one data set together, whatever the experiment;
             methods without such noise are then refused.
         delta: Probability that belongs to max_epsilon.
+        paths: Files, folders with all that is in them, and hub: names that the coordinator may choose to be read here.
         allow_code: True imports code that an experiment names, False refuses it even with --allow-code.
         coordinator: Fingerprint of the key that must have signed the folder.
         audit: File of the audit log; by default audit.jsonl in the client's folder.
@@ -48,6 +51,7 @@ class SitePolicy:
     max_bytes: Annotated[int, Ge(1)] | None = None
     max_epsilon: Annotated[float, Gt(0.0)] | None = None
     delta: Annotated[float, Interval(gt=0.0, lt=1.0)] = 1e-5
+    paths: tuple[str, ...] = ()
     allow_code: bool | None = None
     coordinator: str | None = None
     audit: str | None = None
@@ -79,6 +83,10 @@ class Rules:
         if asked and self.policy.allow_code is False:
             raise ConfigError(f"--allow-code is forbidden here: {self.where} has allow_code = false")
         return asked or self.policy.allow_code is True
+
+    def reading(self, *own: str | None) -> AbstractContextManager[None]:
+        """Read nothing within it but what this participant has named: `own` paths, and `paths` of the policy."""
+        return reading_only([*filter(None, own)], self.policy.paths, self.where)
 
     def check_methods(self, names: Mapping[str, str], accountable: Mapping[str, bool]) -> None:
         """Refuse an experiment with a method that may not run.

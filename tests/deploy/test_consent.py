@@ -1,0 +1,151 @@
+"""A coordinator's experiment names nothing that a client reads, unless the participant has named or allowed it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+
+pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+
+from unskew.deploy import folders, operate
+from unskew.deploy.client import open_client
+from unskew.deploy.settings import Address
+from unskew.errors import DataError
+from unskew.experiment import config
+
+from .conftest import Lines
+
+BASE = {"rounds": 1, "method": {"name": "fedavg"}, "split": {"name": "iid", "num_clients": 2}}
+ARRAYS = {"x_train": np.zeros((40, 8, 8), np.uint8), "y_train": np.arange(40) % 10}
+
+
+@pytest.fixture
+def allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The participant's policy, which names nothing yet."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text("")
+    monkeypatch.setenv("UNSKEW_POLICY", str(policy))
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    return policy
+
+
+def client(folder: Path, experiment: dict[str, object], **own: object) -> Path:
+    here = folder / "client-0"
+    here.mkdir()
+    (here / "experiment.toml").write_text(tomli_w.dumps({**BASE, **experiment}))
+    (here / "client.toml").write_text(tomli_w.dumps({"client": 0, "num_clients": 2, **own}))
+    return here
+
+
+def secret(folder: Path) -> Path:
+    np.savez(folder / "secret.npz", **ARRAYS)  # type: ignore[arg-type]
+    return folder / "secret.npz"
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        *({"task": {"data": f"{kind}:/there/x"}} for kind in ("npz", "folder", "images", "run")),
+        *(
+            {"task": {"data": f"{kind}:/there/x", "data_options": {"target": "y", **client}}}
+            for kind in ("csv", "parquet")
+            for client in ({}, {"client": "h"})
+        ),
+        {"task": {"data": "mnist", "data_dir": "/there/x"}},
+        {"task": {"data": "wisdm", "data_dir": "/there/x"}, "split": {"name": "natural"}},
+        {"split": {"name": "manifest", "path": "/there/x"}},
+        {"method": {"name": "fedpft", "prior": "/there/x"}},
+    ],
+    ids=lambda experiment: json.dumps(experiment)[:60],
+)
+def test_no_path_in_an_experiment_is_looked_at(experiment: dict[str, object], allow: Path, tmp_path: Path) -> None:
+    """There is nothing at the path, and the refusal does not tell."""
+    with pytest.raises(
+        DataError, match=rf'"/there/x" is not read: the coordinator .* paths = \["/there/x"\] into {allow}'
+    ):
+        open_client(client(tmp_path, experiment))
+
+
+@pytest.mark.parametrize(
+    "experiment", [{"task": {"data": "hub:mnist?size=8"}}, {"method": {"name": "fedpft", "prior": "hub:a/b"}}]
+)
+def test_nothing_is_downloaded_because_a_coordinator_asks_for_it(
+    experiment: dict[str, object], allow: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=r'"hub:.*" is not read: the coordinator chose it'):
+        open_client(client(tmp_path, experiment))
+
+
+def test_data_of_a_client_s_own_do_not_make_the_coordinator_s_readable(allow: Path, tmp_path: Path) -> None:
+    """Not even to see if they come with their clients: the fingerprint of the experiment would tell."""
+    experiment = {"task": {"data": f"npz:{secret(tmp_path)}", "model": "logistic"}}
+    np.savez(tmp_path / "own.npz", **ARRAYS)  # type: ignore[arg-type]
+    here = client(tmp_path, experiment, data="npz:../own.npz")
+    assert open_client(here).info.own
+    (here / "experiment.toml").write_text(
+        tomli_w.dumps({k: v for k, v in {**BASE, **experiment}.items() if k != "split"})
+    )
+    open_client.cache_clear()
+    with pytest.raises(DataError, match="is not read: the coordinator chose it"):
+        open_client(here)
+
+
+def test_what_the_policy_allows_is_read_and_so_is_what_client_toml_names(allow: Path, tmp_path: Path) -> None:
+    path = secret(tmp_path)
+    here = client(tmp_path, {"task": {"data": f"npz:{path}", "model": "logistic"}})
+    for paths in ([str(path)], [str(tmp_path)], ["/"]):
+        allow.write_text(tomli_w.dumps({"paths": paths}))
+        open_client.cache_clear()
+        assert not open_client(here).info.own
+    allow.write_text(tomli_w.dumps({"paths": [str(tmp_path / "links")]}))
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "x.npz").symlink_to(path)
+    (here / "experiment.toml").write_text((here / "experiment.toml").read_text().replace("secret", "links/x"))
+    open_client.cache_clear()
+    with pytest.raises(DataError, match="is not read"):
+        open_client(here)
+    shutil.copy(path, tmp_path / "mnist.npz")
+    (here / "experiment.toml").write_text(tomli_w.dumps({**BASE, "task": {"data": "mnist", "model": "logistic"}}))
+    (here / "client.toml").write_text(tomli_w.dumps({"client": 0, "num_clients": 2, "data_dir": str(tmp_path)}))
+    open_client.cache_clear()
+    assert open_client(here).info.classes[0] == "0"
+
+
+def test_data_that_the_coordinator_wrote_into_client_toml_need_consent_as_well(
+    allow: Path, tmp_path: Path, said: Lines
+) -> None:
+    path, address, federation = secret(tmp_path), Address("127.0.0.1", 8443), tmp_path / "f"
+    sources = [f"npz:{path}", "npz:own.npz"]
+    folders.pack(federation, config.parse(BASE), 2, address, address, data=sources)
+    readme = (federation / "client-0" / "README.md").read_text()
+    assert f'write `paths = ["{path}"]` into your own `~/.config/unskew/policy.toml`' in readme
+    with pytest.raises(DataError, match=r"secret\.npz', in client\.toml as it was packed, is not read"):
+        operate.check_signature(federation / "client-0", said)
+    allow.write_text(tomli_w.dumps({"paths": [str(path)]}))
+    operate.check_signature(federation / "client-0", said)
+    assert said.lines[-1] == f"reads npz:{path}"
+    allow.write_text("")
+    with (federation / "client-0" / "client.toml").open("a") as f:
+        f.write("metrics = false\n")
+    operate.check_signature(federation / "client-0", said)  # the file is the participant's own now
+    operate.check_signature(federation / "client-1", said)  # whose file it puts into the folder itself
+    (federation / "client-1" / "own.npz").symlink_to(path)
+    with pytest.raises(DataError, match=r"in client\.toml as it was packed, is not read"):
+        operate.check_signature(federation / "client-1", said)
+
+
+def test_a_dry_run_says_what_it_reads(tmp_path: Path, said: Lines) -> None:
+    address = Address("127.0.0.1", 8443)
+    folders.pack(tmp_path / "f", config.parse(BASE), 2, address, address)
+    operate.check_signature(tmp_path / "f" / "client-0", said)
+    assert said.lines[-1] == "reads its part of digits"
+
+
+def test_a_trial_on_one_machine_reads_what_its_user_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = {"data": f"npz:{secret(tmp_path)}", "model": "logistic"}
+    deployment = operate.prepare(config.parse({**BASE, "task": task}), 2, tmp_path / "out")
+    monkeypatch.setenv("UNSKEW_POLICY", str(deployment / "policy.toml"))
+    assert not open_client(deployment / "client-1").info.own
