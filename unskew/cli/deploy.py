@@ -303,6 +303,7 @@ def server(
     from unskew.run.folder import read_json
 
     if check:
+        operate.check_version(folder)
         listen = operate.check_serving(folder, read_data=True)
         print(f"ready: would listen at {listen}; Flower {flower_version}", file=sys.stderr if as_json else sys.stdout)
         return
@@ -350,6 +351,7 @@ def client(
         from unskew.deploy.client import open_client
 
         operate.check_signature(folder, _silent if quiet else _say, remember=False)
+        operate.check_version(folder)
         runtime = open_client(folder.absolute(), allow_code)
         ahead = operate.check_taking_part(folder)
         print(

@@ -21,6 +21,7 @@ from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.reach import Unreachable
 from unskew.deploy.server import at_server, check_evaluated, on_cpu
 from unskew.deploy.settings import Address, ServerConfig, own_state, packed_clients, read_rules, read_settings
+from unskew.deploy.wheel import other_version
 from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, fingerprint, load, written_fingerprint
 from unskew.files import rename_folder, write_atomically
@@ -113,6 +114,16 @@ def refuse_undeployable(experiment: Experiment) -> None:
             )
 
 
+def check_version(folder: Path) -> None:
+    """Refuse a packed folder that was packed with another version of unskew.
+
+    Raises:
+        DeployError: If so.
+    """
+    if other := other_version(folder):
+        raise DeployError(other)
+
+
 # ---------------------------------------------------------------- server
 def check_serving(folder: Path, read_data: bool = False) -> Address:
     """Refuse a server's folder that a server could not run from; the address it would listen at.
@@ -153,6 +164,8 @@ def serve(folder: Path, say: Say) -> Path:
     folders.address(folder)  # before anything is written into a folder that may be something else
     with locked(folder), resumable(folder), processes.stoppable(), ProcessGroup() as group:
         listen = check_serving(folder)
+        if other := other_version(folder):
+            say(other)
         server = launch.start_server(group, folder, listen)
         say(f"server: listening at {listen}, {len(folders.keys(folder))} keys registered")
         since = told(folder)
@@ -356,6 +369,8 @@ def take_part(folder: Path, say: Say, allow_code: bool = False) -> None:
     """
     check_signature(folder, say)
     folders.address(folder)
+    if other := other_version(folder):  # which the server may have, too
+        say(other)
     with locked(folder), processes.stoppable(), ProcessGroup() as group:
         for kept in ("state", "models"):  # whoever may enter the folder above, after a copy
             make_private(folder / kept)
