@@ -184,6 +184,22 @@ def test_what_a_child_has_started_ends_with_it(bin: Path, tmp_path: Path) -> Non
     assert eventually(lambda: not alive(pid))
 
 
+def test_sockets_lie_in_a_short_folder_although_that_for_temporary_files_is_deep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(processes.tempfile, "tempdir", str(deep))
+    with processes.ProcessGroup() as group:
+        place = group.folder()
+        resident.listen(place / "socket").close()
+        assert place.stat().st_mode & 0o777 == 0o700
+    assert not place.exists()
+    monkeypatch.setattr(processes.os, "access", lambda path, mode: False)
+    with pytest.raises(DeployError, match=r"at most 80 bytes, .*/d{100} is longer and .*; set TMPDIR to a shorter"):
+        processes.place_for_sockets()
+
+
 def test_clients_end_before_the_server_they_sign_off_from(bin: Path, tmp_path: Path) -> None:
     noted = tmp_path / "noted"
     trap = f"trap 'echo $0 $1 >> {noted}; exit 0' TERM\n: > {tmp_path}/$1\n"

@@ -355,6 +355,7 @@ def check_taking_part(folder: Path) -> float:
         DeployError, ConfigError: Naming what is wrong with its folder, the server or the clocks.
     """
     check_node(folder)
+    processes.place_for_sockets()
     return reach.probe(folders.address(folder), folder / "ca.crt")
 
 
