@@ -263,6 +263,13 @@ def test_no_signal_leaves_a_child_behind(bin: Path, tmp_path: Path) -> None:
         ("Invalid SuperNode authentication", "compare the clocks"),
         ("httpx.ConnectError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "copy ca.crt from its pack"),
         ("OSError: [Errno 28] No space left on device", "the disk is full"),
+        (
+            "\033[93mWARNING \033[0m:   Connection attempt failed, retrying in 10.32 seconds\n"
+            "\033[92mINFO \033[0m:      SuperNode terminated gracefully.\nINFO:     Finished server process [7]",
+            "ended: the connection to the server was lost (log: ",
+        ),
+        ("\033[93mWARNING \033[0m: odd\nINFO:     Finished server process [7]", "with code 3: WARNING : odd (log: "),
+        ("INFO:     Finished server process [7]", "ended with code 3 (log: "),
         ("first\n\033[91mERROR\033[0m: something else", "with code 3: ERROR: something else"),
         (f"DataError: {'column ' * 60}; do this", "column ; do this (log: "),
         (f"DataError: {'column ' * 200}", "column column... (log: "),
