@@ -1,5 +1,6 @@
 """Runs a federation: a server until its run is done, a client until it is stopped, or everything on one machine."""
 
+import math
 import re
 import shutil
 import time
@@ -36,6 +37,8 @@ from unskew.tasks.measure import ACCURACY, Measure
 ASK_EVERY_S = 20.0
 """Interval between two requests for the run's status, seconds: each takes a program that starts slowly."""
 LOOK_EVERY_S = 0.25
+FORGOTTEN_ROUNDS = 10
+"""Rounds after which a client that is lost as it was before is told of anew."""
 SHOWN = ("metrics", "failures")
 """Logs of a run whose rows are shown while it goes on."""
 ASK_SERVER_EVERY_S = 30.0
@@ -290,6 +293,7 @@ class ProgressDisplay:
         headline: The metric that is shown.
         notes: File of lines that are shown as they are.
         read: Bytes of each log that have been read.
+        losses: By client and reason, method, seed and round of the last loss, and in how many rounds there was one.
     """
 
     folder: Path
@@ -297,9 +301,13 @@ class ProgressDisplay:
     headline: Measure = ACCURACY
     notes: Path | None = None
     read: dict[str, int] = field(default_factory=dict)
+    losses: dict[tuple[int, str], tuple[tuple[str, int, int], int]] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[str]:
-        """Yield a line for everything that is new since the last call."""
+        """Yield a line for everything that is new since the last call.
+
+        That a client is lost for one reason is told once, and again in its 10th, 100th, ... such round.
+        """
         if self.notes is not None:
             lines, self.read["notes"] = folders.fresh_lines(self.notes, self.read.get("notes", 0))
             yield from map(untimed, lines)
@@ -311,10 +319,25 @@ class ProgressDisplay:
                 value = f"{self.headline.label} {row['value']:.4f}"
                 yield f"{row['method']}, seed {row['seed']}: {value} after round {row['round']}"
         for row in self.rows("failures"):
-            yield (
-                f"{row['method']}, seed {row['seed']}, round {row['round']}: client {row['client']}, "
-                f"step {row['step']!r}: {row['reason']}"
-            )
+            rounds = self.count_loss(row)
+            if rounds and math.log10(rounds).is_integer():
+                where = f"{row['method']}, seed {row['seed']}, round {row['round']}"
+                so_far = f" ({rounds} rounds by now)" if rounds > 1 else ""
+                yield f"{where}: client {row['client']}, step {row['step']!r}: {row['reason']}{so_far}"
+
+    def count_loss(self, row: Mapping[str, Any]) -> int:
+        """Return in how many rounds this client has been lost for this reason; 0 if this one is counted already.
+
+        A reason that has not been given for `FORGOTTEN_ROUNDS` rounds is a new one.
+        """
+        now, key = (row["method"], row["seed"], row["round"]), (row["client"], row["reason"])
+        last, rounds = self.losses.get(key, (now, 0))
+        if rounds and last == now:
+            return 0
+        if last[:2] == now[:2] and now[2] - last[2] > FORGOTTEN_ROUNDS:
+            rounds = 0
+        self.losses[key] = now, rounds + 1
+        return rounds + 1
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
         """Yield the new rows of a log; one that was cut to a checkpoint is read from there on."""
