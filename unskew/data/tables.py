@@ -283,6 +283,12 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
         files = _files(kind, path)
         if not files:
             raise DataError(f"{path.absolute()} has no {' or '.join(ENDINGS[kind])} file; give one for each client")
+        if options.alone:
+            tables = ", ".join(file.name for file in files[:4]) + (", ..." if len(files) > 4 else "")
+            raise DataError(
+                f"{path.absolute()} is a folder, and one client's own data are one table; name the file in it "
+                f"({tables})"
+            )
         client = options.client or "client"
         frames = {file.stem: _read(kind, file, options) for file in files}
         if kind == "csv":
