@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -648,3 +649,31 @@ def test_a_table_of_a_kind_that_is_not_read_is_said_to_be_one(name: str, tmp_pat
         us.describe(str(path), target="y")
     with pytest.raises(DataError, match=rf"{said} \(\.csv, \.tsv, \.parquet, \.pq\); "):
         us.simulate(us.FedAvg(), data=str(path), target="y", model="logistic")
+
+
+@pytest.mark.parametrize(
+    ("kind", "costly"), [("csv", ("columns", "with_columns")), ("parquet", ("collect", "columns"))]
+)
+def test_what_costs_time_for_every_column_is_not_done_once_for_each(
+    kind: str, costly: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That made 20,000 columns of six rows take longer than anybody waits; half of the columns hold words."""
+    done: Counter[str] = Counter()
+    for name in costly:
+        of = polars.LazyFrame if name == "collect" else polars.DataFrame
+        plain = getattr(of, name)
+
+        def counted(self: Any, *args: Any, name: str = name, plain: Any = plain, **options: Any) -> Any:
+            done[name] += 1
+            return plain.fget(self) if isinstance(plain, property) else plain(self, *args, **options)
+
+        monkeypatch.setattr(of, name, property(counted) if isinstance(plain, property) else counted)
+    numbers = []
+    for n in (4, 40):
+        file = tmp_path / f"{n}.{kind}"
+        frame = polars.DataFrame({f"c{i}": ["a", "b"] if i % 2 else [0.5, 1.5] for i in range(n)})
+        (frame.write_csv if kind == "csv" else frame.write_parquet)(file)
+        done.clear()
+        tables.frame_of(kind, file, tables.TableOptions(target="c0"))
+        numbers.append(dict(done))
+    assert numbers[0] == numbers[1]

@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 from unskew.cli import main
 from unskew.deploy import operate, parity, reach, versions
 from unskew.errors import DeployError
+from unskew.version import __version__
 
 TINY = """
 name = "tiny"
@@ -106,6 +107,33 @@ def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[.
     assert reads == "reads its part of digits"
     assert signed == f"signed with the key {fingerprint}; compare it with the coordinator's by telephone"
     assert unreachable.startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("who", ["server", "client-1"])
+def test_a_folder_that_another_version_packed_is_not_ready(
+    who: str, call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client learnt it from the server, after a minute; its check said that it is ready."""
+    call("pack", "tiny.toml", "--out", "f", "--port", reach.free_ports(1)[0], "--listen", "127.0.0.1")
+    monkeypatch.setattr("unskew.deploy.wheel.__version__", "7.0")
+    code, _, err = call(who.partition("-")[0], f"f/{who}", "--check")
+    assert code == 2
+    assert f"DeployError: unskew 7.0 is installed here, and f/{who} was packed with {__version__}; server and" in err
+
+
+def test_a_client_that_another_version_packed_says_so_before_it_looks_for_its_server(
+    call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on, as the server may have the same other version."""
+    call("pack", "tiny.toml", "--out", "f")
+    monkeypatch.setattr("unskew.deploy.wheel.__version__", "7.0")
+
+    def gone(folder: Path) -> float:
+        raise DeployError("here it would look for it")
+
+    monkeypatch.setattr(operate, "check_taking_part", gone)
+    _, _, err = call("client", "f/client-1")
+    assert err.index("unskew 7.0 is installed here") < err.index("here it would look for it")
 
 
 def test_own_data_say_how_many_clients_there_are(call: Callable[..., Called], tmp_path: Path) -> None:

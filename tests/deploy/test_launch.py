@@ -184,6 +184,22 @@ def test_what_a_child_has_started_ends_with_it(bin: Path, tmp_path: Path) -> Non
     assert eventually(lambda: not alive(pid))
 
 
+def test_sockets_lie_in_a_short_folder_although_that_for_temporary_files_is_deep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(processes.tempfile, "tempdir", str(deep))
+    with processes.ProcessGroup() as group:
+        place = group.folder()
+        resident.listen(place / "socket").close()
+        assert place.stat().st_mode & 0o777 == 0o700
+    assert not place.exists()
+    monkeypatch.setattr(processes.os, "access", lambda path, mode: False)
+    with pytest.raises(DeployError, match=r"at most 80 bytes, .*/d{100} is longer and .*; set TMPDIR to a shorter"):
+        processes.place_for_sockets()
+
+
 def test_clients_end_before_the_server_they_sign_off_from(bin: Path, tmp_path: Path) -> None:
     noted = tmp_path / "noted"
     trap = f"trap 'echo $0 $1 >> {noted}; exit 0' TERM\n: > {tmp_path}/$1\n"
@@ -247,6 +263,13 @@ def test_no_signal_leaves_a_child_behind(bin: Path, tmp_path: Path) -> None:
         ("Invalid SuperNode authentication", "compare the clocks"),
         ("httpx.ConnectError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "copy ca.crt from its pack"),
         ("OSError: [Errno 28] No space left on device", "the disk is full"),
+        (
+            "\033[93mWARNING \033[0m:   Connection attempt failed, retrying in 10.32 seconds\n"
+            "\033[92mINFO \033[0m:      SuperNode terminated gracefully.\nINFO:     Finished server process [7]",
+            "ended: the connection to the server was lost (log: ",
+        ),
+        ("\033[93mWARNING \033[0m: odd\nINFO:     Finished server process [7]", "with code 3: WARNING : odd (log: "),
+        ("INFO:     Finished server process [7]", "ended with code 3 (log: "),
         ("first\n\033[91mERROR\033[0m: something else", "with code 3: ERROR: something else"),
         (f"DataError: {'column ' * 60}; do this", "column ; do this (log: "),
         (f"DataError: {'column ' * 200}", "column column... (log: "),

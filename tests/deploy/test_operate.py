@@ -147,6 +147,30 @@ def test_progress_tells_each_row_once_and_only_whole_lines(tmp_path: Path) -> No
     assert list(progress.new_lines()) == []
 
 
+def test_a_client_that_is_lost_for_one_reason_is_told_of_once_and_then_counted(tmp_path: Path) -> None:
+    """Of 12 rounds in which client 2 is not there, and client 1 is late in two."""
+    away = "client lost: it is not connected"
+    rows = [
+        {"method": "m", "seed": 0, "round": t, "client": c, "step": step, "reason": reason}
+        for t in range(1, 13)
+        for c, reason, rounds in ((1, "late", (1, 12)), (2, away, range(13)))
+        for step in ("train", "evaluate")
+        if t in rounds
+    ]
+    progress = operate.ProgressDisplay(tmp_path, rounds=20)
+    lines = []
+    for row in rows:
+        with (tmp_path / "failures.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        lines += progress.new_lines()
+    assert lines == [
+        "m, seed 0, round 1: client 1, step 'train': late",
+        f"m, seed 0, round 1: client 2, step 'train': {away}",
+        f"m, seed 0, round 10: client 2, step 'train': {away} (10 rounds by now)",
+        "m, seed 0, round 12: client 1, step 'train': late",
+    ]
+
+
 def test_a_server_that_is_started_again_tells_what_is_new_and_keeps_its_notes(tmp_path: Path) -> None:
     notes = tmp_path / folders.NOTES
     notes.parent.mkdir(parents=True)

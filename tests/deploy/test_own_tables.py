@@ -426,6 +426,19 @@ def test_a_client_says_how_its_own_file_is_written(tmp_path: Path) -> None:
         open_client(folder)
 
 
+def test_a_folder_in_the_place_of_a_clients_table_is_named(tmp_path: Path) -> None:
+    """It was read as a federation of its files, and said to differ in columns."""
+    frames = tables(tmp_path)
+    files = tmp_path / "files"
+    files.mkdir()
+    frames["basel"].write_csv(files / "basel.csv")
+    frames["bern"].rename({"age": "Age"}).write_csv(files / "bern.csv")
+    with pytest.raises(
+        DataError, match=r"files is a folder, .* one table; name the file in it \(basel\.csv, bern\.csv\)"
+    ):
+        open_client(site(tmp_path, 0, None, files))
+
+
 def test_a_client_that_lacks_a_class_is_told_what_the_coordinator_can_do(tmp_path: Path) -> None:
     frames = tables(tmp_path)
     columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]

@@ -45,7 +45,11 @@ def test_an_address_of_another_machine_is_refused() -> None:
 # ---------------------------------------------------------------- looking at a server
 @contextmanager
 def superlink(
-    folder: Path | None, date: datetime | str | None = None, code: int = 200, endless: bool = False
+    folder: Path | None,
+    date: datetime | str | None = None,
+    code: int = 200,
+    endless: bool = False,
+    text: bytes = b"",
 ) -> Iterator[Address]:
     """A server that answers as a SuperLink does, over TLS if there is a folder with certificates."""
 
@@ -55,8 +59,9 @@ def superlink(
             says = date if isinstance(date, str) else format_datetime(date or datetime.now(UTC), usegmt=True)
             self.send_header("Date", says)
             if not endless:
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(len(text)))
             self.end_headers()
+            self.wfile.write(text)
             with suppress(OSError):  # the client has hung up
                 while endless:
                     self.wfile.write(bytes(1 << 16))
@@ -117,6 +122,16 @@ def test_what_speaks_no_tls_or_is_no_superlink_is_not_taken_for_one(pack: Path) 
     with superlink(None) as address, pytest.raises(DeployError, match="is it the right port"):
         reach.probe(address, pack / "ca.crt")
     with superlink(pack, code=502) as address, pytest.raises(reach.Unreachable, match="answers 502"):
+        reach.probe(address, pack / "ca.crt")
+
+
+def test_a_server_whose_superlink_is_still_starting_is_not_ready_yet(pack: Path) -> None:
+    """At every start its proxy is there first."""
+    text = f"{reach.SUPERLINK_AWAY} (ConnectError)".encode()
+    with (
+        superlink(pack, code=502, text=text) as address,
+        pytest.raises(reach.Unreachable, match="is not ready yet: its"),
+    ):
         reach.probe(address, pack / "ca.crt")
 
 

@@ -101,7 +101,6 @@ def replying(reply: Message, request: Message, *parts: bytes, **head: Any) -> Me
         (1, "client error"),
         (2, "client error"),
         (3, "late"),
-        (5, "client lost"),
         (7, "client error"),
         (8, "client lost"),
     ],
@@ -113,6 +112,16 @@ def test_flowers_errors_are_losses_of_that_client(code: int, expected: str, tmp_
     assert list(lost) == [2]
     assert lost[2] == f"{expected}: because of  [31mthis (Flower's code {code})"
     assert there.runtime.memory.get(2) is None
+
+
+GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
+
+
+def test_a_client_whose_heartbeats_have_stopped_is_lost_in_words(tmp_path: Path) -> None:
+    there = deployed("fedavg", tmp_path)
+    flowers = "Error: Node Unavailable - The destination node failed to report a heartbeat within 2 x its interval."
+    instead(there, 2, lambda message, honest: Message(Error(5, flowers), reply_to=message))
+    assert one_round(there)[1] == {2: GONE}
 
 
 def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path, capsys: Any) -> None:
@@ -1139,7 +1148,7 @@ def gone_when_fetched(message: Message, honest: Handler) -> Message:
 def test_a_client_that_dies_with_a_held_value_costs_whoever_should_get_it(tmp_path: Path) -> None:
     there = deployed("relay", tmp_path)
     instead(there, 3, gone_when_fetched)
-    with pytest.raises(QuorumError, match="client lost: gone"):
+    with pytest.raises(QuorumError, match=GONE):
         one_round(there)
     assert there.runtime.memory.get(4) is None
 
@@ -1152,7 +1161,7 @@ def test_a_method_goes_on_without_models_that_cannot_be_collected(case: str, tmp
     for t in (1, 2, 3):
         state, trace = there.runtime.round(state, t)
         lost += [(f.client, f.step, f.reason) for f in trace.failures]
-    assert (3, "held value", "client lost: gone (Flower's code 5)") in lost
+    assert (3, "held value", GONE) in lost
     assert finite(state)
 
 

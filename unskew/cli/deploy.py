@@ -297,6 +297,7 @@ def server(
     from unskew.run.folder import read_json
 
     if check:
+        operate.check_version(folder)
         listen = operate.check_serving(folder, read_data=True)
         print(f"ready: would listen at {listen}; Flower {flower_version}", file=sys.stderr if as_json else sys.stdout)
         return
@@ -344,6 +345,7 @@ def client(
         from unskew.deploy.client import open_client
 
         operate.check_signature(folder, silent if quiet else tell, remember=False)
+        operate.check_version(folder)
         runtime = open_client(folder.absolute(), allow_code)
         ahead = operate.check_taking_part(folder)
         print(

@@ -11,9 +11,11 @@ import importlib
 import mmap
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +285,12 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
         files = _files(kind, path)
         if not files:
             raise DataError(f"{path.absolute()} has no {' or '.join(ENDINGS[kind])} file; give one for each client")
+        if options.alone:
+            tables = ", ".join(file.name for file in files[:4]) + (", ..." if len(files) > 4 else "")
+            raise DataError(
+                f"{path.absolute()} is a folder, and one client's own data are one table; name the file in it "
+                f"({tables})"
+            )
         client = options.client or "client"
         frames = {file.stem: _read(kind, file, options) for file in files}
         if kind == "csv":
@@ -506,19 +514,16 @@ def _check_words(frame: Any, kind: str, path: Path, options: TableOptions, any_l
     for name, of in schema.items():
         if of in (polars.String, polars.Categorical, polars.Enum):
             lengths[name] = polars.col(name).cast(polars.String).str.len_chars()
-    found = {
-        name: frame.select(
-            most=length.max(), row=(length > LONGEST).arg_true().first(), total=length.cast(polars.Int64).sum()
-        )
-        .collect()
-        .row(0, named=True)
-        for name, length in lengths.items()
-    }
-    for name, of_column in found.items():
-        if not any_length and (of_column["most"] or 0) > LONGEST:
+    if not lengths:
+        return
+    # All columns at once: polars looks through its list of them for each request.
+    asked = [(x.max(), (x > LONGEST).arg_true().first(), x.cast(polars.Int64).sum()) for x in lengths.values()]
+    found = frame.select(x.alias(str(i)) for i, x in enumerate(chain(*asked))).collect().row(0)
+    for name, most, row in zip(lengths, found[::3], found[1::3], strict=True):
+        if not any_length and (most or 0) > LONGEST:
             with rows_at(lines_of(kind, path, options)):
-                raise too_long(f"{path}: column {name!r}", of_column["most"], of_column["row"])
-    machine.require_room(sum(of_column["total"] for of_column in found.values()), path)
+                raise too_long(f"{path}: column {name!r}", most, row)
+    machine.require_room(sum(found[2::3]), path)
 
 
 def _dated(frame: Any, path: Path) -> Any:
@@ -644,11 +649,13 @@ def _named(frame: Any, head: _Head, path: Path, none: Sequence[str]) -> Any:
         frame = frame.with_columns(polars.when(~words.is_in(list(none))).then(words))
     left = [i for i, name in enumerate(names) if name.strip() or frame[:, i].null_count() < frame.height]
     known = [names[i] for i in left]
-    twice = next((name for name in known if known.count(name) > 1), None)
+    count = Counter(known)
+    twice = next((name for name in known if count[name] > 1), None)
     if twice is not None:
         which = f"called {twice!r}" if twice else "without a name"
-        raise DataError(f"{path} has {known.count(twice)} columns {which}; rename or remove all but one")
-    chosen = frame.select(frame.columns[i] for i in left)
+        raise DataError(f"{path} has {count[twice]} columns {which}; rename or remove all but one")
+    given = frame.columns
+    chosen = frame.select(given[i] for i in left)
     return chosen.rename(dict(zip(chosen.columns, known, strict=True))) if head.padded else chosen
 
 
@@ -675,7 +682,7 @@ def _as_numbers(
     declared_here = options.thousands is not None or options.decimal is not None
     shared = set.intersection(*(set(frame.columns) for frame in frames.values()))
     again: Mapping[str, Any] | None = None
-    changed = dict(frames)
+    converted: dict[str, list[Any]] = {file: [] for file in frames}
     for name in next(iter(frames.values())).columns:
         columns = {file: frame[name] for file, frame in frames.items()} if name in shared else {}
         in_words = any(column.dtype == polars.String for column in columns.values())
@@ -689,7 +696,8 @@ def _as_numbers(
             raise DataError(sentence)
         for file, frame in frames.items():
             if frame[name].dtype == polars.String:
-                changed[file] = changed[file].with_columns(_converted(frame[name], notation, options.gaps))
+                converted[file].append(_converted(frame[name], notation, options.gaps))
+    changed = {file: frame.with_columns(converted[file]) for file, frame in frames.items()}
     if none := gap_numbers(options.gaps):
         numbers = polars.selectors.numeric()
         whole = polars.when(~numbers.cast(polars.Float64).is_in(none)).then(numbers)

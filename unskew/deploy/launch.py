@@ -56,10 +56,15 @@ def explain(child: ChildProcess) -> str:
         ),
         (r"CERTIFICATE_VERIFY_FAILED", "the server's certificate is not of this federation; copy ca.crt from its pack"),
         (r"No space left on device", "the disk is full; make room"),
+        (
+            r"Connection attempt failed[^\n]*\s+INFO[^\n]*SuperNode terminated gracefully",
+            "the connection to the server was lost",
+        ),
     ):
         if re.search(pattern, output):
             return f"{child.name} ended: {sentence} (log: {child.log})"
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    # At its end Flower's server in each program says that all is well.
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not re.match(r"INFO\s*:", line)]
     last = f": {_shortened(lines[-1])}" if lines else ""
     return f"{child.name} ended with code {child.process.poll()}{last} (log: {child.log})"
 

@@ -1,5 +1,6 @@
 """Runs a federation: a server until its run is done, a client until it is stopped, or everything on one machine."""
 
+import math
 import re
 import shutil
 import time
@@ -31,6 +32,7 @@ from unskew.deploy.settings import (
     read_rules,
     read_settings,
 )
+from unskew.deploy.wheel import other_version
 from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, TaskConfig, fingerprint, load, read_toml, written_fingerprint
 from unskew.files import rename_folder, write_atomically
@@ -46,6 +48,8 @@ from unskew.tasks.measure import ACCURACY, Measure
 ASK_EVERY_S = 20.0
 """Interval between two requests for the run's status, seconds: each takes a program that starts slowly."""
 LOOK_EVERY_S = 0.25
+FORGOTTEN_ROUNDS = 10
+"""Rounds after which a client that is lost as it was before is told of anew."""
 SHOWN = ("metrics", "failures")
 """Logs of a run whose rows are shown while it goes on."""
 ASK_SERVER_EVERY_S = 30.0
@@ -124,6 +128,16 @@ def refuse_undeployable(experiment: Experiment) -> None:
             )
 
 
+def check_version(folder: Path) -> None:
+    """Refuse a packed folder that was packed with another version of unskew.
+
+    Raises:
+        DeployError: If so.
+    """
+    if other := other_version(folder):
+        raise DeployError(other)
+
+
 # ---------------------------------------------------------------- server
 def check_serving(folder: Path, read_data: bool = False) -> Address:
     """Refuse a server's folder that a server could not run from; the address it would listen at.
@@ -164,6 +178,8 @@ def serve(folder: Path, say: Say) -> Path:
     folders.address(folder)  # before anything is written into a folder that may be something else
     with locked(folder), resumable(folder), processes.stoppable(), ProcessGroup() as group:
         listen = check_serving(folder)
+        if other := other_version(folder):
+            say(other)
         server = launch.start_server(group, folder, listen)
         say(f"server: listening at {listen}, {len(folders.keys(folder))} keys registered")
         since = told(folder)
@@ -288,6 +304,7 @@ class ProgressDisplay:
         headline: The metric that is shown.
         notes: File of lines that are shown as they are.
         read: Bytes of each log that have been read.
+        losses: By client and reason, method, seed and round of the last loss, and in how many rounds there was one.
     """
 
     folder: Path
@@ -295,9 +312,13 @@ class ProgressDisplay:
     headline: Measure = ACCURACY
     notes: Path | None = None
     read: dict[str, int] = field(default_factory=dict)
+    losses: dict[tuple[int, str], tuple[tuple[str, int, int], int]] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[str]:
-        """Yield a line for everything that is new since the last call."""
+        """Yield a line for everything that is new since the last call.
+
+        That a client is lost for one reason is told once, and again in its 10th, 100th, ... such round.
+        """
         if self.notes is not None:
             lines, self.read["notes"] = folders.fresh_lines(self.notes, self.read.get("notes", 0))
             yield from map(untimed, lines)
@@ -309,10 +330,25 @@ class ProgressDisplay:
                 value = f"{self.headline.label} {row['value']:.4f}"
                 yield f"{row['method']}, seed {row['seed']}: {value} after round {row['round']}"
         for row in self.rows("failures"):
-            yield (
-                f"{row['method']}, seed {row['seed']}, round {row['round']}: client {row['client']}, "
-                f"step {row['step']!r}: {row['reason']}"
-            )
+            rounds = self.count_loss(row)
+            if rounds and math.log10(rounds).is_integer():
+                where = f"{row['method']}, seed {row['seed']}, round {row['round']}"
+                so_far = f" ({rounds} rounds by now)" if rounds > 1 else ""
+                yield f"{where}: client {row['client']}, step {row['step']!r}: {row['reason']}{so_far}"
+
+    def count_loss(self, row: Mapping[str, Any]) -> int:
+        """Return in how many rounds this client has been lost for this reason; 0 if this one is counted already.
+
+        A reason that has not been given for `FORGOTTEN_ROUNDS` rounds is a new one.
+        """
+        now, key = (row["method"], row["seed"], row["round"]), (row["client"], row["reason"])
+        last, rounds = self.losses.get(key, (now, 0))
+        if rounds and last == now:
+            return 0
+        if last[:2] == now[:2] and now[2] - last[2] > FORGOTTEN_ROUNDS:
+            rounds = 0
+        self.losses[key] = now, rounds + 1
+        return rounds + 1
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
         """Yield the new rows of a log; one that was cut to a checkpoint is read from there on."""
@@ -361,6 +397,7 @@ def check_taking_part(folder: Path) -> float:
         DeployError, ConfigError: Naming what is wrong with its folder, the server or the clocks.
     """
     check_node(folder)
+    processes.place_for_sockets()
     return reach.probe(folders.address(folder), folder / "ca.crt")
 
 
@@ -375,6 +412,8 @@ def take_part(folder: Path, say: Say, allow_code: bool = False) -> None:
     """
     check_signature(folder, say)
     folders.address(folder)
+    if other := other_version(folder):  # which the server may have, too
+        say(other)
     with locked(folder), processes.stoppable(), ProcessGroup() as group:
         for kept in ("state", "models"):  # whoever may enter the folder above, after a copy
             make_private(folder / kept)

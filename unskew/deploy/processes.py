@@ -26,6 +26,11 @@ from unskew.errors import DeployError
 GRACE_S = 8.0
 """Time between SIGTERM and SIGKILL, seconds; an open connection can hold up a SuperLink for longer."""
 
+PREFIX = "unskew-"
+"""Beginning of the names of temporary folders."""
+LONGEST_SOCKET = 103
+"""Longest path of a Unix socket on macOS, bytes; on Linux 107."""
+
 
 @dataclass(frozen=True, eq=False)
 class ChildProcess:
@@ -95,10 +100,14 @@ class ProcessGroup:
             self._folders.close()
 
     def folder(self) -> Path:
-        """Make a private folder with a short path, for sockets; it is removed with the processes."""
-        return Path(
-            self._folders.enter_context(tempfile.TemporaryDirectory(prefix="unskew-", ignore_cleanup_errors=True))
-        )
+        """Make a private folder with a short path, for a socket; it is removed with the processes.
+
+        Raises:
+            DeployError: As `place_for_sockets`.
+        """
+        place = place_for_sockets()
+        made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=place, ignore_cleanup_errors=True)
+        return Path(self._folders.enter_context(made))
 
     def start(self, command: Sequence[str], home: Path, log: Path, name: str = "") -> ChildProcess:
         """Start a program of Flower's.
@@ -137,6 +146,22 @@ class ProcessGroup:
         """End some of the processes now."""
         end(children)
         self.children = [c for c in self.children if c not in children]
+
+
+def place_for_sockets() -> Path:
+    """The folder for temporary files if its path is short enough for sockets in it, else the system's usual one.
+
+    Raises:
+        DeployError: If neither can be used.
+    """
+    usual, room = Path(tempfile.gettempdir()), LONGEST_SOCKET - len(f"/{PREFIX}12345678/socket")
+    for place in (usual, Path("/tmp")):
+        if len(os.fsencode(place)) <= room and os.access(place, os.W_OK | os.X_OK):
+            return place
+    raise DeployError(
+        f"a client needs a socket in a folder whose path has at most {room} bytes, {usual} is longer and /tmp cannot "
+        "be written; set TMPDIR to a shorter folder"
+    )
 
 
 def _depth(child: ChildProcess) -> int:

@@ -31,6 +31,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from unskew.deploy.certificates import identity, openssh
+from unskew.deploy.reach import SUPERLINK_AWAY
 from unskew.errors import DeployError
 
 ALLOWED = re.compile(r"/v1/fleet/[a-z]+(-[a-z]+)*|/health")
@@ -70,7 +71,7 @@ def application(folder: Path, inner: int) -> Starlette:
         except ClientDisconnect:
             return PlainTextResponse("the request ended early", 400)
         except httpx.TransportError as error:
-            return PlainTextResponse(f"the SuperLink does not answer ({type(error).__name__})", 502)
+            return PlainTextResponse(f"{SUPERLINK_AWAY} ({type(error).__name__})", 502)
         response = StreamingResponse(answer.aiter_raw(), answer.status_code, background=BackgroundTask(answer.aclose))
         response.raw_headers = [(k.lower(), v) for k, v in answer.headers.raw]
         response.raw_headers = [(k, v) for k, v in response.raw_headers if k.decode("latin-1") not in OF_ONE_CONNECTION]

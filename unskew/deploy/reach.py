@@ -16,6 +16,9 @@ AHEAD_S, BEHIND_S = 6.0, 300.0
 LONGEST_ANSWER = 1 << 16
 """Bytes read of an answer; a SuperLink's is shorter, and another server's may have no end."""
 
+SUPERLINK_AWAY = "the SuperLink does not answer"
+"""Beginning of the answer, of code 502, that a server's proxy gives in place of a SuperLink that is away."""
+
 
 # ---------------------------------------------------------------- here
 def free_ports(n: int) -> list[int]:
@@ -88,7 +91,7 @@ def probe(reached: Address, root: Path, timeout_s: float = 10.0) -> float:
         answer = connection.getresponse()
         now = datetime.now(UTC)
         date = answer.getheader("Date")
-        answer.read(LONGEST_ANSWER)
+        body = answer.read(LONGEST_ANSWER)
     except ssl.SSLCertVerificationError as error:
         raise DeployError(_distrust(error, reached)) from None
     except ssl.SSLError as error:
@@ -100,6 +103,8 @@ def probe(reached: Address, root: Path, timeout_s: float = 10.0) -> float:
         raise Unreachable(f"nobody answers at {reached}: {why}") from None
     finally:
         connection.close()
+    if answer.status == 502 and body.startswith(SUPERLINK_AWAY.encode()):
+        raise Unreachable(f"the server at {reached} is not ready yet: its SuperLink is starting, or has ended")
     if answer.status != 200:
         raise Unreachable(f"{reached} answers {answer.status}, not as a SuperLink does")
     try:

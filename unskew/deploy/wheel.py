@@ -11,6 +11,8 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
+from unskew.version import __version__
+
 METADATA = ("METADATA", "entry_points.txt", "licenses/LICENSE")
 WHEEL = "Wheel-Version: 1.0\nGenerator: unskew deploy pack\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -40,6 +42,21 @@ def build_wheel() -> tuple[str, bytes] | None:
         for name, data in files.items():
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
     return f"{stem}-py3-none-any.whl", content.getvalue()
+
+
+def other_version(folder: Path) -> str:
+    """A sentence on a packed folder whose wheel has another version than is installed here; empty if it has this one.
+
+    A folder that was packed without a wheel says nothing of its version.
+    """
+    for wheel in folder.glob("unskew-*.whl"):
+        packed = wheel.name.split("-")[1]
+        if packed != __version__:
+            return (
+                f"unskew {__version__} is installed here, and {folder} was packed with {packed}; server and clients "
+                f"must have one version: pip install {wheel}, or install {__version__} on all the others, too"
+            )
+    return ""
 
 
 def _digest(data: bytes) -> str:

@@ -83,6 +83,8 @@ HELLO_MARGIN_S = 30.0
 """The same for greetings: their answers are small, and old greetings must not pile up at a client that is away."""
 NO_REPLY = 3
 """Flower's code for a request whose time was over before there was a reply."""
+GONE = 5
+"""Flower's code for a client from which no heartbeat has come for twice its interval."""
 UNREADABLE = "its reply cannot be read"
 TOO_LARGE = "its reply is larger than any of this run can be"
 HEAD, BODY, PAYLOAD = "head", "body", "payload"
@@ -337,7 +339,9 @@ def _lost(code: int, reason: str) -> str:
     """Describe one of Flower's error codes."""
     from unskew.runtime.membership import printable
 
-    kind = {NO_REPLY: "late", 5: "client lost", 8: "client lost"}.get(code, "client error")
+    if code == GONE:
+        return "client lost: it no longer answers the network; its process, its machine or the line to it is down"
+    kind = {NO_REPLY: "late", 8: "client lost"}.get(code, "client error")
     return f"{kind}: {printable(reason) or 'no reason was given'} (Flower's code {code})"
 
 

@@ -10,7 +10,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import itemgetter
 
@@ -35,6 +35,8 @@ from unskew.tree import Params
 
 # A node that was too late to answer is greeted again after ten times the time it was given.
 PATIENCE = 10.0
+LATE_ROUNDS = 3
+"""Rounds in a row in which a client may be late before it is left out for a while."""
 HELLO_BYTES = 1 << 22
 """Largest size of an introduction."""
 HELLO_S = 60.0
@@ -226,6 +228,8 @@ class Membership:
         self._node: dict[ClientId, Node] = {}
         self._refused: dict[Node, tuple[ClientId, str]] = {}
         self._again: dict[Node, float] = {}
+        self._late: dict[ClientId, int] = {}  # rounds in a row, abandoned ones not counted
+        self._left_out: dict[Node, ClientId] = {}
         self._noted: set[tuple[Node, str]] = set()
         self._unreported: list[tuple[ClientId, str]] = []
 
@@ -248,7 +252,13 @@ class Membership:
         for client, node in list(self._node.items()):
             if node not in here:
                 del self._node[client]
+                self._late.pop(client, None)
                 self.note(f"client {client} is gone")
+        for node in [n for n in self._left_out if n not in here]:  # when it comes back, it is another process
+            client = self._left_out.pop(node)
+            self._late.pop(client, None)
+            self._again.pop(node, None)
+            self.note(f"client {client}, which was left out, is gone")
         for node in [n for n in self._refused if n not in here]:
             client, _ = self._refused.pop(node)
             if self.registered is not None and self.registered.get(node) == client:
@@ -358,12 +368,44 @@ class Membership:
         clients = {self._node[c]: c for c in envelopes if c in self._node}
         for c in envelopes:
             if c not in self._node:
-                yield c, Delivery(None, "client lost: it is not connected", sent=False)
+                yield c, Delivery(None, f"client lost: {self._why_absent(c)}", sent=False)
         if clients:
             for node, delivery in self.transport.exchange(
                 {n: envelopes[c] for n, c in clients.items()}, deadline_s, most
             ):
                 yield clients[node], delivery
+
+    def _why_absent(self, client: ClientId) -> str:
+        if client not in self._left_out.values():
+            return "it is not connected"
+        return f"it was late in {self._late[client]} rounds in a row and is left out for a while"
+
+    def count_round(self, late: Collection[ClientId], in_time: Collection[ClientId], deadline_s: float) -> None:
+        """Count a round for the clients that were late in it, and leave out for a while those that are so always.
+
+        A client that is left out is greeted again after the deadline, then after two, four, and at most ten of them,
+        and takes part as soon as it answers that.
+
+        Args:
+            late: Clients that did not reply to a request of this round in time.
+            in_time: Clients that replied to all of theirs.
+            deadline_s: Time that they had.
+        """
+        for client in in_time:
+            self._late.pop(client, None)
+        for client in sorted(late):
+            rounds = self._late[client] = self._late.get(client, 0) + 1
+            if rounds < LATE_ROUNDS or client not in self._node:
+                continue
+            node, pause_s = self._node.pop(client), deadline_s * min(2.0 ** (rounds - LATE_ROUNDS), PATIENCE)
+            self._left_out[node], self._again[node] = client, time.monotonic() + pause_s
+            text = f"client {client} was late in {rounds} rounds in a row and is left out for {pause_s:.0f} s or more"
+            if rounds == LATE_ROUNDS:
+                text += (
+                    "; no round waits for it until it answers again: see to its machine, or give all clients more time "
+                    "(deadline_s in server.toml)"
+                )
+            self.note(text)
 
     def _admit(self, node: Node, delivery: Delivery, nonce: str, waited_s: float) -> None:
         owner = -1 if self.registered is None else self.registered.get(node, -1)
@@ -410,6 +452,7 @@ class Membership:
             self._reject(node, head.client, wrong)
             return
         self._refused.pop(node, None)
+        self._left_out = {n: c for n, c in self._left_out.items() if c != head.client}
         self._node[head.client] = node
         twin = next((c for c, other in self.known.items() if c != head.client and now.own and other == now), None)
         self.known[head.client] = now

@@ -43,7 +43,7 @@ from unskew.protocol import (
     steps_of,
 )
 from unskew.runtime.counts import check_count, counts_in, heavy_share
-from unskew.runtime.membership import Membership, printable
+from unskew.runtime.membership import HELLO_S, Membership, printable
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import (
     COUNT,
@@ -179,12 +179,18 @@ class RemoteClients:
         self._counts: dict[ClientId, int] = {}
         self._scored: dict[tuple[ClientId, str], int] = {}
         self._warnings: list[str] = []
+        self._late: set[ClientId] = set()  # in this round, by the deployment's own deadline
+        self._replied: set[ClientId] = set()
+        self._abandoned = False
         self._failures: list[LostReply] = []
         self._sent: list[NetworkTransfer] = []
 
     def begin(self, t: int) -> "_RemoteRound":
         """Open round `t`: clients that have come since the last one take part from now on."""
-        self.membership.call()
+        if not self._abandoned:  # a round that has no result without them must wait for them
+            self.membership.count_round(self._late, self._replied - self._late, self.limits.deadline_s)
+        self._late, self._replied, self._abandoned = set(), set(), False
+        self.membership.call(min(HELLO_S, self.limits.deadline_s))
         self.rounds_begun = self._count()
         return _RemoteRound(self, t)
 
@@ -285,19 +291,25 @@ class RemoteClients:
     ) -> Iterator[tuple[ClientId, Delivery]]:
         """Send envelopes, yield each delivery as it comes, and record what went to and fro.
 
+        A client that was late in this round is not asked again in it: it has yet to come to what it was asked first.
         A reply may carry `messages` messages of this run, and the head around them.
         """
         self._failures.extend(LostReply(t, c, "hello", reason) for c, reason in self.membership.refused())
         sent: dict[ClientId, list[NetworkTransfer]] = {c: [] for c in envelopes}
+        for c in [c for c in envelopes if c in self._late]:
+            yield c, Delivery(None, "late: it has not replied to an earlier request of this round", sent=False)
         try:
             for c, delivery in self.membership.exchange(
-                envelopes,
+                {c: envelope for c, envelope in envelopes.items() if c not in self._late},
                 self.limits.deadline_s if timeout_s is None else timeout_s,
                 HEAD_BYTES + messages * self.validator.max_bytes,
             ):
                 if delivery.sent:
                     sent[c].append(NetworkTransfer(t, hop, c, "down", what, envelopes[c].payload, delivery.down))
+                    if delivery.late and timeout_s is None:
+                        self._late.add(c)
                 if delivery.reply is not None:
+                    self._replied.add(c)
                     sent[c].append(NetworkTransfer(t, hop, c, "up", what, delivery.reply.payload, delivery.up))
                 yield c, delivery
         finally:
@@ -327,6 +339,7 @@ class RemoteClients:
 
     def restart(self, t: int) -> None:
         """Begin round `t` again: to the clients it is as if another server process went on from there."""
+        self._abandoned = True
         self._begun = self._begin(t)
 
     def context(self, t: int, first: int) -> RoundContext:
