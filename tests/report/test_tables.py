@@ -24,7 +24,7 @@ from unskew.report.tables import (
     Difference,
     amount,
     cost_curve,
-    counted,
+    counted_seeds,
     curve,
     headline,
     paired,
@@ -181,8 +181,8 @@ def test_the_interval_is_scipys(values: list[float]):
 
 def test_an_unfinished_run_counts_the_seeds_that_came_furthest():
     made = record(accuracies(FedAvg=[[0.1, 0.5], [0.1, 0.6], [0.1]], B=[[0.1, 0.7], [0.1], [0.1]]), finished=False)
-    assert counted(made, "FedAvg") == (0, 1)
-    assert counted(made, "B") == (0,)
+    assert counted_seeds(made, "FedAvg") == (0, 1)
+    assert counted_seeds(made, "B") == (0,)
     assert [d.seeds for d in paired(made)] == [(0, 2)], "pairs stand at the same round"
 
 

@@ -29,6 +29,7 @@ from loopback import Deployed, Handler
 
 from unskew.algorithms.fedavg import ModelReply
 from unskew.info import PrivacyBudget, parts
+from unskew.keys import Key
 from unskew.local.executor import EvalJob
 from unskew.protocol import Ask
 from unskew.runtime import client as client_side
