@@ -351,7 +351,7 @@ def check_signature(folder: Path, say: Say, remember: bool = True) -> None:
     task = read_toml(folder / config.experiment).get("task")
     theirs = task.get("data", TaskConfig.data) if isinstance(task, Mapping) else TaskConfig.data
     if config.data != "":
-        say(f"reads {printable(config.data or f'its part of {theirs}')}")
+        say(f"data: {printable(config.data or f'its part of {theirs}')}")
 
 
 def check_taking_part(folder: Path) -> float:
