@@ -104,7 +104,7 @@ def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[.
     code, out, err = call("client", "f/client-1", "--check")
     assert (code, out) == (2, "")
     signed, reads, unreachable = err.splitlines()
-    assert reads == "reads its part of digits"
+    assert reads == "data: its part of digits"
     assert signed == f"signed with the key {fingerprint}; compare it with the coordinator's by telephone"
     assert unreachable.startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")
 
@@ -268,7 +268,7 @@ def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Call
     file.write_text(file.read_text().replace('data = ""', 'data = "npz:own.npz"'))
     _, _, err = call("client", "f/client-4", "--check")
     assert err.splitlines()[1] == "changed here since it was packed: client.toml"
-    assert err.splitlines()[2] == "reads npz:own.npz"
+    assert err.splitlines()[2] == "data: npz:own.npz"
     assert err.splitlines()[3].startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")  # the data could be read
 
 

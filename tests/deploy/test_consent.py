@@ -126,7 +126,7 @@ def test_data_that_the_coordinator_wrote_into_client_toml_need_consent_as_well(
         operate.check_signature(federation / "client-0", said)
     allow.write_text(tomli_w.dumps({"paths": [str(path)]}))
     operate.check_signature(federation / "client-0", said)
-    assert said.lines[-1] == f"reads npz:{path}"
+    assert said.lines[-1] == f"data: npz:{path}"
     allow.write_text("")
     with (federation / "client-0" / "client.toml").open("a") as f:
         f.write("metrics = false\n")
@@ -137,11 +137,23 @@ def test_data_that_the_coordinator_wrote_into_client_toml_need_consent_as_well(
         operate.check_signature(federation / "client-1", said)
 
 
+@pytest.mark.parametrize("source", ["hub:mnist", "npz:~nobody-here/x", "npz:../x", "images:/", "npz:/etc\0/x"])
+def test_nothing_that_was_packed_passes_for_the_participant_s_own_in_the_folder_itself(
+    source: str, allow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The README's commands are given in the folder, where a relative path begins."""
+    address = Address("127.0.0.1", 8443)
+    folders.pack(tmp_path / "f", config.parse(BASE), 1, address, address, data=[source])
+    monkeypatch.chdir(tmp_path / "f" / "client-0")
+    with pytest.raises(DataError, match=r"is not read: the coordinator|no home folder|NUL character"):
+        operate.check_signature(Path("."), print)
+
+
 def test_a_dry_run_says_what_it_reads(tmp_path: Path, said: Lines) -> None:
     address = Address("127.0.0.1", 8443)
     folders.pack(tmp_path / "f", config.parse(BASE), 2, address, address)
     operate.check_signature(tmp_path / "f" / "client-0", said)
-    assert said.lines[-1] == "reads its part of digits"
+    assert said.lines[-1] == "data: its part of digits"
 
 
 def test_a_trial_on_one_machine_reads_what_its_user_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

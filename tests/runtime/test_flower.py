@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +39,17 @@ from unskew.runtime import message as messages
 from unskew.runtime import round as round_driver
 from unskew.runtime.flower import MARGIN_S, FlowerTransport, answer, pack, unpack
 from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash
-from unskew.runtime.message import REPLIES, REQUESTS, Envelope, StepRequest, read, write
+from unskew.runtime.message import (
+    REPLIES,
+    REQUESTS,
+    ClientInfo,
+    Delivery,
+    Envelope,
+    Node,
+    StepRequest,
+    read,
+    write,
+)
 from unskew.runtime.network import Limits, RemoteClients
 from unskew.tree import map_leaves
 from unskew.wrappers.central_dp import CentralDP
@@ -644,7 +654,7 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     [
         (("bp", "age"), ("age", "bp"), "the same as in the server's data, in another order; put them into one order"),
         (("height", "weight"), ("age", "bp"), "others than in the server's data, by name or kind"),
-        (("bp", "age"), (), "the same as in client 0's, who was met first, in another order"),
+        (("bp", "age"), (), "the same as in client 0's, in another order; put them into one order (it was met first"),
     ],
 )
 def test_a_client_with_other_input_columns_takes_no_part(
@@ -732,7 +742,7 @@ def test_images_of_clients_that_an_older_version_met_are_compared_with_nobodys(t
     for met, wrong in ((), None), (("floats", "1 x 8 x 8"), "the images of its data must be floats"):
         known = {2: DataIdentity("rows", False, images=met)}
         membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
-        found = membership._unlike_others(1, images)
+        found = membership._odd(1, DataIdentity("own rows", False, images=images))
         assert found is None if wrong is None else found is not None and found.startswith(wrong)
 
 
@@ -742,7 +752,67 @@ def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) 
     membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
     membership.call()
     assert membership.present == (0, 1, 3, 4, 5)
-    assert membership.refused() == [(2, "client 2 had other data when it was met first")]
+    [(client, reason)] = membership.refused()
+    assert client == 2
+    assert reason.startswith("client 2 had other data when it was met first, and a run goes on with those: put them ")
+    assert reason.endswith("take its key out of the server's clients/, start the server, and put it back")
+    without, whole = ({there.node(c): c for c in range(6) if c != out} for out in (2, None))
+    for registered in (without, whole):  # which is what the sentence says
+        membership = Membership(
+            FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, known
+        )
+        membership.call()
+    assert membership.present == (0, 1, 2, 3, 4, 5)
+
+
+class Introductions:
+    """A network on which nodes introduce themselves with what `infos` has for them."""
+
+    def __init__(self) -> None:
+        self.infos: dict[Node, ClientInfo] = {}
+
+    def nodes(self) -> set[Node]:
+        return set(self.infos)
+
+    def exchange(
+        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[Node, Delivery]]:
+        for node, envelope in envelopes.items():
+            info = dataclasses.replace(self.infos[node], nonce=json.loads(envelope.head)["nonce"])
+            yield node, Delivery(write("hello", info))
+
+
+HONEST = {"columns": columns_hash([Column("age")]), "images": ("floats", "1 x 8 x 8", "1")}
+LIES = [{**HONEST, "columns": columns_hash([Column("x")])}, {**HONEST, "images": ("floats", "1 x 8 x 8", "-4")}]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=["columns", "images"])
+def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str, Any]) -> None:
+    """The attack that worked: made-up columns, and every honest client was refused, over restarts, too."""
+    expected = Expected(4, "0", "c", ("a", "b"), "l", (), ("floats", "1 x 8 x 8", "-1"))
+    info = ClientInfo(0, 4, "0", "c", ("a", "b"), "l", "rows 0", True, "", (), **lie)
+    honest = {c: dataclasses.replace(info, client=c, data=f"rows {c}", **HONEST) for c in (1, 2, 3)}
+    network, said, known = Introductions(), list[str](), dict[int, DataIdentity]()
+    network.infos = {0: info}
+    Membership(network, "r", expected, {c: c for c in range(4)}, known).call()
+    assert list(known) == [0]  # as deployment.json has it when the server is started again
+    membership = Membership(network, "r", expected, {c: c for c in range(4)}, known, note=said.append)
+    network.infos = {0: info, 1: honest[1]}
+    membership.call()
+    assert membership.present == (0,)
+    assert "(it was met first; if client 0 is the odd one, take its key out of the server's clients/ and" in said[-1]
+    network.infos |= honest
+    for _ in range(2):
+        membership.call()
+    assert membership.present == (1, 2, 3)
+    assert sorted(known) == [1, 2, 3]
+    membership._again.clear()
+    membership.call()
+    assert membership.present == (1, 2, 3)
+    network.infos = {3: dataclasses.replace(honest[3], **lie), **{c: honest[c] for c in (1, 2)}}
+    membership = Membership(network, "r", expected, {c: c for c in range(4)}, known)
+    membership.call()
+    assert membership.present == (1, 2)  # and nobody outvotes the others by coming back
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -768,8 +838,8 @@ def test_a_client_that_was_taken_out_decides_about_nobody(tmp_path: Path) -> Non
         FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, known
     )
     assert list(known) == [1]
-    assert membership._unlike_first(columns_hash([Column("age")])) is None
-    assert membership._unlike_others(2, ("floats", "1 x 8 x 8")) is None
+    told = DataIdentity("rows", True, columns=columns_hash([Column("age")]), images=("floats", "1 x 8 x 8"))
+    assert membership._odd(2, told) is None
 
 
 def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: Path) -> None:

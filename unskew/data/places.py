@@ -7,6 +7,7 @@ name, is refused that the client has not named or allowed itself.
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -52,17 +53,21 @@ def require_allowed(source: str, named: str = "") -> None:
     if source.startswith("hub:"):
         fits = "hub:" in paths or source.partition("?")[0] in (*own, *paths)
     else:
-        path = Path(source).expanduser().absolute()
-        fits = path in (Path(one).expanduser().absolute() for one in own) or any(
-            path.resolve().is_relative_to(Path(one).expanduser().resolve()) for one in paths
+        source = _absolute(source)
+        real = Path(os.path.realpath(source))
+        fits = source in map(_absolute, own) or any(
+            real.is_relative_to(os.path.realpath(_absolute(one))) for one in paths if not one.startswith("hub:")
         )
-        source = str(path)
     if not fits:
         raise DataError(
             f"{named or json.dumps(source)} is not read: the coordinator chose it and nobody here has allowed it; if "
             f"it may be read, write paths = [{json.dumps(source)}] into {where}, else ask the coordinator to leave it "
             "out, or name data of your own in client.toml"
         )
+
+
+def _absolute(written: str) -> str:
+    return str(Path(os.path.expanduser(written)).absolute())
 
 
 def path_of(written: str | Path, named: str = "") -> Path:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import tomli_w
 
 from unskew import tasks
-from unskew.data.places import require_allowed
+from unskew.data.places import path_of, reading_only, require_allowed
 from unskew.data.preprocess import check_agreed, check_agreed_unseen
 from unskew.data.split import SPLITS
 from unskew.deploy import folders, launch, processes, reach, signing
@@ -380,13 +380,14 @@ def check_signature(folder: Path, say: Say, remember: bool = True) -> None:
     if signed.changed:
         say(f"changed here since it was packed: {', '.join(signed.changed)}")
     if "client.toml" not in signed.changed:  # then the coordinator has chosen what it names
-        with rules.reading():
+        with reading_only((), (*rules.policy.paths, str(folder)), rules.where):
             for source in filter(None, (path_in(folder, config.data), config.data_dir)):
-                if not Path(source).resolve().is_relative_to(folder.resolve()):
-                    require_allowed(source, f"{source!r}, in client.toml as it was packed,")
+                look = require_allowed if source.startswith("hub:") else path_of
+                look(source, f"{source!r}, in client.toml as it was packed,")
     task = read_toml(folder / config.experiment).get("task")
     theirs = task.get("data", TaskConfig.data) if isinstance(task, Mapping) else TaskConfig.data
-    say(f"reads {printable(config.data or f'its part of {theirs}')}")
+    if config.data != "":
+        say(f"data: {printable(config.data or f'its part of {theirs}')}")
 
 
 def check_taking_part(folder: Path) -> float:

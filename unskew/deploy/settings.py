@@ -114,7 +114,7 @@ def path_in(folder: Path, source: str | None) -> str | None:
     kind, _, rest = (source or "").partition(":")
     if kind == "hub" and source is not None:
         return source.partition("?")[0]
-    return str(folder / Path(rest).expanduser()) if kind in FILES and rest else None
+    return str(folder / os.path.expanduser(rest)) if kind in FILES and rest else None
 
 
 def packed_clients(path: Path, config: ServerConfig, registered: Collection[int]) -> int:

@@ -16,6 +16,7 @@ own record of accepted folders has its hash.
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -232,7 +233,7 @@ def _public_key(folder: Path) -> Ed25519PublicKey:
 def _own_paths(folder: Path, config: ClientConfig) -> set[Path]:
     """Top entries of the folder that hold the participant's own data."""
     named = (config.data or "").partition(":")[2], config.data_dir or ""
-    inside = [(folder / Path(name).expanduser()) for name in named if name]
+    inside = [folder / os.path.expanduser(name) for name in named if name]
     return {
         folder / path.relative_to(folder).parts[0] for path in inside if path.is_relative_to(folder) and path != folder
     }

@@ -190,6 +190,12 @@ class DataIdentity:
     images: tuple[str, ...] = field(default=(), compare=False)
 
 
+def _unlike(mine: DataIdentity, others: DataIdentity, whose: str) -> str | None:
+    """Describe how a client's columns or images differ from another's; None if not, or if either has told none."""
+    wrong = _other_columns(mine.columns, others.columns, whose)
+    return wrong or (_other_images(mine.images, others.images, whose) if mine.images and others.images else None)
+
+
 class Membership:
     """The clients that are connected, and the nodes they are connected as.
 
@@ -222,6 +228,7 @@ class Membership:
         if registered is not None:  # the word of a client that was taken out must not decide about the others
             for client in self.known.keys() - {*registered.values()}:
                 del self.known[client]
+        self._told = dict(self.known)
         self.max_examples = max_examples
         self.kind: DataIdentity | None = None
         self._examples: Mapping[ClientId, tuple[int, ...]] = {}
@@ -290,7 +297,7 @@ class Membership:
         for client, node in list(self._node.items()):
             wrong = self._other_data(self.known[client]) or self._other_count(client, self.known[client].examples)
             if wrong is not None:
-                del self._node[client], self.known[client]
+                del self._node[client], self.known[client], self._told[client]
                 self._reject(node, client, wrong)
 
     def _other_data(self, kind: DataIdentity) -> str | None:
@@ -302,22 +309,34 @@ class Membership:
             return f"it declares {mine}, the others declare {others}"
         return "it divides another data set, or divides it otherwise, than the server does"
 
-    def _unlike_first(self, columns: tuple[str, ...]) -> str | None:
-        """Describe how columns differ from those of the client that was met first; None if they do not.
+    def _against(self, client: ClientId) -> dict[ClientId, str]:
+        """Clients whose columns or images do not go with those of this one, and how its own differ from them."""
+        mine = self._told[client]
+        wrong = {c: _unlike(mine, told, f"client {c}'s") for c, told in self._told.items() if c != client}
+        return {c: reason for c, reason in wrong.items() if reason is not None}
 
-        Where the server has names of its own they were compared with these already.
+    def _odd(self, client: ClientId, now: DataIdentity) -> str | None:
+        """Describe how a client's data differ from those of others that it cannot outvote; None if they do not.
+
+        The first to come must not keep out all others: one that goes with fewer of those met, refused ones too, than a
+        newcomer does is refused in its place.  If neither has more on its side, the one met first stays.
         """
-        first = next(((client, known.columns) for client, known in self.known.items() if known.columns), None)
-        return None if first is None else _other_columns(columns, first[1], f"client {first[0]}'s, who was met first")
-
-    def _unlike_others(self, client: ClientId, images: tuple[str, ...]) -> str | None:
-        """Describe how a client's images differ from those of another that was met before; None if they do not.
-
-        Of one that was met by an older version nothing is known.
-        """
-        others = {c: known.images for c, known in self.known.items() if c != client and known.images}
-        wrong = (_other_images(images, theirs, f"client {c}'s") for c, theirs in others.items())
-        return next(filter(None, wrong), None)
+        self._told[client] = now
+        mine = self._against(client)
+        theirs = {c: self._against(c) for c in mine if c in self.known}
+        for other, against in theirs.items():
+            if len(against) <= len(mine):
+                return (
+                    f"{mine[other]} (it was met first; if client {other} is the odd one, take its key out of the "
+                    "server's clients/ and start the server again)"
+                )
+        for other, against in theirs.items():
+            del self.known[other]
+            if other in self._node:
+                self._reject(self._node.pop(other), other, f"{against[client]}; it goes with fewer clients than others")
+        if theirs:  # those who were refused because of them need not wait
+            self._again |= dict.fromkeys(self._refused, 0.0)
+        return None
 
     def examples(self, client: ClientId, seed: int) -> int | None:
         """Return the number of examples that a client declared for the seed with this index; None if it did not."""
@@ -436,18 +455,17 @@ class Membership:
             self._again[node] = time.monotonic() + 1.0
             return
         now = DataIdentity(head.data, head.own, head.examples, head.columns, head.images)
-        wrong = (
-            wrong
-            or self._unlike_first(head.columns)
-            or self._unlike_others(head.client, head.images)
-            or self._other_data(now)
-            or self._other_count(head.client, head.examples)
-        )
+        wrong = wrong or self._other_data(now) or self._other_count(head.client, head.examples)
         before = self.known.get(head.client, now)
         if wrong is None and before != now:
-            wrong = f"client {head.client} had other data when it was met first"
+            wrong = (
+                f"client {head.client} had other data when it was met first, and a run goes on with those: put them "
+                "back, or have the coordinator take its key out of the server's clients/, start the server, and put it "
+                "back"
+            )
         if wrong is None and before.examples != now.examples:
             wrong = f"client {head.client} declared other numbers of examples when it was met first: {before.examples}"
+        wrong = wrong or self._odd(head.client, now)
         if wrong is not None:
             self._reject(node, head.client, wrong)
             return
