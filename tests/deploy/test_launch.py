@@ -8,8 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
@@ -284,6 +286,45 @@ def test_a_program_that_ended_is_explained_in_a_sentence(bin: Path, tmp_path: Pa
         child.process.wait(10)
         assert launch.explain(child).startswith("the program ended")
         assert says in launch.explain(child)
+
+
+# ---------------------------------------------------------------- one key twice
+def refusal(folder: Path) -> str:
+    """What Flower's SuperLink writes when it refuses a key that is in use."""
+    key = serialization.load_ssh_public_key((folder / "node.pub").read_bytes())
+    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return (
+        "\033[91mERROR \033[0m:     [/v1/fleet/activate-node][ApiError:2004] Attempted to register SuperNode with "
+        f"public key: {pem!r}, exception: SuperNode with node ID 26 could not be activated.\n"
+    )
+
+
+@pytest.mark.parametrize(("last_s", "told"), [(55, 0), (91, 1)])
+def test_a_key_that_is_refused_for_longer_than_a_session_lasts_is_used_twice(
+    bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_s: int, told: int
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(launch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    folder, other = tmp_path / "client-0", tmp_path / "other"
+    for one in (folder, other):
+        one.mkdir()
+        certificates.issue_node(one, one.name)
+    script(bin, "link", "exec sleep 60")
+    with processes.ProcessGroup() as group:
+        link = group.start(["link"], tmp_path, tmp_path / "log", "SuperLink")
+        shared = launch.SharedKeys(link, {4: folder / "node.pub"})
+        lines = []
+        for now[0] in range(0, last_s, 13):
+            with (tmp_path / "log").open("a") as log:
+                log.write(
+                    "INFO : fine\n"
+                    + refusal(folder)
+                    + refusal(other)
+                    + "[ApiError:2004] b'-----BEGIN PUBLIC KEY-----'\n"
+                )
+            lines += [*shared.new_lines(), *shared.new_lines()]
+    assert len(lines) == told
+    assert all(line.startswith("client 4's key is tried by a second process") for line in lines)
 
 
 # ---------------------------------------------------------------- a client's programs

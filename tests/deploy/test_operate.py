@@ -8,13 +8,15 @@ import tomllib
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import certificates, folders, launch, operate, parity, reach
-from unskew.deploy.processes import ProcessGroup
+from unskew.deploy.processes import ChildProcess, ProcessGroup
 from unskew.deploy.reach import Unreachable
 from unskew.deploy.settings import CODE_PATH, Address
 from unskew.errors import ConfigError, DeployError, RunError
@@ -267,7 +269,9 @@ FLOWER = "known to Flower only"
 def test_the_last_lines_are_told_however_a_run_ends(
     federation: Path, end: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = launch.ServerProcesses(federation / "server", federation / "server", ())
+    link: Any = SimpleNamespace(poll=lambda: None)
+    child = ChildProcess("SuperLink", link, federation / "superlink.log", 0)
+    server = launch.ServerProcesses(federation / "server", federation / "server", (child,))
     (server.folder / "run").mkdir()
     log(server.folder, 1)
     say = Ending(server.folder, end)

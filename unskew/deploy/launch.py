@@ -13,14 +13,18 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
 from unskew.deploy import commands, folders, versions
-from unskew.deploy.certificates import check_node, check_server
+from unskew.deploy.certificates import check_node, check_server, identity, openssh
 from unskew.deploy.commands import LOOPBACK
 from unskew.deploy.folders import CONNECTION
 from unskew.deploy.processes import ChildProcess, ProcessGroup, ended_with_parent
@@ -33,6 +37,8 @@ HEALTHY_WITHIN_S = 90.0
 LONGEST = 600  # characters of a program's last line in an error
 REJOIN_S = 90.0
 """Time to keep trying with a refused key, seconds: Flower keeps a lost node's session for up to 60 s."""
+SESSION_S = 65.0
+"""Time after which a client's last session is over, seconds."""
 LOOK_EVERY_S = 2.0
 """Interval between two looks at a SuperNode's log, seconds."""
 LONGEST_PAUSE_S = 60.0
@@ -233,6 +239,52 @@ def wait_until(program: ChildProcess, answers: Callable[[], object]) -> None:
             return
         time.sleep(0.05)
     raise DeployError(f"{program.name} did not answer within {HEALTHY_WITHIN_S:.0f} s (log: {program.log})")
+
+
+class SharedKeys:
+    """Notices in a SuperLink's log that a client's key is tried while another process uses it.
+
+    A client that was started anew is refused, too, until its last session is over: who is refused for longer is a
+    second process.
+
+    Args:
+        link: The SuperLink.
+        keys: The clients' public keys, as `folders.keys` has them.
+    """
+
+    def __init__(self, link: ChildProcess, keys: Mapping[int, Path]) -> None:
+        self.link = link
+        self.clients = {identity(path): client for client, path in keys.items()}
+        self.read = 0
+        self.refused: dict[int, tuple[float, float]] = {}  # times of the first and the last refusal in a row
+        self.told: set[int] = set()
+
+    def new_lines(self) -> Iterator[str]:
+        """Yield a line for each client whose key is found to be in use twice; to be called often."""
+        output, self.read = self.link.news(self.read)
+        now = time.monotonic()
+        for client in {self.clients[key] for key in keys_in_use(output) if key in self.clients}:
+            first, last = self.refused.get(client, (now, now))
+            if now - last > REJOIN_S:
+                first = now
+                self.told.discard(client)
+            self.refused[client] = first, now
+            if now - first > SESSION_S and client not in self.told:
+                self.told.add(client)
+                yield (
+                    f"client {client}'s key is tried by a second process, which is refused while the first one takes "
+                    "part: ask that participant whether they started two; if not, the key is known to somebody else: "
+                    "give them a new one"
+                )
+
+
+def keys_in_use(output: str) -> Iterator[str]:
+    """Yield the public keys, in OpenSSH's form, that a SuperLink refused because they are in use."""
+    for text in re.findall(r"\[ApiError:2004\][^\n]*?b'(-----BEGIN PUBLIC KEY-----[^'\n]*)'", output):
+        with suppress(ValueError, UnsupportedAlgorithm):
+            key = serialization.load_pem_public_key(text.replace("\\n", "\n").encode())
+            if isinstance(key, ec.EllipticCurvePublicKey):
+                yield openssh(key)
 
 
 # ---------------------------------------------------------------- client

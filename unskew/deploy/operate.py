@@ -21,7 +21,7 @@ from unskew.deploy.certificates import check_node, check_server, make_private
 from unskew.deploy.launch import ClientProcesses, Say, ServerProcesses
 from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.reach import Unreachable
-from unskew.deploy.server import at_server, check_evaluated, on_cpu
+from unskew.deploy.server import append_line, at_server, check_evaluated, on_cpu
 from unskew.deploy.settings import (
     Address,
     ClientConfig,
@@ -42,7 +42,7 @@ from unskew.run import setup as run_setup
 from unskew.run.folder import locked, read_json
 from unskew.run.loop import Interrupted
 from unskew.runtime.membership import printable
-from unskew.runtime.resident import untimed
+from unskew.runtime.resident import timed, untimed
 from unskew.tasks.measure import ACCURACY, Measure
 
 ASK_EVERY_S = 20.0
@@ -245,6 +245,7 @@ def wait_for_end(
     headline = tasks.kind_of(experiment.task.kind).headline
     notes = server.folder / folders.NOTES
     progress = ProgressDisplay(server.folder / "run", experiment.rounds, headline, notes, dict(since or {}))
+    shared = launch.SharedKeys(server.children[0], folders.keys(server.folder))
     asked, status, details = time.monotonic(), "", ""
     while True:
         for node in nodes:
@@ -252,6 +253,8 @@ def wait_for_end(
         # A run writes its last lines before its end: were the end checked after the lines, some would be missed.
         known = status.startswith("finished")
         over = known or is_done(server.folder) or (server.folder / "outcome.json").exists()
+        for line in shared.new_lines():
+            append_line(notes, timed(line))  # which are told next
         for line in progress.new_lines():
             say(line)
         if over:
@@ -341,7 +344,8 @@ class ProgressDisplay:
 
         A reason that has not been given for `FORGOTTEN_ROUNDS` rounds is a new one.
         """
-        now, key = (row["method"], row["seed"], row["round"]), (row["client"], row["reason"])
+        now: tuple[str, int, int] = row["method"], row["seed"], row["round"]
+        key: tuple[int, str] = row["client"], row["reason"]
         last, rounds = self.losses.get(key, (now, 0))
         if rounds and last == now:
             return 0

@@ -96,7 +96,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     nodes = {node: client for client, node in registered.items()} if registered else None
 
     def keep(client: ClientId, reason: str) -> None:
-        _append(folder / folders.REFUSED, json.dumps({"client": client, "step": "hello", "reason": reason}))
+        append_line(folder / folders.REFUSED, json.dumps({"client": client, "step": "hello", "reason": reason}))
 
     membership = Membership(
         transport, deployment.run, expected, nodes, deployment.clients, callback.note, config.max_examples, keep
@@ -183,7 +183,7 @@ def _registered(folder: Path) -> dict[ClientId, Node]:
         raise RunError(f"{path} must name a node for each client; start the server anew with unskew deploy") from None
 
 
-def _append(path: Path, line: str) -> None:
+def append_line(path: Path, line: str) -> None:
     """Append a line, which a full disk may lose: no run fails for what is said of it."""
     with suppress(OSError):
         path.parent.mkdir(exist_ok=True)
@@ -425,7 +425,7 @@ class LogCallback:
     def note(self, text: str) -> None:
         """Write a line, to the file too."""
         self._print(text)
-        _append(self.notes, timed(text))
+        append_line(self.notes, timed(text))
 
     def _print(self, text: str) -> None:
         log(text)

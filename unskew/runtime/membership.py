@@ -402,8 +402,8 @@ class Membership:
     def count_round(self, late: Collection[ClientId], in_time: Collection[ClientId], deadline_s: float) -> None:
         """Count a round for the clients that were late in it, and leave out for a while those that are so always.
 
-        A client that is left out is greeted again after the deadline, then after two, four, and at most ten of them,
-        and takes part as soon as it answers that.
+        A client that is left out is greeted again after the deadline, and takes part as soon as it answers that.  If it
+        is late again, it is left out for two deadlines, four, and at most ten.
 
         Args:
             late: Clients that did not reply to a request of this round in time.
