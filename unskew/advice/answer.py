@@ -16,7 +16,8 @@ from unskew.data.patients import number_of
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
-from unskew.report.worth import MOST_NAMED, Gain, bracket, no_verdict, one_class_alone
+from unskew.report.gain import Gain
+from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone
 from unskew.run.progress import duration
 from unskew.tasks.measure import FEWEST
 from unskew.words import beginning, listed, separate_classes, spelling_variants
@@ -377,9 +378,6 @@ class Advice:
             text += ", of a site over seeds and its test rows." if named else "."
         if seeds == 1:
             text += " One seed says nothing about how much seeds matter: intervals leave that out."
-        text += (
-            " Those of a run of the experiment below are over seeds alone, and do not cover the choice of test rows."
-        )
         if named > 1:
             text += f" Of {named} sites about {0.05 * named:.2g} would be reported to gain or lose by chance alone."
         race = self.race

@@ -119,6 +119,19 @@ def counted(record: Record, method: str) -> tuple[int, ...]:
     return tuple(sorted(s for s, r in seeds.items() if record.finished or (r == furthest > 0)))
 
 
+def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, tuple[float, float]]]:
+    """Results of clients under a method and under another, (one, other) by client and seed, where both are known.
+
+    Of the counted seeds those under which both methods reached the same round.
+    """
+    by_seed = {}
+    for seed in counted(record, method):
+        one, other = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
+        if reached(record, method, seed) == reached(record, base, seed):
+            by_seed[seed] = {c: (result, other[c]) for c, result in one.items() if c in other}
+    return {seed: pairs for seed, pairs in by_seed.items() if pairs}
+
+
 def last_k(record: Record) -> int | None:
     """The number of evaluations that the run's `mean_last` asks for; None for the last fifth of them."""
     metrics = {metric for _, metric in record.summary.means} if record.summary else set()
@@ -434,6 +447,7 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         series={(names[m], seed, name): v for r, names in pairs for (m, seed, name), v in r.series.items()},
         clients={(names[m], seed): v for r, names in pairs for (m, seed), v in r.clients.items()},
         tested={(names[m], seed): v for r, names in pairs for (m, seed), v in r.tested.items()},
+        tested_rows={(names[m], seed): v for r, names in pairs for (m, seed), v in r.tested_rows.items()},
         newcomers={(names[m], seed, part): v for r, names in pairs for (m, seed, part), v in r.newcomers.items()},
         flows={(names[m], s, d, k): v for r, names in pairs for (m, s, d, k), v in r.flows.items()},
         failures=tuple(replace(f, method=names[f.method]) for r, names in pairs for f in r.failures),
