@@ -17,7 +17,7 @@ from unskew.experiment.config import Experiment
 from unskew.record.columns import RowResults
 from unskew.record.reader import Cell, DataSplit, Record, Warned, read
 from unskew.report import html, worth
-from unskew.report.contributions import contributions
+from unskew.report.contributions import Contribution, contributions
 from unskew.report.html import write_report
 from unskew.run import leave_out
 from unskew.run.callbacks import NoCallback
@@ -408,6 +408,13 @@ def test_what_a_site_is_worth_to_the_others_by_hand() -> None:
     assert of.to_itself == pytest.approx((0.05,))
     assert of.unadapted == pytest.approx((0.4,))
     assert worth.uncovered(whole).endswith("test examples: Genf has 16, so that one more right is 6.2 points")
+
+
+def test_seeds_that_agree_on_nothing_are_not_certain_of_it() -> None:
+    of = Contribution("Basel", "fed", to_others=(0.0, 0.0), to_itself=(0.0, 0.02), unadapted=())
+    assert command._cell(of.to_others, ACCURACY) == "0.00 [in every seed]"
+    assert command._cell(of.to_itself, ACCURACY) == "+1.00 [−11.71, +13.71]"
+    assert (of.to_json()["to_others"]["low"], of.to_json()["to_itself"]["low"] is None) == (None, False)
 
 
 def test_clients_known_by_number_are_matched_although_they_are_renumbered() -> None:
