@@ -680,6 +680,8 @@ def test_more_of_one_kind_of_chance_is_suggested_only_if_it_can_decide(simple: A
     assert (
         "more test rows and more seeds: about 2.8 times as many of each" in _surer(simple, middle, alone, half).lower()
     )
+    little = Gain(0.014, -0.036, 0.064, "test examples", 0.6)  # .004 from a point: 156 times as many help nobody
+    assert "many times more test rows, or none" in _surer(simple, middle, alone, little).lower()
 
 
 def test_rounds_that_end_while_a_curve_rises_are_named_and_time_that_was_left(simple: Advice) -> None:

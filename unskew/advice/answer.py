@@ -30,6 +30,8 @@ WORTH = 0.01
 
 GROUPED = ("grouped", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p")
 MORE_SEEDS = 5
+MOST_OF_BOTH = 10
+"""Times as many rows, or sites, and seeds up to which more of both are suggested."""
 MOST_TIMES = 100
 """Times as many rows, sites or seeds up to which more of one alone is suggested."""
 
@@ -411,9 +413,9 @@ class Advice:
             times = gain.part * half**2 / left if to_decide > half / 10 and left > 0 else math.inf
             if math.isfinite(times) and math.ceil(times * n) <= MOST_TIMES * n:
                 more.append(f"more {what}: about {math.ceil(times * n):,} instead of {n:,}")
-            elif to_decide > half / 10:
+            elif half < math.sqrt(MOST_OF_BOTH) * to_decide:
                 other = self._beside_seeds if what == "seeds" else "seeds"
-                more.append(f"more {what} and more {other}: about {(half / to_decide) ** 2:.1f} times as many of each")
+                more.append(f"more {what} and more {other}: about {(half / to_decide) ** 2:.2g} times as many of each")
             else:
                 more.append(f"many times more {what}, or none: what it brings may be too little to matter")
         elif gain.over == "test examples":
