@@ -588,6 +588,8 @@ class _Cell:
             world = self.run.experiment.world.outage
             some = isinstance(error, QuorumError) and bool(world.unreachable or world.late)
             remedy = "; a larger clients_per_round or a smaller world.outage leaves more" * some
+            if isinstance(error, DivergedError) and (large := run_setup.large_target(self.run.setup)):
+                remedy = f"; it may be that {large}"
             explained_error = type(error)(f"{self.method.label}, seed {self.seed}: {error}{remedy}")
             if isinstance(explained_error, DivergedError):
                 explained_error.where = (self.method.label, self.seed, self.at)
