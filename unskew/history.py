@@ -31,7 +31,7 @@ from unskew.run.folder import require_done
 from unskew.run.metrics import steadier, with_spread
 from unskew.run.models import load_model
 from unskew.tasks.measure import Measure, described
-from unskew.words import beginning, counted
+from unskew.words import beginning, counted, listed
 
 if TYPE_CHECKING:
     import pandas
@@ -232,6 +232,8 @@ class History:
     def plot(self, metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
         """Draw a metric by round, a line per method with a band from the lowest to the highest seed.
 
+        The legend says what the band is, and which methods have no such metric, as one without a global model.
+
         Args:
             metric: Name of a metric in `rows`; by default global.accuracy (or whatever the headline is), or
                 personal.accuracy.mean where no method has a global model.
@@ -240,7 +242,10 @@ class History:
         Raises:
             KeyError: If no method has that metric.
         """
+        from matplotlib.ticker import MaxNLocator
+
         metric, curves = self._curves(metric)
+        m = self.headline
         if ax is None:
             from matplotlib import pyplot
 
@@ -250,8 +255,13 @@ class History:
             if curve.seeds > 1:
                 ax.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.16, linewidth=0)
         ax.set_xlabel("round")
-        ax.set_ylabel(metric)
-        ax.legend()
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_ylabel({m.shared: f"global {m.label}", m.own: f"{m.label} on own test data"}.get(metric, metric))
+        seeds = max(curve.seeds for curve in curves.values())
+        missing = [method for method in self.methods if method not in curves]
+        notes = [f"mean of {seeds} seeds, band from lowest to highest"] if seeds > 1 else []
+        notes += [f"without {metric}: {listed(missing)}"] if missing else []
+        ax.legend(title="\n".join(notes) or None)
         return ax
 
     def _curves(self, metric: str | None) -> tuple[str, dict[str, "Curve"]]:

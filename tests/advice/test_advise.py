@@ -24,19 +24,18 @@ from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, _best_rate, _Ra
 from unskew.advice.training import (
     Clock,
     Constraints,
-    Floats,
     Scores,
     Training,
-    by_patient,
     difference,
     sites_of,
     together,
 )
+from unskew.data.patients import by_patient
 from unskew.data.sources import save
 from unskew.errors import ConfigError, DataError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
-from unskew.report.worth import Gain
+from unskew.report.gain import Floats, Gain
 from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.binary import BINARY
 from unskew.tasks.measure import ACCURACY, Measure
@@ -244,14 +243,17 @@ def test_a_difference_turns_around_where_lower_is_better() -> None:
 
 
 def test_four_rows_won_of_four_are_no_certain_gain() -> None:
-    """Agresti and Min: n = 4 + 2, sum 4, squares 4 + 1: variance (5/6 - 4/9) / 6; 1.96 times its root is .50 < 1."""
+    """Agresti and Min: n = 4 + 2, sum 4, squares 4 + 1: 4/6 -+ 1.96 sqrt((5/6 - 4/9) / 6), which is .50.
+
+    A single row won, or two, are nothing: 1/3 -+ .84, and 1/2 -+ .69.
+    """
     _, of_sites = gain([_scores([1, 1, 1, 1])], [_scores([0, 0, 0, 0])], ACCURACY)
     half = 1.959964 * math.sqrt((5 / 6 - 4 / 9) / 6)
     assert of_sites[0].mean == 1.0
-    assert of_sites[0].low == pytest.approx(1.0 - half, abs=1e-4)
-    _, of_one = gain([_scores([1])], [_scores([0])], ACCURACY)
-    assert of_one[0].low is not None
-    assert of_one[0].low < 0.4
+    assert of_sites[0].low == pytest.approx(4 / 6 - half, abs=1e-4)
+    for won in ([1], [1, 1]):
+        _, of_few = gain([_scores(won)], [_scores([0] * len(won))], ACCURACY)
+        assert of_few[0].verdict == "open"
 
 
 def test_methods_that_agree_on_every_one_of_few_rows_are_not_certainly_equal() -> None:
@@ -678,6 +680,8 @@ def test_more_of_one_kind_of_chance_is_suggested_only_if_it_can_decide(simple: A
     assert (
         "more test rows and more seeds: about 2.8 times as many of each" in _surer(simple, middle, alone, half).lower()
     )
+    little = Gain(0.014, -0.036, 0.064, "test examples", 0.6)  # .004 from a point: 156 times as many help nobody
+    assert "many times more test rows, or none" in _surer(simple, middle, alone, little).lower()
 
 
 def test_rounds_that_end_while_a_curve_rises_are_named_and_time_that_was_left(simple: Advice) -> None:

@@ -3,6 +3,7 @@
 import re
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 import unskew as us
 from unskew import api
 from unskew.data import own
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import ConfigError, DataError, DataWarning, DivergedError
 from unskew.experiment import config
 from unskew.record.reader import read
 from unskew.report import write_comparison, write_report
@@ -465,3 +466,13 @@ def test_softmax_in_evaluation_alone_is_not_said_to_slow_training(tmp_path: Path
 
     us.simulate(us.FedAvg(FAST), data=(X, Y), model=Later(), split=us.IID(num_clients=3), out=tmp_path / "r", **FEW)
     assert not read(tmp_path / "r").remarks
+
+
+def test_a_target_far_from_one_is_named_before_the_run_and_where_training_diverges(tmp_path: Path) -> None:
+    x, big = X[:, :2], {"task": "regression", "model": "mlp", "split": us.IID(num_clients=2), **FEW}
+    with pytest.raises(DivergedError, match=r"it may be that the target has values of about 4\d,\d\d\d \(divide it"):
+        us.simulate(us.FedAvg(FAST), data=(x, 50_000 + 1000 * x[:, 0].astype(float)), **big)
+    for size, told in ((1.0, False), (300.0, True)):
+        y = size * x[:, 0].astype(float)
+        us.simulate(us.FedAvg(replace(FAST, lr=1e-6)), data=(x, y), out=tmp_path / f"{size}", **big)
+        assert any("the target has values of about" in said for said in read(tmp_path / f"{size}").remarks) == told

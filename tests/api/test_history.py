@@ -49,9 +49,11 @@ def test_a_plot_is_axes_with_a_line_for_each_method_that_has_the_metric(history:
     from matplotlib import pyplot
 
     axes = history.plot()
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "global.accuracy")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "global accuracy")
     (line,) = axes.get_lines()
     assert list(line.get_ydata()) == [value for _, value in history.curve("FedAvg")]
+    assert axes.get_legend().get_title().get_text().endswith("without global.accuracy: <alone>")
+    assert all(tick == int(tick) for tick in axes.get_xticks())
     both = history.plot("personal.accuracy.mean", ax=axes)
     assert both is axes
     assert [line.get_label() for line in axes.get_lines()] == ["FedAvg", "FedAvg", "<alone>"]
@@ -63,7 +65,7 @@ def test_a_plot_is_axes_with_a_line_for_each_method_that_has_the_metric(history:
 @pytest.mark.usefixtures("undrawn")
 def test_where_there_is_no_global_model_the_clients_own_accuracy_is_drawn() -> None:
     alone = us.simulate(us.Independent(FAST), **TINY)
-    assert alone.plot().get_ylabel() == "personal.accuracy.mean"
+    assert alone.plot().get_ylabel() == "accuracy on own test data"
     assert "own test data" in alone._repr_html_()
 
 

@@ -44,3 +44,12 @@ def test_standard_deviations_are_shown_where_they_fit() -> None:
     assert "0.123 ± 0.012" in printed(BRIER, unseen=False)
     assert "±" not in printed(BRIER, unseen=True).split("\n", 1)[1]
     assert printed(BRIER, unseen=True, width=200).count("0.123 ± 0.012") == 3 * 5
+
+
+def test_runs_of_several_numbers_of_seeds_are_said_to_be() -> None:
+    rows = [
+        {"method": method, "metric": "global.accuracy", "mean": 0.5, "std": None, "seeds": list(range(seeds))}
+        for method, seeds in (("one/fedavg", 3), ("two/fedavg", 2))
+    ]
+    titles = [results({"run": "r", "rows": some, "headline": ACCURACY.card()}).title for some in (rows, rows[:1])]
+    assert [str(title).rpartition("over ")[2] for title in titles] == ["2 to 3 seeds", "3 seeds"]

@@ -17,6 +17,7 @@ from unskew.cli.app import app
 from unskew.data.inputs import raw_column
 from unskew.data.look import Look
 from unskew.errors import ConfigError, DataError
+from unskew.report import data_page
 
 RNG = np.random.default_rng(4)
 N = 200
@@ -588,3 +589,15 @@ def test_test_rows_without_the_target_are_refused_by_its_name(looked: bool) -> N
     columns: dict[str, Any] = {"target": "sick", "client": "site", "test": table().drop("sick")}
     with pytest.raises(DataError, match="test: there is no column 'sick'"):
         us.describe(table(), **columns) if looked else us.simulate("fedavg", data=table(), **columns)
+
+
+def test_in_a_terminal_the_gaps_of_sites_are_a_table_of_their_own_and_long_values_are_cut() -> None:
+    look = seen(table(dose=[None if i % 10 == 0 or i >= 150 else float(i % 7) for i in range(N)],
+                      note=["long " * 20 + "ab"[i % 2] for i in range(N)]))  # fmt: skip
+    columns = data_page.columns_table(look, 30, 25)
+    assert columns.head[-1][0] == "between sites"
+    assert max(len(entry.cells[1]) for entry in columns.entries) <= 25
+    gaps = data_page.gaps_table(look, 30)
+    assert gaps is not None
+    assert [(entry.name, entry.cells) for entry in gaps.entries] == [("dose", ("10", "100"))]
+    assert data_page.gaps_table(seen(table()), 30) is None

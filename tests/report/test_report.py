@@ -456,6 +456,11 @@ def test_methods_without_a_global_model_are_not_said_to_lack_an_evaluation(tmp_p
         del record.series[second, seed, record.headline.shared]
     found = summary_text.found(record)
     assert f"Of no other competing method was a global model evaluated on the seeds of {record.methods[0]}, so" in found
+    assert f"{record.methods[0]} has a last-round global accuracy of" in found
+    one = read(make_run(tmp_path / "one", METHODS[:1]))
+    assert summary_text.found(one).endswith("%.")
+    assert "Of no other" not in summary_text.found(one)
+    assert "the highest" not in summary_text.found(one)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -23,7 +23,7 @@ from unskew.advice.follow_up import division
 from unskew.advice.training import Training
 from unskew.errors import ConfigError, RunError, WorkerError
 from unskew.experiment import config
-from unskew.report.worth import Gain
+from unskew.report.gain import Gain
 from unskew.run.setup import divide, prepare
 from unskew.schema import Search
 from unskew.tuning.page import lead

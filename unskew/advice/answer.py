@@ -16,7 +16,8 @@ from unskew.data.patients import number_of
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.protocol import ClientId
-from unskew.report.worth import MOST_NAMED, Gain, bracket, no_verdict, one_class_alone
+from unskew.report.gain import Gain
+from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone
 from unskew.run.progress import duration
 from unskew.tasks.measure import FEWEST
 from unskew.words import beginning, counted, listed, sentence, separate_classes, spelling_variants
@@ -29,6 +30,8 @@ WORTH = 0.01
 
 GROUPED = ("grouped", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p")
 MORE_SEEDS = 5
+MOST_OF_BOTH = 10
+"""Times as many rows, or sites, and seeds up to which more of both are suggested."""
 MOST_TIMES = 100
 """Times as many rows, sites or seeds up to which more of one alone is suggested."""
 
@@ -377,9 +380,6 @@ class Advice:
             text += ", of a site over seeds and its test rows." if named else "."
         if seeds == 1:
             text += " One seed says nothing about how much seeds matter: intervals leave that out."
-        text += (
-            " Those of a run of the experiment below are over seeds alone, and do not cover the choice of test rows."
-        )
         if named > 1:
             text += f" Of {named} sites about {0.05 * named:.2g} would be reported to gain or lose by chance alone."
         race = self.race
@@ -413,9 +413,9 @@ class Advice:
             times = gain.part * half**2 / left if to_decide > half / 10 and left > 0 else math.inf
             if math.isfinite(times) and math.ceil(times * n) <= MOST_TIMES * n:
                 more.append(f"more {what}: about {math.ceil(times * n):,} instead of {n:,}")
-            elif to_decide > half / 10:
+            elif half < math.sqrt(MOST_OF_BOTH) * to_decide:
                 other = self._beside_seeds if what == "seeds" else "seeds"
-                more.append(f"more {what} and more {other}: about {(half / to_decide) ** 2:.1f} times as many of each")
+                more.append(f"more {what} and more {other}: about {(half / to_decide) ** 2:.2g} times as many of each")
             else:
                 more.append(f"many times more {what}, or none: what it brings may be too little to matter")
         elif gain.over == "test examples":

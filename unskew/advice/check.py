@@ -1,25 +1,8 @@
 """The numbers of an advice: on test rows, under fresh seeds, after every choice is made.
 
-A gain is a site's result minus its result alone, above zero where it is better off.  Two kinds of chance are in it, and
-its interval is over both: seeds, which stand for initial models, cohorts and batches, and the site's test rows, which
-are the same under every seed, so that more seeds do not make up for few rows.  The variance of the mean over k seeds is
-that over seeds, divided by k, plus that over rows of their differences, averaged over seeds; the half-width is
-Student's t times the root of the sum, with the degrees of freedom of B. L. Welch, "The generalization of 'Student's'
-problem when several different population variances are involved", Biometrika 34, 1947.  Where a part has a single
-degree of freedom, as with two seeds, that is too narrow (9 % of intervals miss instead of 5 %); the squares of both
-parts' half-widths are added instead.  Chance of a row under one seed is in both variances: if there is little else, the
-interval is wider than it has to be.
-
-Where patients are known, and some have several rows, what is drawn is patients and not rows: each patient counts as a
-row, with the sum of its rows' differences (`unskew.advice.training.by_patient`).
-
-For shares of rows the rows' variance is the adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals
-for comparing matched proportions", Statistics in Medicine 24, 2005: half an observation more in each of the four cells,
-so that few rows never look certain; that of the mean over sites is at least as if one of all rows differed.  For a
-site's AUROC it is DeLong's of two correlated ones.  Of a measure that is not a mean over rows, as AUROC, the mean gain
-has the variance over sites in place of that over rows.  A site without a variance over rows has no interval at all:
-seeds alone do not tell whether it gains, because its test rows are the same under all of them.  With one seed, chance
-of seeds is not known, and the interval leaves it out.
+A gain is a site's result minus its result alone, above zero where it is better off, and its interval is over seeds and
+over the site's test rows together (`unskew.report.gain`).  Of a measure that is not a mean over rows, as AUROC, the
+mean gain has the variance over sites in place of that over rows.
 """
 
 import math
@@ -30,20 +13,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from unskew.advice.measure import Groups
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, Impossible, Race, groups_of
-from unskew.advice.training import Clock, Constraints, Floats, Scores, Sites, Training, by_patient, pooled_variance
+from unskew.advice.training import Clock, Constraints, Scores, Sites, Training
 from unskew.data.federated import FederatedData
+from unskew.data.patients import by_patient
 from unskew.experiment import config
 from unskew.experiment.config import Method
 from unskew.pricing import radio
 from unskew.pricing.traffic import training as traffic_of
 from unskew.protocol import ClientId
 from unskew.record.logs import ADAPTED, SERVED
-from unskew.report.stats import CONFIDENCE, interval
-from unskew.report.worth import Gain, Over
+from unskew.report.gain import Chance, Floats, Gain, over_all_rows, over_rows, spread
+from unskew.report.gain import gain as gain_of
+from unskew.report.stats import CONFIDENCE
 from unskew.run.unseen import newcomers_of
 from unskew.tasks.measure import Measure
 from unskew.world import wireless
@@ -192,14 +176,6 @@ def check(
 
 
 # ---------------------------------------------------------------- gains
-@dataclass(frozen=True)
-class Chance:
-    """A part of the chance in a mean: its variance, and the degrees of freedom of that; inf is a normal's."""
-
-    variance: float
-    freedom: float = math.inf
-
-
 def gain(
     these: Sequence[Scores], those: Sequence[Scores], measure: Measure, confidence: float = CONFIDENCE
 ) -> tuple[Gain, dict[ClientId, Gain]]:
@@ -218,26 +194,22 @@ def gain(
     patients = these[0].patients if these else {}
     rows = _differences([s.each for s in these], [s.each for s in those], sign, patients)
     by_row = rows or _differences([s.by_row for s in these], [s.by_row for s in those], sign, patients)
+    ranked = measure.by_row is not None
     of_sites = {
-        c: _gain(
+        c: gain_of(
             means[c],
-            None if c not in by_row else _over_rows(by_row[c], measure, c in patients),
+            over_rows(by_row[c], measure.percent, ranked and c not in patients) if c in by_row else None,
             measure.percent,
             confidence,
         )
         for c in both
     }
     whole = [statistics.fmean(of_seed) for of_seed in zip(*means.values(), strict=True)]
-    known = [rows[c] for c in both if c in rows]
-    if len(known) == len(both):
-        of_row = pooled_variance(known)
-        if measure.percent:  # where methods agree on every row, few rows would look certain
-            of_row = max(of_row, 1 / (sum(map(len, known)) + 2))
-        variance = of_row * sum(1 / len(r) for r in known) / len(known) ** 2
-        freedom = sum(len(r) - 1 for r in known) or math.inf
-        return _gain(whole, Chance(variance, freedom), measure.percent, confidence), of_sites
-    over_sites = _spread([statistics.fmean(of_seeds) for of_seeds in means.values()])
-    return _gain(whole, over_sites, measure.percent, confidence), of_sites
+    if rows.keys() >= set(both):
+        chance: Chance | None = over_all_rows([rows[c] for c in both], measure.percent)
+    else:
+        chance = spread([statistics.fmean(of_seeds) for of_seeds in means.values()])
+    return gain_of(whole, chance, measure.percent, confidence), of_sites
 
 
 def _differences(
@@ -253,55 +225,6 @@ def _differences(
         )
         for c in set.intersection(*(set(s) for s in (*these, *those)))
     }
-
-
-def _over_rows(rows: Floats, measure: Measure, of_patients: bool) -> Chance | None:
-    """The chance in the mean of a site's differences, by row or by patient; None if it cannot be told.
-
-    Of an AUROC over patients it is that of DeLong's values summed by patient (N. A. Obuchowski, "Nonparametric analysis
-    of clustered ROC curve data", Biometrics 53, 1997), with as many degrees of freedom as there are patients, less one.
-    """
-    n = len(rows)
-    if measure.by_row is not None and not of_patients:
-        return Chance(float(rows.var()) / n)  # DeLong's degrees of freedom are in the values
-    if measure.percent:
-        mean = float(rows.sum()) / (n + 2)
-        return Chance(((float((rows**2).sum()) + 1) / (n + 2) - mean**2) / (n + 2))
-    return Chance(float(rows.var(ddof=1)) / n, n - 1) if n > 1 else None
-
-
-def _spread(values: Sequence[float]) -> Chance | None:
-    """The chance in a mean of independent values; None where Student's interval has none."""
-    n = len(values)
-    return None if interval(values) is None else Chance(statistics.variance(values) / n, n - 1)
-
-
-def _half(parts: Sequence[Chance], confidence: float) -> float:
-    """Half the width of an interval over parts that are independent of each other."""
-
-    def t(freedom: float) -> float:
-        return float(special.stdtrit(freedom, (1 + confidence) / 2))
-
-    if min(part.freedom for part in parts) <= 1:
-        return math.sqrt(sum(t(part.freedom) ** 2 * part.variance for part in parts))
-    variance = sum(part.variance for part in parts)
-    below = sum(part.variance**2 / part.freedom for part in parts)
-    return t(variance**2 / below if below else math.inf) * math.sqrt(variance)
-
-
-def _gain(of_seeds: Sequence[float], rows: Chance | None, share: bool, confidence: float) -> Gain:
-    """A gain with its interval over seeds and over test rows, or sites; a share changes by one at most.
-
-    Without a variance over rows it has none.
-    """
-    if not of_seeds or rows is None:
-        return Gain(statistics.fmean(of_seeds) if of_seeds else math.nan, None, None, "")
-    mean, seeds = statistics.fmean(of_seeds), _spread(of_seeds) or Chance(0.0)
-    half = _half([rows, seeds], confidence)
-    low, high = (max(mean - half, -1.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
-    both, most = rows.variance + seeds.variance, max(rows.variance, seeds.variance)
-    over: Over = "seeds" if seeds.variance > rows.variance else "test examples"
-    return Gain(mean, low, high, over, most / both if both else 1.0)
 
 
 # ---------------------------------------------------------------- cost

@@ -15,13 +15,14 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from unskew.advice.training import Floats, Sites, Training
+from unskew.advice.training import Sites, Training
 from unskew.algorithms.hcct import HCCTState
 from unskew.data.images import as_tensor
 from unskew.data.look import Disagreement, look, of_arrays
 from unskew.errors import UnskewError
 from unskew.experiment import config
 from unskew.protocol import ClientId
+from unskew.report.gain import Floats
 from unskew.server import cluster
 
 Groups = tuple[tuple[ClientId, ...], ...]

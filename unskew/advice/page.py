@@ -10,7 +10,6 @@ from markupsafe import Markup
 from unskew.advice.answer import Advice, advised_name
 from unskew.advice.follow_up import division, write_experiment
 from unskew.advice.race import ALONE, Candidate
-from unskew.advice.training import Floats
 from unskew.api import DATA_FILE
 from unskew.data.dataset import Dataset
 from unskew.data.sources import saved_sha256
@@ -19,8 +18,9 @@ from unskew.experiment.config import Experiment, read_toml
 from unskew.models import IN_PYTHON
 from unskew.protocol import ClientId
 from unskew.report import figures, html
+from unskew.report.gain import Floats, Gain
 from unskew.report.section import Chart, Section, Table, TableRow
-from unskew.report.worth import Gain, bracket
+from unskew.report.worth import bracket
 from unskew.run.folder import require_own
 from unskew.run.progress import duration
 from unskew.version import __version__

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
-from unskew.data.patients import number_of
+from unskew.data.patients import by_patient, fewest_of_a_class
 from unskew.data.ragged import Ragged
 from unskew.errors import ConfigError, DataError, DivergedError
 from unskew.experiment.config import Experiment, Method
@@ -26,6 +26,7 @@ from unskew.keys import Key
 from unskew.ledger import Transfer
 from unskew.local.executor import Columns, EvalJob
 from unskew.protocol import ClientId
+from unskew.report.gain import Floats, pooled_variance
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import own_models
 from unskew.run.one_class import right
@@ -34,8 +35,6 @@ from unskew.runtime.in_process import Simulator
 from unskew.runtime.round import Effort
 from unskew.tasks.classification import only_class_found
 from unskew.tasks.measure import FEWEST, Measure
-
-Floats = npt.NDArray[np.float64]
 
 VALIDATION = 0.25
 """Share of a site's rows in a fold, where the experiment does not say."""
@@ -132,11 +131,6 @@ def _units(fed: FederatedData, rows: torch.Tensor) -> npt.NDArray[np.int64]:
     return np.unique(patients[rows].numpy(), return_inverse=True)[1]
 
 
-def _fewest_patients(patients: torch.Tensor, labels: torch.Tensor) -> int:
-    """The smallest number of patients that have a row of one class."""
-    return min(number_of(patients[labels == label]) for label in set(labels.tolist()))
-
-
 def _none(part: Ragged) -> Ragged:
     return Ragged(part.values[:0], np.zeros(len(part), np.int64))
 
@@ -214,25 +208,6 @@ def together(folds: Sequence[Scores]) -> Scores:
     return Scores(values, each, patients=patients)
 
 
-def by_patient(rows: Floats, patients: npt.NDArray[np.int64] | None) -> Floats:
-    """A value of each patient in place of one of each row: their mean is that of the rows.
-
-    Their variance over their number is that of the rows' mean where patients are drawn and not rows: with d_p the sum
-    of a patient's differences from the mean, and m rows of a patient on average, the values are mean + d_p / m
-    (linearised ratio estimator: W. G. Cochran, "Sampling Techniques", 3rd ed., 1977, section 9A.2).  Where each patient
-    has one row, or patients are not known, it is the rows.
-
-    >>> by_patient(np.array([1.0, 1.0, 0.0, 0.0]), np.array([5, 5, 8, 8]))
-    array([1., 0.])
-    """
-    if patients is None or len(rows) == 0:
-        return rows
-    codes, of_row = np.unique(patients, return_inverse=True)
-    mean = rows.mean()
-    sums: Floats = mean + np.bincount(of_row, rows - mean) * (len(codes) / len(rows))
-    return sums
-
-
 def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
     """Mean over sites of a minus b, above zero where a is better, and its standard error.
 
@@ -250,14 +225,6 @@ def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
     else:
         variance = statistics.variance(gains) / len(gains) if len(gains) > 1 else math.inf
     return mean, math.sqrt(variance)
-
-
-def pooled_variance(rows: Sequence[Floats]) -> float:
-    """The variance of rows around their sites' means; around the mean of all where sites have a row each."""
-    freedom = sum(len(r) - 1 for r in rows)
-    if freedom > 0:
-        return float(sum(((r - r.mean()) ** 2).sum() for r in rows)) / freedom
-    return float(np.concatenate(rows).var())
 
 
 # ---------------------------------------------------------------- training
@@ -355,7 +322,7 @@ class Training:
         if patients is not None:  # a class of one patient's many rows says as little as one row
             labels = self.fed.dataset.labels
             by_row = {
-                c: of for c, of in by_row.items() if _fewest_patients(patients[rows[c]], labels[rows[c]]) >= FEWEST
+                c: of for c, of in by_row.items() if fewest_of_a_class(patients[rows[c]], labels[rows[c]]) >= FEWEST
             }
         return Scores(
             {c: v for c, v in values.items() if not math.isnan(v)},

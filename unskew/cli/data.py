@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unskew.report.section import Table as ReportTable
 
 MOST_PRINTED = 30
+LONGEST_PRINTED = 60
 
 
 def data(
@@ -166,7 +167,9 @@ def _print(look: "Look") -> None:
     tables = [data_page.sites_table(look)] if look.sites else []
     tables += data_page.target_tables(look)
     tables += [data_page.disagreement_table(look)] if look.disagreement else []
-    tables += [data_page.columns_table(look, MOST_PRINTED)] if look.columns else []
+    tables += [data_page.columns_table(look, MOST_PRINTED, LONGEST_PRINTED)] if look.columns else []
+    gaps = data_page.gaps_table(look, MOST_PRINTED)
+    tables += [] if gaps is None else [gaps]
     for table in tables:
         console.print(_drawn(table, MOST_PRINTED))
     for sentence in (*look.leaks, *look.notes):

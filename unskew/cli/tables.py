@@ -13,7 +13,6 @@ from rich.table import Table
 
 from unskew.cli.text import escape
 from unskew.errors import RunError
-from unskew.words import counted
 
 if TYPE_CHECKING:
     from unskew.record.reader import Record
@@ -74,10 +73,10 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
         columns, more = [column for column in columns if column[1] not in alone], ""
     with_std = [name for _, name in columns if name not in alone][: {2: len(columns), 1: 1}.get(spreads, 0)]
     unit = "percent, " if measure.percent else ""
-    seeds = max((len(r["seeds"]) for r in summary["rows"]), default=0)
+    seeds = sorted({len(r["seeds"]) for r in summary["rows"]}) or [0]
     table = Table(
         title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (spreads > 0)} over "
-        f"{counted(seeds, 'seed')}",
+        f"{' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seed{'s' * (seeds[-1] != 1)}",
         caption=f"{measure.label}: last round, global test set{more}; own data: each client's model on its own test "
         "data" + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
         box=SIMPLE,

@@ -107,6 +107,30 @@ def number_of(patients: Tensor) -> int:
     return len(np.unique(patients.numpy()))
 
 
+def fewest_of_a_class(patients: Tensor, labels: Tensor) -> int:
+    """The smallest number of patients that have a row of one class."""
+    return min(number_of(patients[labels == label]) for label in set(labels.tolist()))
+
+
+def by_patient(rows: npt.NDArray[np.float64], patients: Ints | None) -> npt.NDArray[np.float64]:
+    """A value of each patient in place of one of each row: their mean is that of the rows.
+
+    Their variance over their number is that of the rows' mean where patients are drawn and not rows: with d_p the sum
+    of a patient's differences from the mean, and m rows of a patient on average, the values are mean + d_p / m
+    (linearised ratio estimator: W. G. Cochran, "Sampling Techniques", 3rd ed., 1977, section 9A.2).  Where each patient
+    has one row, or patients are not known, it is the rows.
+
+    >>> by_patient(np.array([1.0, 1.0, 0.0, 0.0]), np.array([5, 5, 8, 8]))
+    array([1., 0.])
+    """
+    if patients is None or len(rows) == 0:
+        return rows
+    codes, of_row = np.unique(patients, return_inverse=True)
+    mean = rows.mean()
+    sums: npt.NDArray[np.float64] = mean + np.bincount(of_row, rows - mean) * (len(codes) / len(rows))
+    return sums
+
+
 def most_frequent(patients: Ints, values: Ints) -> Ints:
     """The value that most rows of each patient have, in the order of the codes; of equally many the smallest."""
     pairs, counts = np.unique(np.stack([patients, values]), axis=1, return_counts=True)

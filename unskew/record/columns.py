@@ -3,8 +3,10 @@
     clients/METHOD-seed0.npz   the last round's number of each client: what metrics.jsonl has as rows for fewer
     partition-seed0.npz        examples of each client: what partition.json has as lists for fewer
     rows.npz                   row of each example in the data as they were given
+    tested/METHOD-seed0.npz    the headline of each test row under its client's own model
 
-A run writes the first two where there are more clients than its `client_rows`.
+A run writes the first two where there are more clients than its `client_rows`, the last where clients are also trained
+alone, and their test rows are few.
 """
 
 import hashlib
@@ -27,7 +29,7 @@ from unskew.files import check_text, readable, unlinked, write_atomically
 from unskew.record.logs import refusal, unreadable
 
 Array = npt.NDArray[Any]
-FOLDER = "clients"
+FOLDER, TESTED = "clients", "tested"
 _ROWS = ("client", "value", "weight")
 
 
@@ -152,11 +154,7 @@ def client_columns(folder: Path) -> Iterator[ClientColumns]:
     Raises:
         RunError: If a file is not as a run writes it.
     """
-    try:
-        files = sorted(unlinked(folder / FOLDER).glob("*.npz"))
-    except OSError as error:
-        raise unreadable(folder / FOLDER, error) from None
-    for path in files:
+    for path in _archives(folder / FOLDER):
         head = read(path, {"method": "U", "seed": "i", "round": "i", "metrics": "U"})
         if any(head[name].shape != () for name in ("method", "seed", "round")) or head["metrics"].ndim != 1:
             raise refusal(path, None, "method, seed and round must be one each, and metrics a list")
@@ -171,6 +169,73 @@ def client_columns(folder: Path) -> Iterator[ClientColumns]:
                 raise refusal(path, None, f"{name} must have its clients in ascending order, each once")
             cell = (str(head["method"]), int(head["seed"]), int(head["round"]))
             yield ClientColumns(*cell, name, client, value, weight)
+
+
+@dataclass(frozen=True, eq=False)
+class RowResults:
+    """The headline of each test row under its client's own model, rows of all clients end to end.
+
+    Attributes:
+        client: Numbers of the clients, ascending.
+        sizes: Number of test rows of each.
+        unit: What is drawn by chance, for each row: its patient's number, or its own in the data.
+        value: The row's value; those of a client's rows have its headline as their mean.
+        ranked: True for an AUROC's values, which are DeLong's.
+    """
+
+    client: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    unit: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float64]
+    ranked: bool
+
+    def by_client(self) -> dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        """Units and values of each client's rows."""
+        ends = self.sizes.cumsum()[:-1]
+        parts = zip(np.split(self.unit, ends), np.split(self.value, ends), strict=True)
+        return dict(zip(self.client.tolist(), parts, strict=True)) if len(self.client) else {}
+
+
+def write_tested(path: Path, method: str, seed: int, tested: RowResults) -> None:
+    """Write results by test row of a method and seed."""
+    path.parent.mkdir(exist_ok=True)
+    cell = {"method": np.array(method), "seed": np.array(seed), "ranked": np.array(tested.ranked)}
+    write(path, {**cell, **{name: getattr(tested, name) for name in ("client", "sizes", "unit", "value")}})
+
+
+def tested_rows(folder: Path) -> Iterator[tuple[str, int, RowResults]]:
+    """Method, seed and results by test row, of a run that kept these.
+
+    Raises:
+        RunError: If a file is not as a run writes it.
+    """
+    for path in _archives(folder / TESTED):
+        kinds = {"method": "U", "seed": "i", "ranked": "b", "client": "i", "sizes": "i", "unit": "i", "value": "f"}
+        of = read(path, kinds)
+        if any(of[name].shape != () for name in ("method", "seed", "ranked")):
+            raise refusal(path, None, "method, seed and ranked must be one each")
+        client, sizes, unit, value = (of[name] for name in ("client", "sizes", "unit", "value"))
+        if any(column.ndim != 1 for column in (client, sizes, unit, value)) or len(client) != len(sizes):
+            raise refusal(path, None, "client and sizes must be lists, as long as each other")
+        if (sizes < 1).any() or not sizes.sum() == len(unit) == len(value):
+            raise refusal(path, None, "sizes must say how many of unit and of value each client has")
+        if not np.isfinite(value).all():
+            raise refusal(path, None, "value has one that is not a number")
+        if len(client) and (client[0] < 0 or (np.diff(client) <= 0).any()):
+            raise refusal(path, None, "client must be in ascending order, each once")
+        yield str(of["method"]), int(of["seed"]), RowResults(client, sizes, unit, value, bool(of["ranked"]))
+
+
+def _archives(folder: Path) -> list[Path]:
+    """The archives of columns in a folder, if it is there.
+
+    Raises:
+        RunError: If it cannot be read.
+    """
+    try:
+        return sorted(unlinked(folder).glob("*.npz"))
+    except OSError as error:
+        raise unreadable(folder, error) from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -168,6 +168,7 @@ class Record:
         newcomers: (method, seed, part) -> {client: headline} of clients that came after training, as `clients`; parts
             are unseen and unseen_adapted.
         tested: (method, seed) -> {client: number of its test examples}, of the clients in `clients` that have rows.
+        tested_rows: (method, seed) -> results by test row of the clients' own models, where the run kept them.
         until: The rule of a run that adds seeds until its comparisons are decided; its cells are those it has begun.
         remarks: Sentences on data and settings that are hardly what was meant, said before the run.
     """
@@ -200,6 +201,7 @@ class Record:
     asked: tuple[Measure, ...] = ()
     newcomers: Mapping[tuple[str, int, str], Mapping[int, float]] = field(default_factory=dict)
     tested: Mapping[tuple[str, int], Mapping[int, float]] = field(default_factory=dict)
+    tested_rows: Mapping[tuple[str, int], columns.RowResults] = field(default_factory=dict)
     until: logs.UntilCard | None = None
     remarks: tuple[str, ...] = ()
 
@@ -340,6 +342,7 @@ def read(folder: Path) -> Record:
         series=series,
         clients={(m, seed): values for (m, seed, part), values in client_values.items() if part == "personal"},
         tested=tested,
+        tested_rows=_tested_rows(folder, known),
         newcomers={at: values for at, values in client_values.items() if at[2] != "personal"},
         flows=flows,
         partitions=partitions,
@@ -569,6 +572,14 @@ def _client_columns(folder: Path, known: set[tuple[str, int]], headline: Measure
         if c.name in parts:
             clients[c.method, c.seed, parts[c.name]] = dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
     return clients
+
+
+def _tested_rows(folder: Path, known: set[tuple[str, int]]) -> dict[tuple[str, int], columns.RowResults]:
+    of = {(method, seed): rows for method, seed, rows in columns.tested_rows(folder)}
+    if strangers := sorted(of.keys() - known):
+        method, seed = strangers[0]
+        raise refusal(folder / columns.TESTED, None, f"run.json has no cell for method {method!r}, seed {seed}")
+    return of
 
 
 _Counts = dict[tuple[str, int], dict[int, int]]  # (method, seed) -> {round: count}

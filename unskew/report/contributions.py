@@ -32,7 +32,7 @@ class Contribution:
         record: dict[str, Any] = {"client": self.client, "method": self.method}
         for name in ("to_others", "to_itself", "unadapted"):
             values = asdict(self)[name]
-            ends = interval(values) if values else None
+            ends = interval(values) if len(set(values)) > 1 else None  # seeds that agree on zero are not certain of it
             record[name] = {
                 "mean": statistics.fmean(values) if values else None,
                 "low": ends[0] if ends else None,

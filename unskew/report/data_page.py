@@ -1,5 +1,6 @@
 """The page of a first look at data (`unskew.data.look`)."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,13 @@ from unskew.tasks.targets import Label
 from unskew.version import __version__
 
 MOST_SITES = 20
-"""Sites up to which each has a column in tables of gaps and a mark in figures."""
+"""Sites up to which each has a mark in figures."""
+
+MOST_WITH_GAPS = 8
+"""Sites up to which each has a column in the table of gaps."""
+
+MOST_ON_PAGE = 500
+"""Columns of data that the page's tables have."""
 
 MOST_COLUMNS = 15
 """Columns of data that figures show: those that differ most, or have most gaps."""
@@ -82,28 +89,39 @@ def disagreement_table(look: Look) -> Table:
     return Table("Numbers, and what alike sites would have", head, tuple(entries), text=frozenset((3, 4)))
 
 
-def columns_table(look: Look, most: int | None = None) -> Table:
-    """A row for each column: what it holds, gaps by site, how much of it lies between sites."""
-    sites = look.sites if len(look.sites) <= 8 and any(c.missing for c in look.columns) else ()
+def columns_table(look: Look, most: int, longest: int | None = None) -> Table:
+    """A row for each column: what it holds, and how much of it lies between sites.
+
+    Of columns the first `most`, and of what they hold the first `longest` characters.
+    """
     head = [("column", ""), ("kind", ""), ("values", ""), ("lowest", ""), ("highest", ""), ("gaps", "%")]
-    head += [("between sites", "% of variance"), *((site.name, "gaps, %") for site in sites)]
+    head += [("between sites", "% of variance")]
     entries = [
         TableRow(
             column.name,
             (
                 column.kind,
-                column.summary,
+                column.summary if longest is None else textwrap.shorten(column.summary, longest, placeholder=" …"),
                 *("–" if end is None else f"{end:.5g}" for end in (column.lowest, column.highest)),
                 f"{100 * column.missing:.1f}",
                 "–" if column.between is None else f"{100 * column.between:.0f}",
-                *(f"{100 * share:.0f}" for share in column.missing_by_site[: len(sites)]),
             ),
         )
         for column in look.columns[:most]
     ]
-    left = 0 if most is None else len(look.columns) - len(entries)
+    left = len(look.columns) - len(entries)
     note = f"{left:,} more columns are in --json and on the page." if left > 0 else ""
     return Table("What each column holds", tuple(head), tuple(entries), note, text=frozenset((1, 2)))
+
+
+def gaps_table(look: Look, most: int) -> Table | None:
+    """The gaps of each column that has some, by site; None where there are none, or sites are many."""
+    some = [column for column in look.columns if column.missing]
+    if not some or not 0 < len(look.sites) <= MOST_WITH_GAPS:
+        return None
+    head = (("column", ""), *((site.name, "%") for site in look.sites))
+    entries = (TableRow(c.name, tuple(f"{100 * share:.0f}" for share in c.missing_by_site)) for c in some[:most])
+    return Table("Gaps of each column by site", head, tuple(entries))
 
 
 # ---------------------------------------------------------------- sections
@@ -151,7 +169,9 @@ def _columns(look: Look) -> Section | None:
     if not look.columns:
         return None
     chart = _gaps_chart(look)
-    return Section("Columns", "", () if chart is None else (chart,), (columns_table(look, 500),))
+    gaps = gaps_table(look, MOST_ON_PAGE)
+    tables = (columns_table(look, MOST_ON_PAGE), *(() if gaps is None else (gaps,)))
+    return Section("Columns", "", () if chart is None else (chart,), tables)
 
 
 def _shift_chart(look: Look) -> Chart | None:

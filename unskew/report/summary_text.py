@@ -112,6 +112,8 @@ def found(record: Record, base: str | None = None) -> str:
         return f"{best}No method here is plain FedAvg, so no difference to it is given."
     rows, own = _compared(record, base)
     if not rows and not own:
+        if sum(record.cell(m).bound is None for m in record.methods) < 2:
+            return best.rstrip()
         return (
             f"{best}Of no other competing method was a global model evaluated on the seeds of {base}, so there is no "
             "difference to give."
@@ -232,6 +234,10 @@ def _best(rows: Sequence[Headline], measure: Measure) -> str:
     means = {r.method: r.shared.mean for r in rows if r.shared is not None and r.bound is None}
     if not means:
         return f"No method has a global {measure.label}. "
+    if len(means) == 1:
+        ((only, _),) = means.items()
+        value = with_spread(next(r.shared for r in rows if r.method == only), measure)
+        return f"{only} has a last-round global {measure.label} of {value}{' %' * measure.percent}. "
     best = measure.best(means.values())
     extreme, unit = "highest" if measure.higher else "lowest", " %" if measure.percent else ""
     alike = [r for r in rows if means.get(r.method) == best]

@@ -446,6 +446,7 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         series={(names[m], seed, name): v for r, names in pairs for (m, seed, name), v in r.series.items()},
         clients={(names[m], seed): v for r, names in pairs for (m, seed), v in r.clients.items()},
         tested={(names[m], seed): v for r, names in pairs for (m, seed), v in r.tested.items()},
+        tested_rows={(names[m], seed): v for r, names in pairs for (m, seed), v in r.tested_rows.items()},
         newcomers={(names[m], seed, part): v for r, names in pairs for (m, seed, part), v in r.newcomers.items()},
         flows={(names[m], s, d, k): v for r, names in pairs for (m, s, d, k), v in r.flows.items()},
         failures=tuple(replace(f, method=names[f.method]) for r, names in pairs for f in r.failures),

@@ -2,12 +2,14 @@
 
 The result of a client is the headline of its own model on its own test data.  A gain is that minus the client's result
 under local-only training in the same run, with the sign turned where lower is better: above zero the client is better
-off.  Its interval is Student's of the paired differences over seeds; where there is one seed, and the headline is a
-share of examples, it is Agresti and Caffo's interval over test examples, as if the two models erred independently, wide
-where they err on the same examples.  Where patients are known, an interval over test examples counts each patient as
-one example, as if all of a patient's were right or wrong together, which is wide where they are not.  Neither covers
-the other's chance, and the words say which one it is.  A client with fewer than `FEWEST` test examples of a class has
-no interval of its AUROC; if most have so few, nor has the mean, unless they are many.
+off.  Its interval is over seeds and over the client's test examples, or patients, together, as advice has it
+(`unskew.report.gain`).  Chance of examples is known where the run kept the result of each; of a share of examples it is
+bounded by Agresti and Caffo's, as if the two methods erred independently of each other and alike under all seeds.  A
+client of whose examples no chance is known has no interval: seeds alone do not tell whether it gains.  Nor has one with
+fewer than `FEWEST` test examples of a class for its AUROC; if most have so few, nor has the mean, unless they are many.
+
+The mean over clients is that of these very clients where it is a mean over their examples; otherwise clients stand for
+others like them, and its interval is over seeds and clients.
 
 Clients are the same in all seeds if the data name them; of others each seed's clients count by themselves.
 """
@@ -18,16 +20,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
-from scipy import special
 
+from unskew.data.patients import by_patient
 from unskew.errors import RunError
 from unskew.info import OneClassModels
 from unskew.record.logs import Bound
 from unskew.record.reader import Record, configured, info_of
 from unskew.report import tables
+from unskew.report.gain import Chance, Floats, Gain, gain, over_all_rows, over_rows, spread
 from unskew.report.section import Section, Table, TableRow
-from unskew.report.stats import CONFIDENCE, interval
 from unskew.tasks.measure import FEWEST, Measure
 from unskew.words import beginning, counted, listed
 
@@ -43,32 +47,11 @@ MOST_LISTED = 3
 FEW = 30
 """Test examples below which a client's number is given beside its name."""
 
-Over = Literal["seeds", "test examples", ""]
+WORTH = 0.01
+"""Change of a result that matters: a point, or a hundredth of it."""
 
-
-@dataclass(frozen=True)
-class Gain:
-    """A gain over local-only training, fractions for accuracies: above zero is better whatever the measure's direction.
-
-    Attributes:
-        mean: Mean over seeds.
-        low, high: Its 95 % interval; None if there is none.
-        over: What the interval is over, or most of it; empty without one.
-        part: The part of the interval's variance that is from `over`.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-    over: Over
-    part: float = 1.0
-
-    @property
-    def verdict(self) -> Literal["gains", "loses", "open"]:
-        """The interval's verdict."""
-        if self.low is None or self.high is None:
-            return "open"
-        return "gains" if self.low > 0 else "loses" if self.high < 0 else "open"
+Beside = Literal["test examples", "clients", ""]
+"""What the interval of a mean over clients is over beside seeds."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +87,22 @@ class Worth:
     Attributes:
         method, bound: Its label, and the bound it is, if any.
         whole: The gain of the mean over clients.
+        beside: What its interval is over beside seeds; empty if nothing.
+        seeds: Number of seeds.
         clients: The clients' gains; where clients are not the same in all seeds, those of every seed.
     """
 
     method: str
     bound: Bound | None
     whole: Gain
+    beside: Beside
+    seeds: int
     clients: tuple[ClientGain, ...]
+
+    @property
+    def over(self) -> str:
+        """The chance that the mean's interval is over, in words; empty if there is none."""
+        return "" if self.whole.low is None else _over_seeds_and(self.beside, self.seeds)
 
     def count(self, verdict: str) -> int:
         """The number of clients with this verdict."""
@@ -132,39 +124,107 @@ def worths(record: Record) -> tuple[Worth, ...]:
 
 
 def _worth(record: Record, method: str, base: str) -> Worth | None:
-    sign = 1.0 if record.headline.higher else -1.0
-    by_seed = {
-        seed: {c: (*both, round(record.tested.get((method, seed), {}).get(c, 0))) for c, both in pairs.items()}
-        for seed, pairs in tables.client_pairs(record, method, base).items()
-    }
+    m, by_seed = record.headline, tables.client_pairs(record, method, base)
     if not by_seed:
         return None
+    sign, sequential = 1.0 if m.higher else -1.0, record.until is not None
     names = {seed: _names(record, seed) for seed in by_seed}
     lasting = len(by_seed) == 1 or (len(set(names.values())) == 1 and next(iter(names.values())) is not None)
+    rows = {seed: _row_differences(record, method, base, seed, sign) for seed in by_seed}
 
-    sequential = record.until is not None
+    def client(c: int, name: str, seeds: Sequence[int]) -> tuple[ClientGain, _Rows]:
+        people, n = _patients(record, seeds[0], c), round(record.tested.get((method, seeds[0]), {}).get(c, 0))
+        pairs, known = [by_seed[seed][c] for seed in seeds], _over_units([rows[seed].get(c) for seed in seeds])
+        if known is not None:
+            ranked = record.tested_rows[method, seeds[0]].ranked
+            chance = over_rows(known, m.percent, ranked and not people)
+            of_rows = None if ranked else known
+        else:
+            chance, of_rows = _bound(pairs, min(people, n) if people else n, m), None
+        of = ClientGain(c, name, n, Gain(math.nan, None, None, ""), _rarest(record, seeds, c), people)
+        chance = None if of.too_few else chance
+        gain_of_client = gain([sign * (a - b) for a, b in pairs], chance, m.percent, sequential=sequential)
+        return replace(of, gain=gain_of_client), _Rows(chance, of_rows)
 
-    def gain(pairs: Sequence[tuple[float, float, int]]) -> Gain:
-        return _gain(pairs, sign, record.headline, sequential)
-
-    def client(c: int, name: str, seeds: Sequence[int]) -> ClientGain:
-        pairs, people = [by_seed[seed][c] for seed in seeds], _patients(record, seeds[0], c)
-        drawn = [(a, b, min(people, n) if people else n) for a, b, n in pairs]
-        of = ClientGain(c, name, pairs[0][2], gain(drawn), _rarest(record, seeds, c), people)
-        return replace(of, gain=_without(of.gain)) if of.too_few else of
-
-    clients = []
     if lasting:
-        for c in sorted(set.intersection(*map(set, by_seed.values()))):
-            clients.append(client(c, _name(record, next(iter(by_seed)), c), list(by_seed)))
+        name = names[next(iter(by_seed))]
+        of = [
+            client(c, name[c] if name else f"client {c}", list(by_seed))
+            for c in sorted(set.intersection(*map(set, by_seed.values())))
+        ]
     else:
-        for seed, values in by_seed.items():
-            clients += [client(c, f"client {c} of seed {seed}", [seed]) for c in values]
-    means = [sign * statistics.fmean(a - b for a, b, _ in values.values()) for values in by_seed.values()]
-    whole = _over_seeds(means, sequential) if len(means) > 1 else _mean_of([c.gain for c in clients])
+        of = [client(c, f"client {c} of seed {seed}", [seed]) for seed, values in by_seed.items() for c in values]
+    clients = tuple(c for c, _ in of)
+    means = [sign * statistics.fmean(a - b for a, b in values.values()) for values in by_seed.values()]
+    beside: Beside = ""
+    chance: Chance | None = Chance(0.0)  # clients that each seed draws anew are in the spread over seeds
+    if lasting:
+        beside, chance = _beside([r for _, r in of], clients, m)
     if 2 * sum(c.too_few for c in clients) > len(clients) and not _enough(clients):
-        whole = _without(whole)
-    return Worth(method, record.cell(method).bound, whole, tuple(clients))
+        chance = None
+    whole = gain(means, chance, m.percent, sequential=sequential)
+    return Worth(method, record.cell(method).bound, whole, beside, len(by_seed), clients)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The chance in a client's gain from its test examples, and its differences by example where it is their mean."""
+
+    chance: Chance | None
+    differences: Floats | None
+
+
+def _row_differences(
+    record: Record, method: str, base: str, seed: int, sign: float
+) -> dict[int, tuple[npt.NDArray[np.int64], Floats]]:
+    """Units and differences of each client's test rows under a seed, of clients of which both methods have them."""
+    if (method, seed) not in record.tested_rows or (base, seed) not in record.tested_rows:
+        return {}
+    mine, theirs = (record.tested_rows[of, seed].by_client() for of in (method, base))
+    return {
+        c: (unit, sign * (value - theirs[c][1]))
+        for c, (unit, value) in mine.items()
+        if c in theirs and np.array_equal(unit, theirs[c][0])
+    }
+
+
+def _over_units(by_seed: Sequence[tuple[npt.NDArray[np.int64], Floats] | None]) -> Floats | None:
+    """A client's differences by what is drawn, a row or a patient, all seeds together; None if a seed has none.
+
+    The same rows under every seed have their mean over seeds.
+    """
+    known = [of for of in by_seed if of is not None]
+    if len(known) < len(by_seed):
+        return None
+    units, values = (np.concatenate(parts) for parts in zip(*known, strict=True))
+    return by_patient(values, units)
+
+
+def _bound(pairs: Sequence[tuple[float, float]], n: int, measure: Measure) -> Chance | None:
+    """Bound the chance in a client's gain from its n test examples by its results alone; None if they do not tell.
+
+    That of a difference of two shares of n examples each, with one right and one wrong example more (A. Agresti, B.
+    Caffo, The American Statistician 54(4), 2000): by plain variances an interval has no width where all or none of a
+    few are right.  Seeds do not make it smaller.
+    """
+    if measure.name != "accuracy" or not n:
+        return None
+    adjusted = [[(share * n + 1) / (n + 2) for share in pair] for pair in pairs]
+    variance = statistics.fmean(sum(p * (1 - p) for p in pair) / (n + 2) for pair in adjusted)
+    return Chance(variance, shift=-2 / (n + 2) * statistics.fmean(a - b for a, b in pairs))
+
+
+def _beside(rows: Sequence[_Rows], clients: Sequence[ClientGain], measure: Measure) -> tuple[Beside, Chance | None]:
+    """The chance in the mean over clients that is not from seeds, and what it is over."""
+    differences = [r.differences for r in rows if r.differences is not None]
+    chances = [r.chance for r in rows if r.chance is not None]
+    if len(differences) == len(rows):
+        return "test examples", over_all_rows(differences, measure.percent)
+    if len(chances) == len(rows) and measure.name == "accuracy":
+        n = len(rows)
+        shift = statistics.fmean(chance.shift for chance in chances)
+        return "test examples", Chance(sum(chance.variance for chance in chances) / n**2, shift=shift)
+    return "clients", spread([c.gain.mean for c in clients])
 
 
 def _names(record: Record, seed: int) -> tuple[str, ...] | None:
@@ -192,52 +252,6 @@ def _patients(record: Record, seed: int, client: int) -> int:
     return partition.test_patients[client] if partition is not None and partition.test_patients else 0
 
 
-def _without(gain: Gain) -> Gain:
-    return Gain(gain.mean, None, None, "")
-
-
-def _gain(pairs: Sequence[tuple[float, float, int]], sign: float, measure: Measure, sequential: bool) -> Gain:
-    """The gain of a client from its result, that alone, and its number of test examples, of each seed."""
-    if len(pairs) > 1:
-        return _over_seeds([sign * (a - b) for a, b, _ in pairs], sequential)
-    ((a, b, n),) = pairs
-    if not (measure.name == "accuracy" and n):  # of other measures the variance is not known from their value
-        return Gain(sign * (a - b), None, None, "")
-    return Gain(sign * (a - b), *_between(a, b, n), "test examples")
-
-
-def _between(a: float, b: float, n: int) -> tuple[float, float]:
-    """The interval of a difference of two shares of n examples each.
-
-    Each has one right and one wrong example more (A. Agresti, B. Caffo, The American Statistician 54(4), 2000): by
-    plain variances an interval has no width where all or none of a few are right.
-    """
-    a, b = ((share * n + 1) / (n + 2) for share in (a, b))
-    half = _z() * math.sqrt((a * (1 - a) + b * (1 - b)) / (n + 2))
-    return a - b - half, a - b + half
-
-
-def _over_seeds(values: Sequence[float], sequential: bool) -> Gain:
-    ends = interval(values, sequential=sequential)
-    mean = statistics.fmean(values)
-    return Gain(mean, None, None, "") if ends is None else Gain(mean, *ends, "seeds")
-
-
-def _mean_of(gains: Sequence[Gain]) -> Gain:
-    """The mean gain of clients of one seed: their variances over test examples add up."""
-    mean = statistics.fmean(g.mean for g in gains)
-    ends = [(g.low, g.high) for g in gains if g.low is not None and g.high is not None]
-    if len(ends) < len(gains):
-        return Gain(mean, None, None, "")
-    middle = statistics.fmean((low + high) / 2 for low, high in ends)
-    half = math.sqrt(sum((high - low) ** 2 for low, high in ends)) / 2 / len(gains)
-    return Gain(mean, middle - half, middle + half, "test examples")
-
-
-def _z() -> float:
-    return float(special.ndtri((1 + CONFIDENCE) / 2))
-
-
 # ---------------------------------------------------------------- words
 def words(record: Record) -> str:
     """Sentences that answer whether federation is worth it, and for whom; empty while no client's result is known."""
@@ -253,12 +267,12 @@ def words(record: Record) -> str:
     of = [w for w in worths(record) if w.bound is None]
     if not of:
         return ""
-    sentences = [_verdicts(of, base, m)]
+    sentences = [_verdicts(of, base, m, _unsettled(record, base))]
     if len(of[0].clients) <= MOST_NAMED and " of seed " not in of[0].clients[0].name:
         sentences += _for_clients(of, m, _of_one_class(record, base))
     else:
         sentences.append(_counted(of, m))
-    sentences += [no_verdict(unjudged(record), m), _basis(of, m, said=bool(_few(of, m)))]
+    sentences += [no_verdict(unjudged(record), m), _basis(of, m)]
     return " ".join(filter(None, sentences))
 
 
@@ -291,11 +305,38 @@ def no_verdict(names: Sequence[str], m: Measure) -> str:
     return f"{shown} {have} no test rows from which {m.label} can be measured, so there is no verdict on {them}."
 
 
-def _verdicts(of: Sequence[Worth], base: str, m: Measure) -> str:
-    """One sentence on the mean over clients, which begins with the test examples where they are few."""
+def _unsettled(record: Record, base: str) -> str:
+    """A sentence on local training that had not settled; empty if it had, or that is not known.
+
+    It had not if its mean over clients after the last round was another than after three quarters of the rounds, by a
+    hundredth, or by a standard error over all test examples if that is more.  It may have been rising, or swinging.
+    """
+    m, mean = record.headline, tables.curve(record, base, record.headline.own)
+    if mean is None or len(mean.x) < 2:
+        return ""
+    before = max(i for i, t in enumerate(mean.x[:-1]) if i == 0 or t <= 0.75 * mean.x[-1])
+    earlier, last = mean.mean[before], mean.mean[-1]
+    error = WORTH if m.bounded else WORTH * abs(last)
+    n = sum(record.tested.get((base, tables.counted_seeds(record, base)[0]), {}).values())
+    if m.bounded and n and 0 < last < 1:
+        error = max(error, math.sqrt(last * (1 - last) / n))
+    if abs(last - earlier) <= error:
+        return ""
+    return (
+        f"Local training ({base}) had not settled: it went from {m.with_unit(earlier)} after round "
+        f"{mean.x[before]:.0f} to {m.with_unit(last)} after round {mean.x[-1]:.0f}, so more rounds may change the "
+        "answer."
+    )
+
+
+def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str:
+    """One sentence on the mean over clients, which begins with the test examples where they are few.
+
+    Of a gain over local training that had not settled, as a second sentence says, it is only said that it is there.
+    """
     verdicts = {w.whole.verdict for w in of}
     head = (
-        "federation is worth it"
+        f"federation is {'ahead so far' if unsettled else 'worth it'}"
         if "gains" in verdicts
         else "federation has not been shown to be worth it"
         if "open" in verdicts
@@ -313,9 +354,11 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure) -> str:
             )
         elif some:
             parts.append(f"undecided for {listed(shown) if not rest else ', '.join(shown) + rest}")
-    over = of[0].whole.over
-    by = f", by 95 % intervals over {over}" if over else ""
-    return f"{head} compared with local training ({base}){by}: {'; '.join(parts)}."
+    over = next((w.over for w in of if w.over), "")
+    by = f", by 95 % intervals over {over}{' and under one seed' * (of[0].seeds == 1)}" if over else ""
+    return (
+        f"{head} compared with local training ({base}){by}: {'; '.join(parts)}.{f' {unsettled}' if unsettled else ''}"
+    )
 
 
 def _for_clients(of: Sequence[Worth], m: Measure, of_one_class: Collection[int]) -> list[str]:
@@ -374,36 +417,53 @@ def _counted(of: Sequence[Worth], m: Measure) -> str:
     """One sentence on many clients: with the method that does best on average, how many gain and lose."""
     best = max(of, key=lambda w: w.whole.mean)
     n, worst = len(best.clients), min(best.clients, key=lambda c: c.gain.mean)
-    over = worst.gain.over
     above, below = (sum(s * c.gain.mean > 1e-9 for c in best.clients) for s in (1, -1))
     last = f"; {worst.name} loses most ({bracket(worst.gain, m)})" if worst.gain.mean < -1e-9 else ""
     return (
         f"With {best.method}, {above} of {n} clients do better than with local training (for {best.count('gains')} the "
-        f"interval{f' over {over}' if over else ''} excludes zero) and {below} do worse (for {best.count('loses')} it "
-        f"does){last}."
+        f"interval excludes zero) and {below} do worse (for {best.count('loses')} it does){last}."
     )
 
 
-def _basis(of: Sequence[Worth], m: Measure, said: bool = False) -> str:
-    """Sentences on what the numbers are; `said` if the fewest test examples have been named."""
-    over, few = of[0].whole.over, any(c.too_few for c in of[0].clients)
+def _over_seeds_and(what: str, seeds: int) -> str:
+    return " and ".join(filter(None, ("seeds" if seeds > 1 else "", what)))
+
+
+def _basis(of: Sequence[Worth], m: Measure) -> str:
+    """Sentences on what the numbers are, what their intervals are over, and how many would err by chance."""
+    clients, seeds = of[0].clients, of[0].seeds
     unit = "points of last-round" if m.percent else "differences of last-round"
-    once = ", each patient counted once" if any(c.patients for c in of[0].clients) else ""
-    how = {
-        "seeds": "95 % intervals paired over seeds",
-        "test examples": f"95 % intervals over test examples{once}, because there is one seed",
-        "": "without intervals; they may be chance"
-        if few
-        else "without intervals, which one seed does not give; they may be chance",
-    }[over]
     sign = "" if m.higher else ", above zero where the client does better"
-    text = f"Numbers are {unit} {m.label} on the client’s own test data{sign}, {how}"
-    if over == "seeds":
-        fewest = "" if said else _fewest(of[0].clients, m)
-        text += f".  The intervals do not cover the choice of test examples{f': {fewest}' if fewest else ''}"
-    if few:
-        text += f".  A client with fewer than {FEWEST} test examples of a class has no interval: it says too little"
-    return f"{text}."
+    once = ", each patient counted once" if any(c.patients for c in clients) else ""
+    lasting = bool(of[0].beside) or seeds == 1
+    over = _over_seeds_and("test examples", seeds if lasting else 1) + once
+    known, mean = sum(c.gain.low is not None for c in clients), next((w.over for w in of if w.over), "")
+    if known:
+        how = f"with 95 % intervals over {over}"
+        if not mean:
+            how += "; the mean has none"
+        elif mean != _over_seeds_and("test examples", seeds if lasting else 1):
+            how += f"; that of the mean is over {mean}"
+    else:
+        how = f"with a 95 % interval of the mean over {mean}" if mean else "without intervals; they may be chance"
+    sentences = [f"Numbers are {unit} {m.label} on the client’s own test data{sign}, {how}"]
+    if (known or mean) and seeds == 1:
+        sentences.append("One seed says nothing about how much seeds matter: intervals leave that out")
+    if any(c.too_few for c in clients):
+        sentences.append(
+            f"A client with fewer than {FEWEST} test examples of a class has no interval: it says too little"
+        )
+    if any(c.gain.low is None and not c.too_few for c in clients):
+        sentences.append(
+            f"A client has no interval where the chance of its test examples in {m.label} is not known: seeds alone do "
+            "not tell whether it gains"
+        )
+    if known > 1:
+        each = ", with each method," if len(of) > 1 else ""
+        sentences.append(
+            f"Of {known} clients{each} about {0.05 * known:.2g} would be reported to gain or lose by chance alone"
+        )
+    return f"{'. '.join(sentences)}."
 
 
 def _fewest(clients: Sequence[ClientGain], m: Measure) -> str:

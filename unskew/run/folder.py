@@ -16,6 +16,7 @@
     checksums/        CRC-32 of each row of each log, four bytes a row: which row was changed, if one was
     models/           the final models of each method and seed: the global one, and every client's own
     clients/          only where clients are many: columns of their numbers after the last round (record/columns.py)
+    tested/           where clients are trained alone, too: the headline of each of their test rows (record/columns.py)
     summary.json      the table of results: written once at the end
     report.html       the same for people
 
@@ -49,7 +50,7 @@ LOGS = ("metrics", "ledger", "failures", "work", "info")
 # Created with the first row: not every run has one.
 RARE = ("network",)
 DOCUMENTS = ("run.json", "partition.json")
-FOLDERS = ("models", "checkpoints", "checksums", columns.FOLDER, "tensorboard")
+FOLDERS = ("models", "checkpoints", "checksums", columns.FOLDER, columns.TESTED, "tensorboard")
 """Folders in a run's folder that a run writes to."""
 PIECE = 1 << 20
 """Bytes of a log that are read at a time."""

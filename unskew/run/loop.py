@@ -45,7 +45,7 @@ from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, report_of
 from unskew.record import columns
 from unskew.record.logs import INFO, METRICS, SCHEMA, WORK, evaluated, part_of, sentence
-from unskew.run import attack, checkpoint, decide, models, one_class, trackers, unseen
+from unskew.run import attack, checkpoint, decide, models, one_class, tested, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import (
@@ -588,6 +588,8 @@ class _Cell:
             world = self.run.experiment.world.outage
             some = isinstance(error, QuorumError) and bool(world.unreachable or world.late)
             remedy = "; a larger clients_per_round or a smaller world.outage leaves more" * some
+            if isinstance(error, DivergedError) and (large := run_setup.large_target(self.run.setup)):
+                remedy = f"; it may be that {large}"
             explained_error = type(error)(f"{self.method.label}, seed {self.seed}: {error}{remedy}")
             if isinstance(explained_error, DivergedError):
                 explained_error.where = (self.method.label, self.seed, self.at)
@@ -719,6 +721,8 @@ class _Cell:
             own = None
         metrics = evaluate(self.sim, state, t, self.eval_set, which, last, own, clients)
         self.latest = state
+        if own is not None and any(m.bound == "lower" for m in self.run.experiment.methods):
+            self.write_tested(own)
         if self.marked is not None:
             metrics += self.marked.metrics(self.sim.algorithm.serve(state, None))
         every = self.run.experiment.unseen.every
@@ -874,6 +878,15 @@ class _Cell:
                 for name, some in by_name.items()
             }
             return columns.write_clients(path, self.method.label, self.seed, t, arrays)
+
+    def write_tested(self, own: OwnModels) -> None:
+        """Write results by test row, from which a report tells the clients' gains over training alone from chance."""
+        fed = self.run.feds[self.seed]
+        rows = tested.tested_rows(self.run.setup.task, self.sim, own, self.eval_set.test, fed)
+        if rows is not None:
+            path = self.run.folder / columns.TESTED / f"{models.stem(self.method.label, self.seed)}.npz"
+            with explained(path, self.run.folder):
+                columns.write_tested(path, self.method.label, self.seed, rows)
 
     def record_failures(self) -> None:
         """Write failures outside a finished round, and what crossed the network."""

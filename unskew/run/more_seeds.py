@@ -21,7 +21,7 @@ from unskew.run import checkpoint, loop
 from unskew.run.folder import DOCUMENTS, LOGS, create, is_deployed, locked, read_json, refuse_links
 from unskew.run.setup import IN_PROCESS
 
-COPIED = (*(f"{log}.jsonl" for log in LOGS), "checksums", "models", columns.FOLDER)
+COPIED = (*(f"{log}.jsonl" for log in LOGS), "checksums", "models", columns.FOLDER, columns.TESTED)
 """What a run has written by its last checkpoint, and still needs."""
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 import os
 import platform
 import sys
@@ -20,6 +21,7 @@ from unskew.data.augment import augmentation
 from unskew.data.batches import num_steps
 from unskew.data.dataset import Dataset, binned
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, pooled
+from unskew.data.preprocess import LARGE
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment.config import Experiment, Method, Runtime, TaskConfig, resolved
@@ -587,6 +589,8 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
     if experiment.task.kind == "binary" and "classes" not in experiment.task.data_options:
         yield from _common_class_is_second(setup.dataset)
     yield from _squashed_twice(experiment.task, setup)
+    if large := large_target(setup):
+        yield f"{large}, where training makes steps for one of about 1: it may diverge, or hardly move"
     most = _most_of_a_patient(setup.dataset)
     for method in experiment.methods:
         if most > 1 and hook(method.algorithm, "covers_examples"):
@@ -634,6 +638,20 @@ def _squashed_twice(config: TaskConfig, setup: Setup) -> Iterator[str]:
             f"the network ends in {name}, and the loss takes what comes before it and applies it itself, so that the "
             f"network learns slowly or not at all: leave {name} out; predict(..., probabilities=True) has probabilities"
         )
+
+
+def large_target(setup: Setup) -> str:
+    """The size of a target of numbers that is far above 1, and what to do; empty if it is not, or is not known."""
+    y = setup.dataset.y_train
+    if setup.task.kind.name != "regression" or len(y) == 0:
+        return ""
+    size = float(y.double().square().mean().sqrt())
+    if not LARGE < size < math.inf:
+        return ""
+    return (
+        f"the target has values of about {size:,.0f} (divide it, or take its mean off and divide by its spread, and "
+        "turn predictions back)"
+    )
 
 
 IN_ORDER = (("0", "1"), ("-1", "1"), ("False", "True"), ("false", "true"))

@@ -219,10 +219,15 @@ class Measure:
         """An interval of a difference of two values, as `signed` has its ends.
 
         With two seeds it may reach beyond any difference that there can be; there it says so and gives no number.
+        Without a width it is no interval, but that of a difference that is the same in every seed.
 
         >>> ACCURACY.interval(-0.1, 0.2), ACCURACY.interval(-0.1, 1.3), ACCURACY.interval(-3.9, 4.6)
         ('[−10.00, +20.00]', '[−10.00, >+100.00]', '[wider than the scale]')
+        >>> ACCURACY.interval(0.0, 0.0)
+        '[in every seed]'
         """
+        if low == high:
+            return "[in every seed]"
         most = math.inf if self.low is None or self.high is None else self.high - self.low
         if low < -most and high > most:
             return "[wider than the scale]"

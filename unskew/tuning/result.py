@@ -10,8 +10,8 @@ from unskew.advice.follow_up import under_fresh_seeds
 from unskew.advice.training import Scores, Sites, Training
 from unskew.errors import DivergedError
 from unskew.experiment.config import Experiment, Method
+from unskew.report.gain import Gain
 from unskew.report.stats import CONFIDENCE
-from unskew.report.worth import Gain
 from unskew.tasks.measure import Measure
 from unskew.tuning.search import Budget, Searched
 

@@ -1,0 +1,170 @@
+"""A gain: one method's results minus another's on the same test rows, and its interval, over seeds and over test rows.
+
+Two kinds of chance are in a gain: seeds, which stand for initial models, cohorts and batches, and the client's test
+rows, which are often the same under every seed, so that more seeds do not make up for few rows.  The variance of the
+mean over k seeds is that over seeds, divided by k, plus that over rows of their differences, averaged over seeds; the
+half-width is Student's t times the root of the sum, with the degrees of freedom of B. L. Welch, "The generalization of
+'Student's' problem when several different population variances are involved", Biometrika 34, 1947.  Where a part has a
+single degree of freedom, as with two seeds, that is too narrow (9 % of intervals miss instead of 5 %); the squares of
+both parts' half-widths are added instead, as they are where seeds were added until a comparison was decided.  Chance of
+a row under one seed is in both variances: if there is little else, the interval is wider than it has to be.
+
+Where patients are known, and some have several rows, what is drawn is patients and not rows: each patient counts as a
+row, with the sum of its rows' differences (`unskew.data.patients.by_patient`).
+
+For shares of rows the rows' interval is the adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals
+for comparing matched proportions", Statistics in Medicine 24, 2005: half an observation more in each of the four cells,
+so that few rows never look certain; that of the mean over clients is at least as if one of all rows differed.  For an
+AUROC it is DeLong's of two correlated ones.  A gain without a variance over rows has no interval at all: seeds alone do
+not tell whether a client gains.  With one seed, chance of seeds is not known, and the interval leaves it out.
+
+Used by reports and by advice, so that both decide by the same interval.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from unskew.report.stats import CONFIDENCE, interval
+
+Floats = npt.NDArray[np.float64]
+Over = Literal["seeds", "test examples", ""]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A gain over another method, fractions for accuracies: above zero is better whatever the measure's direction.
+
+    Attributes:
+        mean: Mean over seeds.
+        low, high: Its 95 % interval; None if there is none.
+        over: What the interval is over, or most of it; empty without one.
+        part: The part of the interval's variance that is from `over`.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    over: Over
+    part: float = 1.0
+
+    @property
+    def verdict(self) -> Literal["gains", "loses", "open"]:
+        """The interval's verdict."""
+        if self.low is None or self.high is None:
+            return "open"
+        return "gains" if self.low > 0 else "loses" if self.high < 0 else "open"
+
+
+@dataclass(frozen=True)
+class Chance:
+    """A part of the chance in a mean: its variance, and the degrees of freedom of that; inf is a normal's.
+
+    `shift` is from the mean to the middle of its interval: an adjusted interval's is nearer to zero.
+    """
+
+    variance: float
+    freedom: float = math.inf
+    shift: float = 0.0
+
+
+def gain(
+    of_seeds: Sequence[float],
+    rows: Chance | None,
+    share: bool,
+    confidence: float = CONFIDENCE,
+    sequential: bool = False,
+) -> Gain:
+    """The gain from that of each seed, with its interval over seeds and over test rows, or over clients.
+
+    Without a variance over rows it has no interval, nor where neither seeds nor rows differ.
+
+    Args:
+        of_seeds: The gain of each seed.
+        rows: The chance in their mean that is not from seeds.
+        share: True for a share of rows, which changes by one at most.
+        confidence: The interval's; that of 95 % if seeds were added until it decided.
+        sequential: True if it may be looked at after every seed (`unskew.run.decide`).
+    """
+    if not of_seeds or rows is None:
+        return Gain(statistics.fmean(of_seeds) if of_seeds else math.nan, None, None, "")
+    mean = statistics.fmean(of_seeds)
+    ends = interval(of_seeds, sequential=True) if sequential else (mean, mean)
+    seeds = spread(of_seeds) or Chance(0.0)
+    both = rows.variance + seeds.variance
+    if ends is None or not both > 0.0:
+        return Gain(mean, None, None, "")
+    middle = mean + rows.shift
+    if sequential:
+        half = _half([rows], confidence)
+        low, high = middle - math.hypot(mean - ends[0], half), middle + math.hypot(ends[1] - mean, half)
+    else:
+        half = _half([rows, seeds], confidence)
+        low, high = middle - half, middle + half
+    if share:
+        low, high = max(low, -1.0), min(high, 1.0)
+    over: Over = "seeds" if seeds.variance > rows.variance else "test examples"
+    return Gain(mean, low, high, over, max(rows.variance, seeds.variance) / both)
+
+
+def over_rows(rows: Floats, share: bool, ranked: bool = False) -> Chance | None:
+    """The chance in the mean of a client's differences by row, or by patient; None if it cannot be told.
+
+    Args:
+        rows: The differences.
+        share: True for a share of rows.
+        ranked: True for DeLong's values of an AUROC, whose degrees of freedom are in them.  Of an AUROC over patients
+            they are not: it has as many as there are patients, less one (N. A. Obuchowski, "Nonparametric analysis of
+            clustered ROC curve data", Biometrics 53, 1997).
+    """
+    n = len(rows)
+    if ranked:
+        return Chance(float(rows.var()) / n)
+    if share:
+        middle = float(rows.sum()) / (n + 2)
+        return Chance(((float((rows**2).sum()) + 1) / (n + 2) - middle**2) / (n + 2), shift=middle - float(rows.mean()))
+    return Chance(float(rows.var(ddof=1)) / n, n - 1) if n > 1 else None
+
+
+def over_all_rows(known: Sequence[Floats], share: bool) -> Chance:
+    """The chance in the mean over clients, from the differences by row of each."""
+    of_row = pooled_variance(known)
+    if share:  # where methods agree on every row, few rows would look certain
+        of_row = max(of_row, 1 / (sum(map(len, known)) + 2))
+    variance = of_row * sum(1 / len(r) for r in known)
+    # Where clients of few rows differ most, the pooled variance is too small for them.
+    variance = max(variance, sum(float(r.var(ddof=1)) / len(r) for r in known if len(r) > 1)) / len(known) ** 2
+    return Chance(variance, sum(len(r) - 1 for r in known) or math.inf)
+
+
+def pooled_variance(rows: Sequence[Floats]) -> float:
+    """The variance of rows around their clients' means; around the mean of all where clients have a row each."""
+    freedom = sum(len(r) - 1 for r in rows)
+    if freedom > 0:
+        return float(sum(((r - r.mean()) ** 2).sum() for r in rows)) / freedom
+    return float(np.concatenate(rows).var())
+
+
+def spread(values: Sequence[float]) -> Chance | None:
+    """The chance in a mean of independent values; None where Student's interval has none."""
+    n = len(values)
+    return None if interval(values) is None else Chance(statistics.variance(values) / n, n - 1)
+
+
+def _half(parts: Sequence[Chance], confidence: float) -> float:
+    """Half the width of an interval over parts that are independent of each other."""
+
+    def t(freedom: float) -> float:
+        return float(special.stdtrit(freedom, (1 + confidence) / 2))
+
+    if min(part.freedom for part in parts) <= 1:
+        return math.sqrt(sum(t(part.freedom) ** 2 * part.variance for part in parts))
+    variance = sum(part.variance for part in parts)
+    below = sum(part.variance**2 / part.freedom for part in parts)
+    return t(variance**2 / below if below else math.inf) * math.sqrt(variance)
