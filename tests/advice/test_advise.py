@@ -477,7 +477,7 @@ def test_sites_differ_in_events_and_in_each_of_several_labels(kind: str, target:
     x, days = np.random.default_rng(0).exponential(size=(2, 40))
     site = np.repeat(["Basel", "Bern"], 20)
     table = pd.DataFrame({"x": x, "site": site, "days": days, "died": 1 * (site == "Bern")})
-    table["moved"] = 1 - table["died"]
+    table = table.assign(moved=1 - table["died"])[["x", "site", *target]]
     experiment, inputs = api.described(
         us.FedAvg(local=LOCAL), {"rounds": 1}, data=table, model="logistic", target=target, client="site", task=kind
     )
