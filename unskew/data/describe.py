@@ -72,9 +72,7 @@ def describe(
                 test = rest[0] if rest else test
         with rows_at(lines):
             seen = look(_of_frame(frame, path.stem, target, client, patient, test))
-        return replace(
-            seen, notes=(*seen.notes, *tables.unused_gaps(kind, [path, tested] if later else [path], options))
-        )
+        return replace(seen, notes=(*seen.notes, *tables.doubts_on(kind, [path, tested] if later else [path], options)))
     if own.is_frames(data):
         own.check_test_of(data, test)
         table, column = own.joined(data, client)

@@ -22,6 +22,7 @@ import numpy as np
 from unskew import machine
 from unskew.data import own
 from unskew.data.dataset import Dataset
+from unskew.data.image_folders import OF_SYSTEMS
 from unskew.data.inputs import GAPS, Column, gap_numbers, raw_column
 from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import (
@@ -39,6 +40,7 @@ from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.tasks.targets import CLASS, Targets
+from unskew.words import counted, some
 
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
@@ -151,7 +153,7 @@ def read_table(
         frames = [frame] if test is options.test else [frame, test]
         frame, *others = labels_as_written(frames, given, options, several[0])
         test = others[0] if others else test
-    doubts = tuple(unused_gaps(kind, given, options))
+    doubts = tuple(doubts_on(kind, given, options))
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     with rows_at(lines_of(kind, path, options)):
@@ -218,8 +220,25 @@ def _column(file: Path, options: TableOptions, name: str) -> Any:
     return words.to_series().alias(name).str.strip_chars().str.replace(r'(?s)^"(.*)"$', "${1}")
 
 
-def unused_gaps(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
-    """A sentence for each word that was declared to mean that there is no value, and stands in no field."""
+def doubts_on(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
+    """Sentences on files of folders that are not read, and on declared words for no value that stand in no field."""
+    return [*filter(None, map(_left_out, filter(Path.is_dir, paths))), *_unused_gaps(kind, paths, options)]
+
+
+def _left_out(folder: Path) -> str:
+    """A sentence on files that are not read; "" if there are none."""
+    endings = [ending for known in ENDINGS.values() for ending in known]
+    left = [file.name for file in _visible(folder) if file.is_file() and file.suffix.lower() not in endings]
+    if not left:
+        return ""
+    was = "was" if len(left) == 1 else "were"
+    return (
+        f"{counted(len(left), 'file')} in {folder} {was} not read: {some(left)}; if a client's rows are in there, save "
+        f"them as a table ({', '.join(endings)})"
+    )
+
+
+def _unused_gaps(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
     if kind != "csv" or options.alone:  # one site of several may well lack a word of others
         return []
     files = [(file, _head(file, options.separator).separator) for path in paths for file in _files_at(kind, path)]
@@ -281,6 +300,7 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
         files = _files(kind, path)
         if not files:
             raise DataError(f"{path.absolute()} has no {' or '.join(ENDINGS[kind])} file; give one for each client")
+        _check_each_a_client(kind, path, files)
         client = options.client or "client"
         frames = {file.stem: _read(kind, file, options) for file in files}
         if kind == "csv":
@@ -398,10 +418,32 @@ def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
     return line
 
 
+def _check_each_a_client(kind: str, folder: Path, files: Sequence[Path]) -> None:
+    """Refuse a folder with tables of the other kind, which would be left out, or with two of one client's name."""
+    others = [file.name for other in ENDINGS if other != kind for file in _files(other, folder)]
+    if others:
+        raise DataError(
+            f"{folder} holds tables of two kinds, {some([file.name for file in files])} and {some(others)}: save all "
+            "clients' in one kind, or move away what is no client's"
+        )
+    by_stem = {file.stem: file for file in files}
+    twice = next((file for file in files if by_stem[file.stem] is not file), None)
+    if twice is not None:
+        raise DataError(
+            f"{folder} holds both {twice.name} and {by_stem[twice.stem].name}, and a file's name is its client's: "
+            "rename one, or move away what is no client's"
+        )
+
+
 def _files(kind: str, folder: Path) -> list[Path]:
-    """The tables in a folder; hidden files are copies and locks of editors."""
-    visible = (file for file in folder.iterdir() if not file.name.startswith("."))
-    return sorted(file for file in visible if file.suffix.lower() in ENDINGS[kind])
+    """The tables in a folder."""
+    return [file for file in _visible(folder) if file.suffix.lower() in ENDINGS[kind]]
+
+
+def _visible(folder: Path) -> list[Path]:
+    """What is in a folder; hidden files are copies and locks of editors, and some are what systems write."""
+    names = (path for path in folder.iterdir() if path.name[0] != "." and path.name.casefold() not in OF_SYSTEMS)
+    return sorted(names)
 
 
 def _files_at(kind: str, path: Path) -> list[Path]:
