@@ -269,15 +269,23 @@ def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
 def images_below(root: Path) -> list[Path]:
     """All images below the folder, in order, files directly in a folder before those of its folders.
 
+    Other files are named in a warning.
+
     Raises:
         DataError: If a folder cannot be read, or a link leads out of `root`.
     """
     images: list[Path] = []
+    left: list[str] = []
     pending = [root]
     while pending:
         folders, files = entries(pending.pop(), str(root.resolve()))
         images += filter(is_image, files)
+        left += [str(file.relative_to(root)) for file in files if not is_image(file)]
         pending += reversed(folders)
+    if left:
+        of, was = counted(len(images) + len(left), "file"), "was" if len(left) == 1 else "were"
+        said = f"{len(left):,} of {of} below {root} {was} not read: {some(left)}; what is read is {READ}"
+        warnings.warn(shown(said), DataWarning, stacklevel=2)
     return images
 
 
