@@ -106,6 +106,8 @@ def test_a_metric_of_one_class_is_not_defined() -> None:
     assert math.isnan(binary.auroc(scores, ones))
     assert math.isnan(binary.average_precision(scores, ones - 1))
     assert math.isnan(binary.sensitivity_at(scores, ones, 0.9))
+    assert math.isnan(binary.balanced_accuracy(scores, ones - 1))
+    assert math.isnan(binary.macro_f1(scores, ones - 1))
     assert math.isnan(binary.recall(scores, ones, 0))
     assert math.isnan(regression.r2(scores, np.ones(3)))
     assert math.isnan(multi_label.macro_auroc(scores, np.ones((3, 1))))
