@@ -655,6 +655,21 @@ def test_two_files_of_one_client_s_name_are_refused(tmp_path: Path) -> None:
         load(f"csv:{tmp_path}", None, {"target": "y"})
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_of_one_site_alone_is_refused_and_can_be_left_out(ending: str, tmp_path: Path) -> None:
+    for name, odd in (("Bern", {}), ("Chur", {"odd": 1.5})):
+        table = polars.DataFrame({"a": range(20), "y": [0, 1] * 10, **odd})
+        table.write_csv(tmp_path / f"{name}.csv") if ending == "csv" else table.write_parquet(tmp_path / f"{name}.pq")
+    with pytest.raises(
+        DataError, match=r"Chur and Bern differ in columns: odd; .*, or name in leave_out what only some"
+    ):
+        load(f"{ending}:{tmp_path}", None, {"target": "y"})
+    data = load(f"{ending}:{tmp_path}", None, {"target": "y", "leave_out": ["odd"]})
+    assert [column.name for column in data.inputs.columns] == ["a"]
+    with pytest.raises(ConfigError, match=r"leave_out: .*Bern.* has no column 'off'"):
+        load(f"{ending}:{tmp_path}", None, {"target": "y", "leave_out": ["odd", "off"]})
+
+
 def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path) -> None:
     _two_sites(tmp_path)
     for name in ("Sion.xlsx", "Thun.csv.gz", "Thumbs.db"):

@@ -11,7 +11,7 @@ import importlib
 import mmap
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,7 +61,7 @@ class TableOptions:
             testing then.  Two clients' patients are two people, even if they have one name.
         test: Column that says which rows are test rows, a file or folder with the test rows, or the share of each
             client's rows; by default a fifth is set aside.  Of patients, a share of each client's patients.
-        leave_out: Columns that are not used.
+        leave_out: Columns that are not used; of a folder some files may lack them.
         separator: Character between the columns of a CSV file; by default a tab in a .tsv file, elsewhere a comma, or
             the semicolon or tab of a first line that has no comma.
         thousands: Character between thousands in a CSV file; by default none.  "" says that whatever is no plain number
@@ -302,9 +302,14 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
             raise DataError(f"{path.absolute()} has no {' or '.join(ENDINGS[kind])} file; give one for each client")
         _check_each_a_client(kind, path, files)
         client = options.client or "client"
-        frames = {file.stem: _read(kind, file, options) for file in files}
+        known = {name for file in files for name in _names(kind, file, options)}
+
+        def read(file: Path, as_words: bool = False) -> Any:
+            return _read(kind, file, options, as_words, may_lack=known)
+
+        frames = {file.stem: read(file) for file in files}
         if kind == "csv":
-            frames = _as_numbers(frames, path, options, lambda: {f.stem: _read(kind, f, options, True) for f in files})
+            frames = _as_numbers(frames, path, options, lambda: {file.stem: read(file, True) for file in files})
         return _stacked(frames, client), client
     if not path.is_file():
         raise DataError(f"there is no file {path.absolute()}")
@@ -435,6 +440,11 @@ def _check_each_a_client(kind: str, folder: Path, files: Sequence[Path]) -> None
         )
 
 
+def _names(kind: str, file: Path, options: TableOptions) -> list[str]:
+    """The names of a file's columns."""
+    return [_bare(name) for name in _head(file, options.separator).names] if kind == "csv" else _schema(file)
+
+
 def _files(kind: str, folder: Path) -> list[Path]:
     """The tables in a folder."""
     return [file for file in _visible(folder) if file.suffix.lower() in ENDINGS[kind]]
@@ -462,7 +472,10 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
             )
         if sorted(frame.columns) != sorted(columns):
             odd = sorted(set(frame.columns) ^ set(columns))
-            raise DataError(f"{name} and {first} differ in columns: {', '.join(odd)}")
+            raise DataError(
+                f"{name} and {first} differ in columns: {', '.join(odd)}; give all sites the same ones, or name in "
+                "leave_out what only some have"
+            )
     return own.stacked(polars, frames, columns, client)
 
 
@@ -473,10 +486,12 @@ def _read(
     as_words: bool = False,
     some_columns: bool = False,
     gaps: bool = True,
+    may_lack: Collection[str] = (),
 ) -> Any:
     """One file; `as_words` leaves numbers as they are written, and without `gaps` words for them are words.
 
-    Where only `some_columns` are used, others may be without a name, and hold long texts.
+    Where only `some_columns` are used, others may be without a name, and hold long texts.  Columns that are left out
+    must be there, unless they are among those that it `may_lack`.
     """
     polars = _polars()
     none = [*GAPS, *options.gaps] if gaps else []
@@ -507,13 +522,13 @@ def _read(
         raise DataError(f"{path} has one column only, {frame.columns[0][:60]!r}: set separator = ';'")
     if head is not None:
         frame = _named(frame, head, path, none)
-    lacking = [column for column in options.leave_out if column not in frame.columns]
+    lacking = [column for column in options.leave_out if column not in frame.columns and column not in may_lack]
     if lacking:
         nearest = did_you_mean(lacking[0], frame.columns)
         raise ConfigError(
             f"leave_out: {path} has no column {lacking[0]!r}{nearest} (columns: {', '.join(frame.columns)})"
         )
-    frame = frame.drop(list(options.leave_out))
+    frame = frame.drop(list(options.leave_out), strict=False)
     if "" in frame.columns and not some_columns:
         raise DataError(
             f"{path} has a column without a name, such as the row numbers that pandas writes; name it, or leave it out "
