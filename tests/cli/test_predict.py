@@ -133,7 +133,8 @@ def test_rows_that_clients_scaled_need_a_client(here: Path, unskew: Unskew) -> N
     ("files", "sentence"),
     [
         (["nix.csv"], "there is no file "),
-        (["few.csv"], "inputs have no column 'smoker' (columns: age, sex, cholesterol, pressure)"),
+        (["few.csv"], "few.csv has no column 'smoker', which the model was trained on (columns: age, sex, chol"),
+        (["case.csv"], "case.csv has no column 'age', which the model was trained on; did you mean AGE? (columns: hos"),
         (["twice.csv"], "twice.csv has a column 'predicted' already"),
         (["empty.csv"], "empty.csv has no rows"),
         (["words.csv"], "column 'age' must hold numbers, like those the model was trained on, got 'old'"),
@@ -145,6 +146,7 @@ def test_files_that_do_not_fit_are_refused(here: Path, unskew: Unskew, files: li
     trained()
     table = pandas.read_csv(HOSPITALS)
     table.drop(columns=["smoker", "hospital", "diagnosis"]).to_csv("few.csv", index=False)
+    table.rename(columns={"age": "AGE"}).to_csv("case.csv", index=False)
     table.assign(predicted="sick").to_csv("twice.csv", index=False)
     table[:0].to_csv("empty.csv", index=False)
     table.astype({"age": object}).assign(age="old").to_csv("words.csv", index=False)

@@ -4,7 +4,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal as DecimalNumber
 from typing import Any, Literal
@@ -479,9 +479,21 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]] | 
         return {name: raw_column(values[:, i], name, of.get(name, ())) for i, name in enumerate(names)}
     known = {str(name): name for name in (x.columns if hasattr(x, "columns") else x)}
     for name in names:
-        if name not in known:
-            raise DataError(f"inputs have no column {name!r}{did_you_mean(name, known)} (columns: {', '.join(known)})")
+        check_known("inputs have", name, known)
     return {name: raw_column(x[known[name]], name, of.get(name, ())) for name in names}
+
+
+def check_known(where: str, name: str, known: Collection[str]) -> None:
+    """Refuse rows without a column that the model was trained on; `where` are they, as in "new.csv has".
+
+    Raises:
+        DataError: If it is not among those that are there.
+    """
+    if name not in known:
+        nearest = did_you_mean(name, known)
+        raise DataError(
+            f"{where} no column {name!r}, which the model was trained on{nearest} (columns: {', '.join(known)})"
+        )
 
 
 def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:

@@ -23,7 +23,7 @@ from unskew import machine
 from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.image_folders import OF_SYSTEMS
-from unskew.data.inputs import GAPS, Column, gap_numbers, raw_column
+from unskew.data.inputs import GAPS, Column, check_known, gap_numbers, raw_column
 from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import (
     ANY,
@@ -333,19 +333,21 @@ def words_of(kind: str, path: Path, options: TableOptions) -> dict[str, list[str
 
 
 def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> dict[str, Any]:
-    """The columns of a table that a model was trained on, as `predict` takes them; one that is not there is left out.
+    """The columns of a table that a model was trained on, as `predict` takes them.
 
     Numbers are read as for training.  Words of a CSV file are those that are written: 250.00 and 007 are no numbers,
     and NA is a word where training had it.  So is an empty field, in a column that had no gaps.
 
     Raises:
         ConfigError: If the declared notation of numbers is none.
-        DataError: If Polars is not installed, or the file is missing, no table or cannot be read.
+        DataError: If Polars is not installed, the file is missing, no table or cannot be read, or lacks a column.
     """
     kind = _kind_of_file(path)
     words = written(path, options) if kind == "csv" else {}
     names = list(words) if kind == "csv" else _schema(path)
-    read = {c.name for c in columns if c.name in names and (c.kind == "number" or kind != "csv")}
+    for column in columns:
+        check_known(f"{path} has", column.name, names)
+    read = {c.name for c in columns if c.kind == "number" or kind != "csv"}
     frame = (
         frame_of(kind, path, replace(options, leave_out=tuple(n for n in names if n not in read)))[0] if read else {}
     )
@@ -358,7 +360,7 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
         written = (empty if word is None else word for word in words[column.name])
         return np.array([None if word in none else word for word in written], object)
 
-    return {column.name: values(column) for column in columns if column.name in names}
+    return {column.name: values(column) for column in columns}
 
 
 def written(path: Path, options: TableOptions) -> dict[str, list[str | None]]:
