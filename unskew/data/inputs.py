@@ -18,7 +18,7 @@ from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
-from unskew.words import counted, letters, separate_classes, some, spelling_variants, with_article
+from unskew.words import counted, letters, listed, separate_classes, some, spelling_variants, with_article
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
@@ -33,6 +33,12 @@ SUDDEN, NEVER = 5, 20
 
 ROWS = 4096
 """Examples that are checked or converted at a time, so that what is needed for it stays small."""
+
+RETURNS = 5
+"""Rows for each word of a column from which on its words are categories that return."""
+
+MOST_GROUPS = 3
+"""Groups of clients that a sentence names."""
 
 AXES = ("channels", "height", "width")
 """Dimensions of an image as networks take it."""
@@ -698,19 +704,58 @@ def coded_differently(what: str, values: Array, owners: Array | None, clients: S
     """
     if owners is None:
         return ""
-    held: dict[int, set[str]] = {c: set() for c in range(len(clients))}
-    for value, owner in zip(values.tolist(), owners.tolist(), strict=True):
-        if isinstance(value, str) and owner >= 0:
-            held[owner].add(value)
+    held = _words_by_client(values, owners)
     sides: list[tuple[list[str], set[str]]] = []
     for spelt in (False, True):
-        those = [c for c, of in held.items() if of and all((value_of(v) is None) == spelt for v in of)]
+        those = [c for c, of in held.items() if all((value_of(v) is None) == spelt for v in of)]
         sides.append(([clients[c] for c in those], {value for c in those for value in held[c]}))
     (_, numbers), (_, words) = sides
     if not numbers or not words or numbers & words:
         return ""
     one, other = (f"{some(who)} ({some(sorted(of))})" for who, of in sides)
     return f"{what} holds numbers at {one}, and words at {other}, which count as different: write them alike"
+
+
+def no_word_in_common(name: str, values: Array, owners: Array | None, clients: Sequence[str]) -> str:
+    """A sentence if clients fall into groups that have no word of a column in common, as m, f and Male, Female.
+
+    Groups of one word, as the country a client is in, are none, and so are words that hardly return, as identifiers.
+
+    Args:
+        name: The column.
+        values: Its words, and anything that is no word for a gap.
+        owners, clients: As in `variants_by_client`.
+    """
+    if owners is None:
+        return ""
+    groups: list[tuple[list[int], set[str]]] = []
+    held = _words_by_client(values, owners)
+    for client, known in held.items():
+        joined = [group for group in groups if group[1] & known.keys()]
+        groups = [group for group in groups if group not in joined]
+        groups.append(([*(c for of, _ in joined for c in of), client], set(known).union(*(of for _, of in joined))))
+    groups = [
+        (of, known)
+        for of, known in sorted(groups, key=lambda group: min(group[0]))
+        if len(known) > 1 and sum(sum(held[c].values()) for c in of) >= RETURNS * len(known)
+    ]
+    if len(groups) < 2:
+        return ""
+    shown = [f"{some([clients[c] for c in sorted(of)])} ({some(sorted(known))})" for of, known in groups]
+    more = [f"{len(shown) - MOST_GROUPS:,} more"] if len(shown) > MOST_GROUPS else []
+    return (
+        f"column {name!r} has no word in common between {listed([*shown[:MOST_GROUPS], *more])}, and tells these "
+        "clients apart: write alike what means the same, or leave it out"
+    )
+
+
+def _words_by_client(values: Array, owners: Array) -> dict[int, Counter[str]]:
+    """How often each client that has words has each of them."""
+    held: dict[int, Counter[str]] = {}
+    for value, owner in zip(values.tolist(), owners.tolist(), strict=True):
+        if isinstance(value, str) and owner >= 0:
+            held.setdefault(owner, Counter())[value] += 1
+    return dict(sorted(held.items()))
 
 
 def is_date(value: object) -> bool:

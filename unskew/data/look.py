@@ -36,6 +36,7 @@ from unskew.data.inputs import (
     is_gap,
     label_variants,
     names_the_client,
+    no_word_in_common,
     plain_value,
     shared_numbers,
 )
@@ -712,7 +713,8 @@ def _notes(
         if values is not None and values.dtype.kind == "O":
             found = column_variants(column.name, values, rows.clients, rows.client_names)
             mixed = coded_differently(f"column {column.name!r}", values, rows.clients, rows.client_names)
-            sentences += filter(None, [found or mixed])
+            apart = no_word_in_common(column.name, values, rows.clients, rows.client_names)
+            sentences += filter(None, [found or mixed or apart])
         numbers = values if values is not None and values.dtype.kind == "f" else np.empty(0)
         beyond = np.flatnonzero(np.abs(numbers) > LARGEST)
         if column.missing == 1:

@@ -51,6 +51,7 @@ from unskew.data.inputs import (
     is_lazy,
     names_the_client,
     no_number,
+    no_word_in_common,
     raw_column,
     several_values,
     shared_numbers,
@@ -696,6 +697,7 @@ def _doubts(data: Dataset, rows: GivenExamples, one_client: bool, untested_told:
             if values.dtype.kind == "O":
                 of_words = column_variants(name, values, owners, clients, agreed)
                 odd = of_words or coded_differently(f"column {name!r}", values, owners, clients)
+                odd = odd or ("" if agreed else no_word_in_common(name, values, owners, clients))
                 sentences += filter(None, [odd])
                 told |= {name} if odd or agreed else set()
                 sentences += filter(None, [with_units(name, values) if rule.kind is None else ""])
