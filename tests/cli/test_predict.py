@@ -352,6 +352,17 @@ def test_numbers_are_summed_up_by_their_range(here: Path, unskew: Unskew) -> Non
     assert [float(row["predicted"]) for row in read(said.out)] == pytest.approx(found, rel=1e-5)
 
 
+def test_a_relative_risk_is_called_one(here: Path, unskew: Unskew) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    times = np.stack([np.exp(-x[:, 0]), np.arange(60) % 2], 1)
+    trained((x, times), us.FedAvg(), split=us.IID(num_clients=3), task="survival")
+    np.save("x.npy", x[:5])
+    found = us.predict(us.load_model("r"), x[:5])
+    said = unskew("predict", "r", "x.npy")
+    assert " (the log of the relative risk: the higher, the earlier the event); global model of " in said.err
+    assert [float(row["log_relative_risk"]) for row in read(said.out)] == pytest.approx(found, rel=1e-5)
+
+
 def test_texts_stand_a_line_each(here: Path, unskew: Unskew) -> None:
     words, tokens = ("a", "bad", "film", "good"), np.random.default_rng(0).integers(2, 6, (40, 3))
     trained((tokens, np.array([1, 0] * 20)), us.FedAvg(), split=us.IID(num_clients=2), model="bilstm")
