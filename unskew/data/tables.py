@@ -9,6 +9,7 @@ of numbers, which matters here.  It is imported in this module only.
 import csv
 import importlib
 import mmap
+import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +23,7 @@ import numpy as np
 from unskew import machine
 from unskew.data import own
 from unskew.data.dataset import Dataset
-from unskew.data.image_folders import OF_SYSTEMS
+from unskew.data.image_folders import OF_SYSTEMS, is_image
 from unskew.data.inputs import GAPS, Column, check_known, gap_numbers, raw_column
 from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import (
@@ -116,7 +117,9 @@ def unreadable(source: str) -> str:
     if kind_at(source) is not None:
         return ""
     if path.is_dir():
-        return f"the folder {path.absolute()} holds no table ({endings}); give one for each client"
+        images = any(is_image(Path(name)) for _, _, names in os.walk(path) for name in names)
+        remedy = f"write images:{source} for the images in it" if images else "give one for each client"
+        return f"the folder {path.absolute()} holds no table ({endings}); {remedy}"
     if not path.is_file() and path.suffix.lower() not in OTHERS:
         return ""
     return (
