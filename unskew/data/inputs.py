@@ -750,7 +750,7 @@ def no_word_in_common(name: str, values: Array, owners: Array | None, clients: S
 
 
 def _words_by_client(values: Array, owners: Array) -> dict[int, Counter[str]]:
-    """How often each client that has words has each of them."""
+    """Counts of the words of each client that has any."""
     held: dict[int, Counter[str]] = {}
     for value, owner in zip(values.tolist(), owners.tolist(), strict=True):
         if isinstance(value, str) and owner >= 0:

@@ -456,7 +456,7 @@ def _files(kind: str, folder: Path) -> list[Path]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What is in a folder; hidden files are copies and locks of editors, and some are what systems write."""
+    """Files and folders in a folder; hidden ones are copies and locks of editors, and some are what systems write."""
     names = (path for path in folder.iterdir() if path.name[0] != "." and path.name.casefold() not in OF_SYSTEMS)
     return sorted(names)
 
