@@ -110,8 +110,10 @@ def shown(text: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word closest to this one; None if none is close."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
+    """The known word closest to this one, whatever their case; None if none is close."""
+    by_letters = {one.casefold(): one for one in known}
+    close = difflib.get_close_matches(word.casefold(), by_letters, n=1, cutoff=cutoff)
+    return by_letters[close[0]] if close else None
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:

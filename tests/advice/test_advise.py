@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ import unskew as us
 from unskew import api
 from unskew.advice import Advice, advise_experiment, page
 from unskew.advice.check import Check, gain
-from unskew.advice.measure import proposals
+from unskew.advice.measure import measure, proposals
 from unskew.advice.page import write_advice
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, _best_rate, _Race, candidates, choose, groups_of
 from unskew.advice.training import (
@@ -463,6 +464,29 @@ def test_what_intervals_are_over_and_why_a_site_has_none_is_said(simple: Advice)
 
 
 # ---------------------------------------------------------------- groups
+@pytest.mark.parametrize(
+    ("kind", "target", "says"),
+    [
+        ("survival", ["days", "died"], ["in Basel 100% are censored, over all sites 50%"]),
+        (
+            "multi_label",
+            ["died", "moved"],
+            ["for died, in Basel 100% are 0, over all sites 50%", "for moved, in Basel 100% are 1, over all sites 50%"],
+        ),
+    ],
+)
+def test_sites_differ_in_events_and_in_each_of_several_labels(kind: str, target: list[str], says: list[str]) -> None:
+    x, days = np.random.default_rng(0).exponential(size=(2, 40))
+    site = np.repeat(["Basel", "Bern"], 20)
+    table = pd.DataFrame({"x": x, "site": site, "days": days, "died": 1 * (site == "Bern")})
+    table = table.assign(moved=1 - table["died"])[["x", "site", *target]]
+    experiment, inputs = api.described(
+        us.FedAvg(local=LOCAL), {"rounds": 1}, data=table, model="logistic", target=target, client="site", task=kind
+    )
+    numbers = measure(sites_of(experiment, inputs), {}, lambda: True).numbers
+    assert [of.meaning for of in numbers if of.name.startswith("labels")] == says
+
+
 def test_two_groups_of_opposite_directions_are_proposed() -> None:
     side = np.array([1, -1, 1, -1, 1])
     cosines = np.where(np.equal.outer(side, side), 0.8, -0.8)

@@ -411,6 +411,31 @@ def test_codes_at_one_client_and_words_at_another_are_doubted(library: Any) -> N
     assert sum(sentence in str(warning.message) for warning in said) == 1
 
 
+def test_clients_without_a_word_in_common_are_doubted() -> None:
+    """Not those of which one has a single word, nor words that hardly return."""
+    n = 30
+    site = np.repeat(["Basel", "Bern", "Chur"], n)
+    sex = np.where(site == "Bern", np.tile(["Female", "Male"], 45), np.tile(["f", "m"], 45))
+    table = pandas.DataFrame(
+        {
+            "site": site,
+            "x": np.random.default_rng(0).normal(size=3 * n),
+            "sex": sex,
+            "device": np.where(site == "Bern", "A", np.tile(["B", "C", "D"], n)),
+            "ward": [f"{s}-{i % 10}" for i, s in enumerate(site)],
+            "y": np.tile([0, 1, 1, 0, 1], 18),
+        }
+    )
+    sentence = "column 'sex' has no word in common between Basel, Chur (f, m) and Bern (Female, Male), and tells these"
+    notes = us.describe(table, target="y", client="site").notes
+    (note,) = [note for note in notes if "in common" in note]
+    assert note.startswith(sentence)
+    with pytest.warns(DataWarning, match=re.escape(sentence)):
+        own.dataset(table, target="y", client="site", preprocess=us.Preprocess())
+    table["sex"] = table["sex"].replace({"Male": "m"})  # which is a word that all have
+    assert not any("in common" in note for note in us.describe(table, target="y", client="site").notes)
+
+
 def test_labels_that_are_numbers_at_one_client_are_doubted_too() -> None:
     _, parts = tables(polars)
     parts["Bern"] = parts["Bern"].with_columns(polars.col("diagnosis").replace_strict({"sick": 1, "healthy": 0}))

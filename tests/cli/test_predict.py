@@ -147,7 +147,8 @@ def test_rows_that_clients_scaled_need_a_client(here: Path, unskew: Unskew) -> N
     ("files", "sentence"),
     [
         (["nix.csv"], "there is no file "),
-        (["few.csv"], "inputs have no column 'smoker' (columns: age, sex, cholesterol, pressure)"),
+        (["few.csv"], "few.csv has no column 'smoker', which the model was trained on (columns: age, sex, chol"),
+        (["case.csv"], "case.csv has no column 'age', which the model was trained on; did you mean AGE? (columns: hos"),
         (["twice.csv"], "twice.csv has a column 'predicted' already"),
         (["empty.csv"], "empty.csv has no rows"),
         (["words.csv"], "column 'age' must hold numbers, like those the model was trained on, got 'old'"),
@@ -159,6 +160,7 @@ def test_files_that_do_not_fit_are_refused(here: Path, unskew: Unskew, files: li
     trained()
     table = pandas.read_csv(HOSPITALS)
     table.drop(columns=["smoker", "hospital", "diagnosis"]).to_csv("few.csv", index=False)
+    table.rename(columns={"age": "AGE"}).to_csv("case.csv", index=False)
     table.assign(predicted="sick").to_csv("twice.csv", index=False)
     table[:0].to_csv("empty.csv", index=False)
     table.astype({"age": object}).assign(age="old").to_csv("words.csv", index=False)
@@ -278,14 +280,19 @@ def test_images_are_found_below_a_folder(here: Path, unskew: Unskew, scans: npt.
     x, y = np.round(load_digits().images * 15).astype(np.uint8), load_digits().target
     trained({f"site {i}": (x[i::3], y[i::3]) for i in range(3)}, us.FedAvg())
     expected = [str(one) for one in us.predict(us.load_model("r"), scans)]
-    said = unskew("predict", "r", "scans")
+    left = "scans was not read: notes.txt; what is read is an image that ends in .png, "
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataWarning)
+        said = unskew("predict", "r", "scans")
     assert said.code == 0, said.err
+    assert f"Warning: 1 of 7 files below {left}" in said.err
     rows = read(said.out)
     assert [row["file"] for row in rows] == [f"scans/patient-{i // 2}/{i}.png" for i in range(6)]
     assert [row["predicted"] for row in rows] == expected
     one = read(unskew("predict", "r", "scans/patient-1", "scans/patient-0/1.png").out)
     assert [row["predicted"] for row in one] == [expected[2], expected[3], expected[1]]
-    assert list(map(str, us.predict(us.load_model("r"), here / "scans"))) == expected
+    with pytest.warns(DataWarning, match=left):
+        assert list(map(str, us.predict(us.load_model("r"), here / "scans"))) == expected
     np.save("scans.npy", scans)
     assert [row["predicted"] for row in read(unskew("predict", "r", "scans.npy").out)] == expected
     (here / "nothing").mkdir()
@@ -357,6 +364,17 @@ def test_numbers_are_summed_up_by_their_range(here: Path, unskew: Unskew) -> Non
     said = unskew("predict", "r", "x.npy")
     assert said.err.startswith(f"5 predictions, from {min(found):.4g} to {max(found):.4g}; ")
     assert [float(row["predicted"]) for row in read(said.out)] == pytest.approx(found, rel=1e-5)
+
+
+def test_a_relative_risk_is_called_one(here: Path, unskew: Unskew) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    times = np.stack([np.exp(-x[:, 0]), np.arange(60) % 2], 1)
+    trained((x, times), us.FedAvg(), split=us.IID(num_clients=3), task="survival")
+    np.save("x.npy", x[:5])
+    found = us.predict(us.load_model("r"), x[:5])
+    said = unskew("predict", "r", "x.npy")
+    assert " (the log of the relative risk: the higher, the earlier the event); global model of " in said.err
+    assert [float(row["log_relative_risk"]) for row in read(said.out)] == pytest.approx(found, rel=1e-5)
 
 
 def test_texts_stand_a_line_each(here: Path, unskew: Unskew) -> None:

@@ -157,6 +157,21 @@ def test_data_that_are_wrong_are_refused_with_the_place(
     untouched(here, "bad.npz")
 
 
+def test_a_command_names_its_options_and_an_experiment_its_settings(unskew: Unskew, here: Path) -> None:
+    (here / "t.csv").write_text("a;y;site\n" + "".join(f"{i},5;{i % 2};{'AB'[i % 2]}\n" for i in range(40)))
+    columns = ("--target", "y", "--client", "site")
+    refused(unskew("data", "t.csv", *columns), "DataError", "set --decimal ',', or --decimal '.' if they are words")
+    refused(
+        unskew("data", "t.csv", *columns, "--leave-out", "z"), "ConfigError", "--leave-out: t.csv has no column 'z'"
+    )
+    task = 'task={ data = "csv:t.csv", model = "logistic", data_options = { target = "y", client = "site" } }'
+    refused(
+        unskew("run", "tiny.toml", "--set", task, "--set", "split={ name = 'natural' }"),
+        "DataError",
+        "set decimal = ','",
+    )
+
+
 def test_a_corrupt_file_is_refused_with_its_hash(unskew: Unskew, here: Path) -> None:
     import hashlib
 

@@ -31,6 +31,23 @@ def pictures(root: Path, *parts: str) -> None:
                     Image.fromarray(RNG.integers(0, 255, (6, 4 + 2 * i * (k == 9)), np.uint8)).save(folder / f"{k}.png")
 
 
+def test_all_files_that_are_no_images_are_named_at_once(tmp_path: Path) -> None:
+    """One by its first bytes, and one that ends too early, which decoding finds."""
+    pictures(tmp_path)
+    first, second, *_ = sorted(tmp_path.rglob("*.png"))
+    first.write_bytes(second.read_bytes()[:60])
+    for broken in (b"GIF", second.read_bytes()[:60]):
+        second.write_bytes(broken)
+        with pytest.raises(DataError, match=rf"2 of \d+ files .*{first.name}, .*{second.name}; replace them, or move"):
+            load(f"images:{tmp_path}")
+
+
+def test_a_folder_of_images_is_told_how_it_is_written(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    with pytest.raises(DataError, match=f"holds no table .*; write images:{tmp_path} for the images in it"):
+        us.describe(str(tmp_path))
+
+
 def test_folders_of_images_are_clients_and_classes(tmp_path: Path) -> None:
     """2 sites x 2 classes x 5 images; a fifth of each site's ten is its own test part."""
     pictures(tmp_path / "scans")

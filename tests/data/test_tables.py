@@ -626,15 +626,62 @@ def test_pandas_own_gaps_and_lists_in_a_cell_are_known_for_what_they_are() -> No
             own.dataset(frame.assign(a=0.5, b=[[1, 2]] * 30), target="y", preprocess=rules)
 
 
-def test_hidden_files_in_a_folder_of_sites_are_no_sites(tmp_path: Path) -> None:
+def _two_sites(folder: Path) -> None:
     for name in ("Bern", "Chur"):
-        (tmp_path / f"{name}.csv").write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
+        (folder / f"{name}.csv").write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
+
+
+def test_hidden_files_in_a_folder_of_sites_are_no_sites(tmp_path: Path) -> None:
+    _two_sites(tmp_path)
     (tmp_path / ".Bern.csv").write_text("x\n1\n")
     (tmp_path / ".~lock.Bern.csv").write_text(",user,host")
     assert load(f"csv:{tmp_path}", None, {"target": "y"}).client_names == ("Bern", "Chur")
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / ".Bern.parquet").touch()
     assert tables.kind_at(str(tmp_path / "hidden")) is None
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_folder_of_csv_and_parquet_is_refused(ending: str, tmp_path: Path) -> None:
+    _two_sites(tmp_path)
+    polars.DataFrame({"a": [1.0], "y": [1]}).write_parquet(tmp_path / "Sion.pq")
+    with pytest.raises(DataError, match=r"two kinds, .*Bern\.csv.*: save all clients' in one kind"):
+        load(f"{ending}:{tmp_path}", None, {"target": "y"})
+
+
+def test_two_files_of_one_client_s_name_are_refused(tmp_path: Path) -> None:
+    _two_sites(tmp_path)
+    (tmp_path / "Bern.tsv").write_text("a\ty\n1\t1\n")
+    with pytest.raises(DataError, match=r"holds both Bern\.csv and Bern\.tsv, and a file's name is its client's"):
+        load(f"csv:{tmp_path}", None, {"target": "y"})
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_of_one_site_alone_is_refused_and_can_be_left_out(ending: str, tmp_path: Path) -> None:
+    for name, odd in (("Bern", {}), ("Chur", {"odd": 1.5})):
+        table = polars.DataFrame({"a": range(20), "y": [0, 1] * 10, **odd})
+        table.write_csv(tmp_path / f"{name}.csv") if ending == "csv" else table.write_parquet(tmp_path / f"{name}.pq")
+    with pytest.raises(
+        DataError, match=r"Chur and Bern differ in columns: odd; .*, or name in leave_out what only some"
+    ):
+        load(f"{ending}:{tmp_path}", None, {"target": "y"})
+    data = load(f"{ending}:{tmp_path}", None, {"target": "y", "leave_out": ["odd"]})
+    assert [column.name for column in data.inputs.columns] == ["a"]
+    with pytest.raises(ConfigError, match=r"leave_out: .*Bern.* has no column 'off'"):
+        load(f"{ending}:{tmp_path}", None, {"target": "y", "leave_out": ["odd", "off"]})
+
+
+def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path) -> None:
+    _two_sites(tmp_path)
+    for name in ("Sion.xlsx", "Thun.csv.gz", "Thumbs.db"):
+        (tmp_path / name).touch()
+    said = (
+        r"2 files in .* were not read: Sion\.xlsx, Thun\.csv\.gz; if a client's rows are in there, save them as a table"
+    )
+    with pytest.warns(DataWarning, match=said):
+        data = load(f"csv:{tmp_path}", None, {"target": "y"})
+    assert any(re.match(said, doubt) for doubt in data.doubts)
+    assert any(re.match(said, note) for note in us.describe(str(tmp_path), target="y").notes)
 
 
 @pytest.mark.parametrize("name", ["cases.xlsx", "cases.txt", "nothing.ods", "folder"])

@@ -33,13 +33,17 @@ def test_metrics_by_hand() -> None:
     assert auroc(LOGITS, y[::-1]) == 0.0
 
 
-def test_a_class_that_does_not_occur_does_not_count_and_one_class_has_no_curve() -> None:
+def test_a_class_that_does_not_occur_does_not_count() -> None:
     three = np.concatenate([LOGITS, np.full((4, 1), -9.0)], 1)
     y = np.array([0, 0, 1, 1])
     assert balanced_accuracy(three, y) == 0.75
     assert auroc(three, y) == 1.0
-    assert math.isnan(auroc(LOGITS, np.zeros(4, np.int64)))
-    assert balanced_accuracy(LOGITS, np.zeros(4, np.int64)) == 0.75
+
+
+@pytest.mark.parametrize("metric", [auroc, balanced_accuracy, lowest_recall, macro_f1])
+def test_of_one_class_no_metric_of_several_is_defined(metric: Callable[[Any, Any], float]) -> None:
+    """Whoever says 0 of everything would have 100 % of zeros alone."""
+    assert math.isnan(metric(LOGITS, np.zeros(4, np.int64)))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def test_a_model_that_finds_one_class_only_is_found(right: list[bool], y: list[i
 
 
 def test_metrics_that_are_asked_for_stand_beside_the_headline(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    """Whatever the executor; clients of one class have no AUROC and are left out of its mean."""
+    """Whatever the executor; clients of one class have neither AUROC nor macro F1, and are left out of the means."""
     rows = {}
     for executor in ("sequential", "stacked"):
         experiment = tiny(
@@ -71,10 +75,9 @@ def test_metrics_that_are_asked_for_stand_beside_the_headline(tiny: Callable[...
         folder = loop.start(experiment, tmp_path / executor).folder
         rows[executor] = {r["name"]: r for r in METRICS.rows(folder) if r["round"] == 1 and "client" not in r}
         assert set(rows[executor]) >= {"global.accuracy", "global.macro_f1", "global.auroc", "personal.macro_f1.mean"}
-        assert (
-            rows[executor].get("personal.auroc.mean", {"weight": 0})["weight"]
-            < (rows[executor]["personal.macro_f1.mean"]["weight"])
-        )
+        for name in ("macro_f1", "auroc"):
+            of, all_rows = (rows[executor][f"personal.{metric}.mean"]["weight"] for metric in (name, "accuracy"))
+            assert 0 < of < all_rows
     for name in ("global.auroc", "personal.macro_f1.worst_decile"):
         assert rows["stacked"][name]["value"] == pytest.approx(rows["sequential"][name]["value"], abs=1e-6)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas
 import pytest
 import torch
 from hypothesis import given
@@ -106,6 +107,8 @@ def test_a_metric_of_one_class_is_not_defined() -> None:
     assert math.isnan(binary.auroc(scores, ones))
     assert math.isnan(binary.average_precision(scores, ones - 1))
     assert math.isnan(binary.sensitivity_at(scores, ones, 0.9))
+    assert math.isnan(binary.balanced_accuracy(scores, ones - 1))
+    assert math.isnan(binary.macro_f1(scores, ones - 1))
     assert math.isnan(binary.recall(scores, ones, 0))
     assert math.isnan(regression.r2(scores, np.ones(3)))
     assert math.isnan(multi_label.macro_auroc(scores, np.ones((3, 1))))
@@ -356,7 +359,7 @@ def test_class_weights_find_the_rare_class(kind: str) -> None:
 
 # ---------------------------------------------------------------- what is refused, before any work
 BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
-    "text": ("regression", (X, ["a"] * 120), r"y_train\[0\] is 'a', a number is needed"),
+    "text": ("regression", (X, ["a"] * 120), "the target of row 0 is 'a', a number is needed"),
     "nan": ("regression", (X, np.where(np.arange(120) == 7, np.nan, RISK)), r"the target of row 7 has no value"),
     "two columns": ("regression", (X, X[:, :2]), r"y_train must have the shape \(N,\), got \(120, 2\)"),
     "negative time": ("survival", (X, np.stack([RISK, RISK > 0], 1)), r"has the time -.*, must be at least 0"),
@@ -367,7 +370,7 @@ BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
     "one value": ("binary", (X, np.zeros(120, int)), r"needs a target of two values, got 1 \(0\)"),
     "grades in words": ("ordinal", (X, np.array(["mild", "grave", "none"] * 40)), "needs grades as whole numbers, got"),
     "two grades": ("ordinal", (X, np.arange(120) % 2), r"needs three grades or more, got 2 \(0, 1\); use binary"),
-    "a half": ("multi_label", (X, X[:, :2] * 0 + 0.5), r"y_train\[0\] must have a 0 or 1 for each label"),
+    "a half": ("multi_label", (X, X[:, :2] * 0 + 0.5), "the target of row 0 must have a 0 or 1 for each label"),
     "token below": ("next_token", (TOKENS, TOKENS - 1), r"y_train\[\d+\] is -1, must be 0..4 .5 tokens of the voc"),
     "tokens of floats": ("next_token", (TOKENS, TOKENS * 1.0), "must be whole numbers of shape"),
     "counts": (us.TaskConfig(kind="regression", loss="poisson"), (X, RISK), "needs targets of at least 0, got -"),
@@ -393,6 +396,21 @@ def test_a_target_that_cannot_be_learned_is_refused_in_one_sentence(case: str) -
     kind, data, message = BAD[case]
     with pytest.raises((ConfigError, DataError), match=message):
         run(kind, data=data)
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        ([1, 0, 2, *[1] * 57], "the target of line 4 has the event 2, must be 1"),
+        (["yes", *["no"] * 59], "the target of line 2 is 'yes', a number is needed"),
+    ],
+)
+def test_a_survival_time_that_is_refused_is_named_by_its_line(event: list[Any], message: str, tmp_path: Path) -> None:
+    site = ["Bern", "Chur"] * 30
+    pandas.DataFrame({"x": np.arange(60.0), "site": site, "days": 1.5, "died": event}).to_csv(tmp_path / "t.csv")
+    columns = {"target": ["days", "died"], "client": "site", "leave_out": [""]}
+    with pytest.raises(DataError, match=f"columns days, died: {message}"):
+        load(f"csv:{tmp_path / 't.csv'}", None, columns, targets=SURVIVAL)
 
 
 def test_a_token_outside_a_named_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -68,11 +68,12 @@ def measure(sites: Sites, local: dict[str, Any], over: Callable[[], bool] = lamb
 
 
 def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
-    """The numbers of `us.describe`, of training rows."""
+    """The numbers of `us.describe`, of training rows; of several labels each has its number."""
     data, train = sites.fed.dataset, sites.fed.clients.train
+    y = data.y_train[train.values].numpy()
     arrays: dict[str, Any] = {
         "x_train": as_tensor(data.x_train)[train.values].numpy(),
-        "y_train": data.y_train[train.values].numpy(),
+        "y_train": y if y.ndim == 1 else data.labels[train.values].numpy(),
         "client_train": np.repeat(np.arange(len(train)), train.sizes),
         "clients": np.array(sites.names),
     }
@@ -81,7 +82,11 @@ def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
     names = [feature for column in data.inputs.columns for feature in column.features]
     if names:
         arrays["features"] = np.array(names)
-    return look(of_arrays(data.name, arrays)).disagreement
+    rows = of_arrays(data.name, arrays)
+    if y.ndim == 2 and len(data.targets.groups) == 1:
+        several = data.outputs if len(data.outputs) == y.shape[1] and not data.targets.tokens else ()
+        rows = replace(rows, target=None, targets={name: y[:, i] for i, name in enumerate(several)})
+    return look(rows).disagreement
 
 
 def _cosines(sites: Sites, local: dict[str, Any], over: Callable[[], bool]) -> Floats | None:

@@ -47,7 +47,8 @@ def data(
     """Say what there is: sites, sizes, labels, gaps, how much sites disagree, and duplicate rows.
 
     FILE is a table (.csv, .parquet), a folder with one for each site, or an
-    experiment (.toml); NAME is a data set, as in task.data.  Nothing is trained.
+    experiment (.toml); NAME is a data set, as in task.data, such as images:PATH
+    for a folder of images.  Nothing is trained.
 
     [dim]unskew data examples/hospitals.csv --target diagnosis --client hospital --out data.html[/]
     [dim]unskew data heart[/]

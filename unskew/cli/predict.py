@@ -48,15 +48,17 @@ def predict(
     MODEL is a run's folder, that of a deployed client, or a file of unskew
     export.  FILE is a table (.csv, .parquet) with the columns that were trained
     on; images, or folders of them; a text a line (.txt); or an array (.npy).
-    A table comes back as it is written, with the column predicted.
+    A table comes back as it is written, with the column predicted; of survival
+    it is log_relative_risk: the higher, the earlier the event.
 
     [dim]unskew predict runs/hospitals new.csv --method FedAvg --out answers.csv[/]
     [dim]unskew predict ward-3.safetensors new-scans/ --probabilities[/]
     """
+    from unskew import tasks
     from unskew.data.tables import kind_of, separator_of
     from unskew.files import write_atomically
     from unskew.run import models
-    from unskew.run.predictions import PREDICTED, predict_files, with_labels
+    from unskew.run.predictions import predict_files, with_labels
 
     written_as = (".json",) if as_json else (".csv", ".tsv", ".txt")
     if out is not None and out.suffix and out.suffix.lower() not in written_as:
@@ -96,7 +98,10 @@ def predict(
         print(text, end="")
     else:
         write_atomically(out, text)
-    print(shown(f"{_said([row[PREDICTED] for row in rows])}; {_which(models.card_of(network))}"), file=sys.stderr)
+    card = models.card_of(network)
+    kind = tasks.kind_of(card.task.kind)
+    meaning = f" ({kind.meaning})" if kind.meaning else ""
+    print(shown(f"{_said([row[kind.predicted] for row in rows])}{meaning}; {_which(card)}"), file=sys.stderr)
 
 
 def _as_csv(rows: "list[Row]", separator: str, decimal: str) -> str:

@@ -117,7 +117,7 @@ def _of_file(kind: str, source: str, given: Mapping[str, Any], data_options: Map
     with rows_at(lines):
         tested = frames[1] if len(frames) > 1 else test
         seen = look(_of_frame(frames[0], path.stem, target, client, options.patient, tested))
-    return replace(seen, notes=(*seen.notes, *tables.unused_gaps(kind, files, options)))
+    return replace(seen, notes=(*seen.notes, *tables.doubts_on(kind, files, options)))
 
 
 def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Place:

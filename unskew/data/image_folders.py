@@ -269,15 +269,23 @@ def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
 def images_below(root: Path) -> list[Path]:
     """All images below the folder, in order, files directly in a folder before those of its folders.
 
+    Other files are named in a warning.
+
     Raises:
         DataError: If a folder cannot be read, or a link leads out of `root`.
     """
     images: list[Path] = []
+    left: list[str] = []
     pending = [root]
     while pending:
         folders, files = entries(pending.pop(), str(root.resolve()))
         images += filter(is_image, files)
+        left += [str(file.relative_to(root)) for file in files if not is_image(file)]
         pending += reversed(folders)
+    if left:
+        of, was = counted(len(images) + len(left), "file"), "was" if len(left) == 1 else "were"
+        said = f"{len(left):,} of {of} below {root} {was} not read: {some(left)}; what is read is {READ}"
+        warnings.warn(shown(said), DataWarning, stacklevel=2)
     return images
 
 
@@ -385,7 +393,7 @@ def look_at(
     Raises:
         DataError: If a file is no image, or memory has no room for all as they are kept.
     """
-    announced = {file: _announced(file) for file in files}
+    announced = _all_announced(files)
     grey = all(one.grey for one in announced.values()) if channels is None else channels == 1
     _require_room(root, announced, size, grey)
     mixed = _mixed(root, announced) if channels is None else ""
@@ -400,6 +408,35 @@ class _Announced:
     height: int
     grey: bool
     pages: int
+
+
+class _Unreadable(DataError):
+    """A file that is no image, or a broken one."""
+
+
+def _all_unreadable(files: Sequence[Path], first: _Unreadable) -> DataError:
+    """The error that names all files of which none is a whole image, not only the first."""
+    names = []
+    for file in files:
+        try:
+            with _opened(file) as image:
+                machine.require_room(4 * image.width * image.height, file)
+                image.load()
+        except _Unreadable:
+            names.append(str(file.relative_to(os.path.commonpath(files))))
+    if len(names) < 2:
+        return first
+    return DataError(
+        f"{len(names):,} of {counted(len(files), 'file')} below {os.path.commonpath(files)} are not readable images: "
+        f"{some(names)}; replace them, or move them away ({first})"
+    )
+
+
+def _all_announced(files: Sequence[Path]) -> dict[Path, _Announced]:
+    try:
+        return {file: _announced(file) for file in files}
+    except _Unreadable as error:
+        raise _all_unreadable(files, error) from None
 
 
 def _announced(file: Path) -> _Announced:
@@ -425,7 +462,7 @@ def _opened(file: Path) -> Iterator[Any]:
             f"{file} has more than {pillow.MAX_IMAGE_PIXELS:,} pixels, the most that are read; make it smaller"
         ) from None
     except _BROKEN as error:
-        raise DataError(f"{file} is not a readable image: {error}") from None
+        raise _Unreadable(f"{file} is not a readable image: {error}") from None
 
 
 def _require_room(root: Path, announced: Mapping[Path, _Announced], size: int | None, grey: bool) -> None:
@@ -480,7 +517,7 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
         raise DataError("the model is of an older version and does not say how large its images were; give an array")
     channels, height, width = inputs.shape
     size = height if height == width else None
-    announced = {file: _announced(file) for file in files}
+    announced = _all_announced(files)
     _require_room(files[0].parent, announced, size, channels == 1)
     coloured = [file for file, one in announced.items() if not one.grey]
     if channels == 1 and coloured and not inputs.made_grey:
@@ -494,6 +531,13 @@ def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[n
     Raises:
         DataError: If a file is no image, or sizes differ.
     """
+    try:
+        return _pixels(files, size, grey)
+    except _Unreadable as error:
+        raise _all_unreadable(files, error) from None
+
+
+def _pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:
     out: npt.NDArray[np.uint8] = np.empty((0, 0, 0), np.uint8)
     for i, file in enumerate(files):
         with _opened(file) as opened:

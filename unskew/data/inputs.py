@@ -4,7 +4,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal as DecimalNumber
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
-from unskew.words import counted, letters, separate_classes, some, spelling_variants, with_article
+from unskew.words import counted, letters, listed, separate_classes, some, spelling_variants, with_article
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
@@ -33,6 +33,12 @@ SUDDEN, NEVER = 5, 20
 
 ROWS = 4096
 """Examples that are checked or converted at a time, so that what is needed for it stays small."""
+
+RETURNS = 5
+"""Rows for each word of a column from which on its words are categories that return."""
+
+MOST_GROUPS = 3
+"""Groups of clients that a sentence names."""
 
 AXES = ("channels", "height", "width")
 """Dimensions of an image as networks take it."""
@@ -479,9 +485,21 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]] | 
         return {name: raw_column(values[:, i], name, of.get(name, ())) for i, name in enumerate(names)}
     known = {str(name): name for name in (x.columns if hasattr(x, "columns") else x)}
     for name in names:
-        if name not in known:
-            raise DataError(f"inputs have no column {name!r}{did_you_mean(name, known)} (columns: {', '.join(known)})")
+        check_known("inputs have", name, known)
     return {name: raw_column(x[known[name]], name, of.get(name, ())) for name in names}
+
+
+def check_known(where: str, name: str, known: Collection[str]) -> None:
+    """Refuse rows without a column that the model was trained on; `where` are they, as in "new.csv has".
+
+    Raises:
+        DataError: If it is not among those that are there.
+    """
+    if name not in known:
+        nearest = did_you_mean(name, known)
+        raise DataError(
+            f"{where} no column {name!r}, which the model was trained on{nearest} (columns: {', '.join(known)})"
+        )
 
 
 def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
@@ -687,19 +705,58 @@ def coded_differently(what: str, values: Array, owners: Array | None, clients: S
     """
     if owners is None:
         return ""
-    held: dict[int, set[str]] = {c: set() for c in range(len(clients))}
-    for value, owner in zip(values.tolist(), owners.tolist(), strict=True):
-        if isinstance(value, str) and owner >= 0:
-            held[owner].add(value)
+    held = _words_by_client(values, owners)
     sides: list[tuple[list[str], set[str]]] = []
     for spelt in (False, True):
-        those = [c for c, of in held.items() if of and all((value_of(v) is None) == spelt for v in of)]
+        those = [c for c, of in held.items() if all((value_of(v) is None) == spelt for v in of)]
         sides.append(([clients[c] for c in those], {value for c in those for value in held[c]}))
     (_, numbers), (_, words) = sides
     if not numbers or not words or numbers & words:
         return ""
     one, other = (f"{some(who)} ({some(sorted(of))})" for who, of in sides)
     return f"{what} holds numbers at {one}, and words at {other}, which count as different: write them alike"
+
+
+def no_word_in_common(name: str, values: Array, owners: Array | None, clients: Sequence[str]) -> str:
+    """A sentence if clients fall into groups that have no word of a column in common, as m, f and Male, Female.
+
+    Groups of one word, as the country a client is in, are none, and so are words that hardly return, as identifiers.
+
+    Args:
+        name: The column.
+        values: Its words, and anything that is no word for a gap.
+        owners, clients: As in `variants_by_client`.
+    """
+    if owners is None:
+        return ""
+    groups: list[tuple[list[int], set[str]]] = []
+    held = _words_by_client(values, owners)
+    for client, known in held.items():
+        joined = [group for group in groups if group[1] & known.keys()]
+        groups = [group for group in groups if group not in joined]
+        groups.append(([*(c for of, _ in joined for c in of), client], set(known).union(*(of for _, of in joined))))
+    groups = [
+        (of, known)
+        for of, known in sorted(groups, key=lambda group: min(group[0]))
+        if len(known) > 1 and sum(sum(held[c].values()) for c in of) >= RETURNS * len(known)
+    ]
+    if len(groups) < 2:
+        return ""
+    shown = [f"{some([clients[c] for c in sorted(of)])} ({some(sorted(known))})" for of, known in groups]
+    more = [f"{len(shown) - MOST_GROUPS:,} more"] if len(shown) > MOST_GROUPS else []
+    return (
+        f"column {name!r} has no word in common between {listed([*shown[:MOST_GROUPS], *more])}, and tells these "
+        "clients apart: write alike what means the same, or leave it out"
+    )
+
+
+def _words_by_client(values: Array, owners: Array) -> dict[int, Counter[str]]:
+    """Counts of the words of each client that has any."""
+    held: dict[int, Counter[str]] = {}
+    for value, owner in zip(values.tolist(), owners.tolist(), strict=True):
+        if isinstance(value, str) and owner >= 0:
+            held.setdefault(owner, Counter())[value] += 1
+    return dict(sorted(held.items()))
 
 
 def is_date(value: object) -> bool:

@@ -63,7 +63,7 @@ from unskew.data.preprocess import (
 )
 from unskew.errors import DataError, DataWarning, did_you_mean
 from unskew.keys import Key
-from unskew.tasks.targets import CLASS, LabelType, Targets, mislabelled
+from unskew.tasks.targets import CLASS, LabelType, RowError, Targets, mislabelled
 from unskew.words import some, with_article
 
 FORMS = (
@@ -530,6 +530,12 @@ def _checked(
                 if is_gap(value) or (isinstance(value, float) and math.isinf(value)):
                     state = "has no value" if is_gap(value) else f"is {value:g}"
                     raise DataError(f"{where}: the target of {place(i)} {state}; leave the row out")
+    try:
+        targets.read(where, rows.y)
+    except RowError as error:
+        raise DataError(f"{where}: the target of {place(error.row)} {error.what}") from None
+    except DataError:
+        pass  # of all targets; said as they are stored
     return rows
 
 

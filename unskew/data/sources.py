@@ -320,7 +320,7 @@ def _made(source: str, options: Mapping[str, Any]) -> Dataset:
     try:
         function = DATA.resolve(source)
     except ConfigError as error:
-        raise DataError(str(error)) from error
+        raise DataError(tables.unreadable(source) or str(error)) from error
     dataset = schema.build(function, options, "task.data_options", owner=source)
     if not isinstance(dataset, Dataset):
         raise DataError(f"data set {source!r} must make a Dataset, got {type(dataset).__name__}")

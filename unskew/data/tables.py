@@ -9,10 +9,11 @@ of numbers, which matters here.  It is imported in this module only.
 import csv
 import importlib
 import mmap
+import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -25,7 +26,8 @@ from unskew import machine
 from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.doubts import FEW_ROWS
-from unskew.data.inputs import GAPS, Column, gap_numbers, raw_column
+from unskew.data.image_folders import OF_SYSTEMS, is_image
+from unskew.data.inputs import GAPS, Column, check_known, gap_numbers, raw_column
 from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import (
     ANY,
@@ -42,7 +44,7 @@ from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.tasks.targets import CLASS, Targets
-from unskew.words import some
+from unskew.words import counted, some
 
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
@@ -63,7 +65,7 @@ class TableOptions:
             testing then.  Two clients' patients are two people, even if they have one name.
         test: Column that says which rows are test rows, a file or folder with the test rows, or the share of each
             client's rows; by default a fifth is set aside.  Of patients, a share of each client's patients.
-        leave_out: Columns that are not used.
+        leave_out: Columns that are not used; of a folder some files may lack them.
         separator: Character between the columns of a CSV file; by default a tab in a .tsv file, elsewhere a comma, or
             the semicolon or tab of a first line that has no comma.
         thousands: Character between thousands in a CSV file; by default none.  "" says that whatever is no plain number
@@ -118,7 +120,9 @@ def unreadable(source: str) -> str:
     if kind_at(source) is not None:
         return ""
     if path.is_dir():
-        return f"the folder {path.absolute()} holds no table ({endings}); give one for each client"
+        images = any(is_image(Path(name)) for _, _, names in os.walk(path) for name in names)
+        remedy = f"write images:{source} for the images in it" if images else "give one for each client"
+        return f"the folder {path.absolute()} holds no table ({endings}); {remedy}"
     if not path.is_file() and path.suffix.lower() not in OTHERS:
         return ""
     return (
@@ -155,7 +159,7 @@ def read_table(
         frames = [frame] if test is options.test else [frame, test]
         frame, *others = labels_as_written(frames, given, options, several[0])
         test = others[0] if others else test
-    doubts = tuple(unused_gaps(kind, given, options))
+    doubts = tuple(doubts_on(kind, given, options))
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     with rows_at(lines_of(kind, path, options)):
@@ -222,8 +226,25 @@ def _column(file: Path, options: TableOptions, name: str) -> Any:
     return words.to_series().alias(name).str.strip_chars().str.replace(r'(?s)^"(.*)"$', "${1}")
 
 
-def unused_gaps(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
-    """A sentence for each word that was declared to mean that there is no value, and stands in no field."""
+def doubts_on(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
+    """Sentences on files of folders that are not read, and on declared words for no value that stand in no field."""
+    return [*filter(None, map(_left_out, filter(Path.is_dir, paths))), *_unused_gaps(kind, paths, options)]
+
+
+def _left_out(folder: Path) -> str:
+    """A sentence on files that are not read; "" if there are none."""
+    endings = [ending for known in ENDINGS.values() for ending in known]
+    left = [file.name for file in _visible(folder) if file.is_file() and file.suffix.lower() not in endings]
+    if not left:
+        return ""
+    was = "was" if len(left) == 1 else "were"
+    return (
+        f"{counted(len(left), 'file')} in {folder} {was} not read: {some(left)}; if a client's rows are in there, save "
+        f"them as a table ({', '.join(endings)})"
+    )
+
+
+def _unused_gaps(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
     if kind != "csv" or options.alone:  # one site of several may well lack a word of others
         return []
     files = [(file, _head(file, options.separator).separator) for path in paths for file in _files_at(kind, path)]
@@ -291,10 +312,16 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
                 f"{path.absolute()} is a folder, and one client's own data are one table; name the file in it "
                 f"({tables})"
             )
+        _check_each_a_client(kind, path, files)
         client = options.client or "client"
-        frames = {file.stem: _read(kind, file, options) for file in files}
+        known = {name for file in files for name in _names(kind, file, options)}
+
+        def read(file: Path, as_words: bool = False) -> Any:
+            return _read(kind, file, options, as_words, may_lack=known)
+
+        frames = {file.stem: read(file) for file in files}
         if kind == "csv":
-            frames = _as_numbers(frames, path, options, lambda: {f.stem: _read(kind, f, options, True) for f in files})
+            frames = _as_numbers(frames, path, options, lambda: {file.stem: read(file, True) for file in files})
         return _stacked(frames, client), client
     if not path.is_file():
         raise DataError(f"there is no file {path.absolute()}")
@@ -318,19 +345,21 @@ def words_of(kind: str, path: Path, options: TableOptions) -> dict[str, list[str
 
 
 def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> dict[str, Any]:
-    """The columns of a table that a model was trained on, as `predict` takes them; one that is not there is left out.
+    """The columns of a table that a model was trained on, as `predict` takes them.
 
     Numbers are read as for training.  Words of a CSV file are those that are written: 250.00 and 007 are no numbers,
     and NA is a word where training had it.  So is an empty field, in a column that had no gaps.
 
     Raises:
         ConfigError: If the declared notation of numbers is none.
-        DataError: If Polars is not installed, or the file is missing, no table or cannot be read.
+        DataError: If Polars is not installed, the file is missing, no table or cannot be read, or lacks a column.
     """
     kind = _kind_of_file(path)
     words = written(path, options) if kind == "csv" else {}
     names = list(words) if kind == "csv" else _schema(path)
-    read = {c.name for c in columns if c.name in names and (c.kind == "number" or kind != "csv")}
+    for column in columns:
+        check_known(f"{path} has", column.name, names)
+    read = {c.name for c in columns if c.kind == "number" or kind != "csv"}
     frame = (
         frame_of(kind, path, replace(options, leave_out=tuple(n for n in names if n not in read)))[0] if read else {}
     )
@@ -343,7 +372,7 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
         written = (empty if word is None else word for word in words[column.name])
         return np.array([None if word in none else word for word in written], object)
 
-    return {column.name: values(column) for column in columns if column.name in names}
+    return {column.name: values(column) for column in columns}
 
 
 def written(path: Path, options: TableOptions) -> dict[str, list[str | None]]:
@@ -408,10 +437,37 @@ def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
     return line
 
 
+def _check_each_a_client(kind: str, folder: Path, files: Sequence[Path]) -> None:
+    """Refuse a folder with tables of the other kind, which would be left out, or with two of one client's name."""
+    others = [file.name for other in ENDINGS if other != kind for file in _files(other, folder)]
+    if others:
+        raise DataError(
+            f"{folder} holds tables of two kinds, {some([file.name for file in files])} and {some(others)}: save all "
+            "clients' in one kind, or move away what is no client's"
+        )
+    by_stem = {file.stem: file for file in files}
+    twice = next((file for file in files if by_stem[file.stem] is not file), None)
+    if twice is not None:
+        raise DataError(
+            f"{folder} holds both {twice.name} and {by_stem[twice.stem].name}, and a file's name is its client's: "
+            "rename one, or move away what is no client's"
+        )
+
+
+def _names(kind: str, file: Path, options: TableOptions) -> list[str]:
+    """The names of a file's columns."""
+    return [_bare(name) for name in _head(file, options.separator).names] if kind == "csv" else _schema(file)
+
+
 def _files(kind: str, folder: Path) -> list[Path]:
-    """The tables in a folder; hidden files are copies and locks of editors."""
-    visible = (file for file in folder.iterdir() if not file.name.startswith("."))
-    return sorted(file for file in visible if file.suffix.lower() in ENDINGS[kind])
+    """The tables in a folder."""
+    return [file for file in _visible(folder) if file.suffix.lower() in ENDINGS[kind]]
+
+
+def _visible(folder: Path) -> list[Path]:
+    """Files and folders in a folder; hidden ones are copies and locks of editors, and some are what systems write."""
+    names = (path for path in folder.iterdir() if path.name[0] != "." and path.name.casefold() not in OF_SYSTEMS)
+    return sorted(names)
 
 
 def _files_at(kind: str, path: Path) -> list[Path]:
@@ -430,7 +486,10 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
             )
         if sorted(frame.columns) != sorted(columns):
             odd = sorted(set(frame.columns) ^ set(columns))
-            raise DataError(f"{name} and {first} differ in columns: {', '.join(odd)}")
+            raise DataError(
+                f"{name} and {first} differ in columns: {', '.join(odd)}; give all sites the same ones, or name in "
+                "leave_out what only some have"
+            )
     return own.stacked(polars, frames, columns, client)
 
 
@@ -441,10 +500,12 @@ def _read(
     as_words: bool = False,
     some_columns: bool = False,
     gaps: bool = True,
+    may_lack: Collection[str] = (),
 ) -> Any:
     """One file; `as_words` leaves numbers as they are written, and without `gaps` words for them are words.
 
-    Where only `some_columns` are used, others may be without a name, and hold long texts.
+    Where only `some_columns` are used, others may be without a name, and hold long texts.  Columns that are left out
+    must be there, unless they are among those that it `may_lack`.
     """
     polars = _polars()
     none = [*GAPS, *options.gaps] if gaps else []
@@ -475,13 +536,13 @@ def _read(
         raise DataError(f"{path} has one column only, {frame.columns[0][:60]!r}: set separator = ';'")
     if head is not None:
         frame = _named(frame, head, path, none)
-    lacking = [column for column in options.leave_out if column not in frame.columns]
+    lacking = [column for column in options.leave_out if column not in frame.columns and column not in may_lack]
     if lacking:
         nearest = did_you_mean(lacking[0], frame.columns)
         raise ConfigError(
             f"leave_out: {path} has no column {lacking[0]!r}{nearest} (columns: {', '.join(frame.columns)})"
         )
-    frame = frame.drop(list(options.leave_out))
+    frame = frame.drop(list(options.leave_out), strict=False)
     if "" in frame.columns and not some_columns:
         raise DataError(
             f"{path} has a column without a name, such as the row numbers that pandas writes; name it, or leave it out "

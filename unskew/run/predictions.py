@@ -25,10 +25,8 @@ from unskew.data.places import Place, by_number, rows_at
 from unskew.errors import DataError, DataWarning
 from unskew.protocol import ClientId
 from unskew.run import models
+from unskew.tasks import kind_of
 from unskew.tasks.targets import Label, LabelType
-
-PREDICTED = "predicted"
-"""The column of predictions."""
 
 Row = dict[str, Any]
 Read = tuple[list[Row], Any, Place]
@@ -53,7 +51,8 @@ def predict_files(
 
     Returns:
         A row for each: of a table its columns as they are written, of an image its `file`, of a text the `text`, else
-        its `example` from 0; then `predicted`, and with `probabilities` a column `probability of CLASS` for each.
+        its `example` from 0; then `predicted`, of survival `log_relative_risk`, and with `probabilities` a column
+        `probability of CLASS` for each.
 
     Raises:
         ConfigError: As in `predict`.
@@ -72,7 +71,7 @@ def predict_files(
             if probabilities:  # what is odd has been said
                 warnings.simplefilter("ignore", DataWarning)
             predictions = models.predict(model, x, client=client)
-    added = [PREDICTED, *(f"probability of {name}" for name in by_class[0])]
+    added = [kind_of(card.task.kind).predicted, *(f"probability of {name}" for name in by_class[0])]
     twice = next((name for name in added if name in shown[0]), None)
     if twice is not None:
         trained = any(column.name == twice for column in card.inputs.columns)

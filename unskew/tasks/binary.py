@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.info import Info, RankedClasses
-from unskew.tasks.classification import Labels, Outputs, named
+from unskew.tasks.classification import Labels, Outputs, named, several
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, FEWEST, Array, Measure
 from unskew.tasks.targets import CLASS
@@ -42,15 +42,11 @@ def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     return (outputs[:, 0].sigmoid() - y) ** 2
 
 
-def _both(y: Array) -> bool:
-    return len(np.unique(y)) == 2
-
-
 def auroc(outputs: Outputs, y: Labels) -> float:
     """Area under the curve of sensitivity against 1 - specificity; NaN for one class."""
     from sklearn.metrics import roc_auc_score  # a run that does not ask for it need not import it
 
-    return float(roc_auc_score(y, outputs[:, 0])) if _both(y) else float("nan")
+    return float(roc_auc_score(y, outputs[:, 0])) if several(y) else float("nan")
 
 
 def auroc_by_row(outputs: Outputs, y: Labels) -> npt.NDArray[np.float64] | None:
@@ -82,16 +78,15 @@ def average_precision(outputs: Outputs, y: Labels) -> float:
 
 
 def balanced_accuracy(outputs: Outputs, y: Labels) -> float:
-    """Mean over the classes that occur of the share of their examples that is found."""
-    right = (outputs[:, 0] > 0) == y
-    return float(np.mean([right[y == c].mean() for c in np.unique(y)]))
+    """Mean over both classes of the share of their examples that is found; NaN for one class."""
+    return float(np.mean([recall(outputs, y, c) for c in (0, 1)])) if several(y) else float("nan")
 
 
 def macro_f1(outputs: Outputs, y: Labels) -> float:
-    """Mean over the classes that occur or are predicted of the harmonic mean of precision and recall."""
+    """Mean over both classes of the harmonic mean of precision and recall; NaN for one class."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(y, outputs[:, 0] > 0, average="macro", zero_division=0.0))
+    return float(f1_score(y, outputs[:, 0] > 0, average="macro", zero_division=0.0)) if several(y) else float("nan")
 
 
 def recall(outputs: Outputs, y: Labels, of: int) -> float:
@@ -104,7 +99,7 @@ def sensitivity_at(outputs: Outputs, y: Labels, specificity: float) -> float:
     """Largest share of class 1 that a threshold finds at this specificity or a higher one; NaN for one class."""
     from sklearn.metrics import roc_curve
 
-    if not _both(y):
+    if not several(y):
         return float("nan")
     false, true, _ = roc_curve(y, outputs[:, 0], drop_intermediate=False)
     return float(true[1 - false >= specificity - 1e-12].max())
@@ -140,7 +135,7 @@ def ranked(outputs: Outputs, y: Labels) -> Info | None:
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     scores = outputs[:, 0]
-    if not _both(y) or not np.isfinite(scores).all():
+    if not several(y) or not np.isfinite(scores).all():
         return None
     false, detected, _ = roc_curve(y, scores)
     precision, recall_, _ = precision_recall_curve(y, scores)

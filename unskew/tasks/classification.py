@@ -46,21 +46,26 @@ def recalls(logits: Outputs, y: Labels) -> npt.NDArray[np.float64]:
     return shares
 
 
+def several(y: Labels) -> bool:
+    """True for labels of more than one class: of one alone, a model that always says it would be without fault."""
+    return bool((y != y[0]).any())
+
+
 def balanced_accuracy(logits: Outputs, y: Labels) -> float:
-    """Mean over the classes that occur of the share of their examples that is found."""
-    return float(recalls(logits, y).mean())
+    """Mean over the classes that occur of the share of their examples that is found; NaN for one class."""
+    return float(recalls(logits, y).mean()) if several(y) else float("nan")
 
 
 def lowest_recall(logits: Outputs, y: Labels) -> float:
-    """Share of the examples that is found of the class of which the fewest are."""
-    return float(recalls(logits, y).min())
+    """Share of the examples that is found of the class of which the fewest are; NaN for one class."""
+    return float(recalls(logits, y).min()) if several(y) else float("nan")
 
 
 def macro_f1(logits: Outputs, y: Labels) -> float:
-    """Mean over the classes that occur or are predicted of the harmonic mean of precision and recall."""
+    """Mean over the classes that occur or are predicted of the harmonic mean of precision and recall; NaN for one."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(y, logits.argmax(1), average="macro", zero_division=0.0))
+    return float(f1_score(y, logits.argmax(1), average="macro", zero_division=0.0)) if several(y) else float("nan")
 
 
 def auroc(logits: Outputs, y: Labels) -> float:
@@ -70,9 +75,9 @@ def auroc(logits: Outputs, y: Labels) -> float:
     """
     from sklearn.metrics import roc_auc_score
 
-    classes = np.unique(y)
-    if len(classes) < 2:
+    if not several(y):
         return float("nan")
+    classes = np.unique(y)
     shares = np.exp(logits - logits.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
     return float(np.mean([roc_auc_score(y == c, shares[:, c]) for c in classes]))

@@ -38,6 +38,8 @@ class TaskKind:
         losses: Losses of each example from (outputs, targets), (batch,); the first is the default.
         measures: What can be reported; the first is the headline.
         predict: Predictions from outputs and the labels or names of what they stand for, one for each example.
+        predicted: Name of the column of predictions where they are written beside what they are of.
+        meaning: What a prediction means, where that is neither a label nor a number like the target.
         probabilities: Probability of each class, (n, classes), from outputs that were trained by the first loss; None
             where there are none.
         model: Name of the network that is trained if none is named.
@@ -63,6 +65,8 @@ class TaskKind:
     losses: Mapping[str, Loss]
     measures: tuple[Measure, ...]
     predict: Callable[[Tensor, Sequence[Any]], list[Any]]
+    predicted: str = "predicted"
+    meaning: str = ""
     probabilities: Callable[[Tensor], Tensor] | None = None
     model: str = "mlp"
     gives: frozenset[str] = frozenset()

@@ -69,6 +69,8 @@ SURVIVAL = TaskKind(
     losses={"cox": cox},
     measures=(Measure("concordance", "concordance index", percent=False, whole=concordance),),
     predict=lambda outputs, names: outputs[:, 0].tolist(),
+    predicted="log_relative_risk",
+    meaning="the log of the relative risk: the higher, the earlier the event",
     check=some_event,
     needs_all_clients=True,
 )

@@ -55,6 +55,19 @@ def mislabelled(names: Sequence[str], label_type: LabelType) -> str:
     return "" if odd is None else f"the labels are of type {label_type}, and class {odd[:40]!r} is not {what}"
 
 
+class RowError(DataError):
+    """A target that is refused.
+
+    Attributes:
+        row: Its row.
+        what: What is wrong with it, and what to do.
+    """
+
+    def __init__(self, where: str, row: int, what: str) -> None:
+        super().__init__(f"{where}[{row}] {what}")
+        self.row, self.what = row, what
+
+
 def _not_read(where: str, values: Array) -> Array:
     raise AssertionError(f"{where}: classes are read with their names")
 
@@ -74,7 +87,8 @@ class Targets:
     Attributes:
         name: Its name in messages and in files of data.
         what: The targets in words, as in "learns numbers".
-        read: (place, values) to the targets as they are stored, or a `DataError` that names the first row it refuses.
+        read: (place, values) to the targets as they are stored, or a `DataError`, of the first row it refuses a
+            `RowError`.
         groups: Names of the groups by which examples are counted; classes have those of the data.
         group_of: The group of each target, (N,) int64; all are one group without it.
         outputs: Names of what the outputs of a network stand for where the data have none, from the number of a
@@ -110,9 +124,9 @@ def _finite(where: str, values: Array, ndim: int) -> npt.NDArray[np.float64]:
         for i, row in enumerate(values.tolist()):
             for value in row if isinstance(row, list | tuple) else [row]:
                 if value is None:
-                    raise DataError(f"{where}[{i}] has no value; leave the row out")
+                    raise RowError(where, i, "has no value; leave the row out")
                 if not isinstance(value, bool | int | float):
-                    raise DataError(f"{where}[{i}] is {value!r}, a number is needed")
+                    raise RowError(where, i, f"is {value!r}, a number is needed")
         values = values.astype(np.float64)
     if values.ndim == 2 and values.shape[1] == 1 and ndim == 1:
         values = values[:, 0]
@@ -122,7 +136,7 @@ def _finite(where: str, values: Array, ndim: int) -> npt.NDArray[np.float64]:
         bad = np.flatnonzero(~np.isfinite(values.astype(np.float32)).reshape(len(values), -1).all(1))
     if len(bad):
         state = "has no value" if np.isnan(values[bad[0]]).any() else "is infinite"
-        raise DataError(f"{where}[{bad[0]}] {state}; leave the row out")
+        raise RowError(where, int(bad[0]), f"{state}; leave the row out")
     return np.asarray(values, np.float64)
 
 
@@ -136,13 +150,15 @@ def _read_times(where: str, values: Array) -> Array:
         raise DataError(f"{where} must have two columns, time and event, got {times.shape[1]}")
     odd = np.flatnonzero((times[:, 1] != 0) & (times[:, 1] != 1))
     if len(odd):
-        raise DataError(
-            f"{where}[{odd[0]}] has the event {times[odd[0], 1]:g}, must be 1 (it happened) or 0 (censored); the "
-            "columns are time, then event"
+        raise RowError(
+            where,
+            int(odd[0]),
+            f"has the event {times[odd[0], 1]:g}, must be 1 (it happened) or 0 (censored); the columns are time, then "
+            "event",
         )
     early = np.flatnonzero(times[:, 0] < 0)
     if len(early):
-        raise DataError(f"{where}[{early[0]}] has the time {times[early[0], 0]:g}, must be at least 0")
+        raise RowError(where, int(early[0]), f"has the time {times[early[0], 0]:g}, must be at least 0")
     return times.astype(np.float32)
 
 
@@ -150,7 +166,7 @@ def _read_labels(where: str, values: Array) -> Array:
     labels = _finite(where, values, 2)
     odd = np.flatnonzero(((labels != 0) & (labels != 1)).any(1))
     if len(odd):
-        raise DataError(f"{where}[{odd[0]}] must have a 0 or 1 for each label, got {labels[odd[0]].tolist()}")
+        raise RowError(where, int(odd[0]), f"must have a 0 or 1 for each label, got {labels[odd[0]].tolist()}")
     return labels.astype(np.float32)
 
 
