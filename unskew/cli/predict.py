@@ -89,29 +89,27 @@ def predict(
         gaps=(*known.gaps, *(gaps or ())),
     )
     rows = predict_files(network, files, written, rows_of, probabilities)
+    card = models.card_of(network)
+    kind = tasks.kind_of(card.task.kind)
     if as_json:
-        text = json.dumps({"rows": with_labels(rows, models.card_of(network))}) + "\n"
+        text = json.dumps({"rows": with_labels(rows, card)}) + "\n"
     else:
         between = separator_of(files[0], written) if kind_of(str(files[0])) == "csv" else ","
-        text = _as_csv(rows, between, written.decimal or ".")
+        text = _as_csv(rows, kind.predicted, between, written.decimal or ".")
     if out is None:
         print(text, end="")
     else:
         write_atomically(out, text)
-    card = models.card_of(network)
-    kind = tasks.kind_of(card.task.kind)
     meaning = f" ({kind.meaning})" if kind.meaning else ""
     print(shown(f"{_said([row[kind.predicted] for row in rows])}{meaning}; {_which(card)}"), file=sys.stderr)
 
 
-def _as_csv(rows: "list[Row]", separator: str, decimal: str) -> str:
-    from unskew.run.predictions import PREDICTED
-
+def _as_csv(rows: "list[Row]", predicted: str, separator: str, decimal: str) -> str:
     lines = io.StringIO(newline="")
     table = csv.DictWriter(lines, rows[0], delimiter=separator, lineterminator="\n")
     table.writeheader()
     for row in rows:  # names of classes are the model's, which may be somebody else's; the rest is the user's own
-        answer = {PREDICTED: _named(row[PREDICTED])}
+        answer = {predicted: _named(row[predicted])}
         table.writerow({name: _cell(value, decimal) for name, value in {**row, **answer}.items()})
     return lines.getvalue()
 
