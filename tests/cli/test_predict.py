@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 import unskew as us
 from unskew.cli.predict import _as_csv
 from unskew.data.inputs import Inputs
-from unskew.errors import DataWarning
+from unskew.errors import ConfigError, DataWarning
 
 from .conftest import Unskew
 
@@ -65,6 +65,41 @@ def test_probabilities_have_a_column_each_and_one_sum(here: Path, unskew: Unskew
     assert [[row[f"probability of {name}"] for name in names] for row in rows] == [list(p.values()) for p in expected]
     assert all(sum(p.values()) == pytest.approx(1) for p in expected)
     assert [row["predicted"] for row in rows] == us.predict(model, pandas.read_csv(HOSPITALS))
+
+
+@pytest.mark.parametrize("task", ["classification", "binary"])
+def test_the_second_of_two_classes_is_predicted_from_a_threshold_on(here: Path, unskew: Unskew, task: str) -> None:
+    table = pandas.read_csv(HOSPITALS)
+    columns = {"target": "diagnosis", "client": "hospital", "test": 0.25, "preprocess": True, "task": task}
+    history = us.simulate("fedavg", data=table, rounds=1, out="t", model="logistic", progress=False, **columns)
+    model = history.model("fedavg")
+    second = [p["sick"] for p in us.predict(model, table, probabilities=True)]
+    between = sorted(second)[len(second) // 4]
+    expected = ["sick" if p >= between else "healthy" for p in second]
+    assert us.predict(model, table, threshold=between) == expected
+    assert us.predict(model, table, threshold=0.5) == us.predict(model, table)
+    rows = json.loads(unskew("predict", "t", HOSPITALS, "--threshold", str(between), "--json").out)["rows"]
+    assert [row["predicted"] for row in rows] == expected
+    with pytest.raises(ConfigError, match="threshold must be a probability, above 0 and below 1, got 1"):
+        us.predict(model, table, threshold=1.0)
+    with pytest.raises(ConfigError, match="probabilities asks for none; leave one out"):
+        us.predict(model, table, threshold=0.2, probabilities=True)
+
+
+@pytest.mark.parametrize(
+    ("task", "y", "learned"),
+    [
+        ("classification", np.arange(60) % 3, "classification of 3 classes"),
+        ("regression", np.arange(60) / 7.0, "regression"),
+        ("multi_label", np.eye(2)[np.arange(60) % 2], "multi_label"),
+    ],
+)
+def test_a_threshold_is_refused_where_there_are_not_two_classes(task: str, y: npt.NDArray[Any], learned: str) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    split = us.IID(num_clients=2)
+    history = us.simulate("fedavg", data=(x, y), task=task, rounds=1, split=split, model="logistic", progress=False)
+    with pytest.raises(ConfigError, match=f"probabilities of two classes, and this one learned {learned}; leave it"):
+        us.predict(history.model("fedavg"), x, threshold=0.2)
 
 
 def test_a_class_of_somebody_s_model_is_no_formula_and_the_own_table_stays_as_it_is() -> None:

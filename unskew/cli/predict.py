@@ -35,6 +35,10 @@ def predict(
         str | None, typer.Option(help="Client whose rows they are, where a global model has numbers of each client.")
     ] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Also each class's probability.")] = False,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Of two classes: probability of the second from which on it is predicted; default: .5."),
+    ] = None,
     separator: Separator = None,
     thousands: Thousands = None,
     decimal: Decimal = None,
@@ -88,7 +92,7 @@ def predict(
         decimal=known.decimal if decimal is None else decimal,
         gaps=(*known.gaps, *(gaps or ())),
     )
-    rows = predict_files(network, files, written, rows_of, probabilities)
+    rows = predict_files(network, files, written, rows_of, probabilities, threshold)
     card = models.card_of(network)
     kind = tasks.kind_of(card.task.kind)
     if as_json:

@@ -346,6 +346,7 @@ def predict(
     batch_size: int = 256,
     client: ClientId | str | None = None,
     probabilities: bool = False,
+    threshold: float | None = None,
 ) -> list[Any]:
     """Predict what the model has learned of each raw input, with a model from `load_model`.
 
@@ -364,9 +365,12 @@ def predict(
             own numbers.  A client's own model takes no rows as another's.
         probabilities: Give for each input the probability of every class, {class: probability}, instead, classes as
             they are predicted; a DataFrame of them has a column for each.
+        threshold: Of two classes: the probability of the second one from which on it is predicted; by default the
+            likelier class is.
 
     Raises:
-        ConfigError: If the model has no card that says how inputs are prepared, or does not learn probabilities.
+        ConfigError: If the model has no card that says how inputs are prepared, or does not learn probabilities, or if
+            the threshold is no probability or there are not two classes.
         DataError: If the inputs are not of the kind it was trained on, or the model has no numbers of the client.
         RunError: If the network's outputs are no numbers.
     """
@@ -385,6 +389,11 @@ def predict(
             f"the model learned {card.task.kind} with the loss {card.task.loss or next(iter(kind.losses))}, which "
             "gives no probabilities of classes; leave probabilities out"
         )
+    if threshold is not None:
+        if probabilities:
+            raise ConfigError("threshold says which class is predicted, and probabilities asks for none; leave one out")
+        two_classes = of_classes is not None and kind.targets.classes and len(card.labels) == 2
+        _check_threshold(threshold, two_classes, card)
     device = next((t.device for t in model.parameters()), torch.device("cpu"))
     model.eval()
     try:
@@ -393,9 +402,23 @@ def predict(
             if probabilities and of_classes is not None:
                 rows = (row for batch in outputs for row in of_classes(batch).tolist())
                 return [dict(zip(card.labels, row, strict=True)) for row in rows]
+            if threshold is not None and of_classes is not None:
+                second = (p >= threshold for batch in outputs for p in of_classes(batch)[:, 1].tolist())
+                return [card.labels[int(one)] for one in second]
             return [one for batch in outputs for one in kind.predict(batch, card.labels)]
     finally:
         model.train(training)
+
+
+def _check_threshold(threshold: float, two_classes: bool, card: ModelCard) -> None:
+    if not two_classes:
+        of = f" of {len(card.labels)} classes" if tasks.kind_of(card.task.kind).targets.classes else ""
+        raise ConfigError(
+            f"threshold is for a model that gives probabilities of two classes, and this one learned {card.task.kind}"
+            f"{of}; leave it out"
+        )
+    if not 0.0 < threshold < 1.0:
+        raise ConfigError(f"threshold must be a probability, above 0 and below 1, got {threshold:g}")
 
 
 def _finite(outputs: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ def predict_files(
     options: tables.TableOptions,
     client: ClientId | str | None = None,
     probabilities: bool = False,
+    threshold: float | None = None,
 ) -> list[Row]:
     """Predict for each row, image, text or example, in order, what the model has learned.
 
@@ -48,6 +49,7 @@ def predict_files(
         options: How a CSV file is written: `separator`, `thousands`, `decimal` and `gaps`.
         client: As in `predict`.
         probabilities: Give the probability of every class, too.
+        threshold: As in `predict`.
 
     Returns:
         A row for each: of a table its columns as they are written, of an image its `file`, of a text the `text`, else
@@ -70,7 +72,7 @@ def predict_files(
         with warnings.catch_warnings():
             if probabilities:  # what is odd has been said
                 warnings.simplefilter("ignore", DataWarning)
-            predictions = models.predict(model, x, client=client)
+            predictions = models.predict(model, x, client=client, threshold=threshold)
     added = [kind_of(card.task.kind).predicted, *(f"probability of {name}" for name in by_class[0])]
     twice = next((name for name in added if name in shown[0]), None)
     if twice is not None:
