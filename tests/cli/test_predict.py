@@ -104,15 +104,15 @@ def test_a_threshold_is_refused_where_there_are_not_two_classes(task: str, y: np
 
 def test_a_class_of_somebody_s_model_is_no_formula_and_the_own_table_stays_as_it_is() -> None:
     rows = [{"=own": "=2+2", "predicted": name, "probability of =1": 0.5} for name in ("=1", "@x", "+1+1", "-a")]
-    text = _as_csv(rows, ",", ".")
+    text = _as_csv(rows, "predicted", ",", ".")
     assert [row["predicted"] for row in read(text)] == ["'=1", "'@x", "'+1+1", "'-a"]
     assert {row["=own"] for row in read(text)} == {"=2+2"}
 
 
 @pytest.mark.parametrize("answer", [-1.5, -1, "-1", "+"])
 def test_an_answer_that_no_spreadsheet_computes_is_written_as_it_is(answer: object) -> None:
-    assert _as_csv([{"predicted": answer}], ",", ".") == f"predicted\n{answer}\n"
-    assert _as_csv([{"predicted": ["=1", answer]}], ",", ".") == f"predicted\n'=1; {answer}\n"
+    assert _as_csv([{"predicted": answer}], "predicted", ",", ".") == f"predicted\n{answer}\n"
+    assert _as_csv([{"predicted": ["=1", answer]}], "predicted", ",", ".") == f"predicted\n'=1; {answer}\n"
 
 
 @pytest.mark.parametrize(

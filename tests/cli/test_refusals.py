@@ -164,6 +164,7 @@ def test_a_command_names_its_options_and_an_experiment_its_settings(unskew: Unsk
     refused(
         unskew("data", "t.csv", *columns, "--leave-out", "z"), "ConfigError", "--leave-out: t.csv has no column 'z'"
     )
+    refused(unskew("data", "data_dir/none.csv"), "DataError", str(here / "data_dir" / "none.csv"))
     task = 'task={ data = "csv:t.csv", model = "logistic", data_options = { target = "y", client = "site" } }'
     refused(
         unskew("run", "tiny.toml", "--set", task, "--set", "split={ name = 'natural' }"),

@@ -529,6 +529,11 @@ def test_whole_numbers_without_a_value_are_one_class_more() -> None:
     assert "the target has no value in 50 rows: leave them out" in look.notes
 
 
+def test_one_column_to_leave_out_may_be_named_without_a_list() -> None:
+    looks = (seen(table(x=np.arange(N)), leave_out=leave_out) for leave_out in ("x", ["x"]))
+    assert [[column.name for column in look.columns] for look in looks] == [["age"], ["age"]]
+
+
 @pytest.mark.parametrize("test", ["sick", "site", "who"])
 @pytest.mark.parametrize("looked", [True, False])
 def test_a_column_that_is_something_else_does_not_say_which_rows_are_for_testing(test: str, looked: bool) -> None:

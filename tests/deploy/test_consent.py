@@ -130,7 +130,11 @@ def test_data_that_the_coordinator_wrote_into_client_toml_need_consent_as_well(
     allow.write_text("")
     with (federation / "client-0" / "client.toml").open("a") as f:
         f.write("metrics = false\n")
-    operate.check_signature(federation / "client-0", said)  # the file is the participant's own now
+    with pytest.raises(DataError, match=r"secret\.npz', in client\.toml as it was packed, is not read"):
+        operate.check_signature(federation / "client-0", said)  # another line of the file says nothing about this one
+    settings = federation / "client-0" / "client.toml"
+    settings.write_text(settings.read_text().replace("secret.npz", "mine.npz"))
+    operate.check_signature(federation / "client-0", said)  # this path is the participant's own
     operate.check_signature(federation / "client-1", said)  # whose file it puts into the folder itself
     (federation / "client-1" / "own.npz").symlink_to(path)
     with pytest.raises(DataError, match=r"in client\.toml as it was packed, is not read"):

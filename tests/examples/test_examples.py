@@ -95,7 +95,7 @@ def write_your_own(printed: str) -> None:
 
 
 def own_data(printed: str) -> None:
-    assert re.search(r"^independent\s+-\s", printed, re.M)
+    assert re.search(r"^independent\s+–\s", printed, re.M)
     assert column(printed, "fedavg", 0) > 80
     assert " ± " in printed
 

@@ -441,11 +441,11 @@ MADE = history.History(
 def test_the_history_s_table_in_a_notebook_and_on_a_terminal_says_the_same() -> None:
     assert MADE._repr_html_() == (
         "<table><tr><th>method</th><th>global accuracy</th><th>own test data</th><th>MB</th></tr>"
-        "<tr><th>&lt;a&gt;</th><td>50.0 % ± 1.0</td><td>-</td><td>2.50</td></tr></table>"
+        "<tr><th>&lt;a&gt;</th><td>50.0 % ± 1.0</td><td>–</td><td>2.50</td></tr></table>"
     )
     head, row = str(MADE).splitlines()
-    assert row.split() == ["<a>", "50.0", "%", "±", "1.0", "-", "2.50"]
-    assert head.index("own test data") == row.index("-")
+    assert row.split() == ["<a>", "50.0", "%", "±", "1.0", "–", "2.50"]
+    assert head.index("own test data") == row.index("–")
 
 
 def test_the_history_goes_into_a_frame_with_a_row_for_each_number() -> None:

@@ -842,6 +842,25 @@ def test_a_client_that_was_taken_out_decides_about_nobody(tmp_path: Path) -> Non
     assert membership._odd(2, told) is None
 
 
+def test_two_of_one_kind_do_not_send_away_who_goes_with_most(tmp_path: Path) -> None:
+    """Scales that are alike within a factor need not be so in a row: 2^0 goes with 2^4, and 2^4 with 2^8."""
+    there = deployed("fedavg", tmp_path)
+    scales = {0: 0, 1: 4, 2: 4, 3: 4, 4: 8}
+    known = {c: DataIdentity(f"rows {c}", True, images=("floats", f"2^{scale}")) for c, scale in scales.items()}
+
+    def unlike(one: DataIdentity, other: DataIdentity, whose: str) -> str | None:
+        far = abs(int(one.images[1][2:]) - int(other.images[1][2:])) > 4
+        return f"its scale is not {whose}" if far else None
+
+    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unskew.runtime.membership._unlike", unlike)
+        refusal = membership._odd(5, DataIdentity("rows 5", True, images=("floats", "2^8")))
+    assert refusal is not None
+    assert "its scale is not client 0's" in refusal
+    assert 0 in membership.known
+
+
 def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     there.membership.settle(False, "rows")

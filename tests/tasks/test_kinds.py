@@ -106,6 +106,7 @@ def test_a_metric_of_one_class_is_not_defined() -> None:
     scores = np.zeros((3, 1))
     assert math.isnan(binary.auroc(scores, ones))
     assert math.isnan(binary.average_precision(scores, ones - 1))
+    assert math.isnan(binary.average_precision(scores, ones))
     assert math.isnan(binary.sensitivity_at(scores, ones, 0.9))
     assert math.isnan(binary.balanced_accuracy(scores, ones - 1))
     assert math.isnan(binary.macro_f1(scores, ones - 1))
@@ -113,6 +114,7 @@ def test_a_metric_of_one_class_is_not_defined() -> None:
     assert math.isnan(regression.r2(scores, np.ones(3)))
     assert math.isnan(multi_label.macro_auroc(scores, np.ones((3, 1))))
     assert math.isnan(multi_label.mean_average_precision(scores, np.zeros((3, 1))))
+    assert math.isnan(multi_label.mean_average_precision(scores, np.ones((3, 1))))
 
 
 def test_regression_losses_by_hand() -> None:
@@ -199,7 +201,7 @@ def test_quadratic_kappa_by_hand() -> None:
     """
     outputs = np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, -1.0], [1.0, 1.0]])
     assert ordinal.quadratic_kappa(outputs, np.array([0, 1, 2, 2])) == pytest.approx(0.8)
-    assert math.isnan(ordinal.quadratic_kappa(outputs[1:3], np.array([1, 1])))
+    assert math.isnan(ordinal.quadratic_kappa(outputs[1:], np.array([1, 1, 1])))
 
 
 # ---------------------------------------------------------------- in a run
@@ -369,6 +371,11 @@ BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
     "three values": ("binary", (X, np.arange(120) % 3), r"needs a target of two values, got 3 \(0, 1, 2\); use"),
     "one value": ("binary", (X, np.zeros(120, int)), r"needs a target of two values, got 1 \(0\)"),
     "grades in words": ("ordinal", (X, np.array(["mild", "grave", "none"] * 40)), "needs grades as whole numbers, got"),
+    "grades by the alphabet": (
+        "ordinal",
+        (X, np.array([str(i % 11) for i in range(120)])),
+        "needs grades in their order, got 0, 1, 10, 2",
+    ),
     "two grades": ("ordinal", (X, np.arange(120) % 2), r"needs three grades or more, got 2 \(0, 1\); use binary"),
     "a half": ("multi_label", (X, X[:, :2] * 0 + 0.5), "the target of row 0 must have a 0 or 1 for each label"),
     "token below": ("next_token", (TOKENS, TOKENS - 1), r"y_train\[\d+\] is -1, must be 0..4 .5 tokens of the voc"),

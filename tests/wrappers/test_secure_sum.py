@@ -228,7 +228,7 @@ def test_fewer_clients_than_the_threshold_make_no_secret_of_another() -> None:
 def test_whose_secret_is_lost_is_named_and_if_several_are_nobody_is() -> None:
     keys = {c: PublicKeys("", "", "") for c in range(4)}
     none = Revealed({}, {})
-    with pytest.raises(SuspectError, match="client 1: the shares that it gave the others do not make its secret"):
+    with pytest.raises(SuspectError, match="client 1: the shares that it gave do not make its secret"):
         SecureSum().masks(keys, (1,), (), {0: none, 2: none, 3: none}, 3, 2)
     with pytest.raises(QuorumError, match=r"the shares of clients \[0, 1\] that were revealed do not make"):
         SecureSum().masks(keys, (0, 1), (), {2: none, 3: none}, 3, 2)

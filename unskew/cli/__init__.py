@@ -78,8 +78,8 @@ def _with_options(text: str) -> str:
         return text
     for name in (name for name, of in known.items() if of.default is not inspect.Parameter.empty):
         option = f"--{name.replace('_', '-')}"
-        text = re.sub(rf"\b{name} ?= ?\[?('[^']*'|\d+)\]?", rf"{option} \1", text)
-        text = re.sub(rf"(?<![\w.-]){name}\b", option, text) if "_" in name else text
+        text = re.sub(rf"(?<![\w./\\'\"-]){name} ?= ?\[?('[^']*'|\d+)\]?", rf"{option} \1", text)
+        text = re.sub(rf"(?<![\w./\\'\"-]){name}(?!\.\w|[\w/\\'\"])", option, text) if "_" in name else text
     return text
 
 

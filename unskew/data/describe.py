@@ -29,7 +29,7 @@ def describe(
     thousands: Thousands | None = None,
     decimal: Decimal | None = None,
     gaps: Sequence[str] = (),
-    leave_out: Sequence[str] = (),
+    leave_out: str | Sequence[str] = (),
     data_dir: Path | str | None = None,
     data_options: Mapping[str, Any] | None = None,
 ) -> Look:
@@ -52,6 +52,7 @@ def describe(
         ConfigError: If a setting is unknown, is given twice, or says nothing about such data.
         DataError: If the data cannot be read, or a column is missing.
     """
+    leave_out = (leave_out,) if isinstance(leave_out, str) else leave_out
     columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
     of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "gaps": list(gaps) or None}
     written = {key: value for key, value in of_file.items() if value is not None}

@@ -266,10 +266,12 @@ def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
     return folders, files
 
 
-def images_below(root: Path) -> list[Path]:
+def images_below(root: Path, name_others: bool = True) -> list[Path]:
     """All images below the folder, in order, files directly in a folder before those of its folders.
 
-    Other files are named in a warning.
+    Args:
+        root: The folder.
+        name_others: Name its other files in a warning.
 
     Raises:
         DataError: If a folder cannot be read, or a link leads out of `root`.
@@ -282,7 +284,7 @@ def images_below(root: Path) -> list[Path]:
         images += filter(is_image, files)
         left += [str(file.relative_to(root)) for file in files if not is_image(file)]
         pending += reversed(folders)
-    if left:
+    if left and name_others:
         of, was = counted(len(images) + len(left), "file"), "was" if len(left) == 1 else "were"
         said = f"{len(left):,} of {of} below {root} {was} not read: {some(left)}; what is read is {READ}"
         warnings.warn(shown(said), DataWarning, stacklevel=2)

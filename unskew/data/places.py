@@ -22,7 +22,7 @@ _allowed: ContextVar[tuple[Sequence[str], Sequence[str], str] | None] = ContextV
 
 @contextmanager
 def reading_only(own: Sequence[str], paths: Sequence[str], where: str) -> Iterator[None]:
-    """Within it nothing is read but what these name.
+    """Read nothing within the block but what these name.
 
     Args:
         own: Paths and hub: names exactly as the user has them.

@@ -294,7 +294,8 @@ def load(
             f"{source} is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to a folder that "
             f"holds {_wanted(_files(source))}, each with x_train, y_train, x_test, y_test{_or_hub(source)}"
         )
-    root = path_of(folder)
+    # UNSKEW_DATA is this machine's own: sets of these names may be read there, and nothing else that others name.
+    root = path_of(folder) if data_dir is not None else Path(folder).expanduser()
     if source in NATURAL:
         return _natural(source, root, preprocess, targets, chosen.test)
     return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -52,7 +51,7 @@ def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
 
 def _reading(folder: Path, config: ClientConfig, rules: Rules) -> AbstractContextManager[None]:
     """Read within it what the participant has named, and nothing else that the experiment names."""
-    return rules.reading(path_in(folder, config.data), config.data_dir, os.environ.get("UNSKEW_DATA"))
+    return rules.reading(path_in(folder, config.data), config.data_dir)
 
 
 def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) -> ClientRuntime:

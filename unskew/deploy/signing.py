@@ -1,7 +1,7 @@
 """A client's packed folder, signed by the coordinator and checked by the participant, file by file.
 
     client-0/
-        manifest.json        {"client": 0, "files": {"experiment.toml": SHA-256, ...}}
+        manifest.json        {"client": 0, "named": ["csv:/data/ward.csv"], "files": {"experiment.toml": SHA-256, ...}}
         manifest.sig         its Ed25519 signature by the coordinator
         coordinator.pub      the coordinator's public key, whose fingerprint the participant compares by telephone
 
@@ -61,7 +61,9 @@ def save_key(key: Ed25519PrivateKey, folder: Path) -> None:
 def sign(key: Ed25519PrivateKey, folder: Path, client: int) -> None:
     """Write manifest, signature and public key of a client's folder as it is now."""
     files = {name: _sha256(folder / name) for name in _files(folder)}
-    manifest = json.dumps({"client": client, "files": files}, indent=1).encode()
+    config = read_settings(folder / "client.toml", ClientConfig) if "client.toml" in files else None
+    named = [source for source in (config.data, config.data_dir) if source] if config else []
+    manifest = json.dumps({"client": client, "named": named, "files": files}, indent=1).encode()
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     write_atomically(folder / KEY, key.public_key().public_bytes(serialization.Encoding.PEM, form))
     write_atomically(folder / MANIFEST, manifest)
@@ -76,10 +78,12 @@ class Signed:
     Attributes:
         fingerprint: That of the coordinator's key, to compare by telephone.
         changed: Files of the participant's own that are not as they were packed.
+        named: Data and folders of data that client.toml named when it was packed.
     """
 
     fingerprint: str
     changed: tuple[str, ...]
+    named: tuple[str, ...] = ()
 
 
 def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
@@ -138,7 +142,7 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         own_secret(make_private(folder / "state"))
         made = (made_here or set()) | {_secret_hash(folder)}
         write_atomically(mark, "".join(f"{one}\n" for one in sorted(made)))
-    return Signed(fingerprint(key), tuple(changed))
+    return Signed(fingerprint(key), tuple(changed), _signed_names(folder, manifest))
 
 
 def _marked(mark: Path, make: bool) -> set[str] | None:
@@ -186,6 +190,16 @@ def _signed_files(folder: Path, manifest: bytes) -> dict[str, str]:
     ):
         raise DeployError(f"{folder / MANIFEST} is not a list of files; ask the coordinator for the folder again")
     return dict(files)
+
+
+def _signed_names(folder: Path, manifest: bytes) -> tuple[str, ...]:
+    """Data and folders of data that client.toml named when it was packed; none of a folder of an older version."""
+    named = json.loads(manifest).get("named", [])
+    if not isinstance(named, list) or not all(isinstance(source, str) for source in named):
+        raise DeployError(
+            f"{folder / MANIFEST}: named must be a list of data; ask the coordinator for the folder again"
+        )
+    return tuple(named)
 
 
 def _signed_client(folder: Path, manifest: bytes) -> int:

@@ -318,14 +318,14 @@ class Membership:
     def _odd(self, client: ClientId, now: DataIdentity) -> str | None:
         """Describe how a client's data differ from those of others that it cannot outvote; None if they do not.
 
-        The first to come must not keep out all others: one that goes with fewer of those met, refused ones too, than a
-        newcomer does is refused in its place.  If neither has more on its side, the one met first stays.
+        The first to come must not keep out all others: one that goes with fewer than half of those met, refused ones
+        too, and with fewer than a newcomer does, is refused in its place.  Else the one met first stays.
         """
         self._told[client] = now
         mine = self._against(client)
         theirs = {c: self._against(c) for c in mine if c in self.known}
         for other, against in theirs.items():
-            if len(against) <= len(mine):
+            if len(against) <= len(mine) or 2 * len(against) <= len(self._told) - 1:
                 return (
                     f"{mine[other]} (it was met first; if client {other} is the odd one, take its key out of the "
                     "server's clients/ and start the server again)"
@@ -333,7 +333,8 @@ class Membership:
         for other, against in theirs.items():
             del self.known[other]
             if other in self._node:
-                self._reject(self._node.pop(other), other, f"{against[client]}; it goes with fewer clients than others")
+                few = f"it does not go with {len(against)} of {len(self._told) - 1} others"
+                self._reject(self._node.pop(other), other, f"{against[client]}; {few}")
         if theirs:  # those who were refused because of them need not wait
             self._again |= dict.fromkeys(self._refused, 0.0)
         return None
@@ -421,8 +422,8 @@ class Membership:
             text = f"client {client} was late in {rounds} rounds in a row and is left out for {pause_s:.0f} s or more"
             if rounds == LATE_ROUNDS:
                 text += (
-                    "; no round waits for it until it answers again: see to its machine, or give all clients more time "
-                    "(deadline_s in server.toml)"
+                    "; rounds go on without it, and it is asked again from time to time: see to its machine, or give "
+                    "all clients more time (deadline_s in server.toml)"
                 )
             self.note(text)
 

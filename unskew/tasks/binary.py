@@ -71,10 +71,10 @@ def auroc_by_row(outputs: Outputs, y: Labels) -> npt.NDArray[np.float64] | None:
 
 
 def average_precision(outputs: Outputs, y: Labels) -> float:
-    """Area under the precision-recall curve, as a sum of steps; NaN without an example of class 1."""
+    """Area under the precision-recall curve, as a sum of steps; NaN for one class."""
     from sklearn.metrics import average_precision_score
 
-    return float(average_precision_score(y, outputs[:, 0])) if (y == 1).any() else float("nan")
+    return float(average_precision_score(y, outputs[:, 0])) if several(y) else float("nan")
 
 
 def balanced_accuracy(outputs: Outputs, y: Labels) -> float:

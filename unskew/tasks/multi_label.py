@@ -18,10 +18,12 @@ def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def mean_average_precision(outputs: Array, y: Array) -> float:
-    """Mean over the labels that occur of the area under the precision-recall curve; NaN if none occurs."""
+    """Mean over the labels that some examples have and others lack of the area under the precision-recall curve; NaN
+    without one.
+    """
     from sklearn.metrics import average_precision_score  # a run that does not ask for it need not import it
 
-    used = np.flatnonzero(y.any(0))
+    used = np.flatnonzero(y.any(0) & (1 - y).any(0))
     if not len(used):
         return float("nan")
     return float(np.mean([average_precision_score(y[:, label], outputs[:, label]) for label in used]))

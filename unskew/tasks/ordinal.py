@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unskew.tasks.classification import named
+from unskew.tasks.classification import named, several
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, Array, Measure
 from unskew.tasks.targets import CLASS
+from unskew.words import some
 
 _NUMBER = re.compile("-?[0-9]+")
 
@@ -55,12 +56,12 @@ def probabilities(outputs: Tensor) -> Tensor:
 
 
 def quadratic_kappa(outputs: Array, y: Array) -> float:
-    """Cohen's kappa with quadratic weights; NaN where truth and predictions are all of one and the same grade."""
+    """Cohen's kappa with quadratic weights; NaN for one grade."""
     from sklearn.metrics import cohen_kappa_score  # a run that does not ask for it need not import it
 
-    grades = predicted(torch.from_numpy(outputs)).numpy()
-    if len(np.union1d(grades, y)) < 2:
+    if not several(y):
         return float("nan")
+    grades = predicted(torch.from_numpy(outputs)).numpy()
     return float(cohen_kappa_score(y, grades, labels=np.arange(outputs.shape[1] + 1), weights="quadratic"))
 
 
@@ -68,6 +69,11 @@ def graded(targets: Array, names: Sequence[str], loss: str) -> str:
     """Return an error message if there are fewer than three grades, or their order is not known."""
     if words := [name for name in names if not _NUMBER.fullmatch(name)]:
         return f"needs grades as whole numbers, got {words[0]!r}; number the grades in their order"
+    if (grades := list(map(int, names))) != sorted(set(grades)):
+        return (
+            f"needs grades in their order, got {some(names)}; give them as whole numbers and not as words, or name "
+            "them in their order in data_options.classes"
+        )
     if len(names) < 3:
         return f"needs three grades or more, got {len(names)} ({', '.join(names)}); use binary"
     return ""

@@ -410,7 +410,7 @@ class SecureSum(Wrapper):
                 for p in present:
                     total += _sign(p, c) * _stream(flwr.agreed(flwr.private(secret), members[p].masks), length)
         if len(lost) == 1:  # who reveals wrong shares spoils those of several
-            raise SuspectError("", dict.fromkeys(lost, "the shares that it gave the others do not make its secret"))
+            raise SuspectError("", dict.fromkeys(lost, "the shares that it gave do not make its secret"))
         if lost:
             raise QuorumError(f"the shares of clients {lost} that were revealed do not make their secrets")
         return total
