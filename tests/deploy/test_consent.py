@@ -114,6 +114,25 @@ def test_what_the_policy_allows_is_read_and_so_is_what_client_toml_names(allow: 
     assert open_client(here).info.classes[0] == "0"
 
 
+def test_named_sets_are_found_in_the_participant_s_own_folder_and_nothing_else_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, address = tmp_path / "mine", Address("127.0.0.1", 8443)
+    mine.mkdir()
+    shutil.copy(secret(tmp_path), mine / "mnist.npz")
+    (mine / "a.csv").write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
+    (mine / "b.csv").write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
+    monkeypatch.setenv("UNSKEW_DATA", str(mine))
+    task = {"data": "mnist", "model": "logistic", "data_dir": str(tmp_path / "theirs")}
+    folders.pack(tmp_path / "f", config.parse({**BASE, "task": task}), 2, address, address)
+    assert open_client(tmp_path / "f" / "client-0").info.classes[0] == "0"
+    of_file = {"data": f"csv:{mine}", "model": "logistic", "data_options": {"target": "y"}}
+    natural = {**BASE, "task": of_file, "split": {"name": "natural"}}
+    folders.pack(tmp_path / "g", config.parse(natural), 2, address, address)
+    with pytest.raises(DataError, match="is not read: the coordinator chose it"):
+        open_client(tmp_path / "g" / "client-0")
+
+
 def test_data_that_the_coordinator_wrote_into_client_toml_need_consent_as_well(
     allow: Path, tmp_path: Path, said: Lines
 ) -> None:

@@ -183,7 +183,7 @@ def test_an_interval_over_test_examples_counts_a_patient_once() -> None:
     basel, of_ten = (worth.worths(of)[0].clients[0] for of in (r, ten))
     assert (basel.gain, basel.examples) == (of_ten.gain, 100)
     assert "with 95 % intervals over test examples, each patient counted once." in worth.words(r)
-    assert "On few test examples (Genf has 16 of 4 patients)" in worth.words(r)
+    assert "On few test examples (Genf has 16, which are of 4 patients)" in worth.words(r)
 
 
 def test_a_run_s_folder_says_how_many_patients_are_tested(tmp_path: Path) -> None:

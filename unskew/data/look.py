@@ -236,6 +236,7 @@ class Look:
 
 
 def _some_classes(classes: Sequence[Label]) -> str:
+    classes = [one for one in classes if one != NO_VALUE]
     names = ", ".join(map(str, classes[:NAMED])) + (", ..." if len(classes) > NAMED else "")
     return f"{len(classes)} classes ({names})" if classes else ""
 
@@ -574,12 +575,13 @@ def _disagreement(
     if shares:
         value = float(np.mean([share for share, _ in shares]))
         most, name = max(shares)
+        mean = f"on average {value:.0%} of a column's variance lies between sites; most in {name} ({most:.0%})"
         numbers.append(
             Disagreement(
                 "columns",
                 value,
                 by_chance,
-                f"on average {value:.0%} of a column's variance lies between sites; most in {name} ({most:.0%})",
+                mean if len(shares) > 1 else f"{value:.0%} of the variance of {name} lies between sites",
                 "Pearson 1905",
             )
         )

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -90,7 +91,8 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         data = setup.dataset.sha256
         feds = [own_data(experiment, setup, config, seed) for seed in experiment.seeds]
     else:
-        if config.data_dir is not None:
+        mine = config.data_dir is not None or (":" not in experiment.task.data and "UNSKEW_DATA" in os.environ)
+        if mine:  # this machine's own folder of named sets goes before the coordinator's
             experiment = replace(experiment, task=replace(experiment.task, data_dir=config.data_dir))
         setup = run_setup.prepare(experiment)
         feds = divided(experiment, setup, config.num_clients)

@@ -132,11 +132,16 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         known = path.name in {*files, MANIFEST, SIGNATURE, KEY} or path.name.removesuffix(".tmp") in MADE
         if not known and path.suffix != ".safetensors" and path not in mine:
             raise DeployError(f"{path} was not packed; move it out of the folder, which holds what was signed alone")
+        if path.name in MADE and made_here and not runs_here:
+            raise DeployError(
+                f"{folder / _SECRET} is missing, or another than that with which this folder ran on this machine: take "
+                f"no folder with a state from anybody; if you lost or moved that file yourself, make {mark} an empty "
+                "file"
+            )
         if path.name in MADE and not runs_here:
             raise DeployError(
-                f"{path} is made when a client runs, and this folder never ran on this machine, or had another "
-                f"{_SECRET} then; remove it, or if you moved the folder here or lost that file yourself, make {mark} "
-                "an empty file"
+                f"{path} is made when a client runs, and this folder never ran on this machine; remove it, or if you "
+                f"moved the folder here yourself, make {mark} an empty file"
             )
     if remember:
         own_secret(make_private(folder / "state"))

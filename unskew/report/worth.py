@@ -475,7 +475,7 @@ def _fewest(clients: Sequence[ClientGain], m: Measure) -> str:
     if few.rarest is not None:
         return f"{few.name} has {few.rarest[0]} of class {few.rarest[1]}"
     if few.patients:
-        return f"{few.name} has {few.examples} of {counted(few.patients, 'patient')}"
+        return f"{few.name} has {few.examples}, which are of {counted(few.patients, 'patient')}"
     each = f", so that one more right is {100 / few.examples:.1f} points" if m.percent else ""
     return f"{few.name} has {few.examples}{each}"
 
