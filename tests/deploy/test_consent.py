@@ -10,8 +10,9 @@ import tomli_w
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
+from unskew.data.places import reading_only
 from unskew.deploy import folders, operate
-from unskew.deploy.client import open_client
+from unskew.deploy.client import _has_own_sets, open_client
 from unskew.deploy.settings import Address
 from unskew.errors import DataError
 from unskew.experiment import config
@@ -131,6 +132,18 @@ def test_named_sets_are_found_in_the_participant_s_own_folder_and_nothing_else_t
     folders.pack(tmp_path / "g", config.parse(natural), 2, address, address)
     with pytest.raises(DataError, match="is not read: the coordinator chose it"):
         open_client(tmp_path / "g" / "client-0")
+
+
+def test_the_coordinator_s_folder_of_named_sets_is_taken_where_it_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = config.TaskConfig(data="mnist", data_dir=str(tmp_path / "theirs"))
+    assert not _has_own_sets(task)  # without a folder of its own there is no other
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "mine"))
+    with reading_only((), (str(tmp_path),), "policy.toml"):
+        assert not _has_own_sets(task)
+    with reading_only((), (), "policy.toml"):
+        assert _has_own_sets(task)
 
 
 def test_data_that_the_coordinator_wrote_into_client_toml_need_consent_as_well(

@@ -14,12 +14,13 @@ import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
 from unskew.data.patients import drawn, part_of
+from unskew.data.places import path_of
 from unskew.data.preprocess import check_agreed
 from unskew.data.sources import FILES, gives_bytes
 from unskew.data.tables import ENDINGS
 from unskew.deploy.settings import ClientConfig, own_data_example, own_state, path_in, read_rules, read_settings
 from unskew.errors import ConfigError, DataError, WireError
-from unskew.experiment.config import Experiment, fingerprint, load
+from unskew.experiment.config import Experiment, TaskConfig, fingerprint, load
 from unskew.keys import Key
 from unskew.protocol import hook, steps_of
 from unskew.run import models
@@ -91,8 +92,7 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         data = setup.dataset.sha256
         feds = [own_data(experiment, setup, config, seed) for seed in experiment.seeds]
     else:
-        mine = config.data_dir is not None or (":" not in experiment.task.data and "UNSKEW_DATA" in os.environ)
-        if mine:  # this machine's own folder of named sets goes before the coordinator's
+        if config.data_dir is not None or _has_own_sets(experiment.task):
             experiment = replace(experiment, task=replace(experiment.task, data_dir=config.data_dir))
         setup = run_setup.prepare(experiment)
         feds = divided(experiment, setup, config.num_clients)
@@ -218,6 +218,17 @@ def account_of(source: str) -> str:
         with file.open("rb") as f:
             whole.update(hashlib.file_digest(f, "sha256").digest())
     return whole.hexdigest()
+
+
+def _has_own_sets(task: TaskConfig) -> bool:
+    """True if a named set is to be read in this machine's UNSKEW_DATA, and not where the coordinator said."""
+    if task.data_dir is None or ":" in task.data or not os.environ.get("UNSKEW_DATA"):
+        return False
+    try:
+        path_of(task.data_dir)
+    except DataError:
+        return True
+    return False
 
 
 def _beside(folder: Path, source: str) -> str:
