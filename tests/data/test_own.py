@@ -685,7 +685,7 @@ def test_labels_beyond_64_bits_are_refused_by_row() -> None:
 def test_a_number_to_learn_that_is_missing_is_named_by_its_row_in_the_table() -> None:
     """Not by its place among the training rows, which nobody sees."""
     frame = polars.DataFrame({"x": [float(i) for i in range(20)], "y": [1.5] * 20, "part": [1] * 10 + [0] * 10})
-    for value, state in ((None, "has no value"), (math.inf, "is inf")):
+    for value, state in ((None, "has no value"), (math.inf, "is infinite")):
         frame[15, "y"] = value
         with pytest.raises(DataError, match=f"column 'y': the target of row 15 {state}; leave the row out"):
             own.dataset(frame, target="y", test="part", targets=tasks.kind_of("regression").targets)

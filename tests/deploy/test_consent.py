@@ -173,6 +173,13 @@ def test_data_that_the_coordinator_wrote_into_client_toml_need_consent_as_well(
         operate.check_signature(federation / "client-1", said)
 
 
+def test_a_named_set_that_was_packed_needs_no_consent(allow: Path, tmp_path: Path, said: Lines) -> None:
+    address = Address("127.0.0.1", 8443)
+    folders.pack(tmp_path / "f", config.parse(BASE), 1, address, address, data=["digits"])
+    operate.check_signature(tmp_path / "f" / "client-0", said)
+    assert said.lines[-1] == "data: digits"
+
+
 @pytest.mark.parametrize("source", ["hub:mnist", "npz:~nobody-here/x", "npz:../x", "images:/", "npz:/etc\0/x"])
 def test_nothing_that_was_packed_passes_for_the_participant_s_own_in_the_folder_itself(
     source: str, allow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

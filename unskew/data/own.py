@@ -18,7 +18,6 @@ is imported here but the one whose frames were given: tables are recognised by t
 
 import importlib
 import itertools
-import math
 import re
 import warnings
 from collections import Counter
@@ -205,7 +204,7 @@ def dataset(
     Raises:
         ConfigError: If the preprocessing does not fit the columns.
         DataError: If the form is unknown, a column is missing or not named, a label is not a class, an input is not a
-            number, or the data do not pass `unskew.data.checked`.
+            number, or the data do not pass `unskew.data.dataset.checked`.
     """
     if isinstance(data, Dataset):
         if any(of is not None for of in (test, target, client, patient, preprocess)):
@@ -524,12 +523,6 @@ def _checked(
         given = replace(rows, y=_classes_of(where, rows.y), truths=_are_truths(rows.y))
         _check_named(given, classes, where)
         return given
-    if rows.y.dtype.kind in "fO":
-        for i, row in enumerate(rows.y.reshape(len(rows.y), -1).tolist()):
-            for value in row:
-                if is_gap(value) or (isinstance(value, float) and math.isinf(value)):
-                    state = "has no value" if is_gap(value) else f"is {value:g}"
-                    raise DataError(f"{where}: the target of {place(i)} {state}; leave the row out")
     try:
         targets.read(where, rows.y)
     except RowError as error:

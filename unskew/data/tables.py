@@ -145,12 +145,12 @@ def read_table(
     test: object = options.test
     test_rows_at: Place = by_number
     if isinstance(test, str) and test not in frame.columns:
-        columns = ", ".join(frame.columns[:8]) + (", ..." if len(frame.columns) > 8 else "")
+        columns = some(frame.columns)
         place = path_of(test, f"test is no column and no share (columns: {columns}), and the file {test!r}")
         if not place.exists():
             raise DataError(
-                f"test must be a column, a file or a share, and {test!r} is none of them (columns: "
-                f"{some(frame.columns)}; no file {place.absolute()})"
+                f"test must be a column, a file or a share, and {test!r} is none of them (columns: {columns}; no file "
+                f"{place.absolute()})"
             )
         test, test_rows_at = frame_of(kind, place, options)[0], lines_of(kind, place, options)
     given = [path] if test is options.test else [path, path_of(str(options.test))]
@@ -307,10 +307,9 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
         if not files:
             raise DataError(f"{path.absolute()} has no {' or '.join(ENDINGS[kind])} file; give one for each client")
         if options.alone:
-            tables = ", ".join(file.name for file in files[:4]) + (", ..." if len(files) > 4 else "")
             raise DataError(
                 f"{path.absolute()} is a folder, and one client's own data are one table; name the file in it "
-                f"({tables})"
+                f"({some([file.name for file in files])})"
             )
         _check_each_a_client(kind, path, files)
         client = options.client or "client"

@@ -384,12 +384,12 @@ def check_signature(folder: Path, say: Say, remember: bool = True) -> None:
     if signed.changed:
         say(f"changed here since it was packed: {', '.join(signed.changed)}")
     # What stands there as it was packed the coordinator has chosen, whatever else the participant has changed.
-    packed = (config.data, config.data_dir) if "client.toml" not in signed.changed else signed.named
+    places = {config.data: path_in(folder, config.data), config.data_dir: config.data_dir}
+    packed = places if "client.toml" not in signed.changed else signed.named
     with reading_only((), (*rules.policy.paths, str(folder)), rules.where):
-        for source in (one for one in (config.data, config.data_dir) if one and one in packed):
-            source = path_in(folder, source) or source if source == config.data else source
-            look = require_allowed if source.startswith("hub:") else path_of
-            look(source, f"{source!r}, in client.toml as it was packed,")
+        for place in (place for written, place in places.items() if place and written in packed):
+            look = require_allowed if place.startswith("hub:") else path_of
+            look(place, f"{place!r}, in client.toml as it was packed,")
     task = read_toml(folder / config.experiment).get("task")
     theirs = task.get("data", TaskConfig.data) if isinstance(task, Mapping) else TaskConfig.data
     if config.data != "":
