@@ -126,10 +126,10 @@ def repeated(
             contradictions.append((row, before))
         if (same := of_label.setdefault((digest, label[row]), row)) < n <= row:
             pairs.append((row - n, same))
-    found = Copies(len(pairs), 0.0, tuple(pairs[:NAMED]))
+    repeats = Copies(len(pairs), 0.0, tuple(pairs[:NAMED]))
     if len(pairs) > MOST_UNSAID and train.ndim == 2 and train.shape[1] <= MOST_COLUMNS:
-        found = copies([*train.T], [*test.T], labels, test_labels)
-    return found, tuple(contradictions)
+        repeats = copies([*train.T], [*test.T], labels, test_labels)
+    return repeats, tuple(contradictions)
 
 
 def _digests(x: Array) -> Iterator[bytes]:

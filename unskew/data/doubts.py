@@ -168,8 +168,8 @@ def _constant_at(name: str, table: TrainingRows) -> str:
     order = np.argsort(table.owners)
     sites, first, rows = np.unique(table.owners[order], return_index=True, return_counts=True)
     low, high = (of.reduceat(values[order], first) for of in (np.minimum, np.maximum))
-    found = np.flatnonzero((sites >= 0) & (rows >= 20) & (low == high)).tolist()
-    there = [f"{table.clients[sites[i]]} ({low[i]:g})" for i in found]
+    constant = np.flatnonzero((sites >= 0) & (rows >= 20) & (low == high)).tolist()
+    there = [f"{table.clients[sites[i]]} ({low[i]:g})" for i in constant]
     return f"column {name!r} has one value only at {some(there)}: not measured there?" if there else ""
 
 

@@ -286,8 +286,8 @@ def images_below(root: Path, name_others: bool = True) -> list[Path]:
         pending += reversed(folders)
     if left and name_others:
         of, was = counted(len(images) + len(left), "file"), "was" if len(left) == 1 else "were"
-        said = f"{len(left):,} of {of} below {root} {was} not read: {some(left)}; what is read is {READ}"
-        warnings.warn(shown(said), DataWarning, stacklevel=2)
+        sentence = f"{len(left):,} of {of} below {root} {was} not read: {some(left)}; what is read is {READ}"
+        warnings.warn(shown(sentence), DataWarning, stacklevel=2)
     return images
 
 

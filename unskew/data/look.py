@@ -659,8 +659,8 @@ def _leaks(rows: Rows) -> tuple[str, ...]:
         labels = np.column_stack([np.zeros(len(number), np.int64), *map(value_codes, targets)])
         known = [rows.keys] if rows.measured or not rows.columns else rows.columns.values()
         train, test = ([of[part] for of in (*known, labels)] for part in (~rows.test, rows.test))
-        found = copies(train[:-1], test[:-1], train[-1], test[-1])
-        sentences += filter(None, [found.doubt("row", len(test[-1]))])
+        repeats_of_test = copies(train[:-1], test[:-1], train[-1], test[-1])
+        sentences += filter(None, [repeats_of_test.doubt("row", len(test[-1]))])
     repeats = len(number) - int(number.max()) - 1
     if repeats and not sentences and not both:
         sentences.append(f"{repeats:,} rows repeat another one of the same site and part")
@@ -697,12 +697,12 @@ def _notes(
         if refused[name]:
             sentences.append(refused[name])
             continue
-        told = doubts.of_column(name, table) if name in table.columns else []
-        sentences += told
+        of_column = doubts.of_column(name, table) if name in table.columns else []
+        sentences += of_column
         words = rows.columns[name] if rows.columns[name].dtype.kind == "O" else ()
         if column.kind == "constant":
             sentences.append(f"column {name!r} has one value only and says nothing")
-        elif not told and len(set(words)) > max(MOST_CLASSES, len(words) / 2):
+        elif not of_column and len(set(words)) > max(MOST_CLASSES, len(words) / 2):
             sentences.append(f"column {name!r} has a word of its own in most rows: an identifier? leave it out")
         elif silent := [s.name for s, share in zip(sites, column.missing_by_site, strict=False) if share == 1]:
             sentences.append(f"column {name!r} has no value at {some(silent)}")

@@ -578,12 +578,12 @@ def _check_words(frame: Any, kind: str, path: Path, options: TableOptions, any_l
         return
     # All columns at once: polars looks through its list of them for each request.
     asked = [(x.max(), (x > LONGEST).arg_true().first(), x.cast(polars.Int64).sum()) for x in lengths.values()]
-    found = frame.select(x.alias(str(i)) for i, x in enumerate(chain(*asked))).collect().row(0)
-    for name, most, row in zip(lengths, found[::3], found[1::3], strict=True):
+    lengths_of = frame.select(x.alias(str(i)) for i, x in enumerate(chain(*asked))).collect().row(0)
+    for name, most, row in zip(lengths, lengths_of[::3], lengths_of[1::3], strict=True):
         if not any_length and (most or 0) > LONGEST:
             with rows_at(lines_of(kind, path, options)):
                 raise too_long(f"{path}: column {name!r}", most, row)
-    machine.require_room(sum(found[2::3]), path)
+    machine.require_room(sum(lengths_of[2::3]), path)
 
 
 def _dated(frame: Any, path: Path) -> Any:

@@ -106,8 +106,8 @@ class ProcessGroup:
             DeployError: As `place_for_sockets`.
         """
         place = place_for_sockets()
-        made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=place, ignore_cleanup_errors=True)
-        return Path(self._folders.enter_context(made))
+        folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=place, ignore_cleanup_errors=True)
+        return Path(self._folders.enter_context(folder))
 
     def start(self, command: Sequence[str], home: Path, log: Path, name: str = "") -> ChildProcess:
         """Start a program of Flower's.

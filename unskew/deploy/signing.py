@@ -145,8 +145,8 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
             )
     if remember:
         own_secret(make_private(folder / "state"))
-        made = (made_here or set()) | {_secret_hash(folder)}
-        write_atomically(mark, "".join(f"{one}\n" for one in sorted(made)))
+        hashes = (made_here or set()) | {_secret_hash(folder)}
+        write_atomically(mark, "".join(f"{one}\n" for one in sorted(hashes)))
     return Signed(fingerprint(key), tuple(changed), _signed_names(folder, manifest))
 
 

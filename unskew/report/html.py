@@ -412,8 +412,8 @@ def _measure(series: _Series) -> Measure:
 
 
 def _lines(series: _Series, curve: Callable[[Record, str], Curve | None]) -> list[figures.Line]:
-    found = [(label, look, curve(record, method)) for record, method, label, look in series]
-    return [figures.Line(label, look, by) for label, look, by in found if by is not None]
+    curves = [(label, look, curve(record, method)) for record, method, label, look in series]
+    return [figures.Line(label, look, by) for label, look, by in curves if by is not None]
 
 
 def _lines_chart(
