@@ -1,11 +1,13 @@
 """Every algorithm on a CUDA device ends where it ends on a CPU."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from grid import network_of
+from on_a_device import run_resumed, serve_from
 from recipe import CASES, PROTECTED, rounds, simulator
 from torch import Tensor
 
@@ -34,6 +36,19 @@ def test_every_algorithm_ends_on_a_device_where_it_ends_on_a_cpu(case: str, exec
         assert same.losses == [(n, pytest.approx(loss, rel=1e-6)) for n, loss in trace.losses]
         assert_near(one, other)
         assert_near(*(sim.own_models(s, sim.population.clients, t) for sim, s in ((here, one), (there, other))))
+
+
+@pytest.mark.parametrize("case", [*CASES, *PROTECTED])
+def test_every_algorithm_runs_on_a_device_resumed_and_through_bytes(case: str) -> None:
+    if "secure_sum" in case:
+        pytest.importorskip("flwr")
+    run_resumed(case, "cuda")
+
+
+@pytest.mark.parametrize("case", [*CASES, *PROTECTED])
+def test_a_client_with_a_device_serves_a_server_without_one(case: str, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    serve_from(case, "cuda", tmp_path)
 
 
 def assert_near(one: Any, other: Any) -> None:

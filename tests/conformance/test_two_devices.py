@@ -3,19 +3,16 @@
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import emulated
 import pytest
 import torch
 from emulated import DEVICE, Emulated
-from grid import network_of
-from recipe import CASES, PROTECTED, rounds, simulator
+from on_a_device import run_resumed, serve_from
+from recipe import CASES, PROTECTED
 from torch import nn
 
 from unskew import wire
-from unskew.runtime.in_process import Memory
-from unskew.tree import moved
 
 # One of each kind of state and message; the others wait for `make test-slow`.
 NOW = (
@@ -59,34 +56,10 @@ def test_what_cuda_refuses_is_refused(two_devices: None) -> None:
 
 @every_case
 def test_every_algorithm_runs_on_a_device_resumed_and_through_bytes(case: str, two_devices: None) -> None:
-    network = network_of(case) if case in CASES else "perceptron"
-    options: dict[str, Any] = {"clients_per_round": 6} if "krum" in case else {}
-    sim = simulator(case, network, device=DEVICE, **options)
-    assert all(t.device.type == DEVICE for t in sim.population.initial.values())
-    state, _ = sim.round(sim.start(), 1)
-    state, _ = sim.round(state, 2)
-    again = simulator(case, network, device=DEVICE, codec=True, **options)
-    state = moved(wire.decode(wire.encode(state), wire.state_type(sim.algorithm)), DEVICE)
-    kept = {c: wire.decode(wire.encode(sim.memory.get(c)), sim.clients.memory_type) for c in sim.population.clients}
-    again.memory = Memory(2, {c: moved(m, DEVICE) for c, m in kept.items() if m is not None})
-    state, _ = again.round(state, 3)
-    again.own_models(state, again.population.clients, 3)
+    run_resumed(case, DEVICE)
 
 
 @every_case
 def test_a_client_with_a_device_serves_a_server_without_one(case: str, two_devices: None, tmp_path: Path) -> None:
     pytest.importorskip("flwr")
-    import loopback
-
-    loopback.built.cache_clear()
-    network = network_of(case) if case in CASES else "perceptron"
-    options: dict[str, Any] = {"clients_per_round": 6} if "krum" in case else {}
-    there = loopback.Deployed(case, network, tmp_path, client_device=DEVICE, **options)
-    found = list(rounds(there.runtime, 3))
-    for _, _, trace in found:
-        assert trace.failures == []
-        assert trace.abandoned == ""
-    assert loopback.built(case, network, DEVICE)[2].device.type == DEVICE
-    t, state, _ = found[-1]
-    there.runtime.own_models(state, there.population.clients, t)
-    loopback.built.cache_clear()
+    serve_from(case, DEVICE, tmp_path)
