@@ -20,7 +20,6 @@ _FREE = {  # these take tensors of both
     Tensor.copy_,
     Tensor.to,
     Tensor.type_as,
-    Tensor.__setitem__,
     Tensor.data.__set__,  # type: ignore[attr-defined]
     Tensor.grad.__set__,  # type: ignore[attr-defined]
     Tensor.set_,
@@ -46,7 +45,7 @@ class Emulated(TorchFunctionMode):
             raise TypeError(f"can't convert {DEVICE} device type tensor to numpy; use Tensor.cpu() first")
         asked = _asked(args, kwargs)
         if func not in _FREE:
-            _check(func, given)
+            _check(func, given, args)
         if func is Tensor.cpu:
             asked = False
         elif func in (Tensor.to, Tensor.type_as) and asked is None and len(given) > 1:
@@ -78,14 +77,23 @@ def _together(places: Sequence[bool | None]) -> bool | None:
     return True if True in places else None if None in places else False
 
 
-def _check(func: Any, given: Sequence[Tensor]) -> None:
-    if func is Tensor.__getitem__:  # a device's tensor may be indexed by the host's
-        wrong = place(given[0]) is False and any(place(t) for t in given[1:])
+def _check(func: Any, given: Sequence[Tensor], args: Sequence[Any]) -> None:
+    if func in (Tensor.__getitem__, Tensor.__setitem__):
+        target, index, *values = (tuple(_tensors(a)) for a in args)
+        # A device's tensor may be indexed by the host's, and what a slice gets is copied from anywhere.
+        wrong = place(target[0]) is False and any(place(t) for t in index)
+        if _chosen(args[1]):
+            wrong |= {True, False} <= {place(t) for v in (target, *values) for t in v if t.dim()}
     else:
         places = [place(t) for t in given if t.dim() or func in _MADE_OF]
         wrong = True in places and False in places
     if wrong:
         raise RuntimeError(f"Expected all tensors to be on the same device, but {func} got {DEVICE}:0 and cpu")
+
+
+def _chosen(index: Any) -> bool:
+    """Whether an index chooses entries by a list or a tensor, whose values must lie on the tensor's own device."""
+    return any(isinstance(i, list | range | Tensor) for i in (index if isinstance(index, tuple) else (index,)))
 
 
 def _asked(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | None:

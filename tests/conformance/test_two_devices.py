@@ -47,7 +47,13 @@ def test_what_cuda_refuses_is_refused(two_devices: None) -> None:
     assert [t.device.type for t in (there + 1, there.cpu(), here.to(there.device), there[here > 0])] == [
         *(DEVICE, "cpu", DEVICE, DEVICE)
     ]
-    for mixed in (lambda: there + here, lambda: torch.where(here > 0, there, 0.0), lambda: here[there > 0]):
+    there[:2] = here[:2]  # copies
+    for mixed in (
+        lambda: there + here,
+        lambda: torch.where(here > 0, there, 0.0),
+        lambda: here[there > 0],
+        lambda: there.__setitem__([0, 1], here[:2]),
+    ):
         with pytest.raises(RuntimeError, match="to be on the same device"):
             mixed()
     with pytest.raises(TypeError, match="to numpy"):

@@ -200,7 +200,7 @@ def bid_table(bids: Mapping[int, Tensor], models: int, clients: int, largest: fl
     values = torch.full((models, clients), torch.nan, dtype=torch.float64)
     if not heard or not models:
         return values, refused
-    table = torch.stack([bids[n].double() for n in heard])
+    table = torch.stack([bids[n].double().cpu() for n in heard])  # the auction is held on the host
     worst = table.abs().amax(dim=1)
     for i in torch.nonzero(~(worst <= largest + 1e-6)).flatten().tolist():  # a NaN is not <= anything
         finite = bool(table[i].isfinite().all())
