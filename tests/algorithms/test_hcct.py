@@ -539,6 +539,16 @@ def test_the_published_score_is_signed_and_over_all_entries() -> None:
     assert published_score(starts, starts, ["w", "b"]) == 0.0
 
 
+def test_the_published_score_of_a_last_layer_is_a_rounding_errors() -> None:
+    """Rows of p - y sum to zero, and so do all entries of (p - y) x' together: the mean below the variance is noise."""
+    g = Key(3).generator()
+    x, logits = torch.randn(50, 6, generator=g), torch.randn(50, 4, generator=g)
+    apart = logits.softmax(1) - torch.eye(4)[torch.arange(50) % 4]
+    start, end = {"w": torch.zeros(4, 6)}, {"w": apart.T @ x / 50}
+    assert float(end["w"].abs().mean()) > 0.01
+    assert abs(published_score([start], [end], ["w"])) > 1e5
+
+
 def test_the_published_score_is_not_asked_of_normalisations(classes: Any) -> None:
     task = classes(norm=True).task
     layout, model = task.layout, task.init(Key(0))
