@@ -495,9 +495,13 @@ def test_softmax_in_evaluation_alone_is_not_said_to_slow_training(tmp_path: Path
 
 def test_a_target_far_from_one_is_named_before_the_run_and_where_training_diverges(tmp_path: Path) -> None:
     x, big = X[:, :2], {"task": "regression", "model": "mlp", "split": us.IID(num_clients=2), **FEW}
-    with pytest.raises(DivergedError, match=r"it may be that the target has values of about 4\d,\d\d\d \(divide it"):
+    with pytest.raises(
+        DivergedError, match=r"it may be that the target has a root mean square of 4\d,\d\d\d \(divide it"
+    ):
         us.simulate(us.FedAvg(FAST), data=(x, 50_000 + 1000 * x[:, 0].astype(float)), **big)
     for size, told in ((1.0, False), (300.0, True)):
         y = size * x[:, 0].astype(float)
         us.simulate(us.FedAvg(replace(FAST, lr=1e-6)), data=(x, y), out=tmp_path / f"{size}", **big)
-        assert any("the target has values of about" in said for said in read(tmp_path / f"{size}").remarks) == told
+        assert (
+            any("the target has a root mean square of" in said for said in read(tmp_path / f"{size}").remarks) == told
+        )

@@ -101,6 +101,12 @@ def test_gaps_are_counted_by_column_and_site() -> None:
     assert "column 'dose' has no value at Bern" in look.notes
 
 
+def test_what_a_preprocessing_does_to_columns_is_not_advised() -> None:
+    frame = table(pay=np.arange(N) * 997.5, dose=[None, *[1.0, 2.0] * (N // 2 - 1), 1.0])
+    advised, done = (set(seen(frame, preprocess=rules).notes) for rules in (None, True))
+    assert sorted(note[:23] for note in advised - done) == ["column 'pay' has a root", "column dose has gaps: f"]
+
+
 NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "a date": ({"day": polars.Series(["2021-03-04"] * N).str.to_date()}, "column 'day' holds dates"),
     "all missing": ({"ca": [None] * N}, "column 'ca' has no value at all"),
@@ -115,7 +121,10 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
         {"chol": np.where(SITE == "Bern", 0.0, RNG.normal(size=N))},
         "column 'chol' has one value only at Bern (0): not measured there?",
     ),
-    "large": ({"pay": np.arange(N) * 997.5}, "column 'pay' has values of about 114,749: most networks train badly"),
+    "large": (
+        {"pay": np.arange(N) * 997.5},
+        "column 'pay' has a root mean square of 114,749: most networks train badly",
+    ),
     "one class at a site": (
         {"sick": np.where(SITE == "Bern", "no", np.array(["yes", "no"] * 100))},
         "Bern has training rows of one class only",
@@ -606,3 +615,19 @@ def test_in_a_terminal_the_gaps_of_sites_are_a_table_of_their_own_and_long_value
     assert gaps is not None
     assert [(entry.name, entry.cells) for entry in gaps.entries] == [("dose", ("10", "100"))]
     assert data_page.gaps_table(seen(table()), 30) is None
+
+
+def test_the_command_names_its_options_and_knows_what_an_experiment_does(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    table(pid=np.repeat(np.arange(N // 2), 2), pay=np.arange(N) * 997.5).write_csv(file)
+    run = CliRunner().invoke(app, ["data", str(file), "--target", "sick", "--client", "site"])
+    assert "name it with --patient 'pid'" in " ".join(run.stdout.split())
+    assert "root mean square" in run.stdout
+    options = '{ target = "sick", client = "site", patient = "pid" }'
+    (tmp_path / "own.toml").write_text(
+        f'rounds = 1\n[task]\ndata = "csv:{file}"\ndata_options = {options}\npreprocess = {{ scale = "agreed" }}\n'
+        '[split]\nname = "natural"\n[[methods]]\nname = "fedavg"\n'
+    )
+    run = CliRunner().invoke(app, ["data", str(tmp_path / "own.toml")])
+    assert run.exit_code == 0, run.output
+    assert "root mean square" not in run.stdout

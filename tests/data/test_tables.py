@@ -554,7 +554,7 @@ WARNED: dict[str, tuple[polars.DataFrame, str]] = {
     "a site with one class": (altered(sick=ONE_CLASS), "Chur has training rows of one class only"),
     "a column far larger than others": (
         altered(age=np.arange(60) * 1000.0),
-        "column 'age' has values of about 3",
+        "column 'age' has a root mean square of 3",
     ),
     "a column that numbers the rows": (altered(age=np.arange(60.0) + 7), "column 'age' numbers the rows"),
     "identifiers too long to be told apart": (altered(age=[10**17] * 60), "column 'age' numbers the rows"),

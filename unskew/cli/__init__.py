@@ -1,9 +1,7 @@
 """The command `unskew`."""
 
-import inspect
 import io
 import os
-import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -17,9 +15,11 @@ def main() -> None:
     import click
 
     from unskew.cli.app import app
+    from unskew.cli.text import with_options
     from unskew.errors import MemoryShortage, UnskewError, shortage
 
     warnings.showwarning = _warn
+    called = next((word for word in sys.argv[1:] if word[:1] != "-"), "")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
             stream.reconfigure(errors="replace")
@@ -27,7 +27,7 @@ def main() -> None:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except UnskewError as error:
-        _end(type(error).__name__, _with_options(str(error)), error.exit_code)
+        _end(type(error).__name__, with_options(str(error), called), error.exit_code)
     except click.NoSuchOption as error:
         _end("UsageError", _setting_instead(error) or error.format_message(), error.exit_code)
     except click.ClickException as error:
@@ -63,24 +63,6 @@ def _setting_instead(error: "click.NoSuchOption") -> str | None:
     if setting is None:
         return None
     return f"No such option: {error.option_name}; a setting of the experiment is changed with --set {setting}=VALUE"
-
-
-def _with_options(text: str) -> str:
-    """A sentence with settings as options of the command that was called, as in `--decimal ','` for `decimal = ','`.
-
-    Of a command that takes settings of an experiment the sentence is about these, and stays as it is.
-    """
-    from unskew.cli.app import COMMANDS
-
-    command = COMMANDS.get(next((word for word in sys.argv[1:] if word[:1] != "-"), ""))
-    known = {} if command is None else inspect.signature(command).parameters
-    if "settings" in known:
-        return text
-    for name in (name for name, of in known.items() if of.default is not inspect.Parameter.empty):
-        option = f"--{name.replace('_', '-')}"
-        text = re.sub(rf"(?<![\w./\\'\"-]){name} ?= ?\[?('[^']*'|\d+)\]?", rf"{option} \1", text)
-        text = re.sub(rf"(?<![\w./\\'\"-]){name}(?!\.\w|[\w/\\'\"])", option, text) if "_" in name else text
-    return text
 
 
 def _warn(

@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unskew.cli.options import AsJson, DataDir, Decimal, Gaps, Separator, Thousands, load_own
-from unskew.cli.text import escape
+from unskew.cli.text import escape, with_options
 from unskew.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def data(
     if as_json:
         print(json.dumps(dataclasses.asdict(seen)))
         return
-    _print(seen)
+    # In an experiment the settings stand in its file.
+    _print(seen, str if source.endswith(".toml") else partial(with_options, name="data"))
     if out is not None:
         Console(stderr=True).print(f"page: {out}", markup=False, highlight=False, soft_wrap=True)
 
@@ -106,7 +108,7 @@ def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if task.data.startswith("run:"):
         raise ConfigError(f"{source} is of a run whose data were given as values; give the data themselves")
     kept = {key: value for key, value in task.data_options.items() if key not in given}
-    return task.data, {"data_options": kept, **given}
+    return task.data, {"data_options": kept, "preprocess": task.preprocess, **given}
 
 
 def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
@@ -115,7 +117,7 @@ def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
     from unskew.data.preprocess import Preprocess
     from unskew.files import write_atomically
 
-    own = {key: value for key, value in settings.items() if key != "data_options"}
+    own = {key: value for key, value in settings.items() if key not in ("data_options", "preprocess")}
     columns = {**settings.get("data_options", {}), **own}
     kind, _, rest = name.partition(":") if ":" in name else (tables.kind_of(name), "", name)
     if kind not in tables.ENDINGS or "target" not in columns:
@@ -160,7 +162,7 @@ def _agreed(sources: list[str]) -> dict[str, Any]:
     return {"task": {"preprocess": {"columns": columns}}}
 
 
-def _print(look: "Look") -> None:
+def _print(look: "Look", written: Callable[[str], str]) -> None:
     from unskew.report import data_page
 
     console = Console()
@@ -174,7 +176,7 @@ def _print(look: "Look") -> None:
     for table in tables:
         console.print(_drawn(table, MOST_PRINTED))
     for sentence in (*look.leaks, *look.notes):
-        console.print(f"- {sentence}", markup=False, highlight=False)
+        console.print(f"- {written(sentence)}", markup=False, highlight=False)
 
 
 def _drawn(table: "ReportTable", most: int) -> Table:

@@ -14,6 +14,7 @@ from unskew.data.inputs import is_lazy
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
 from unskew.data.places import Place, by_number, path_of, rows_at
+from unskew.data.preprocess import Preprocess
 from unskew.errors import ConfigError, DataError
 from unskew.words import with_article
 
@@ -30,6 +31,7 @@ def describe(
     decimal: Decimal | None = None,
     gaps: Sequence[str] = (),
     leave_out: str | Sequence[str] = (),
+    preprocess: Preprocess | bool | None = None,
     data_dir: Path | str | None = None,
     data_options: Mapping[str, Any] | None = None,
 ) -> Look:
@@ -44,6 +46,7 @@ def describe(
         test: Column that says which rows are test rows, or a table of them.
         separator, thousands, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
         leave_out: Columns of a table that are not looked at.
+        preprocess: What will become of a table's columns, as for `simulate`; what it does is not advised.
         data_dir: Folder of named data sets.
         data_options: Settings of data that are named, as for `simulate`; those of a file that are arguments here may be
             given in either way.
@@ -52,6 +55,7 @@ def describe(
         ConfigError: If a setting is unknown, is given twice, or says nothing about such data.
         DataError: If the data cannot be read, or a column is missing.
     """
+    rules = (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
     leave_out = (leave_out,) if isinstance(leave_out, str) else leave_out
     columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
     of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "gaps": list(gaps) or None}
@@ -59,7 +63,7 @@ def describe(
     given = {key: value for key, value in columns.items() if value is not None} | written
     given |= {"leave_out": list(leave_out)} if leave_out else {}
     if isinstance(data, str | Path) and (kind := tables.kind_at(str(data))) is not None:
-        return _of_file(kind, str(data), given, data_options or {})
+        return _of_file(kind, str(data), given, data_options or {}, rules)
     if isinstance(data, str):
         if given:
             if sentence := tables.unreadable(data):
@@ -83,13 +87,21 @@ def describe(
         later = own.joined(test, client)[0]
         test_rows = own.row_of_client(test) if own.is_frames(test) else by_number
         with rows_at(_one_after_the_other(own.row_of_client(data), len(table), test_rows, "test")):
-            return describe(table, target=target, client=column, patient=patient, test=later, leave_out=leave_out)
+            return describe(
+                table,
+                target=target,
+                client=column,
+                patient=patient,
+                test=later,
+                leave_out=leave_out,
+                preprocess=rules,
+            )
     if hasattr(data, "to_numpy") and hasattr(data, "columns"):  # a lazy frame would warn of the latter
         whole: Any = data
         for column in leave_out:
             own.check_column(whole.columns, column, "leave_out")
         left = whole[[column for column in whole.columns if column not in leave_out]] if leave_out else whole
-        return look(_of_frame(left, "dataframe", target, client, patient, test))
+        return look(_of_frame(left, "dataframe", target, client, patient, test), rules)
     if leave_out and not is_lazy(data):
         raise ConfigError("leave_out names columns of a table, and the data are none; leave it out")
     if isinstance(data, Mapping) and all(of is None for of in (target, client, patient, test)):
@@ -99,7 +111,9 @@ def describe(
     return look(of_dataset(data if isinstance(data, Dataset) else own.dataset(data, **columns)))
 
 
-def _of_file(kind: str, source: str, given: Mapping[str, Any], data_options: Mapping[str, Any]) -> Look:
+def _of_file(
+    kind: str, source: str, given: Mapping[str, Any], data_options: Mapping[str, Any], rules: Preprocess | None
+) -> Look:
     """Look at a table in a file or folder, with the settings that were arguments and those of data_options."""
     if twice := [key for key in given if key in data_options]:
         raise ConfigError(f"{twice[0]} is an argument and in data_options, too; give it once")
@@ -117,7 +131,7 @@ def _of_file(kind: str, source: str, given: Mapping[str, Any], data_options: Map
         frames = tables.labels_as_written(frames, files, options, name)
     with rows_at(lines):
         tested = frames[1] if len(frames) > 1 else test
-        seen = look(_of_frame(frames[0], path.stem, target, client, options.patient, tested))
+        seen = look(_of_frame(frames[0], path.stem, target, client, options.patient, tested), rules)
     return replace(seen, notes=(*seen.notes, *tables.doubts_on(kind, files, options)))
 
 

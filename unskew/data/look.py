@@ -41,6 +41,7 @@ from unskew.data.patients import coded, names_of_patients, patients_spelt_alike,
 from unskew.data.places import place
 from unskew.data.preprocess import (
     LARGEST,
+    Preprocess,
     no_numbers,
     same_as_target,
     spelt,
@@ -402,8 +403,11 @@ def _keys_of(x: Array) -> Array:
 
 
 # ---------------------------------------------------------------- the look
-def look(rows: Rows) -> Look:
-    """Sum up rows: numbers that are shown as tables and figures, and sentences."""
+def look(rows: Rows, rules: Preprocess | None = None) -> Look:
+    """Sum up rows: numbers that are shown as tables and figures, and sentences.
+
+    What `rules` does to the columns is not advised.
+    """
     n = len(rows.keys)
     classes, labels = _classes(rows.target)
     groups = [] if rows.clients is None else [np.flatnonzero(rows.clients == i) for i in range(len(rows.client_names))]
@@ -439,7 +443,7 @@ def look(rows: Rows) -> Look:
         _leaks(rows),
         (
             *rows.doubts,
-            *_notes(rows, sites, columns, test),
+            *_notes(rows, sites, columns, test, rules),
             *_lone(classes, labels),
             *(note for target in targets for note in _notes_on(rows, target)),
         ),
@@ -668,7 +672,11 @@ def _leaks(rows: Rows) -> tuple[str, ...]:
 
 
 def _notes(
-    rows: Rows, sites: Sequence[Site], columns: Sequence[ColumnLook], test: npt.NDArray[np.bool_]
+    rows: Rows,
+    sites: Sequence[Site],
+    columns: Sequence[ColumnLook],
+    test: npt.NDArray[np.bool_],
+    rules: Preprocess | None,
 ) -> tuple[str, ...]:
     sentences: list[str] = []
     train = ~test
@@ -697,7 +705,7 @@ def _notes(
         if refused[name]:
             sentences.append(refused[name])
             continue
-        of_column = doubts.of_column(name, table) if name in table.columns else []
+        of_column = doubts.of_column(name, table, rules) if name in table.columns else []
         sentences += of_column
         words = rows.columns[name] if rows.columns[name].dtype.kind == "O" else ()
         if column.kind == "constant":
@@ -706,9 +714,9 @@ def _notes(
             sentences.append(f"column {name!r} has a word of its own in most rows: an identifier? leave it out")
         elif silent := [s.name for s, share in zip(sites, column.missing_by_site, strict=False) if share == 1]:
             sentences.append(f"column {name!r} has no value at {some(silent)}")
-    sentences += filter(None, [unscaled(table.columns)])
+    sentences += filter(None, [unscaled(table.columns) if rules is None else ""])
     gaps = [column.name for column in columns if 0 < column.missing < 1]
-    if gaps:
+    if gaps and rules is None:
         sentences.append(f"column{'s' * (len(gaps) > 1)} {some(gaps)} {doubts.have(gaps)} gaps: fill with preprocess")
     return tuple(sentences)
 

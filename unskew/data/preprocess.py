@@ -764,7 +764,7 @@ def unscaled(columns: RawTable) -> str:
         return ""
     more = f", and {counted(others, 'more column')} {'is' if others == 1 else 'are'} like it" if others else ""
     return (
-        f"column {worst!r} has values of about {size[worst]:,.0f}{more}: most networks train badly on such "
+        f"column {worst!r} has a root mean square of {size[worst]:,.0f}{more}: most networks train badly on such "
         'numbers; scale them with preprocess = { scale = "agreed" } (in Python: preprocess=True)'
     )
 

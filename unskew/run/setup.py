@@ -649,8 +649,8 @@ def large_target(setup: Setup) -> str:
     if not LARGE < size < math.inf:
         return ""
     return (
-        f"the target has values of about {size:,.0f} (divide it, or take its mean off and divide by its spread, and "
-        "turn predictions back)"
+        f"the target has a root mean square of {size:,.0f} (divide it, or take its mean off and divide by its spread, "
+        "and turn predictions back)"
     )
 
 
