@@ -266,27 +266,34 @@ def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
     return folders, files
 
 
-def images_below(root: Path, name_others: bool = True) -> list[Path]:
-    """All images below the folder, in order, files directly in a folder before those of its folders.
-
-    Args:
-        root: The folder.
-        name_others: Name its other files in a warning.
+def files_below(root: Path) -> tuple[list[Path], list[Path]]:
+    """All images below the folder, in order, files directly in a folder before those of its folders; and other files.
 
     Raises:
         DataError: If a folder cannot be read, or a link leads out of `root`.
     """
     images: list[Path] = []
-    left: list[str] = []
+    others: list[Path] = []
     pending = [root]
     while pending:
         folders, files = entries(pending.pop(), str(root.resolve()))
-        images += filter(is_image, files)
-        left += [str(file.relative_to(root)) for file in files if not is_image(file)]
+        for file in files:
+            (images if is_image(file) else others).append(file)
         pending += reversed(folders)
-    if left and name_others:
-        of, was = counted(len(images) + len(left), "file"), "was" if len(left) == 1 else "were"
-        sentence = f"{len(left):,} of {of} below {root} {was} not read: {some(left)}; what is read is {READ}"
+    return images, others
+
+
+def images_below(root: Path) -> list[Path]:
+    """The images of `files_below`; other files are named in a warning.
+
+    Raises:
+        DataError: As in `files_below`.
+    """
+    images, others = files_below(root)
+    if others:
+        of, was = counted(len(images) + len(others), "file"), "was" if len(others) == 1 else "were"
+        names = some([str(file.relative_to(root)) for file in others])
+        sentence = f"{len(others):,} of {of} below {root} {was} not read: {names}; what is read is {READ}"
         warnings.warn(shown(sentence), DataWarning, stacklevel=2)
     return images
 

@@ -91,7 +91,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         name = getattr(options, setting)
         if name is not None and not (options.alone and setting == "client"):
             own.check_column(words, name, f"task.data_options.{setting}")
-    images = image_folders.images_below(root, name_others=False)
+    images, _ = image_folders.files_below(root)
     named = None if options.alone else options.client
     patient = None if options.testing and options.test is None else options.patient  # nobody is kept apart from anybody
     with rows_at(tables.lines_of(kind, table, columns)):
