@@ -112,3 +112,17 @@ def in_a_cell(text: str) -> str:
     ("'=1+1", '-1.5', '+', 'FedAvg')
     """
     return f"'{text}" if _FORMULA.match(text) else text
+
+
+def with_names(text: str, names: Sequence[str]) -> str:
+    """A sentence with the clients' names behind their numbers.
+
+    >>> with_names("round 4, client 1, step 2: the loss became nan", ["Bern", "Chur"])
+    'round 4, client 1 (Chur), step 2: the loss became nan'
+    """
+
+    def named(client: re.Match[str]) -> str:
+        number = int(client[1])
+        return f"{client[0]} ({names[number]})" if number < len(names) and names[number] != client[1] else client[0]
+
+    return re.sub(r"\bclient (\d+)\b", named, text)

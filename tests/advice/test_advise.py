@@ -33,7 +33,7 @@ from unskew.advice.training import (
 )
 from unskew.data.patients import by_patient
 from unskew.data.sources import save
-from unskew.errors import ConfigError, DataError, QuorumError, RunError
+from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.report.gain import Floats, Gain
@@ -950,3 +950,21 @@ def test_a_site_without_test_rows_is_named_and_has_no_verdict(simple: Advice) ->
 
 def _all_open(of: Advice) -> dict[str, dict[int, Gain]]:
     return {of.check.chosen or "": {c: Gain(0.0, -0.1, 0.1, "seeds") for c in range(4)}}
+
+
+def test_a_site_whose_training_diverges_is_named() -> None:
+    g = np.random.default_rng(0)
+    data = {}
+    for site, size in (("Bern", 1.0), ("Chur", 3e4)):
+        x = size * g.normal(size=(60, 4)).astype("float32")
+        data[site] = (x, (x[:, 0] + size * g.normal(size=60) > 0).astype(int))
+    advice = us.advise(data, minutes=0.2, rounds=4, progress=False)
+    assert re.fullmatch(
+        r"Undecided: sites could not be trained alone: under seed 1, round \d, client 1 \(Chur\), step .*; lower lr .*",
+        advice.headline,
+    )
+    assert "0 test rows" not in str(advice)
+    assert ": ." not in str(advice)
+    data["Chur"] = (1e30 * data["Chur"][0], data["Chur"][1])
+    with pytest.raises(DivergedError, match=r"^independent, seed 0: round 1, client 1 \(Chur\), step "):
+        us.simulate("independent", data=data, rounds=4, progress=False)

@@ -161,6 +161,9 @@ class Advice:
         m, gain = self.sites.measure, self.gain
         if gain is None:
             if self.verdict == "undecided":
+                lost = {**self.check.lost, **self.race.lost}
+                if ALONE in lost:
+                    return f"Undecided: sites could not be trained alone: {lost[ALONE]}."
                 return "Undecided: nothing could be compared with local training; give it more time."
             why = "no method could be trained within the limits" if self.limits.tight else "no method could be trained"
             return f"Train alone: {why}."
@@ -218,7 +221,7 @@ class Advice:
         m, results = self.sites.measure, self.check.results
         means = {label: statistics.fmean(s.mean for s in scores) for label, scores in results.items()}
         levels = ", ".join(f"{label} {m.with_unit(value)}" for label, value in means.items())
-        text = f"{self.headline} Mean over sites on test rows: {levels}."
+        text = f"{self.headline} Mean over sites on test rows: {levels}." if levels else self.headline
         pooled = self.check.over_pooled
         if pooled is not None:
             verdict = {"gains": "better than", "loses": "worse than", "open": "not to be told apart from"}[
@@ -367,6 +370,8 @@ class Advice:
         )
 
     def _sure(self) -> str:
+        if self.gain is None:
+            return self._left_out
         n = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site)
         seeds = len(self.check.seeds)
         fresh = counted(seeds, "fresh seed")
@@ -387,7 +392,11 @@ class Advice:
             text += f" The budget had time for {race.rounds} of {race.planned} rounds."
         if not race.in_time:
             text += " The budget cut the race of methods short."
-        return " ".join([text, *self.check.remarks])
+        return f"{text} {self._left_out}".strip()
+
+    @property
+    def _left_out(self) -> str:
+        return " ".join(f"{label} is left out: {why}." for label, why in self.check.lost.items())
 
     def _surer(self) -> str:
         gain, race = self.gain, self.race

@@ -30,6 +30,7 @@ from unskew.report.gain import gain as gain_of
 from unskew.report.stats import CONFIDENCE
 from unskew.run.unseen import newcomers_of
 from unskew.tasks.measure import Measure
+from unskew.words import with_names
 from unskew.world import wireless
 from unskew.world.wireless import Radio
 
@@ -95,7 +96,7 @@ class Check:
         over_pooled: The chosen method's mean minus that of pooled data; None if these could not be trained.
         groups: Groups in which the chosen method trained, where it has groups.
         cost: What the chosen method costs; None if nothing was trained.
-        remarks: Sentences on what could not be trained.
+        lost: Reasons why a method could not be trained under some seed, by label: it has no results then.
         chosen: Label of the chosen method.
         training: Its training under the first seed.
     """
@@ -107,7 +108,7 @@ class Check:
     over_pooled: Gain | None
     groups: Groups
     cost: TrainingCost | None
-    remarks: tuple[str, ...]
+    lost: Mapping[str, str]
     chosen: str | None
     training: Training | None
 
@@ -128,7 +129,7 @@ def check(
     if chosen is not None:
         entries[chosen.method.label] = chosen
     results: dict[str, list[Scores]] = {label: [] for label in entries}
-    remarks: list[str] = []
+    lost: dict[str, str] = {}
     kept: Training | None = None
     seeds: list[int] = []
     first = max(sites.experiment.seeds) + 1
@@ -147,12 +148,12 @@ def check(
                     break
                 of_seed[label] = training.scores(sites.fed.clients.test)
             except Impossible as error:
-                remarks.append(f"{label} is left out: under seed {seed}, {error}")
+                lost[label] = f"under seed {seed}, {with_names(str(error), sites.names)}"
                 del entries[label], results[label]
                 continue
             if chosen is not None and label == chosen.method.label and kept is None:
                 kept = training
-        if of_seed.keys() != entries.keys():
+        if not entries or of_seed.keys() != entries.keys():
             break
         seeds.append(seed)
         for label, scores in of_seed.items():
@@ -172,7 +173,7 @@ def check(
         pooled, _ = gain(done[name], done[POOLED], sites.measure)
     groups = () if chosen is None or kept is None else groups_of(kept, chosen)
     cost = None if kept is None else _cost(kept, sites)
-    return Check(tuple(seeds), done, gains, by_site, pooled, groups, cost, tuple(remarks), name, kept)
+    return Check(tuple(seeds), done, gains, by_site, pooled, groups, cost, lost, name, kept)
 
 
 # ---------------------------------------------------------------- gains

@@ -18,7 +18,7 @@ from unskew.experiment.config import Method
 from unskew.info import ClientGroups
 from unskew.protocol import report_of
 from unskew.tasks.measure import Measure
-from unskew.words import listed
+from unskew.words import listed, with_names
 
 RATES = (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0))
 """Factors on the experiment's local rate that are tried, its own first."""
@@ -94,6 +94,7 @@ class Race:
         alone_rounds: Rounds' worth of training of each site alone.
         folds: Folds whose rows decided.
         bounds: Sites alone, FedAvg and pooled data, by label; those that could not be trained are left out.
+        lost: Reasons why a bound could not be trained to the end, by label.
         rates: Factor on the local rate of each bound.
         entries: All methods, the best first.
         chosen: The simplest method that is within a standard error of the best; None if none could be trained.
@@ -106,6 +107,7 @@ class Race:
     alone_rounds: int
     folds: int
     bounds: dict[str, Candidate]
+    lost: dict[str, str]
     rates: dict[str, float]
     entries: tuple[Candidate, ...]
     chosen: Candidate | None
@@ -138,7 +140,8 @@ def race(
     here.given_groups()
     entries = here.ranked()
     chosen, close = choose([e for e in entries if not e.out], sites)
-    return Race(here.rounds, most, rounds, folds, bounds, rates, entries, chosen, close, in_time=not here.cut)
+    lost, in_time = here.lost, not here.cut
+    return Race(here.rounds, most, rounds, folds, bounds, lost, rates, entries, chosen, close, in_time)
 
 
 def affordable(sites: Sites, local: dict[str, Any], clock: Clock, most_folds: int) -> tuple[int, int]:
@@ -286,6 +289,7 @@ class _Race:
     clock: Clock
     say: Callable[[str], None]
     cut: bool = False
+    lost: dict[str, str] = field(default_factory=dict)
     entries: list[Candidate] = field(default_factory=list)
 
     def train(self, entry: Candidate, until: int, rounds: int, share: float, limited: bool = True) -> bool:
@@ -307,7 +311,7 @@ class _Race:
                 if all(_all_alone(groups_of(t, entry)) for t in entry.trainings):
                     entry.out = "it lets every site train by itself"
         except Impossible as error:
-            entry.out = str(error).removeprefix(f"{entry.method.label}: ")
+            entry.out = with_names(str(error), sites.names).removeprefix(f"{entry.method.label}: ")
         if entry.out:
             entry.trainings = []
         return not entry.out
@@ -327,10 +331,12 @@ class _Race:
             share = {f: always if f == 1.0 else BOUNDS_UNTIL for f in factors}
             running = {f: e for f, e in tried.items() if self.train(e, third, rounds, share[f], limited)}
             if not running:
+                self.lost[label] = tried[1.0].out
                 self.say(f"{label}: {tried[1.0].out}")
                 continue
             rate = _best_rate(running, self.sites)
             if not self.train(running[rate], rounds, rounds, always, limited):
+                self.lost[label] = running[rate].out
                 self.say(f"{label}: {running[rate].out}")
             rates[label] = rate
             if running[rate].scores:

@@ -74,6 +74,7 @@ from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver, Trace
 from unskew.tree import check_unchanged, marks, moved
 from unskew.version import __version__
+from unskew.words import with_names
 
 SAVE_AFTER_S = 10.0
 ECHO_S = 1.0
@@ -590,7 +591,8 @@ class _Cell:
             remedy = "; a larger clients_per_round or a smaller world.outage leaves more" * some
             if isinstance(error, DivergedError) and (large := run_setup.large_target(self.run.setup)):
                 remedy = f"; it may be that {large}"
-            explained_error = type(error)(f"{self.method.label}, seed {self.seed}: {error}{remedy}")
+            what = with_names(str(error), self.run.feds[self.seed].client_names or ())
+            explained_error = type(error)(f"{self.method.label}, seed {self.seed}: {what}{remedy}")
             if isinstance(explained_error, DivergedError):
                 explained_error.where = (self.method.label, self.seed, self.at)
             raise explained_error from error
