@@ -86,7 +86,24 @@ def test_output_that_cannot_be_written_is_no_traceback() -> None:
         timeout=120,
         check=False,
     )
-    assert (said.returncode, said.stderr) == (2, "OSError: [Errno 28] No space left on device\n")
+    assert (said.returncode, said.stderr) == (
+        2,
+        "OSError: [Errno 28] No space left on device: the output could not be written\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("streams", "code"), [("2> /dev/full", 0), (">&-", 0), ("> /dev/full", 2), ("--json | true", 0)]
+)
+def test_a_run_whose_output_nobody_reads_ends_all_the_same(here: Path, streams: str, code: int) -> None:
+    command = f"{sys.executable} -m unskew run tiny.toml --out r {streams}"
+    ran = subprocess.run(
+        command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, timeout=120, check=False
+    )
+    assert b"Traceback" not in ran.stdout + ran.stderr
+    assert ran.returncode == code
+    assert (here / "r/summary.json").exists()
+    assert (here / "r/report.html").exists()
 
 
 def test_a_terminal_without_our_signs_gets_others(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:

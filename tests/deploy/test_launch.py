@@ -202,6 +202,22 @@ def test_sockets_lie_in_a_short_folder_although_that_for_temporary_files_is_deep
         processes.place_for_sockets()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/net/unix")
+def test_sockets_of_processes_that_were_killed_are_removed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes.tempfile, "tempdir", str(tmp_path))
+    for name in ("gone1234", "live1234", "file1234"):
+        (tmp_path / f"unskew-{name}").mkdir()
+    resident.listen(tmp_path / "unskew-gone1234/socket").close()
+    (tmp_path / "unskew-file1234/socket").write_text("no socket")
+    assert (tmp_path / "unskew-gone1234/socket").is_socket()
+    with resident.listen(tmp_path / "unskew-live1234/socket"), processes.ProcessGroup() as group:
+        made = group.folder()
+        left = {folder.name for folder in tmp_path.iterdir()}
+    assert left == {"unskew-live1234", "unskew-file1234", made.name}
+
+
 def test_clients_end_before_the_server_they_sign_off_from(bin: Path, tmp_path: Path) -> None:
     noted = tmp_path / "noted"
     trap = f"trap 'echo $0 $1 >> {noted}; exit 0' TERM\n: > {tmp_path}/$1\n"

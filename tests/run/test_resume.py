@@ -139,14 +139,24 @@ def test_ctrl_c_in_the_very_last_round_comes_too_late(
     assert contents(loop.start(several, tmp_path / "run", Presses(CELLS * ROUNDS)).folder) == straight
 
 
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_request_to_terminate_is_a_polite_stop(
-    several: Experiment, straight: dict[str, Any], tmp_path: Path, times: int
+    several: Experiment, straight: dict[str, Any], tmp_path: Path, times: int, sign: signal.Signals
 ) -> None:
     """Twice within a moment is once: `timeout` tells the process, and then its group, which it is of."""
     with pytest.raises(Interrupted, match="stopped by request after round 2 of fedavg, seed 0; continue with"):
-        loop.start(several, tmp_path / "run", Presses(2, times, sign=signal.SIGTERM))
+        loop.start(several, tmp_path / "run", Presses(2, times, sign=sign))
     assert contents(loop.resume(tmp_path / "run").folder) == straight
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        loop.start(tiny("rounds=3"), tmp_path / "run", Presses(1, sign=signal.SIGHUP))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (tmp_path / "run/summary.json").exists()
 
 
 def test_a_later_request_to_terminate_ends_at_once(

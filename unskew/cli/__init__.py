@@ -19,6 +19,9 @@ def main() -> None:
     from unskew.errors import MemoryShortage, UnskewError, shortage
 
     warnings.showwarning = _warn
+    # Of a stream that was closed before the start Python makes None, and print() would write to the other one.
+    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     called = next((word for word in sys.argv[1:] if word[:1] != "-"), "")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
@@ -45,7 +48,11 @@ def main() -> None:
         if short is None and not isinstance(error, OSError):
             raise
         _drop_what_cannot_be_written()
-        _end(*((type(error).__name__, str(error)) if short is None else (MemoryShortage.__name__, short)), 2)
+        if short is not None:
+            _end(MemoryShortage.__name__, short, 2)
+        # Only what is written to a stream has no file's name.
+        unnamed = isinstance(error, OSError) and error.filename is None and error.errno is not None
+        _end(type(error).__name__, f"{error}: the output could not be written" if unnamed else str(error), 2)
     else:
         # Typer makes 130 of Ctrl-C by itself, without a word.
         if code == 130:

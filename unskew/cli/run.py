@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -28,6 +29,7 @@ from unskew.cli.tables import asked, print_fitting, results, results_json
 from unskew.errors import ConfigError, shown
 
 if TYPE_CHECKING:
+    from unskew.record.reader import Record
     from unskew.run.loop import RunResult
 
 
@@ -117,13 +119,27 @@ def resume(
 
 
 def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
+    from unskew.report import read
+
+    record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
+    # Results first: they are known even if the page cannot be written; and the page even if nobody reads them.
+    try:
+        _show(outcome, record, as_json)
+    finally:
+        if report:
+            from unskew.report import write_report
+
+            page = write_report(outcome.folder)
+            with suppress(OSError):  # of an error stream that nobody reads
+                print(f"report: {page}", file=sys.stderr)
+
+
+def _show(outcome: "RunResult", record: "Record", as_json: bool) -> None:
     from unskew.info import ClientGroups
-    from unskew.report import read, summary_text, worth
+    from unskew.report import summary_text, worth
     from unskew.report.tables import discrepancies
     from unskew.run.setup import CODE_OF
 
-    record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
-    # Results first: they are known even if the page cannot be written.
     if as_json:
         print(results_json(outcome.summary))
     else:
@@ -156,7 +172,3 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
             console.print(shown(f"{key} ended early: {reason}"), highlight=False, markup=False, soft_wrap=True)
         fingerprint = shown(str(outcome.summary["fingerprint"])[:16])
         console.print(f"fingerprint {fingerprint}, {outcome.summary['seconds']:.0f} s", highlight=False, markup=False)
-    if report:
-        from unskew.report import write_report
-
-        print(f"report: {write_report(outcome.folder)}", file=sys.stderr)

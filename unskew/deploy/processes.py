@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -102,10 +103,13 @@ class ProcessGroup:
     def folder(self) -> Path:
         """Make a private folder with a short path, for a socket; it is removed with the processes.
 
+        Those of processes that were killed outright are removed, too.
+
         Raises:
             DeployError: As `place_for_sockets`.
         """
         place = place_for_sockets()
+        remove_left_sockets(place)
         folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=place, ignore_cleanup_errors=True)
         return Path(self._folders.enter_context(folder))
 
@@ -164,6 +168,27 @@ def place_for_sockets() -> Path:
     )
 
 
+def remove_left_sockets(place: Path) -> None:
+    """Remove folders of one's own whose socket nobody listens at: their processes were killed outright."""
+    try:
+        known = Path("/proc/net/unix").read_text(errors="replace")
+    except OSError:  # not on Linux
+        return
+    for folder in place.glob(f"{PREFIX}????????"):
+        path = folder / "socket"
+        try:
+            if path.lstat().st_uid != os.getuid() or not path.is_socket() or str(path) in known:
+                continue
+            with socket.socket(socket.AF_UNIX) as client:  # it may be of another network namespace
+                client.connect(str(path))
+        except ConnectionRefusedError:
+            with suppress(OSError):
+                path.unlink()
+                folder.rmdir()
+        except OSError:
+            continue
+
+
 def _depth(child: ChildProcess) -> int:
     return 1 if child.name.startswith("client") else 0
 
@@ -205,7 +230,10 @@ def _signals_ignored() -> Iterator[None]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by leaving every open `with` block."""
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by leaving every open `with` block.
+
+    A SIGHUP that is ignored, by nohup, stays so.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -213,7 +241,8 @@ def stoppable() -> Iterator[None]:
     def heard(number: int, _frame: Any) -> None:
         raise KeyboardInterrupt
 
-    old = {s: signal.signal(s, heard) for s in (signal.SIGTERM, signal.SIGHUP)}
+    signals = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) != signal.SIG_IGN]
+    old = {s: signal.signal(s, heard) for s in signals}
     try:
         yield
     finally:

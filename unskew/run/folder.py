@@ -81,7 +81,8 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
     temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunError(f"{folder} exists already; continue it with unskew resume {folder}, or choose another --out")
+            more = f"continue it with unskew resume {folder}, or " if (folder / "config.toml").exists() else ""
+            raise RunError(f"{folder} exists already; {more}choose another --out")
         for part in ("checkpoints", "models"):
             (temporary / part).mkdir(parents=True)
         temporary.chmod(0o700)

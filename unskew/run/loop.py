@@ -356,7 +356,10 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
 # ---------------------------------------------------------------- the run
 @contextmanager
 def stop_requests(signals: Sequence[signal.Signals], on_request: Callable[[int], None]) -> Iterator[None]:
-    """Call `on_request` with 1, 2, ... as requests to stop arrive; outside the main thread none do."""
+    """Call `on_request` with 1, 2, ... as requests to stop arrive; outside the main thread none do.
+
+    A SIGHUP that is ignored, by nohup, stays so.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -364,12 +367,13 @@ def stop_requests(signals: Sequence[signal.Signals], on_request: Callable[[int],
 
     def on_signal(number: int, _frame: Any) -> None:
         now = time.monotonic()
-        if times and number == signal.SIGTERM and now - times[0] < ECHO_S:
+        if times and number != signal.SIGINT and now - times[0] < ECHO_S:
             return
         times.append(now)
         on_request(len(times))
 
-    previous = {s: signal.signal(s, on_signal) for s in signals}
+    heard = [s for s in signals if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
+    previous = {s: signal.signal(s, on_signal) for s in heard}
     try:
         yield
     finally:
@@ -490,7 +494,7 @@ class _Run:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Ctrl-C (or SIGTERM) ends the run after the round in progress; a second one at once."""
+        """Ctrl-C (or SIGTERM, SIGHUP) ends the run after the round in progress; a second one at once."""
 
         def on_request(times: int) -> None:
             if times > 1:
@@ -498,7 +502,7 @@ class _Run:
             self.stop.set()
             self.callback.note("stopping after this round; press Ctrl-C again to stop at once")
 
-        with stop_requests((signal.SIGINT, signal.SIGTERM), on_request):
+        with stop_requests((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), on_request):
             try:
                 yield
             except KeyboardInterrupt:

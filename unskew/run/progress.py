@@ -4,7 +4,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from rich.console import Console
@@ -23,7 +23,11 @@ PLAIN_EVERY_S = 5.0
 
 @contextmanager
 def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
-    """A callback that fits the stream: a bar in a terminal or a notebook, lines in a log, nothing if quiet."""
+    """A callback that fits the stream: a bar in a terminal or a notebook, lines in a log, nothing if quiet.
+
+    What is shown is no part of a run: once the stream cannot be written, as its reader or its terminal is gone, nothing
+    more is.
+    """
     stream = stream or sys.stderr
     console = Console(file=stream)
     # In a notebook Rich draws into a widget; without ipywidgets it would warn at every refresh and draw nothing.
@@ -33,11 +37,12 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
     elif widgets or (stream.isatty() and not console.is_jupyter):
         live = Live(console)
         try:
-            yield live
+            yield WhileWritable(live)
         finally:  # however the run ends: a bar that goes on turning hides the cursor and the error
-            live.close()
+            with suppress(OSError):
+                live.close()
     else:
-        yield Plain(stream)
+        yield WhileWritable(Plain(stream))
 
 
 def _importable(name: str) -> bool:
@@ -111,6 +116,35 @@ def duration(seconds: float) -> str:
     if total_s < 3600:
         return f"{total_s // 60} min {total_s % 60} s"
     return f"{total_s // 3600} h {total_s % 3600 // 60} min"
+
+
+class WhileWritable:
+    """A callback that is silent once it could not write."""
+
+    def __init__(self, shown: Callback) -> None:
+        self._shown: Callback = shown
+
+    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
+        """As the callback does."""
+        with self._or_silent():
+            self._shown.start(experiment, setup, feds)
+
+    def progress(self, progress: Progress) -> None:
+        """As the callback does."""
+        with self._or_silent():
+            self._shown.progress(progress)
+
+    def note(self, text: str) -> None:
+        """As the callback does."""
+        with self._or_silent():
+            self._shown.note(text)
+
+    @contextmanager
+    def _or_silent(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._shown = NoCallback()
 
 
 class Plain:

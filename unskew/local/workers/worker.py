@@ -49,9 +49,9 @@ def keep_freed_memory() -> None:
 
 def serve(open_setup: Open, pipe: Connection, slots: list[Slot], shared: SharedBuffer | None) -> None:
     """Answer jobs until the main process hangs up."""
-    # The main process decides what Ctrl-C and SIGTERM mean, which reach a whole group; a worker stops when its pipe
-    # closes.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # The main process decides what Ctrl-C, SIGTERM and SIGHUP mean, which reach a whole group; a worker stops when its
+    # pipe closes.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory()
