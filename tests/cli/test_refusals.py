@@ -207,6 +207,8 @@ def unskew_manifest(here: Path, manifest: dict[str, Any]) -> str:
 def test_a_run_folder_that_exists_or_cannot_be_made_is_refused(unskew: Unskew, here: Path) -> None:
     (here / "taken").mkdir()
     (here / "taken" / "thesis.tex").write_text("years of work")
+    refused(unskew("run", "tiny.toml", "--out", "taken"), "RunError", "taken exists already; choose another --out")
+    (here / "taken" / "config.toml").write_text("")
     refused(unskew("run", "tiny.toml", "--out", "taken"), "RunError", "taken exists already", "unskew resume", "--out")
     refused(unskew("run", "tiny.toml", "--out", "tiny.toml/r"), "RunError", "tiny.toml/r", "Not a directory")
     refused(unskew("run", "tiny.toml", "--out", "/proc/r"), "RunError", "/proc/r", "--out")
