@@ -20,8 +20,9 @@ def main() -> None:
 
     warnings.showwarning = _warn
     # Of a stream that was closed before the start Python makes None, and print() would write to the other one.
-    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
-    sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
     called = next((word for word in sys.argv[1:] if word[:1] != "-"), "")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
