@@ -14,7 +14,7 @@ def main() -> None:
     """Run the command; an error a user can cause is one line on stderr and exit code 2, being stopped is 130."""
     import click
 
-    from unskew.cli.app import app
+    from unskew.cli.app import COMMANDS, app
     from unskew.cli.text import with_options
     from unskew.errors import MemoryShortage, UnskewError, shortage
 
@@ -23,7 +23,7 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
-    called = next((word for word in sys.argv[1:] if word[:1] != "-"), "")
+    called = COMMANDS.get(next((word for word in sys.argv[1:] if word[:1] != "-"), ""))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
             stream.reconfigure(errors="replace")

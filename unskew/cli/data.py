@@ -95,7 +95,7 @@ def data(
         print(json.dumps(dataclasses.asdict(seen)))
         return
     # In an experiment the settings stand in its file.
-    _print(seen, str if source.endswith(".toml") else partial(with_options, name="data"))
+    _print(seen, str if source.endswith(".toml") else partial(with_options, command=data))
     if out is not None:
         Console(stderr=True).print(f"page: {out}", markup=False, highlight=False, soft_wrap=True)
 

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+from collections.abc import Callable
+from typing import Any
 
 from rich import markup
 
@@ -13,14 +15,11 @@ def escape(text: str) -> str:
     return markup.escape(shown(text))
 
 
-def with_options(text: str, name: str) -> str:
+def with_options(text: str, command: Callable[..., Any] | None) -> str:
     """A sentence with settings as options of a command, as in `--decimal ','` for `decimal = ','`.
 
     Of a command that takes settings of an experiment the sentence is about these, and stays as it is.
     """
-    from unskew.cli.app import COMMANDS
-
-    command = COMMANDS.get(name)
     known = {} if command is None else inspect.signature(command).parameters
     if "settings" in known:
         return text
