@@ -279,6 +279,8 @@ def paired(
 
 def for_own_models(record: Record) -> frozenset[str]:
     """Methods that are for the clients' own models, by the algorithm's name or since they have no global one."""
+    if record.for_own is not None:
+        return record.for_own
     try:
         entries = configured(record).get("methods", [])
     except RunError:  # a report is written without its config.toml, too
@@ -454,6 +456,7 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         until=next((r.until for r in records if r.until is not None), None),
         summary=records[0].summary if all(r.finished for r in records) else None,
         baseline=next(iter(bases), ""),
+        for_own=frozenset(names[m] for r, names in pairs for m in for_own_models(r)),
     )
     return merged, next(iter(bases), None)
 
