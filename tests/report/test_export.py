@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,22 @@ def test_csv_is_unrounded_and_says_what_a_number_is_compared_with() -> None:
     assert rows["FedAvg"]["setting"] == "dirichlet(alpha=0.1), 4 clients"
     assert rows["SCAFFOLD"]["difference_tail"] == rows["SCAFFOLD"]["difference"]  # one evaluation is the last fifth
     assert rows["SCAFFOLD"]["difference_tail_low_95"] == rows["SCAFFOLD"]["difference_low_95"]
+
+
+def test_a_method_for_own_models_has_its_difference_in_these() -> None:
+    """Ditto's global model is FedAvg's: a table of its differences said 0.00 and nothing of what Ditto is for."""
+    shared, own = made(dict.fromkeys(APART, APART["FedAvg"])), made(APART, metric=PERSONAL)
+    config = '[[methods]]\nname = "ditto"\nlabel = "SCAFFOLD"'
+    run = replace(shared, series={**shared.series, **own.series}, config=config)
+    head, _, _, row, *_ = ([cell.strip() for cell in line.split("|")] for line in table(run).splitlines())
+    assert row[head.index("minus FedAvg, points [95 %]")] == "0.00 [in every seed]"
+    assert row[head.index("personal minus FedAvg, points [95 %]")] == "+10.33 [+8.90, +11.77]"
+    assert "personal minus" not in table(replace(run, config=""))
+    assert r"personal minus FedAvg, points [95 \%]" in table(run, "latex")
+    rows = {row["method"]: row for row in csv.DictReader(io.StringIO(table(run, "csv")))}
+    assert float(rows["SCAFFOLD"]["personal_difference"]) == pytest.approx(0.31 / 3)
+    assert float(rows["SCAFFOLD"]["personal_difference_low_95"]) == pytest.approx(0.0890, abs=1e-4)
+    assert rows["FedAvg"]["personal_difference"] == ""
 
 
 @pytest.mark.parametrize("format", FORMATS)
