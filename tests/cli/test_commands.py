@@ -222,6 +222,24 @@ def test_compare_sets_runs_side_by_side(unskew: Unskew, here: Path) -> None:
     assert "two/fedprox" in table
 
 
+def test_a_table_of_several_runs_compares_them_only_if_they_are_comparable(unskew: Unskew) -> None:
+    for place, method in (("one", "fedavg"), ("two", "fedprox")):
+        unskew("run", "tiny.toml", "--out", place, "-q", "--no-report", "--set", f'methods=[{{name="{method}"}}]')
+    unskew("run", "tiny.toml", "--out", "other", "-q", "--no-report", "--set", "split.alpha=5.0")
+    said = unskew("table", "one", "two")
+    head, _, base, row = said.out.splitlines()[:4]
+    assert "| minus one/fedavg, points [95 %] |" in head
+    assert base.startswith("| one/fedavg | 2 | 2 |")
+    assert re.match(r"\| two/fedprox \| 2 \| 2 \|.* \[.*\d\] \|", row)
+    said = unskew("table", "one", "other")
+    assert "“other” differs from “one” in the split" in said.err
+    assert "minus" not in said.out
+    assert "**" not in said.out
+    assert "These runs are not comparable, so that no differences are given and nothing is bold." in said.out
+    assert "| other/fedprox | 2 | 2 |" in said.out
+    assert unskew("table", "one", "two", "--format", "csv").out.splitlines()[1].startswith("one two,one/fedavg,")
+
+
 def test_compare_says_what_keeps_runs_from_being_compared(unskew: Unskew) -> None:
     unskew("run", "tiny.toml", "--out", "one", "-q", "--no-report")
     unskew("run", "tiny.toml", "--out", "two", "-q", "--no-report", "--set", "split.alpha=5.0")

@@ -2,9 +2,11 @@
 
 import hashlib
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,6 +14,9 @@ from rich.console import Console
 from unskew.cli.options import AsJson
 from unskew.cli.tables import print_fitting, results, results_json, run_names
 from unskew.errors import shown
+
+if TYPE_CHECKING:
+    from unskew.record.reader import Record
 
 
 def compare(
@@ -26,7 +31,6 @@ def compare(
     [dim]unskew compare runs/a runs/b --out comparison.html[/]
     """
     from unskew.report import read, write_comparison
-    from unskew.report.tables import discrepancies, evaluated_otherwise, incomparable
     from unskew.run.folder import read_json, require_done
 
     for folder in folders:
@@ -57,8 +61,7 @@ def compare(
         for name, record in zip(names, records, strict=True):
             for j in join_summaries(record):
                 console.print(shown(f"{name}/{j.words}"), highlight=False, markup=False, soft_wrap=True)
-    damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
-    for remark in filter(None, (*incomparable(records, names), evaluated_otherwise(records, names), *damages)):
+    for remark in _remarks(records, names):
         print(shown(remark), file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)
 
@@ -79,13 +82,14 @@ def report(
 
 
 def table(
-    folder: Annotated[Path, typer.Argument()],
+    folders: Annotated[list[Path], typer.Argument()],
     format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",
 ) -> None:
-    """Print a run's headline table for a paper, a page or a spreadsheet.
+    """Print the headline table of one run, or several, for a paper, a page or a spreadsheet.
 
-    FOLDER is the run's, finished or not.  Bounds are marked; a number is bold
-    only if paired differences over seeds say that its method is ahead of all.
+    FOLDERS are those of the runs, finished or not.  Bounds are marked; a number
+    is bold only if paired differences over seeds say that its method is ahead
+    of all.  Of runs that cannot be compared there are no differences.
 
     [dim]unskew table runs/digits-20260101-120000 --format latex > table.tex[/]
     """
@@ -93,7 +97,33 @@ def table(
     from unskew.report.export import table as written
     from unskew.report.tables import discrepancies
 
-    record = read(folder)
-    for damage in discrepancies(record):
-        print(shown(damage), file=sys.stderr)
+    if len(folders) == 1:
+        record = read(folders[0])
+        remarks = discrepancies(record)
+    else:
+        names = run_names(folders)
+        records = [read(folder) for folder in folders]
+        record, remarks = _merged(records, names), _remarks(records, names)
+    for remark in remarks:
+        print(shown(remark), file=sys.stderr)
     print(shown(written(record, format)), end="")
+
+
+def _called(records: "Sequence[Record]", names: Sequence[str]) -> list[dict[str, str]]:
+    """Each run's methods, by the labels that they have beside those of other runs."""
+    return [{m: f"{name}/{m}" for m in record.methods} for name, record in zip(names, records, strict=True)]
+
+
+def _merged(records: "Sequence[Record]", names: Sequence[str]) -> "Record":
+    """All methods of some runs as those of one."""
+    from unskew.report.tables import together
+
+    return replace(together(records, _called(records, names))[0], name=" ".join(names))
+
+
+def _remarks(records: "Sequence[Record]", names: Sequence[str]) -> tuple[str, ...]:
+    """Sentences on what keeps runs from being compared, and on what in their folders contradicts itself."""
+    from unskew.report.tables import discrepancies, evaluated_otherwise, incomparable
+
+    damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
+    return tuple(filter(None, (*incomparable(records, names), evaluated_otherwise(records, names), *damages)))

@@ -169,10 +169,15 @@ def _note(record: Record) -> str:
     """One line without markup that says what the numbers are."""
     unfinished = "" if record.finished else " The run is not finished."
     kind = "95 % interval" if record.until is None else "95 % confidence sequence"
+    bold = (
+        f"Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of paired "
+        "differences, each pair by itself."
+        if record.comparable
+        else "These runs are not comparable, so that no differences are given and nothing is bold."
+    )
     return (
         f"Last round, and beside it the mean of the {last_words(record)} of evaluations; mean ± standard deviation "
-        f"over seeds. Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of "
-        f"paired differences, each pair by itself.{unfinished}"
+        f"over seeds. {bold}{unfinished}"
     )
 
 

@@ -255,12 +255,12 @@ def paired(
 
     Without `metric` it is the headline of the global model, without `base` the reference; `pick` takes another number
     from a curve than the last.  In an unfinished run a seed counts only if both methods were evaluated last at the same
-    round.
+    round.  Of merged runs that are not comparable there are none.
     """
     base = reference(record) if base is None else base
     metric = metric or record.headline.shared
     rows = []
-    for method in record.methods if base is not None else ():
+    for method in record.methods if base is not None and record.comparable else ():
         if method == base:
             continue
         pairs: dict[int, float] = {}
@@ -436,12 +436,15 @@ def discrepancies(record: Record) -> tuple[str, ...]:
 def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[Record, str | None]:
     """Merge runs into one record; return it with the reference of the first run that has one, or None.
 
+    Of runs that are not comparable (`incomparable`) the record has no reference and no differences.
+
     Args:
-        records: The runs; differences are meaningful only if the runs are comparable (`incomparable`).
+        records: The runs.
         labels: For each run, the label of each method in the merged record.
     """
     pairs = list(zip(records, labels, strict=True))
-    bases = [names[base] for r, names in pairs if (base := reference(r)) is not None]
+    comparable = not incomparable(records, list(map(str, range(len(records)))))
+    bases = [names[base] for r, names in pairs if comparable and (base := reference(r)) is not None]
     merged = replace(
         records[0],
         cells=tuple(replace(c, method=names[c.method]) for r, names in pairs for c in r.cells),
@@ -456,6 +459,7 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         until=next((r.until for r in records if r.until is not None), None),
         summary=records[0].summary if all(r.finished for r in records) else None,
         baseline=next(iter(bases), ""),
+        comparable=comparable,
         for_own=frozenset(names[m] for r, names in pairs for m in for_own_models(r)),
     )
     return merged, next(iter(bases), None)
