@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -24,7 +24,7 @@ def compare(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("comparison.html"),
     as_json: AsJson = False,
 ) -> None:
-    """Compare finished runs: one table and one HTML page, with the reason if they are not comparable.
+    """Compare finished runs: a table, what differs, and an HTML page; or why they are not comparable.
 
     FOLDERS are those of two runs or more.
 
@@ -44,23 +44,30 @@ def compare(
         for name, s in zip(names, summaries, strict=True)
         for row in s["rows"]
     ]
+    together = _merged(records, names)
+    rows += _differences(together)
     comparison = {
-        "run": " ".join(names),
+        "run": together.name,
         "fingerprint": hashlib.sha256("\n".join(s["fingerprint"] for s in summaries).encode()).hexdigest(),
         "seconds": sum(s["seconds"] for s in summaries),
         "headline": records[0].headline.card(),
         "rows": rows,
+        **({} if together.until is None else {"seeds": together.seeds}),
     }
     if as_json:
         print(results_json(comparison))
     else:
+        from unskew.report import summary_text
         from unskew.report.members import join_summaries
 
         console = Console()
         print_fitting(console, partial(results, comparison))
-        for name, record in zip(names, records, strict=True):
-            for j in join_summaries(record):
-                console.print(shown(f"{name}/{j.words}"), highlight=False, markup=False, soft_wrap=True)
+        answers = [f"{name}/{j.words}" for name, r in zip(names, records, strict=True) for j in join_summaries(r)]
+        if together.baseline:
+            set_apart = summary_text.set_apart(records, _called(records, names))
+            answers = [*filter(None, [set_apart]), summary_text.found(together), *answers]
+        for answer in answers:
+            console.print(shown(answer), highlight=False, markup=False, soft_wrap=True)
     for remark in _remarks(records, names):
         print(shown(remark), file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)
@@ -119,6 +126,18 @@ def _merged(records: "Sequence[Record]", names: Sequence[str]) -> "Record":
     from unskew.report.tables import together
 
     return replace(together(records, _called(records, names))[0], name=" ".join(names))
+
+
+def _differences(together: "Record") -> list[dict[str, Any]]:
+    """Rows of a table of results: differences to the one baseline of all runs; none if there is none."""
+    from unskew.report.tables import paired
+    from unskew.run.metrics import result_row
+
+    return [
+        result_row(d.method, together.cell(d.method).setting, f"{metric}.minus_{together.baseline}", d.values)
+        for metric in (together.headline.shared, together.headline.own)
+        for d in paired(together, metric)
+    ]
 
 
 def _remarks(records: "Sequence[Record]", names: Sequence[str]) -> tuple[str, ...]:

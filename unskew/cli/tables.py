@@ -19,8 +19,18 @@ if TYPE_CHECKING:
 
 
 def results_json(summary: dict[str, Any]) -> str:
-    """The results of a run or comparison as the JSON document that `--json` prints."""
-    return json.dumps({key: summary[key] for key in ("run", "fingerprint", "seconds", "rows")})
+    """The results of a run or comparison as the JSON document that `--json` prints; differences have their interval."""
+    from unskew.report.stats import interval
+
+    def whole(row: dict[str, Any]) -> dict[str, Any]:
+        if ".minus_" not in row["metric"]:
+            return row
+        # A summary names its seeds only if they were added until differences were decided.
+        low, high = interval(row["seeds"], sequential="seeds" in summary) or (None, None)
+        return {**row, "low": low, "high": high}
+
+    rows = list(map(whole, summary["rows"]))
+    return json.dumps({key: summary[key] for key in ("run", "fingerprint", "seconds")} | {"rows": rows})
 
 
 NAME_WIDTH = 10
