@@ -176,8 +176,8 @@ def _note(record: Record) -> str:
         else "These runs are not comparable, so that no differences are given and nothing is bold."
     )
     return (
-        f"Last round, and beside it the mean of the {last_words(record)} of evaluations; mean ± standard deviation "
-        f"over seeds. {bold}{unfinished}"
+        f"Last round, and beside it the mean of the {last_words(record)} of evaluations, a dash where it is the last "
+        f"round alone; mean ± standard deviation over seeds. {bold}{unfinished}"
     )
 
 
