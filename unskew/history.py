@@ -8,6 +8,7 @@ unskew.load_run("runs/digits")      # that of a run that ended, from its folder
 import difflib
 import html
 import importlib
+import re
 import shutil
 import tempfile
 import weakref
@@ -28,7 +29,7 @@ from unskew.record.columns import client_columns
 from unskew.record.logs import ADAPTED, SERVED, SummaryCard, document
 from unskew.record.reader import Part, client_names, metric_rows, rows_of
 from unskew.run.folder import require_done
-from unskew.run.metrics import steadier, with_spread
+from unskew.run.metrics import steadier, summarise, with_spread
 from unskew.run.models import load_model
 from unskew.tasks.measure import Measure, described
 from unskew.words import beginning, counted, listed
@@ -165,20 +166,25 @@ class History:
             raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
         return rows_of(self.folder, part, seed)
 
-    def curve(self, method: str, metric: str | None = None) -> list[tuple[int, float]]:
+    def curve(self, method: str, metric: str | None = None, seed: int | None = None) -> list[tuple[int, float]]:
         """(round, mean over seeds) of a metric in the rounds that every seed reached, by default the global headline.
 
+        Args:
+            method: Label of the method.
+            metric: Its name in `rows`; by default the global model's headline.
+            seed: A seed, for its curve alone; by default all.
+
         Raises:
-            KeyError: If that method has no such metric.
+            KeyError: If that method has no such metric, or the run no such seed.
         """
-        curve = self._curve(method, metric or self.headline.shared)
+        curve = self._curve(method, metric or self.headline.shared, seed)
         return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
 
-    def _curve(self, method: str, name: str) -> "Curve":
+    def _curve(self, method: str, name: str, seed: int | None = None) -> "Curve":
         from unskew.report.stats import curve_by_round
 
         by_seed: dict[int, dict[int, float]] = {}
-        for row in self.rows:
+        for row in self._of_seed(seed):
             if (row["method"], row["name"]) == (method, name) and "client" not in row:
                 by_seed.setdefault(row["seed"], {})[row["round"]] = row["value"]
         curve = curve_by_round(list(by_seed.values()))
@@ -187,17 +193,40 @@ class History:
             raise self._unknown(method, name, known)
         return curve
 
-    def value(self, method: str, metric: str | None = None) -> float:
+    def value(self, method: str, metric: str | None = None, seed: int | None = None) -> float:
         """Mean over seeds of a result, by default the global model's headline; see the table of results for names.
 
+        Args:
+            method: Label of the method.
+            metric: Name of the result; by default the global model's headline.
+            seed: A seed, for its result alone; by default all.
+
         Raises:
-            KeyError: If that method has no such result.
+            KeyError: If that method has no such result, or the run no such seed.
         """
         metric = metric or self.headline.shared
-        for row in self.summary["rows"]:
+        rows = self.summary["rows"] if seed is None else self._results_of(seed)
+        for row in rows:
             if (row["method"], row["metric"]) == (method, metric):
                 return float(row["mean"])
-        raise self._unknown(method, metric, (r["metric"] for r in self.summary["rows"] if r["method"] == method))
+        raise self._unknown(method, metric, (r["metric"] for r in rows if r["method"] == method))
+
+    def _results_of(self, seed: int) -> list[dict[str, Any]]:
+        """The table of results of one seed: that of all leaves out seeds without saying which."""
+        names = "\n".join(row["metric"] for row in self.summary["rows"])
+        last, base = re.search(r"\.mean_last_(\d+)", names), re.search(r"\.minus_(.+)", names)
+        rows, mean_last = self._of_seed(seed), int(last[1]) if last else None
+        return summarise(rows, self.methods, (seed,), "", mean_last, base and base[1], self.headline)
+
+    def _of_seed(self, seed: int | None) -> list[Any]:
+        """The rows of one seed; all of them without one."""
+        if seed is None:
+            return self.rows
+        rows = [row for row in self.rows if row["seed"] == seed]
+        if not rows:
+            seeds = dict.fromkeys(row["seed"] for row in self.rows)
+            raise KeyError(f"no seed {seed!r} in this run; it has {', '.join(map(str, seeds))}")
+        return rows
 
     def _unknown(self, method: str, metric: str, known: Iterable[str]) -> KeyError:
         """An error that names the methods there are, or the metrics nearest to the one asked for."""

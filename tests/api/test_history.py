@@ -209,6 +209,18 @@ def test_names_of_a_folder_from_elsewhere_do_not_reach_the_terminal_raw(kept: us
     assert r"\x1b[31mFedAvg" in str(history)
 
 
+def test_values_and_curves_are_of_all_seeds_or_of_one(history: us.History) -> None:
+    for row in history.summary["rows"]:
+        of_each = [history.value(row["method"], row["metric"], seed=seed) for seed in (0, 1)]
+        assert of_each == pytest.approx(row["seeds"])
+    curves = [history.curve("FedAvg", seed=seed) for seed in (0, 1)]
+    assert [curve[-1][1] for curve in curves] == [history.value("FedAvg", seed=seed) for seed in (0, 1)]
+    assert curves[0] != curves[1]
+    for of in (history.value, history.curve):
+        with pytest.raises(KeyError, match="no seed 7 in this run; it has 0, 1"):
+            of("FedAvg", seed=7)
+
+
 def test_a_metric_is_asked_for_under_one_name(history: us.History) -> None:
     asked: dict[str, Any] = {"method": "FedAvg", "metric": "personal.accuracy.mean"}
     assert history.curve(**asked)[-1][1] == pytest.approx(history.value(**asked))

@@ -42,7 +42,8 @@ def is_summary(found: Any) -> None:
     assert found["seconds"] > 0
     assert found["rows"]
     for row in found["rows"]:
-        assert list(row) == ["method", "setting", "metric", "mean", "std", "seeds"]
+        ends = ["low", "high"] if ".minus_" in row["metric"] else []
+        assert list(row) == ["method", "setting", "metric", "mean", "std", "seeds", *ends]
         assert row["mean"] == pytest.approx(math.fsum(row["seeds"]) / len(row["seeds"]))
         assert (row["std"] is None) == (len(row["seeds"]) < 2)
 
@@ -220,6 +221,42 @@ def test_compare_sets_runs_side_by_side(unskew: Unskew, here: Path) -> None:
     assert "fedprox" in page
     table = unskew("compare", "x/one", "two", "--out", "page.html").out
     assert "two/fedprox" in table
+
+
+def test_compare_says_what_differs_and_by_how_much(unskew: Unskew) -> None:
+    for place, method in (("one", "fedavg"), ("two", "ditto")):
+        unskew("run", "tiny.toml", "--out", place, "-q", "--no-report", "--set", f'methods=[{{name="{method}"}}]')
+    said = unskew("compare", "one", "two").out
+    assert "By the accuracy of clients’ own models on their own test data: two/ditto (" in said
+    found = document(unskew("compare", "one", "two", "--json").out)
+    is_summary(found)
+    row = next(r for r in found["rows"] if r["metric"] == "personal.accuracy.mean.minus_one/fedavg")
+    assert row["method"] == "two/ditto"
+    half = 12.7062 * row["std"] / math.sqrt(2)  # t_{.975, 1}
+    assert (row["low"], row["high"]) == pytest.approx((row["mean"] - half, row["mean"] + half), rel=1e-4)
+    own, base = (
+        next(r for r in found["rows"] if (r["method"], r["metric"]) == (m, "personal.accuracy.mean"))
+        for m in ("two/ditto", "one/fedavg")
+    )
+    assert row["seeds"] == pytest.approx([a - b for a, b in zip(own["seeds"], base["seeds"], strict=True)])
+
+
+def test_a_table_of_several_runs_compares_them_only_if_they_are_comparable(unskew: Unskew) -> None:
+    for place, method in (("one", "fedavg"), ("two", "fedprox")):
+        unskew("run", "tiny.toml", "--out", place, "-q", "--no-report", "--set", f'methods=[{{name="{method}"}}]')
+    unskew("run", "tiny.toml", "--out", "other", "-q", "--no-report", "--set", "split.alpha=5.0")
+    said = unskew("table", "one", "two")
+    head, _, base, row = said.out.splitlines()[:4]
+    assert "| minus one/fedavg, points [95 %] |" in head
+    assert base.startswith("| one/fedavg | 2 | 2 |")
+    assert re.match(r"\| two/fedprox \| 2 \| 2 \|.* \[.*\d\] \|", row)
+    said = unskew("table", "one", "other")
+    assert "“other” differs from “one” in the split" in said.err
+    assert "minus" not in said.out
+    assert "**" not in said.out
+    assert "These runs are not comparable, so that no differences are given and nothing is bold." in said.out
+    assert "| other/fedprox | 2 | 2 |" in said.out
+    assert unskew("table", "one", "two", "--format", "csv").out.splitlines()[1].startswith("one two,one/fedavg,")
 
 
 def test_compare_says_what_keeps_runs_from_being_compared(unskew: Unskew) -> None:

@@ -13,13 +13,13 @@ from unskew.tasks.measure import ACCURACY, Measure
 BRIER = Measure("brier", "Brier score", "lower", 0.0, 2.0, percent=False)
 
 
-def printed(measure: Measure, unseen: bool, width: int = 80) -> str:
+def printed(measure: Measure, unseen: bool, width: int = 80, steady: bool = True) -> str:
     parts = ["global.{}", "global.{}.best", "global.{}.mean_last_fifth", "personal.{}.mean", "personal.{}.worst_decile"]
     parts += ["unseen.{}.mean", "unseen_adapted.{}.mean"] if unseen else []
     rows: list[dict[str, Any]] = [
-        {"method": method, "metric": part.format(measure.name), "mean": 0.123456, "std": 0.0123456, "seeds": [1, 2]}
+        {"method": method, "metric": name, "mean": 0.123456, "std": 0.0123456, "seeds": [len(name) * steady, 2]}
         for method in ("fedavg", "independent", "made-by-somebody:Else")
-        for part in [*parts, "bytes.total", "seconds"]
+        for name in [*(part.format(measure.name) for part in parts), "bytes.total", "seconds"]
     ]
     text = io.StringIO()
     print_fitting(
@@ -44,6 +44,11 @@ def test_standard_deviations_are_shown_where_they_fit() -> None:
     assert "0.123 ± 0.012" in printed(BRIER, unseen=False)
     assert "±" not in printed(BRIER, unseen=True).split("\n", 1)[1]
     assert printed(BRIER, unseen=True, width=200).count("0.123 ± 0.012") == 3 * 5
+
+
+def test_the_mean_of_the_last_evaluations_is_shown_where_it_is_not_the_last_one() -> None:
+    assert "last 1/5: mean of the last fifth of evaluations" in " ".join(printed(ACCURACY, unseen=False).split())
+    assert "last 1/5" not in printed(ACCURACY, unseen=False, steady=False)
 
 
 def test_runs_of_several_numbers_of_seeds_are_said_to_be() -> None:

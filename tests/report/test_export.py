@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,10 +87,12 @@ def test_differences_can_be_taken_to_any_method() -> None:
 def test_markdown_has_the_leader_in_bold_and_the_bounds_marked() -> None:
     head, rule, *rows = table(made(APART, {"Local": "pooled"})).splitlines()
     assert head.count("|") == rule.count("|") == rows[0].count("|")
-    assert rows[0].startswith("| FedAvg | 3 | 1 | 55.0 ± 5.0 | 55.0 ± 5.0 | – |")
-    assert rows[1].startswith("| SCAFFOLD | 3 | 1 | **65.3 ± 5.0** | 65.3 ± 5.0 | +10.33 [+8.90, +11.77] |")
+    assert rows[0].startswith("| FedAvg | 3 | 1 | 55.0 ± 5.0 | – | – |")
+    assert rows[1].startswith("| SCAFFOLD | 3 | 1 | **65.3 ± 5.0** | – | +10.33 [+8.90, +11.77] |")
     assert rows[2].startswith("| Local (bound, pooled data) | 3 | 1 | 92.0 ± 2.6 |")
-    assert rows[-1].startswith("Last round, and beside it the mean of the last fifth of evaluations; mean ± standard")
+    assert rows[-1].startswith(
+        "Last round, and beside it the mean of the last fifth of evaluations, a dash where it is"
+    )
     assert "not finished" not in rows[-1]
     assert table(made(APART, finished=False)).endswith("The run is not finished.\n")
 
@@ -112,9 +115,7 @@ def test_latex_is_escaped_and_uses_booktabs() -> None:
         r"method & seeds & round & global accuracy, \% & mean of last fifth & minus FedAvg, points [95 \%]" in lines[4]
     )
     (row,) = [line for line in lines if line.startswith("50")]
-    assert row.startswith(
-        rf"{escaped} & 2 & 1 & 66.0 $\pm$ 8.5 & 66.0 $\pm$ 8.5 & +11.00 [$-$1.71, +23.71] & -- & -- & -- & -- \\"
-    )
+    assert row.startswith(rf"{escaped} & 2 & 1 & 66.0 $\pm$ 8.5 & -- & +11.00 [$-$1.71, +23.71] & -- & -- & -- & -- \\")
     assert [line for line in lines if line.startswith("\\") and "rule" in line] == [
         r"\toprule", r"\midrule", r"\bottomrule",
     ]  # fmt: skip
@@ -146,8 +147,23 @@ def test_csv_is_unrounded_and_says_what_a_number_is_compared_with() -> None:
     assert (rows["Local"]["bound"], rows["FedAvg"]["bound"]) == ("lower", "")
     assert rows["FedAvg"]["seconds"] == rows["FedAvg"]["mb_up"] == ""
     assert rows["FedAvg"]["setting"] == "dirichlet(alpha=0.1), 4 clients"
-    assert rows["SCAFFOLD"]["difference_tail"] == rows["SCAFFOLD"]["difference"]  # one evaluation is the last fifth
-    assert rows["SCAFFOLD"]["difference_tail_low_95"] == rows["SCAFFOLD"]["difference_low_95"]
+    assert rows["SCAFFOLD"]["global_accuracy_tail"] == rows["SCAFFOLD"]["difference_tail"] == ""  # one evaluation
+
+
+def test_a_method_for_own_models_has_its_difference_in_these() -> None:
+    """Ditto's global model is FedAvg's: a table of its differences said 0.00 and nothing of what Ditto is for."""
+    shared, own = made(dict.fromkeys(APART, APART["FedAvg"])), made(APART, metric=PERSONAL)
+    config = '[[methods]]\nname = "ditto"\nlabel = "SCAFFOLD"'
+    run = replace(shared, series={**shared.series, **own.series}, config=config)
+    head, _, _, row, *_ = ([cell.strip() for cell in line.split("|")] for line in table(run).splitlines())
+    assert row[head.index("minus FedAvg, points [95 %]")] == "0.00 [in every seed]"
+    assert row[head.index("personal minus FedAvg, points [95 %]")] == "+10.33 [+8.90, +11.77]"
+    assert "personal minus" not in table(replace(run, config=""))
+    assert r"personal minus FedAvg, points [95 \%]" in table(run, "latex")
+    rows = {row["method"]: row for row in csv.DictReader(io.StringIO(table(run, "csv")))}
+    assert float(rows["SCAFFOLD"]["personal_difference"]) == pytest.approx(0.31 / 3)
+    assert float(rows["SCAFFOLD"]["personal_difference_low_95"]) == pytest.approx(0.0890, abs=1e-4)
+    assert rows["FedAvg"]["personal_difference"] == ""
 
 
 @pytest.mark.parametrize("format", FORMATS)

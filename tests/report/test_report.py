@@ -478,6 +478,24 @@ def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_method_for_own_models_is_compared_by_these_in_a_comparison_of_runs_too(tmp_path: Path) -> None:
+    """Labels of merged runs are others than config.toml's, and each run has a config.toml of its own."""
+    base, ditto = METHODS[:2]
+    tables_of = {
+        m.name: f'[[methods]]\nname = "{n}"\nlabel = "{m.name}"\n' for m, n in ((base, "fedavg"), (ditto, "ditto"))
+    }
+    for name, methods in (("whole", METHODS[:2]), ("one", [base]), ("two", [ditto])):
+        folder = make_run(tmp_path / name, methods, name=name)
+        (folder / "config.toml").write_text("".join(tables_of[m.name] for m in methods))
+    of_one = summary_text.found(read(tmp_path / "whole"))
+    assert "By the accuracy of clients’ own models on their own test data" in of_one
+    together, first = tables.together(
+        [read(tmp_path / n) for n in ("one", "two")], [{m.name: f"{m.name}, merged"} for m in (base, ditto)]
+    )
+    assert summary_text.found(together, first).replace(", merged", "") == of_one
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_s_report_says_first_what_else_differs_than_the_method(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", METHODS[:2])
     local = {

@@ -213,6 +213,17 @@ def test_differences_are_taken_of_the_last_fifth_too_and_the_words_say_where_the
     assert found(made).endswith("By the mean of the last fifth of evaluations A is undecided (0.00 [−2.48, +2.48]).")
 
 
+@pytest.mark.parametrize(("rounds", "last"), [(5, None), (6, 0.75), (1, None)])
+def test_the_mean_of_one_evaluation_is_left_out(rounds: int, last: float | None):
+    """A fifth of six is two, rounded up: .5 and 1.; a fifth of five is the last round, which is the headline."""
+    flat = [[0.5] * (rounds + 1)] * 2
+    made = record(accuracies(FedAvg=flat, A=[[*one[:-1], 1.0] for one in flat]))
+    made = replace(made, summary=Summary("f", 1.0, {}, None))
+    tail = headline(made)[1].tail
+    assert (tail and tail.mean) == last
+    assert len(paired_tails(made)) == (last is not None)
+
+
 def test_the_words_say_which_differences_stand_when_corrected_for_their_number():
     """A is .10, .11, .12 above, t = 19.05, p = .0027; B .02, .03, .035, t = 6.4, p = .0233; the others zero on average.
 
@@ -240,10 +251,10 @@ def test_the_markdown_table_marks_bounds_and_escapes_bars():
     assert lines[0].startswith(
         "| method | seeds | round | global accuracy, % | mean of last 2 | minus FedAvg, points [95 %] |"
     )
-    assert lines[2] == "| FedAvg | 2 | 0 | 55.0 ± 7.1 | 55.0 ± 7.1 | – | – | – | – | – |"
+    assert lines[2] == "| FedAvg | 2 | 0 | 55.0 ± 7.1 | – | – | – | – | – | – |"
     # d = (.10, .12): mean 11, s 1.4142, t_{.975, 1} = 12.7062, half width 12.71.
-    assert lines[3] == "| a\\|b | 2 | 0 | 66.0 ± 8.5 | 66.0 ± 8.5 | +11.00 [−1.71, +23.71] | – | – | – | – |"
-    assert lines[4].startswith("| Local (lower bound) | 2 | 0 | 35.0 ± 7.1 | 35.0 ± 7.1 | −20.00 |")
+    assert lines[3] == "| a\\|b | 2 | 0 | 66.0 ± 8.5 | – | +11.00 [−1.71, +23.71] | – | – | – | – |"
+    assert lines[4].startswith("| Local (lower bound) | 2 | 0 | 35.0 ± 7.1 | – | −20.00 |")
     assert set(BOUNDS) == set(get_args(Bound))
 
 

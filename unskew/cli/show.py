@@ -2,9 +2,11 @@
 
 import hashlib
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,20 +15,22 @@ from unskew.cli.options import AsJson
 from unskew.cli.tables import print_fitting, results, results_json, run_names
 from unskew.errors import shown
 
+if TYPE_CHECKING:
+    from unskew.record.reader import Record
+
 
 def compare(
     folders: Annotated[list[Path], typer.Argument()],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("comparison.html"),
     as_json: AsJson = False,
 ) -> None:
-    """Compare finished runs: one table and one HTML page, with the reason if they are not comparable.
+    """Compare finished runs: a table, what differs, and an HTML page; or why they are not comparable.
 
     FOLDERS are those of two runs or more.
 
     [dim]unskew compare runs/a runs/b --out comparison.html[/]
     """
     from unskew.report import read, write_comparison
-    from unskew.report.tables import discrepancies, evaluated_otherwise, incomparable
     from unskew.run.folder import read_json, require_done
 
     for folder in folders:
@@ -40,25 +44,31 @@ def compare(
         for name, s in zip(names, summaries, strict=True)
         for row in s["rows"]
     ]
+    together = _merged(records, names)
+    rows += _differences(together)
     comparison = {
-        "run": " ".join(names),
+        "run": together.name,
         "fingerprint": hashlib.sha256("\n".join(s["fingerprint"] for s in summaries).encode()).hexdigest(),
         "seconds": sum(s["seconds"] for s in summaries),
         "headline": records[0].headline.card(),
         "rows": rows,
+        **({} if together.until is None else {"seeds": together.seeds}),
     }
     if as_json:
         print(results_json(comparison))
     else:
+        from unskew.report import summary_text
         from unskew.report.members import join_summaries
 
         console = Console()
         print_fitting(console, partial(results, comparison))
-        for name, record in zip(names, records, strict=True):
-            for j in join_summaries(record):
-                console.print(shown(f"{name}/{j.words}"), highlight=False, markup=False, soft_wrap=True)
-    damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
-    for remark in filter(None, (*incomparable(records, names), evaluated_otherwise(records, names), *damages)):
+        answers = [f"{name}/{j.words}" for name, r in zip(names, records, strict=True) for j in join_summaries(r)]
+        if together.baseline:
+            set_apart = summary_text.set_apart(records, _called(records, names))
+            answers = [*filter(None, [set_apart]), summary_text.found(together), *answers]
+        for answer in answers:
+            console.print(shown(answer), highlight=False, markup=False, soft_wrap=True)
+    for remark in _remarks(records, names):
         print(shown(remark), file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)
 
@@ -79,13 +89,14 @@ def report(
 
 
 def table(
-    folder: Annotated[Path, typer.Argument()],
+    folders: Annotated[list[Path], typer.Argument()],
     format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",
 ) -> None:
-    """Print a run's headline table for a paper, a page or a spreadsheet.
+    """Print the headline table of one run, or several, for a paper, a page or a spreadsheet.
 
-    FOLDER is the run's, finished or not.  Bounds are marked; a number is bold
-    only if paired differences over seeds say that its method is ahead of all.
+    FOLDERS are those of the runs, finished or not.  Bounds are marked; a number
+    is bold only if paired differences over seeds say that its method is ahead
+    of all.  Of runs that cannot be compared there are no differences.
 
     [dim]unskew table runs/digits-20260101-120000 --format latex > table.tex[/]
     """
@@ -93,7 +104,45 @@ def table(
     from unskew.report.export import table as written
     from unskew.report.tables import discrepancies
 
-    record = read(folder)
-    for damage in discrepancies(record):
-        print(shown(damage), file=sys.stderr)
+    if len(folders) == 1:
+        record = read(folders[0])
+        remarks = discrepancies(record)
+    else:
+        names = run_names(folders)
+        records = [read(folder) for folder in folders]
+        record, remarks = _merged(records, names), _remarks(records, names)
+    for remark in remarks:
+        print(shown(remark), file=sys.stderr)
     print(shown(written(record, format)), end="")
+
+
+def _called(records: "Sequence[Record]", names: Sequence[str]) -> list[dict[str, str]]:
+    """Each run's methods, by the labels that they have beside those of other runs."""
+    return [{m: f"{name}/{m}" for m in record.methods} for name, record in zip(names, records, strict=True)]
+
+
+def _merged(records: "Sequence[Record]", names: Sequence[str]) -> "Record":
+    """All methods of some runs as those of one."""
+    from unskew.report.tables import together
+
+    return replace(together(records, _called(records, names))[0], name=" ".join(names))
+
+
+def _differences(together: "Record") -> list[dict[str, Any]]:
+    """Rows of a table of results: differences to the one baseline of all runs; none if there is none."""
+    from unskew.report.tables import paired
+    from unskew.run.metrics import result_row
+
+    return [
+        result_row(d.method, together.cell(d.method).setting, f"{metric}.minus_{together.baseline}", d.values)
+        for metric in (together.headline.shared, together.headline.own)
+        for d in paired(together, metric)
+    ]
+
+
+def _remarks(records: "Sequence[Record]", names: Sequence[str]) -> tuple[str, ...]:
+    """Sentences on what keeps runs from being compared, and on what in their folders contradicts itself."""
+    from unskew.report.tables import discrepancies, evaluated_otherwise, incomparable
+
+    damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
+    return tuple(filter(None, (*incomparable(records, names), evaluated_otherwise(records, names), *damages)))

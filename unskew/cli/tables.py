@@ -19,8 +19,18 @@ if TYPE_CHECKING:
 
 
 def results_json(summary: dict[str, Any]) -> str:
-    """The results of a run or comparison as the JSON document that `--json` prints."""
-    return json.dumps({key: summary[key] for key in ("run", "fingerprint", "seconds", "rows")})
+    """The results of a run or comparison as the JSON document that `--json` prints; differences have their interval."""
+    from unskew.report.stats import interval
+
+    def whole(row: dict[str, Any]) -> dict[str, Any]:
+        if ".minus_" not in row["metric"]:
+            return row
+        # A summary names its seeds only if they were added until differences were decided.
+        low, high = interval(row["seeds"], sequential="seeds" in summary) or (None, None)
+        return {**row, "low": low, "high": high}
+
+    rows = list(map(whole, summary["rows"]))
+    return json.dumps({key: summary[key] for key in ("run", "fingerprint", "seconds")} | {"rows": rows})
 
 
 NAME_WIDTH = 10
@@ -55,11 +65,11 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
 
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
     measure = described(summary.get("headline"))
-    metric, last = steadier(summary["rows"], measure.shared) or ("", "last fifth")
+    metric, last = steadier(summary["rows"], measure.shared) or ("", "")
     short = last.replace("fifth", "1/5")
     columns = [
         (measure.label, measure.shared),
-        (short, metric),
+        *([(short, metric)] if metric else []),
         ("best*", f"{measure.shared}.best"),
         ("own data", measure.own),
         ("worst 1/10", measure.worst),
@@ -67,8 +77,9 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
     later = any(name.startswith(f"{SERVED}.") for _, name in by)
     if later:
         columns += [("unseen", f"{SERVED}.{measure.name}.mean"), ("adapted", f"{ADAPTED}.{measure.name}.mean")]
+    averaged = f"; {short}: mean of the {last} of evaluations" if metric else ""
     alone = (metric, f"{measure.shared}.best")  # their spreads would not fit into eighty columns
-    more = f"; {short}: mean of the {last} of evaluations; *best round on the test set, optimistic"
+    more = f"{averaged}; *best round on the test set, optimistic"
     if spreads < 0:
         columns, more = [column for column in columns if column[1] not in alone], ""
     with_std = [name for _, name in columns if name not in alone][: {2: len(columns), 1: 1}.get(spreads, 0)]

@@ -171,6 +171,8 @@ class Record:
         tested_rows: (method, seed) -> results by test row of the clients' own models, where the run kept them.
         until: The rule of a run that adds seeds until its comparisons are decided; its cells are those it has begun.
         remarks: Sentences on data and settings that are hardly what was meant, said before the run.
+        for_own: Methods that are for the clients' own models, of runs that were merged; None if config.toml says it.
+        comparable: False for runs that were merged though they differ in more than their methods.
     """
 
     folder: Path
@@ -204,6 +206,8 @@ class Record:
     tested_rows: Mapping[tuple[str, int], columns.RowResults] = field(default_factory=dict)
     until: logs.UntilCard | None = None
     remarks: tuple[str, ...] = ()
+    for_own: frozenset[str] | None = None
+    comparable: bool = True
 
     @property
     def finished(self) -> bool:

@@ -24,6 +24,7 @@ from unskew.report.tables import (
     amount,
     asked,
     bracket,
+    for_own_models,
     headline,
     last_round,
     last_words,
@@ -104,12 +105,18 @@ def _tabular(note: str, lines: Lines) -> str:
 
 def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], str]) -> Lines:
     """Head and rows as escaped text."""
-    base, differences = reference(record), {d.method: d for d in paired(record)}
-    measure = record.headline
+    measure, base = record.headline, reference(record)
+    minus = f"minus {base}{', points' if measure.percent else ''} [95 %]"
+    differences, own = ({d.method: d for d in paired(record, metric)} for metric in (measure.shared, measure.own))
+    by_own = bool(own.keys() & for_own_models(record))
     best = {metric: leader(record, metric) for metric in (measure.shared, measure.own, measure.worst)}
     head = ["method", "seeds", "round", f"global {measure.axis}", f"mean of {last_words(record)}"]
-    head += [f"minus {base}{', points' if measure.percent else ''} [95 %]"] if base is not None else []
-    head += [f"personal {measure.axis}", f"mean of worst decile{', %' if measure.percent else ''}"]
+    head += [minus] if base is not None else []
+    head += [
+        f"personal {measure.axis}",
+        *([f"personal {minus}"] if by_own else []),
+        f"mean of worst decile{', %' if measure.percent else ''}",
+    ]
     later = any(row.unseen for row in headline(record))
     head += [f"unseen clients{', %' if measure.percent else ''}", "adapted"] if later else []
     head += ["MB", "seconds"]
@@ -120,7 +127,9 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
             text = escape(with_spread(spread, measure))
             return bold(text) if best[metric] == method else text
 
-        d = differences.get(row.method)
+        def apart(by_method: dict[str, Difference], method: str = row.method) -> str:
+            return escape(bracket(by_method[method]) if method in by_method else "–")
+
         lines.append(
             [
                 escape(_plain(f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method)),
@@ -128,8 +137,9 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
                 str(row.rounds),
                 value(measure.shared, row.shared),
                 escape(with_spread(row.tail, measure)),
-                *([escape("–" if d is None else bracket(d))] if base is not None else []),
+                *([apart(differences)] if base is not None else []),
                 value(measure.own, row.personal),
+                *([apart(own)] if by_own else []),
                 value(measure.worst, row.worst),
                 *([escape(with_spread(of, measure)) for of in (row.unseen, row.adapted)] if later else []),
                 escape(amount(sum(s.mean for s in row.mb.values())) if row.mb else "–"),
@@ -159,20 +169,25 @@ def _note(record: Record) -> str:
     """One line without markup that says what the numbers are."""
     unfinished = "" if record.finished else " The run is not finished."
     kind = "95 % interval" if record.until is None else "95 % confidence sequence"
+    bold = (
+        f"Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of paired "
+        "differences, each pair by itself."
+        if record.comparable
+        else "These runs are not comparable, so that no differences are given and nothing is bold."
+    )
     return (
-        f"Last round, and beside it the mean of the {last_words(record)} of evaluations; mean ± standard deviation "
-        f"over seeds. Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of "
-        f"paired differences, each pair by itself.{unfinished}"
+        f"Last round, and beside it the mean of the {last_words(record)} of evaluations, a dash where it is the last "
+        f"round alone; mean ± standard deviation over seeds. {bold}{unfinished}"
     )
 
 
 # ---------------------------------------------------------------- CSV
 def _csv(record: Record) -> str:
     """The table as CSV, unrounded: accuracies are fractions, an empty field was not measured."""
-    base, differences = reference(record), {d.method: d for d in paired(record)}
-    tails = {d.method: d for d in paired_tails(record)}
+    found = (paired(record), paired_tails(record), paired(record, record.headline.own))
+    last, tail, own = ({d.method: d for d in of} for of in found)
+    rows = [_csv_row(record, row, *(of.get(row.method) for of in (last, tail, own))) for row in headline(record)]
     file = io.StringIO()
-    rows = [_csv_row(record, row, base, differences.get(row.method), tails.get(row.method)) for row in headline(record)]
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     writer.writerow({name: in_a_cell(name) for name in rows[0]})
     writer.writerows({k: in_a_cell(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows)
@@ -180,7 +195,7 @@ def _csv(record: Record) -> str:
 
 
 def _csv_row(
-    record: Record, row: Headline, base: str | None, difference: Difference | None, tail: Difference | None
+    record: Record, row: Headline, last: Difference | None, tail: Difference | None, own: Difference | None
 ) -> dict[str, object]:
     return {
         "run": record.name,
@@ -192,14 +207,11 @@ def _csv_row(
         **_both(f"global_{row.measure.name}", row.shared),
         **_both(f"global_{row.measure.name}_tail", row.tail),
         **_both(f"global_{row.measure.name}_best_on_test", row.best),
-        "compared_with": base if difference else None,
-        "difference": difference.mean if difference else None,
-        "difference_low_95": difference.low if difference else None,
-        "difference_high_95": difference.high if difference else None,
-        "difference_tail": tail.mean if tail else None,
-        "difference_tail_low_95": tail.low if tail else None,
-        "difference_tail_high_95": tail.high if tail else None,
+        "compared_with": reference(record) if last or own else None,
+        **_apart("difference", last),
+        **_apart("difference_tail", tail),
         **_both(f"personal_{row.measure.name}", row.personal),
+        **_apart("personal_difference", own),
         **_both("worst_decile", row.worst),
         "spread_over_clients": row.across.mean if row.across else None,
         **(_both("unseen", row.unseen) | _both("unseen_adapted", row.adapted) if row.unseen else {}),
@@ -212,6 +224,14 @@ def _csv_row(
 
 def _both(name: str, spread: Spread | None) -> dict[str, object]:
     return {name: spread.mean if spread else None, f"{name}_std": spread.std if spread else None}
+
+
+def _apart(name: str, difference: Difference | None) -> dict[str, object]:
+    return {
+        name: difference.mean if difference else None,
+        f"{name}_low_95": difference.low if difference else None,
+        f"{name}_high_95": difference.high if difference else None,
+    }
 
 
 def _both_of_each(model: str, record: Record, names: Sequence[str], method: str) -> dict[str, object]:

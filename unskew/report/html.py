@@ -221,7 +221,7 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
         "measure": records[0].headline,
         "base": base,
         "swatches": {label: figures.swatch(look) for label, look in looks.items()},
-        **({"differences": []} if differing or base is None else _differences(together, looks, base)),
+        **({"differences": []} if base is None else _differences(together, looks, base)),
         "spread": _spread(together, looks),
         "traffic": tables.traffic(together),
         "failures": _failures(together),

@@ -21,7 +21,7 @@ from unskew.ledger import DIRECTIONS, KINDS, Direction, Kind
 from unskew.record.logs import ADAPTED, SERVED, Bound
 from unskew.record.reader import Flow, Record, configured
 from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, holm, interval, p_value
-from unskew.run.metrics import last_value, mean_of_last, minus
+from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
 from unskew.words import of_seeds
@@ -33,8 +33,9 @@ BOUNDS: dict[Bound, str] = {"lower": "lower bound", "pooled": "bound, pooled dat
 class Headline:
     """One method's row.  Accuracies are fractions, traffic is MB over the run, None if not measured.
 
-    `shared` is the global model's, `personal` the mean over the clients' own models, `worst` that of the worst tenth;
-    `across` is the standard deviation over the clients (ddof 0: these are all there are).
+    `shared` is the global model's, `tail` the mean of its last evaluations where that is of several, `personal` the
+    mean over the clients' own models, `worst` that of the worst tenth; `across` is the standard deviation over the
+    clients (ddof 0: these are all there are).
     `unseen` is the mean over clients that came after training, as they are served, `adapted` after adapting.
     `rounds` is the last round reached, the lowest over seeds; `planned` is the number of seeds asked for.
     """
@@ -154,7 +155,7 @@ def headline(record: Record) -> tuple[Headline, ...]:
 
 
 def _headline(record: Record, method: str) -> Headline:
-    seeds, cell, k = counted_seeds(record, method), record.cell(method), last_k(record)
+    seeds, cell = counted_seeds(record, method), record.cell(method)
     measure = record.headline
 
     def total(name: str) -> Spread | None:
@@ -174,7 +175,7 @@ def _headline(record: Record, method: str) -> Headline:
         rounds=min((reached(record, method, s) for s in seeds), default=0),
         measure=measure,
         shared=last(measure.shared),
-        tail=results(record, method, seeds, measure.shared, partial(mean_of_last, last=k)),
+        tail=results(record, method, seeds, measure.shared, _steadier(record)),
         best=results(record, method, seeds, measure.shared, lambda v, _: measure.best(v.values()) if v else None),
         personal=last(measure.own),
         worst=last(measure.worst),
@@ -195,6 +196,14 @@ def results(record: Record, method: str, seeds: Sequence[int], name: str, pick: 
     values = [pick(record.series.get((method, s, name), {}), record.evaluated(method, s, name)) for s in seeds]
     defined = tuple(value for value in values if value is not None)
     return Spread(defined, len(values) - len(defined)) if defined else None
+
+
+def _steadier(record: Record) -> Pick:
+    """The mean of the last evaluations; None in a run of so few that it is everywhere the last one alone."""
+    last, names = last_k(record), (record.headline.shared, record.headline.own)
+    evaluated = (record.evaluated(c.method, c.seed, name) for c in record.cells for name in names)
+    several = any(len(last_rounds(rounds, last)) > 1 for rounds in evaluated)
+    return partial(mean_of_last, last=last) if several else lambda by_round, rounds: None
 
 
 @dataclass(frozen=True)
@@ -255,12 +264,12 @@ def paired(
 
     Without `metric` it is the headline of the global model, without `base` the reference; `pick` takes another number
     from a curve than the last.  In an unfinished run a seed counts only if both methods were evaluated last at the same
-    round.
+    round.  Of merged runs that are not comparable there are none.
     """
     base = reference(record) if base is None else base
     metric = metric or record.headline.shared
     rows = []
-    for method in record.methods if base is not None else ():
+    for method in record.methods if base is not None and record.comparable else ():
         if method == base:
             continue
         pairs: dict[int, float] = {}
@@ -279,6 +288,8 @@ def paired(
 
 def for_own_models(record: Record) -> frozenset[str]:
     """Methods that are for the clients' own models, by the algorithm's name or since they have no global one."""
+    if record.for_own is not None:
+        return record.for_own
     try:
         entries = configured(record).get("methods", [])
     except RunError:  # a report is written without its config.toml, too
@@ -298,8 +309,8 @@ def for_own_models(record: Record) -> frozenset[str]:
 
 
 def paired_tails(record: Record, metric: str | None = None, base: str | None = None) -> tuple[Difference, ...]:
-    """`paired` by the mean of the last evaluations, which is steadier than the last one."""
-    return paired(record, metric, base, partial(mean_of_last, last=last_k(record)))
+    """`paired` by the mean of the last evaluations, where it is of several, and so steadier than the last one."""
+    return paired(record, metric, base, _steadier(record))
 
 
 def difference(
@@ -434,12 +445,15 @@ def discrepancies(record: Record) -> tuple[str, ...]:
 def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[Record, str | None]:
     """Merge runs into one record; return it with the reference of the first run that has one, or None.
 
+    Of runs that are not comparable (`incomparable`) the record has no reference and no differences.
+
     Args:
-        records: The runs; differences are meaningful only if the runs are comparable (`incomparable`).
+        records: The runs.
         labels: For each run, the label of each method in the merged record.
     """
     pairs = list(zip(records, labels, strict=True))
-    bases = [names[base] for r, names in pairs if (base := reference(r)) is not None]
+    comparable = not incomparable(records, list(map(str, range(len(records)))))
+    bases = [names[base] for r, names in pairs if comparable and (base := reference(r)) is not None]
     merged = replace(
         records[0],
         cells=tuple(replace(c, method=names[c.method]) for r, names in pairs for c in r.cells),
@@ -454,6 +468,8 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         until=next((r.until for r in records if r.until is not None), None),
         summary=records[0].summary if all(r.finished for r in records) else None,
         baseline=next(iter(bases), ""),
+        comparable=comparable,
+        for_own=frozenset(names[m] for r, names in pairs for m in for_own_models(r)),
     )
     return merged, next(iter(bases), None)
 

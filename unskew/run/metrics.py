@@ -95,9 +95,15 @@ def mean_of_last(by_round: Mapping[int, float], rounds: Collection[int] = (), la
     >>> mean_of_last({0: 0.1, 1: 0.5, 2: 0.6, 3: 0.7, 4: 0.8, 5: 0.7, 6: 0.9})
     0.8
     """
-    evaluated = sorted(t for t in rounds or by_round if t > 0) or sorted(rounds or by_round)
-    values = [by_round[t] for t in evaluated[-(last or math.ceil(len(evaluated) / 5)) :] if t in by_round]
+    values = [by_round[t] for t in last_rounds(rounds or by_round, last) if t in by_round]
     return statistics.fmean(values) if values else None
+
+
+def last_rounds(rounds: Iterable[int], last: int | None = None) -> list[int]:
+    """The rounds that `mean_of_last` averages, of those that were evaluated."""
+    evaluated = sorted(rounds)
+    evaluated = [t for t in evaluated if t > 0] or evaluated
+    return evaluated[-(last or math.ceil(len(evaluated) / 5)) :]
 
 
 def minus(ours: float | None, theirs: float | None) -> float | None:
@@ -111,9 +117,15 @@ def last_name(last: int | None) -> str:
 
 
 def steadier(rows: Iterable[Mapping[str, Any]], metric: str) -> tuple[str, str] | None:
-    """The mean of a metric's last evaluations in a table of results: its name, and `last fifth` or as `last 10`."""
+    """The mean of a metric's last evaluations in a table of results: its name, and `last fifth` or as `last 10`.
+
+    None if there is none, or it is everywhere the last evaluation alone, which is not steadier.
+    """
+    rows = list(rows)
+    ends = {row["method"]: row["seeds"] for row in rows if row["metric"] == metric}
     for row in rows:
-        if match := re.fullmatch(rf"{re.escape(metric)}\.mean_(last_\w+)", row["metric"]):
+        match = re.fullmatch(rf"{re.escape(metric)}\.mean_(last_\w+)", row["metric"])
+        if match and row["seeds"] != ends.get(row["method"]):
             return row["metric"], match[1].replace("_", " ")
     return None
 
