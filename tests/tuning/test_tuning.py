@@ -21,6 +21,7 @@ import pytest
 import unskew as us
 from unskew.advice.follow_up import division
 from unskew.advice.training import Training
+from unskew.data.split import FromManifest
 from unskew.errors import ConfigError, RunError, WorkerError
 from unskew.experiment import config
 from unskew.report.gain import Gain
@@ -181,6 +182,14 @@ def test_the_tuned_file_tests_on_rows_that_no_trial_has_read_whatever_its_seed(t
     for seed in written.seeds[:2]:
         fed = divide(written, prepare(written).dataset, seed)
         assert fed.clients.test.values.tolist() == tuning.sites.fed.clients.test.values.tolist()
+
+
+def test_the_folder_of_a_tuning_can_be_moved(own_rules: Any, tmp_path: Path) -> None:
+    """Before, the file had the whole path of its division, and data lay beside it in vain."""
+    moved = shutil.copytree(own_rules[0], tmp_path / "moved")
+    written = config.load(moved / "tuned.toml")
+    assert str(own_rules[0]) not in (moved / "tuned.toml").read_text()
+    assert written.split == FromManifest(str(moved / "clients.json"))
 
 
 @pytest.fixture(scope="module")

@@ -95,7 +95,7 @@ def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point,
     Raises:
         ConfigError: If there is no [sweep], it is empty, or a point is not a valid experiment; names the point.
     """
-    raw = config.override(config.read_toml(path), overrides)
+    raw = config.override(config.read(path), overrides)
     table = raw.pop("sweep", None)
     if not isinstance(table, dict):
         raise ConfigError(
