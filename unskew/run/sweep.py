@@ -173,6 +173,10 @@ def _point(
 
 
 def _plain(value: Any) -> str:
+    """Write a value for people; of a table its name, then its other settings."""
+    if isinstance(value, dict):
+        others = [f"{key}={_plain(of)}" for key, of in value.items() if key != "name"]
+        return ",".join([_plain(value["name"]), *others] if "name" in value else others)
     return value if isinstance(value, str) else json.dumps(value, default=str).strip('"')
 
 
