@@ -231,7 +231,7 @@ def test_a_manifest_is_looked_for_beside_its_file_by_a_bare_name_only(
         return split.path
 
     assert path("m.json") == str(here / "m.json")
-    for written in ("other.json", "sub/m.json", "../m.json", "..", "./m.json", "sub", "x" * 5000):
+    for written in ("other.json", "sub/m.json", "../m.json", "..", "", "./m.json", "sub", "x" * 5000):
         assert path(written) == written
     assert path("m.json", "split.path=m.json") == "m.json"
 

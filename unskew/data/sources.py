@@ -91,7 +91,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class ArrayOptions:
-    """What is said of arrays of your own.
+    """Options of arrays of your own.
 
     Attributes:
         mean, std: Numbers of each channel by which byte images are standardised, for pixels in [0, 1]; by default those

@@ -506,8 +506,10 @@ def read(path: Path) -> dict[str, Any]:
     """
     table = read_toml(path)
     split = table.get("split")
-    name = split.get("path") if isinstance(split, Mapping) and split.get("name") == "manifest" else None
-    if isinstance(name, str) and Path(name).name == name and os.path.isfile(beside := path.absolute().with_name(name)):
+    if not isinstance(split, Mapping) or split.get("name") != "manifest":
+        return table
+    name = split.get("path")
+    if isinstance(name, str) and Path(name).name == name and os.path.isfile(beside := path.absolute().parent / name):
         table["split"] = {**split, "path": str(beside)}
     return table
 
