@@ -254,6 +254,7 @@ def test_a_sweep_is_stopped_by_ctrl_c_and_finished_by_the_same_command(
     page = (here / "out" / "comparison.html").read_text()
     assert "tiny mu=0.1" in page
     assert "tiny mu=1.0" in page
+    assert "do not choose settings by them. unskew tune chooses on validation rows" in page
 
 
 def test_a_failing_point_is_named_and_the_exit_code_is_1(

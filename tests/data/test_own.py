@@ -427,6 +427,38 @@ def test_a_client_that_lacks_a_class_goes_by_the_declared_names() -> None:
     )
 
 
+def numbered(*labels: int, test: tuple[int, ...] = (), **more: Any) -> tuple[str, ...]:
+    def part(of: tuple[int, ...], seed: int) -> Any:
+        return np.random.default_rng(seed).normal(size=(len(of), 3)), np.array(of)
+
+    return own.dataset(part(labels * 10, 0), test=part(test or labels, 1), **more).doubts
+
+
+def test_classes_that_are_only_numbers_between_others_are_doubted() -> None:
+    """Before, labels 0, 10 and 20 gave a network 21 outputs, and nobody said so."""
+    assert numbered(1, 2, 3) == (
+        "labels are whole numbers up to 3, so there are 4 classes, and 0 never occurs: number those that do 0, 1, ..., "
+        "or give words as labels, unless these are classes, too",
+    )
+    (doubt,) = numbered(0, 10, 20)
+    assert "up to 20, so there are 21 classes, and 1, 2, 3, 4, 5 and 13 more never occur: " in doubt
+
+
+def test_classes_without_a_row_are_not_doubted_where_they_may_be_meant() -> None:
+    assert numbered(0, 1, 2, test=(0, 2)) == ()
+    assert numbered(0, 2, test=(1,)) == ()
+    assert numbered(1, 999) == ()
+    assert numbered(0, 2, classes=("a", "b", "c")) == ()
+    assert numbered(0, 2, one_client=True) == ()
+
+
+def test_labels_below_zero_are_told_how_classes_are_numbered() -> None:
+    with pytest.raises(
+        DataError, match=r"y_train\[0\] is -1, and classes are numbered from 0; number the 3 that occur"
+    ):
+        numbered(-1, 0, 1)
+
+
 def test_pixels_that_were_scaled_otherwise_at_one_site_are_doubted() -> None:
     x = np.random.default_rng(0).uniform(size=(40, 6, 6)).astype(np.float32)
     sites = {"bern": (x[:20], np.arange(20) % 2), "chur": (x[20:] * 255, np.arange(20) % 2)}

@@ -12,7 +12,7 @@ from unskew.data import load
 from unskew.deploy.client import account_of, open_client
 from unskew.deploy.server import at_server
 from unskew.deploy.settings import ServerConfig
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment import config
 from unskew.run import setup as run_setup
 
@@ -101,6 +101,15 @@ def test_a_client_with_arrays_is_not_asked_about_sizes_and_folders_of_images(tmp
     info = open_client(here).info
     other = client(tmp_path, 1, pictures(tmp_path / "bern", *CLASSES), {"size": 12, "classes": list(CLASSES)})
     assert (info.classes, info.layout) == (CLASSES, open_client(other).info.layout)
+
+
+def test_a_client_with_arrays_may_lack_a_class_between_others(tmp_path: Path) -> None:
+    """Others may have it: to number the classes that occur would be wrong."""
+    np.savez(tmp_path / "own.npz", x_train=RNG.integers(0, 255, (20, 12, 12), np.uint8), y_train=np.arange(20) % 2 * 2)
+    data = f"npz:{tmp_path / 'own.npz'}"
+    assert open_client(client(tmp_path, 0, tmp_path, {}, data=data)).info.classes == ("0", "1", "2")
+    with pytest.warns(DataWarning, match="there are 3 classes, and 1 never occurs"):
+        load(data)
 
 
 def test_images_of_16_bits_are_told_what_an_experiment_of_bytes_takes(tmp_path: Path) -> None:

@@ -199,7 +199,10 @@ def test_every_experiment_shown_is_one_that_can_be_read(page: Path) -> None:
 
 
 # What a page's code writes where it is run; the others write nothing.
-WRITES = {"docs/guides/use-a-model.md": {"runs", "model.pt", "model.safetensors"}}
+WRITES = {
+    "docs/guides/results.md": {"two-methods"},
+    "docs/guides/use-a-model.md": {"runs", "model.pt", "model.safetensors"},
+}
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python run")], ids=name)

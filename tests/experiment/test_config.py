@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from unskew import algorithms, schema
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data.split import TABLE as SPLITS
+from unskew.data.split import FromManifest
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, Stop
@@ -209,6 +210,30 @@ def test_a_wrong_value_is_never_guessed_at(setting: str, message: str | None) ->
 )
 def test_a_schedule_is_what_its_name_says(value: str, message: str) -> None:
     assert refusal(f"local.lr_schedule={value}") == message
+
+
+def test_a_manifest_is_looked_for_beside_its_file_by_a_bare_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No path that an experiment names is looked at elsewhere, and --set is of whoever sits at the terminal."""
+    here = tmp_path / "here"
+    (here / "sub").mkdir(parents=True)
+    for file in (here / "m.json", here / "sub" / "m.json", tmp_path / "m.json"):
+        file.write_text("{}")
+    monkeypatch.chdir(tmp_path)
+
+    def path(written: str, *overrides: str) -> str:
+        (here / "e.toml").write_text(
+            f'rounds = 1\nsplit = {{ name = "manifest", path = "{written}" }}\nmethod = {{ name = "fedavg" }}'
+        )
+        split = config.load(Path("here/e.toml"), overrides).split
+        assert isinstance(split, FromManifest)
+        return split.path
+
+    assert path("m.json") == str(here / "m.json")
+    for written in ("other.json", "sub/m.json", "../m.json", "..", "", "./m.json", "sub", "x" * 5000):
+        assert path(written) == written
+    assert path("m.json", "split.path=m.json") == "m.json"
 
 
 @pytest.mark.parametrize("value", ['["iid"]', "{ a = 1 }", "3"])

@@ -110,6 +110,27 @@ def test_paths_with_the_same_last_part_are_written_in_full(tmp_path: Path) -> No
     assert point.name == "001-local.lr=0.1,methods.0.local.lr=0.2,rounds=4"
 
 
+def test_a_table_of_settings_goes_by_its_name_and_its_other_settings(tmp_path: Path) -> None:
+    """Before, files were called 002-split=--name----shards-,--num_clients---4,..."""
+    iid, shards = points(
+        tmp_path,
+        'grid = { "split" = [{ name = "iid", num_clients = 4 }, '
+        '{ num_clients = 4, name = "shards", shards_per_client = 3 }], "local.lr_schedule" = [{ name = "constant" }] }',
+    )
+    assert iid.name == "001-split=iid,num_clients=4,lr_schedule=constant"
+    assert shards.name == "002-split=shards,num_clients=4,shards_per_client=3,lr_schedule=constant"
+    assert shards.experiment.name == "base split=shards,num_clients=4,shards_per_client=3,lr_schedule=constant"
+
+
+def test_a_name_is_short_and_of_safe_characters_and_never_twice_there(tmp_path: Path) -> None:
+    paths = ["a/b: *" * 30 + end for end in "xy"]
+    splits = ", ".join(f'{{ name = "manifest", path = "{path}" }}' for path in paths)
+    one, other = (p.name for p in points(tmp_path, f'grid = {{ "split" = [{splits}] }}'))
+    assert one[:33] == "001-split=manifest,path=a-b---a-b"
+    assert len(one) == len(other) == sweep.LONGEST_NAME
+    assert one != other
+
+
 VALUES = st.recursive(
     st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

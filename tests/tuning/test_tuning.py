@@ -21,13 +21,14 @@ import pytest
 import unskew as us
 from unskew.advice.follow_up import division
 from unskew.advice.training import Training
+from unskew.data.split import FromManifest
 from unskew.errors import ConfigError, RunError, WorkerError
 from unskew.experiment import config
 from unskew.report.gain import Gain
 from unskew.run.setup import divide, prepare
 from unskew.schema import Search
 from unskew.tuning.page import lead
-from unskew.tuning.result import TuningGain
+from unskew.tuning.result import NO_GAIN, TuningGain
 from unskew.tuning.search import Budget, Trial, optuna_module
 from unskew.tuning.space import LR, present, ranges_of, with_values
 
@@ -183,6 +184,14 @@ def test_the_tuned_file_tests_on_rows_that_no_trial_has_read_whatever_its_seed(t
         assert fed.clients.test.values.tolist() == tuning.sites.fed.clients.test.values.tolist()
 
 
+def test_the_folder_of_a_tuning_can_be_moved(own_rules: Any, tmp_path: Path) -> None:
+    """Before, the file had the whole path of its division, and data lay beside it in vain."""
+    moved = shutil.copytree(own_rules[0], tmp_path / "moved")
+    written = config.load(moved / "tuned.toml")
+    assert str(own_rules[0]) not in (moved / "tuned.toml").read_text()
+    assert written.split == FromManifest(str(moved / "clients.json"))
+
+
 @pytest.fixture(scope="module")
 def own_rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[Any, ...]]]:
     """A tuning of an experiment that adds seeds until it is decided, and names a cluster; with what began there."""
@@ -278,8 +287,27 @@ def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(t
     assert said("gains").startswith("Tuning is better for gains (")
     assert "apart" not in said("gains")
     assert said("open").startswith("Tuning cannot be told apart from default settings for open: ")
+    kept = dataclasses.replace(tuning, worth={"same": TuningGain(None, None, NO_GAIN, kept=True)})
+    assert lead(kept).startswith("Tuning keeps the default settings of same: ")
+    assert said("open").endswith(
+        "on test rows, mean over clients, 95 % intervals over 2 fresh seeds and test rows together, verdicts corrected "
+        "for the number of methods."
+    )
+    assert "95 % intervals over test rows under one fresh seed, " in lead(dataclasses.replace(kept, seeds=(4,)))
     assert said("lost").startswith("Tuning cannot be compared for lost, which diverged: ")
     assert said("gains", "open", "lost").count("; ") == 2
+
+
+def test_settings_that_were_kept_gain_nothing_in_every_seed(tmp_path: Path) -> None:
+    """Before, they had an interval over test rows, and could not be told apart from themselves."""
+    tuning = tune(tmp_path, trials=1, rounds=1)
+    assert tuning.worth.keys() == {"FedProx", "FedAvg"}
+    assert all(w.kept and w.gain == NO_GAIN and w.before == w.after for w in tuning.worth.values())
+    page = (tmp_path / "tuning.html").read_text()
+    assert page.count("0.00 [in every seed]") == 2
+    assert "Each 95 % interval is its own, over 2 fresh seeds and test rows together" in page
+    of = json.loads((tmp_path / "tuning.json").read_text())["methods"]["FedAvg"]
+    assert (of["kept"], of["gain"]) == (True, [0.0, 0.0, 0.0])
 
 
 def test_verdicts_are_corrected_for_the_number_of_methods_by_hand() -> None:

@@ -184,12 +184,7 @@ class Advice:
     @property
     def _beside_seeds(self) -> str:
         """The name of what the interval of a mean gain is over beside seeds."""
-        return self._drawn if self.sites.measure.of_rows else "sites"
-
-    @property
-    def _drawn(self) -> str:
-        """The name of what stands for future ones: test rows, or the patients whose rows they are."""
-        return "test rows" if self.sites.fed.dataset.patients is None else "test patients"
+        return self.sites.drawn if self.sites.measure.of_rows else "sites"
 
     @property
     def _tested(self) -> int:
@@ -412,7 +407,7 @@ class Advice:
         if self.verdict == "undecided" and half > 0:
             what = self._over(gain)
             numbers = {
-                self._drawn: self._tested,
+                self.sites.drawn: self._tested,
                 "sites": len(self.by_site),
                 "seeds": len(self.check.seeds),
             }
@@ -428,7 +423,7 @@ class Advice:
             else:
                 more.append(f"many times more {what}, or none: what it brings may be too little to matter")
         elif gain.over == "test examples":
-            what = f"{self._drawn} at each site" if self.sites.measure.of_rows else "sites"
+            what = f"{self.sites.drawn} at each site" if self.sites.measure.of_rows else "sites"
             more.append(f"more {what}: they, not seeds, make the interval wide")
         else:
             more.append(f"more seeds: unskew run on the file below has {MORE_SEEDS} further ones")

@@ -41,13 +41,15 @@ def division(sites: Sites, file: str) -> str:
 def write_experiment(sites: Sites, experiment: Experiment, file: Path, clients: str) -> str:
     """Write an experiment and what it needs beside it, the division of rows in `clients` and data; return its text.
 
+    The file names what lies beside it without a folder, so that they can be moved together.
+
     Raises:
         OSError: If they cannot be written.
     """
     comment = division(sites, clients)
     if comment:
         write_atomically(file.with_name(clients), json.dumps(to_manifest(sites.fed)))
-        experiment = replace(experiment, split=FromManifest(str(file.with_name(clients).resolve())))
+        experiment = replace(experiment, split=FromManifest(clients))
     if experiment.task.data == RUN_DATA:
         save(sites.setup.dataset, file.with_name(DATA_FILE))
     text = "".join(f"# {line}\n" for line in textwrap.wrap(comment, 100)) + to_toml(experiment)

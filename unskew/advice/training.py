@@ -103,6 +103,11 @@ class Sites:
         """The measure that decides."""
         return self.setup.task.headline
 
+    @property
+    def drawn(self) -> str:
+        """The name of what stands for future ones: test rows, or the patients whose rows they are."""
+        return "test rows" if self.fed.dataset.patients is None else "test patients"
+
     @cached_property
     def folds(self) -> tuple[FederatedData, ...]:
         """The sites without test rows, and with a fold of their rows for validation: a division for each fold.

@@ -29,6 +29,12 @@ from unskew.cli.tables import in_lines, in_seconds, print_fitting
 from unskew.cli.text import escape
 from unskew.words import counted
 
+NO_CHOICE = (
+    "These are results on test data, and the best of many points looks better than it is: do not choose settings by "
+    "them. unskew tune chooses on validation rows, at equal budgets."
+)
+"""What the page of a sweep is not for."""
+
 if TYPE_CHECKING:
     from unskew.run.sweep import Point, PointResult
 
@@ -77,7 +83,8 @@ def sweep(
     if len(done) > 1:
         from unskew.report import write_comparison
 
-        page = write_comparison([r.folder for r in done], folder / "comparison.html", [r.point for r in done])
+        names = [r.point for r in done]
+        page = write_comparison([r.folder for r in done], folder / "comparison.html", names, NO_CHOICE)
         print(f"comparison: {page}", file=sys.stderr)
     failed = [r for r in results if r.status == "failed"]
     for result in failed:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unskew.data.copies import NAMED, repeated
 from unskew.data.dataset import Dataset, check_one_client, check_plausible, check_range, checked
+from unskew.data.doubts import of_numbers
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
 from unskew.data.inputs import (
     FAR_BEYOND,
@@ -76,6 +77,7 @@ def from_arrays(
     constants: Sequence[tuple[float, float]] | None = None,
     label_type: LabelType | None = None,
     rows: Mapping[str, Array] | None = None,
+    one_client: bool = False,
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
 
@@ -101,6 +103,7 @@ def from_arrays(
             those of the training images.
         label_type: The type that labels had before they became words; by default that of the arrays' labels.
         rows: The row of each example in the data as they were given, by part; by default as they stand in the arrays.
+        one_client: The data are those of one client of several, which may lack a class.
 
     Raises:
         ConfigError: If there are rules and the examples are no table, or as in `unskew.data.preprocess.fit`.
@@ -143,6 +146,8 @@ def from_arrays(
     doubts = _doubts(content, client_names) if own and inputs is None and not texts else []
     if texts:
         content, inputs, doubts = _read_texts(content)
+    if own and targets.classes and names is None and not one_client:
+        doubts += of_numbers(np.concatenate([content["y_train"], content["y_test"]]))
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None, constants)
@@ -465,9 +470,14 @@ def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None, tar
     for part in ("train", "test"):
         if f"x_{part}" in content:
             x, y = content[f"x_{part}"], content[f"y_{part}"]
-            if targets.classes:
-                count = len(classes) if classes is not None else max(int(y.max()) + 1, 1)
-                check_range(name, f"y_{part}", y, count, "classes")
+            if targets.classes and classes is not None:
+                check_range(name, f"y_{part}", y, len(classes), "classes")
+            elif targets.classes and len(bad := np.flatnonzero(y < 0)):
+                known = len(np.unique(np.concatenate([of for key, of in content.items() if key.startswith("y_")])))
+                raise DataError(
+                    f"{name}: y_{part}[{bad[0]}] is {y[bad[0]]}, and classes are numbered from 0; number the {known} "
+                    "that occur 0, 1, ..., give words as labels, or leave out rows whose label is not known"
+                )
             if x.dtype.kind == "f" or x.ndim == 2:
                 check_values(name, f"x_{part}", x)
 

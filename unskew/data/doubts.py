@@ -103,6 +103,21 @@ def of_clients(
     return sentences
 
 
+def of_numbers(labels: npt.NDArray[np.int64]) -> list[str]:
+    """A sentence on classes that no row has, where labels are their numbers and nobody has named them.
+
+    Args:
+        labels: Class of each row, for training or testing, (N,).
+    """
+    count = np.bincount(labels)
+    absent = list(map(str, np.flatnonzero(count == 0).tolist()))
+    verb = "occurs" if len(absent) == 1 else "occur"
+    return absent and [
+        f"labels are whole numbers up to {len(count) - 1}, so there are {len(count)} classes, and {some(absent)} never "
+        f"{verb}: number those that do 0, 1, ..., or give words as labels, unless these are classes, too"
+    ]
+
+
 def of_one_class(labels: npt.NDArray[np.int64], owners: npt.NDArray[np.int64], clients: Sequence[str]) -> list[str]:
     """A sentence on clients whose training rows, if they are not few, are of one class.
 

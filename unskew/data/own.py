@@ -275,6 +275,7 @@ def dataset(
         targets=targets,
         files={key: part.files for key, part in parts.items()} if rows.files else None,
         rows={key: part.row_numbers for key, part in parts.items()},
+        one_client=one_client,
         constants=constants,
         label_type=_label_type(code_names, classes, all(of.truths for of in parts.values()))
         if targets.classes

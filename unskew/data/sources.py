@@ -91,14 +91,17 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class ArrayOptions:
-    """Numbers by which byte images in arrays of your own are standardised.
+    """Options of arrays of your own.
 
     Attributes:
-        mean, std: Of each channel, for pixels in [0, 1]; by default those of the training images.
+        mean, std: Numbers of each channel by which byte images are standardised, for pixels in [0, 1]; by default those
+            of the training images.
+        alone: The arrays are one client's own, which may lack a class.
     """
 
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -269,7 +272,7 @@ def load(
         return image_folders.read_images(images, by_folder)
     chosen = _chosen(source, data_options)
     if isinstance(chosen, ArrayOptions):
-        assemble = partial(assemble, constants=constants_of(chosen.mean, chosen.std))
+        assemble = partial(assemble, constants=constants_of(chosen.mean, chosen.std), one_client=chosen.alone)
     if colon and kind == "hub":
         require_allowed(source)
         return _hub(hub.parse(source))
@@ -859,6 +862,7 @@ def _assemble(
     rules: Preprocess | None = None,
     targets: Targets = CLASS,
     constants: Sequence[tuple[float, float]] | None = None,
+    one_client: bool = False,
 ) -> Dataset:
     aside = rules is not None  # before any number is taken from the data
     names = classes if targets.classes else None
@@ -874,6 +878,7 @@ def _assemble(
             own_test=aside,
             targets=targets,
             constants=constants,
+            one_client=one_client,
         )
 
     return _placed(where, build)

@@ -175,7 +175,7 @@ def own_setup(experiment: Experiment, config: ClientConfig, folder: Path) -> Set
         task = replace(task, data_options={k: v for k, v in task.data_options.items() if k in constants})
     if written and kind not in ENDINGS:
         raise ConfigError(f"{', '.join(written)} of client.toml say how a CSV file is written, and data is {task.data}")
-    if kind in (*ENDINGS, "images"):
+    if kind in (*ENDINGS, "images", "npz", "folder"):
         task = replace(task, data_options={**task.data_options, **written, "alone": True})
     setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
     if task.preprocess is not None:

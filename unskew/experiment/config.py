@@ -22,6 +22,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -489,10 +490,28 @@ def load(path: Path, overrides: Sequence[str] = (), *, allow_code: bool = False)
     Raises:
         ConfigError: If the file is missing or is not TOML, or the experiment is impossible.
     """
-    experiment = parse(override(read_toml(path), overrides), str(path), allow_code=allow_code)
+    experiment = parse(override(read(path), overrides), str(path), allow_code=allow_code)
     if experiment.task.data.startswith("run:") and experiment.task.data_dir is None:  # beside this very file
         return dataclasses.replace(experiment, task=dataclasses.replace(experiment.task, data_dir=str(path.parent)))
     return experiment
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The table in an experiment's file, with the whole path of a manifest that lies beside the file.
+
+    Only a bare name is looked for there: with it, a folder can be moved.  Any other path begins at the working folder.
+
+    Raises:
+        ConfigError: If the file is missing or is not TOML.
+    """
+    table = read_toml(path)
+    split = table.get("split")
+    if not isinstance(split, Mapping) or split.get("name") != "manifest":
+        return table
+    name = split.get("path")
+    if isinstance(name, str) and Path(name).name == name and os.path.isfile(beside := path.absolute().parent / name):
+        table["split"] = {**split, "path": str(beside)}
+    return table
 
 
 def read_toml(path: Path) -> dict[str, Any]:

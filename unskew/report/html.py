@@ -62,20 +62,22 @@ def write_report(run: Path | Record, out: Path | None = None) -> Path:
     return write(page("report.html", _run_view(record)), record.folder / "report.html" if out is None else Path(out))
 
 
-def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | None = None) -> Path:
+def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | None = None, remark: str = "") -> Path:
     """Write one page that sets several runs side by side, and return `out`.
 
     Args:
         folders: Folders of the runs.
         out: The page.
         names: Distinct names of the runs; by default those of their experiments.
+        remark: A sentence on these runs, for the head of the page.
 
     Raises:
         RunError: With fewer than two folders, or as in `write_report`.
     """
     if len(folders) < 2:
         raise RunError(f"a comparison needs at least two run folders, got {len(folders)}; for one run use its report")
-    return write(page("comparison.html", _comparison_view([read(f) for f in folders], names)), Path(out))
+    view = {**_comparison_view([read(f) for f in folders], names), "remark": remark}
+    return write(page("comparison.html", view), Path(out))
 
 
 def page(template: str, view: Mapping[str, object]) -> str:

@@ -95,7 +95,7 @@ def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point,
     Raises:
         ConfigError: If there is no [sweep], it is empty, or a point is not a valid experiment; names the point.
     """
-    raw = config.override(config.read_toml(path), overrides)
+    raw = config.override(config.read(path), overrides)
     table = raw.pop("sweep", None)
     if not isinstance(table, dict):
         raise ConfigError(
@@ -173,6 +173,10 @@ def _point(
 
 
 def _plain(value: Any) -> str:
+    """Write a value for people; of a table its name, then its other settings."""
+    if isinstance(value, dict):
+        others = [f"{key}={_plain(of)}" for key, of in value.items() if key != "name"]
+        return ",".join([_plain(value["name"]), *others] if "name" in value else others)
     return value if isinstance(value, str) else json.dumps(value, default=str).strip('"')
 
 

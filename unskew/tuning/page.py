@@ -62,13 +62,20 @@ def lead(tuning: Tuning) -> str:
     worse = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if verdicts[label] == "loses"]
     parts = [f"is better for {', '.join(better)}"] if better else []
     parts += [f"is worse for {', '.join(worse)}"] if worse else []
-    alike = [label for label in gains if verdicts[label] == "open"]
+    alike = [label for label in gains if verdicts[label] == "open" and not tuning.worth[label].kept]
     parts += [f"cannot be told apart from default settings for {', '.join(alike)}"] if alike else []
+    kept = [label for label in gains if tuning.worth[label].kept]
+    parts += [f"keeps the default settings of {', '.join(kept)}"] if kept else []
     lost = [label for label, w in tuning.worth.items() if w.gain is None]
     parts += [f"cannot be compared for {', '.join(lost)}, which diverged"] if lost else []
-    seeds = f"{len(tuning.seeds)} fresh seeds"
-    how = f"{seeds}, 95 % intervals, verdicts corrected for the number of methods"
+    how = f"95 % intervals over {_over(tuning)}, verdicts corrected for the number of methods"
     return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {how}."
+
+
+def _over(tuning: Tuning) -> str:
+    """Name what an interval is over: with one seed nothing is known of seeds."""
+    n, drawn = len(tuning.seeds), tuning.sites.drawn if tuning.sites.measure.of_rows else "clients"
+    return f"{drawn} under one fresh seed" if n == 1 else f"{n} fresh seeds and {drawn} together"
 
 
 def _worth(tuning: Tuning) -> Section:
@@ -82,8 +89,9 @@ def _worth(tuning: Tuning) -> Section:
             for scores in (worth.before, worth.after)
         )
         gain = "–" if worth.gain is None else bracket(worth.gain, m)
-        kept = s.ranges and s.tuned == s.method
-        reading = "nothing to tune" if not s.ranges else "default kept" if kept else READING.get(worth.verdict, "")
+        reading = (
+            "nothing to tune" if not s.ranges else "default kept" if worth.kept else READING.get(worth.verdict, "")
+        )
         entries.append(TableRow(s.method.label, (before, after, gain, reading, values)))
     percent = "%" if m.percent else ""
     head = (
@@ -91,8 +99,8 @@ def _worth(tuning: Tuning) -> Section:
     )  # fmt: skip
     seeds = ", ".join(map(str, tuning.seeds))
     caption = (
-        f"{beginning(m.label)} on test rows, mean over clients, seeds {seeds}. Each interval is its own; readings "
-        "are corrected for the number of methods (Holm)"
+        f"{beginning(m.label)} on test rows, mean over clients, seeds {seeds}. Each 95 % interval is its own, over "
+        f"{_over(tuning)}; readings are corrected for the number of methods (Holm)"
     )
     return Section("What was it worth?", "", (), (Table(caption, head, tuple(entries), text=frozenset((4, 5))),))
 

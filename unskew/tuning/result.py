@@ -16,6 +16,8 @@ from unskew.tasks.measure import Measure
 from unskew.tuning.search import Budget, Searched
 
 SEEDS = 5
+NO_GAIN = Gain(0.0, 0.0, 0.0, "seeds")
+"""Of settings over themselves: no chance is in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,14 +26,16 @@ class TuningGain:
 
     Attributes:
         before, after: Scores under each fresh seed with default and tuned settings; None where one diverged.
-        gain: The gain, with an interval of its own.
+        gain: The gain, with an interval of its own; zero in every seed where the default was kept.
         stands: True if its verdict stands when it is corrected for the number of methods.
+        kept: True if no trial was better than the default, so that it is compared with itself.
     """
 
     before: tuple[Scores, ...] | None
     after: tuple[Scores, ...] | None
     gain: Gain | None
     stands: bool = True
+    kept: bool = False
 
     @property
     def verdict(self) -> str:
@@ -76,6 +80,7 @@ class Tuning:
                     "trials": len(s.trials),
                     "values": None if s.best is None else dict(s.trials[s.best].values),
                     "validation": None if s.best is None else s.trials[s.best].score,
+                    "kept": self.worth[s.method.label].kept,
                     "verdict": self.worth[s.method.label].verdict,
                     "gain": None if (g := self.worth[s.method.label].gain) is None else [g.mean, g.low, g.high],
                 }
@@ -94,10 +99,11 @@ def compared(
     for s in searches:
         label = s.method.label
         note(f"{label}: default and tuned settings on test rows, {seeds} fresh seeds")
-        before = _scores(sites, s.method, fresh)
-        after = before if s.tuned == s.method else _scores(sites, s.tuned, fresh)
-        both = before is not None and after is not None
-        worth[label] = TuningGain(before, after, gain(after or (), before or (), sites.measure)[0] if both else None)
+        before, kept = _scores(sites, s.method, fresh), s.tuned == s.method
+        after = before if kept else _scores(sites, s.tuned, fresh)
+        worth[label] = of = TuningGain(before, after, None, kept=kept)
+        if before is not None and after is not None:
+            worth[label] = dataclasses.replace(of, gain=NO_GAIN if kept else _at(of, sites.measure)(CONFIDENCE))
     tuned = {s.method.label: worth[s.method.label] for s in searches if s.ranges}
     stand = standing({label: _at(w, sites.measure) for label, w in tuned.items() if w.gain is not None})
     worth |= {label: dataclasses.replace(w, stands=label in stand) for label, w in tuned.items()}
