@@ -205,7 +205,7 @@ def _close(who: str, expected: Sequence[Moment], got: Sequence[Moment]) -> None:
                     raise ProtocolError(
                         f"{who}: clients that train together, as on a GPU, end round {one.round} with another {name!r} "
                         f"in {_model_of(whose)} than one after the other; a term must be a function of the parameters, "
-                        "aux and batch alone"
+                        "aux and batch alone, and as batches may be padded, weight their examples by batch.mask"
                     )
 
 

@@ -335,10 +335,13 @@ class SgdConfig:
 class Batch:
     """A batch as passed to a fold, or to a term that sees features.
 
+    Where clients train together, short batches are padded to one length.  Padding has inputs, labels, features, logits
+    and losses too, which mean nothing: a mean over the batch is `(each * batch.mask).sum() / batch.mask.sum()`.
+
     Attributes:
         x: Inputs, (batch, ...).
         y: Labels, (batch,).
-        mask: 1 for examples, 0 for padding, (batch,).
+        mask: 1 for examples, 0 for padding, (batch,), of the losses' type.
         features: Input of the classification layer, (batch, features).
         logits: (batch, classes).
         loss: The task's loss of each example, times its class's weight if classes have weights, (batch,).
@@ -365,7 +368,7 @@ class Penalty(Protocol):
     A class or function with the attribute `sees = "features"` is called with the batch as a third argument.  A penalty
     may also have a method `gradient(params, aux)` that returns, by name, the gradient of its value where that is not
     zero.  It is used instead of autograd where training is written out by hand, so the two must agree, which is
-    checked once.
+    checked once; so is that the value depends on the parameters, unless it is zero.
     """
 
     def __call__(self, params: Params, aux: Aux) -> Tensor:
@@ -382,7 +385,7 @@ class FeaturePenalty(Protocol):
         ...
 
     def __call__(self, params: Params, aux: Aux, batch: Batch) -> Tensor:
-        """A scalar; a mean over the batch must be weighted by `batch.mask`."""
+        """A scalar; a mean over the batch must be weighted by `batch.mask`, which is checked once."""
         ...
 
 
