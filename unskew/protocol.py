@@ -65,6 +65,7 @@ and the round number, which is why any round can be resumed.
 
 import dataclasses
 import functools
+import inspect
 import math
 import reprlib
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -400,6 +401,25 @@ def sees_features(term: Term) -> bool:
 def has_gradient(term: Term) -> bool:
     """True if the term writes its gradient out."""
     return callable(getattr(term, "gradient", None))
+
+
+def refuse_terms(who: str, terms: object) -> None:
+    """Refuse what `who` is given as `terms`, unless it is a sequence of things that can be called.
+
+    Raises:
+        ConfigError: Saying how it is written; one term without a comma is no tuple.
+    """
+    if isinstance(terms, tuple | list):
+        wrong = [t for t in terms if inspect.isclass(t) or not callable(t)]
+        if not wrong:
+            return
+        one, got = wrong[0], f"{wrong[0]!r} among them"
+    else:
+        one, got = terms, f"one {type(terms).__name__}" if callable(terms) else f"{terms!r}"
+    kind = one if inspect.isclass(one) else type(one)
+    got = f"the class {kind.__name__}" if kind is one else got
+    example = f"{kind.__name__}(...)" if callable(one) and not inspect.isroutine(one) else "my_term"
+    raise ConfigError(f"{who}.terms must be a tuple of terms, got {got}; write terms=({example},), with the comma")
 
 
 @dataclass(frozen=True, eq=False)
