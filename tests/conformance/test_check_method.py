@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -68,7 +68,7 @@ class Shrink:
     """The mean squared feature, and the squared distance from the anchor."""
 
     by: float
-    sees = "features"
+    sees: Literal["features"] = "features"
 
     def __call__(self, params: Params, aux: Any, batch: Batch) -> torch.Tensor:
         away = torch.stack([(w - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ class Detached:
 
 @dataclass(frozen=True)
 class DetachedFeatures:
-    sees = "features"
+    sees: Literal["features"] = "features"
 
     def __call__(self, params: Params, aux: Any, batch: Batch) -> float:
         return float((batch.features.detach().flatten(1).square().mean(1) * batch.mask).sum() / batch.mask.sum())
@@ -134,7 +134,7 @@ class Unmasked:
     """The mean of the squared features, or of the distances from the anchor's."""
 
     of: str = "features"
-    sees = "features"
+    sees: Literal["features"] = "features"
 
     def __call__(self, params: Params, aux: Any, batch: Batch) -> torch.Tensor:
         if self.of == "forward":
@@ -146,7 +146,7 @@ class Unmasked:
 @dataclass(frozen=True)
 class Masked:
     noisy: bool = False
-    sees = "features"
+    sees: Literal["features"] = "features"
 
     def __call__(self, params: Params, aux: Any, batch: Batch) -> torch.Tensor:
         features = batch.features.flatten(1)
