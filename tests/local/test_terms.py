@@ -161,6 +161,14 @@ def test_a_term_that_takes_padding_for_examples_is_refused_in_every_executor(exe
         accuracy(executor, "mlp", (Unmasked(of),))
 
 
+def test_a_term_of_a_linear_models_features_is_a_constant_by_right() -> None:
+    """They are its inputs; padding is told from examples all the same."""
+    plain = accuracy("sequential", "logistic", ())
+    assert accuracy("sequential", "logistic", (Masked(),)) == pytest.approx(plain, rel=1e-6)
+    with pytest.raises(ProtocolError, match=r"the loss term Unmasked has another value .* weight .* by batch\.mask"):
+        accuracy("sequential", "logistic", (Unmasked(),))
+
+
 def test_check_method_says_that_batches_may_be_padded() -> None:
     with pytest.raises(ProtocolError, match=r"the loss term Unmasked .* weight the examples by batch\.mask"):
         us.check_method(us.FedAvg(terms=(Unmasked(),)))

@@ -103,11 +103,13 @@ def check_padding(term: Term, params: Params, aux: Aux, batch: Batch) -> bool:
         True if that says something: not where the gradient is zero, as where a term is off.
 
     Raises:
-        ProtocolError: If they differ by more than rounding, or the value is a constant other than zero.
+        ProtocolError: If they differ by more than rounding, or the value is a constant other than zero although the
+            features are none.
     """
     with torch.enable_grad():
         first, again, padded = (term_value(term, params, aux, b) for b in (batch, batch, _padded(batch)))
-        if not _depends(term, first):
+        # A linear model's features are its inputs, and a term of them is a constant by right.
+        if batch.features.requires_grad and not _depends(term, first):
             return False
         if _differ(first.detach(), again.detach()) or not bool(first.isfinite()):
             return True  # it draws, or is out of bounds: two values say nothing of padding
