@@ -109,4 +109,5 @@ from .wrappers.robust import MultiKrum as MultiKrum
 from .wrappers.robust import NormBound as NormBound
 from .wrappers.robust import TrimmedMean as TrimmedMean
 from .wrappers.secure_sum import SecureSum as SecureSum
+from .wrappers.terms import AddTerms as AddTerms
 from .wrappers.top_k import TopK as TopK

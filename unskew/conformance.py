@@ -9,6 +9,7 @@ A method that passes is the same method in every executor, over a network, and i
 """
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 
 from unskew import info, wire
+from unskew.algorithms import resolve
 from unskew.errors import ConfigError, ProtocolError, QuorumError, UnskewError
 from unskew.keys import Key, drawn_since, global_states
 from unskew.local.data import DeviceData
@@ -66,15 +68,20 @@ def check_method(method: Any, network: Callable[[], nn.Module] | None = None) ->
     and what it reports can be kept.
 
     Args:
-        method: The method, wrapped or not.
+        method: The method, wrapped or not, or the name of one with its defaults, as "scaffold+dw".
         network: Makes a network of 4 inputs and 3 classes; by default a perceptron, and another with batch
             normalisation if the method takes that.
 
     Raises:
-        ConfigError: If the method refuses the network, or these clients.
+        ConfigError: If it is a class or an unknown name, or the method refuses the network, or these clients.
         DivergedError: If training diverges.
         ProtocolError: In one sentence, what differs.
     """
+    if isinstance(method, str):
+        method = resolve(method)()
+    if inspect.isclass(method) or inspect.isfunction(method):
+        kind = "class" if inspect.isclass(method) else "function"
+        raise ConfigError(f"check_method checks a method, got the {kind} {method.__name__}; write {method.__name__}()")
     who = name_of(method)
     if method != copy.copy(method):
         raise ProtocolError(f"{who} is not equal to its copy; make it a dataclass whose fields can be compared")
@@ -205,7 +212,7 @@ def _close(who: str, expected: Sequence[Moment], got: Sequence[Moment]) -> None:
                     raise ProtocolError(
                         f"{who}: clients that train together, as on a GPU, end round {one.round} with another {name!r} "
                         f"in {_model_of(whose)} than one after the other; a term must be a function of the parameters, "
-                        "aux and batch alone"
+                        "aux and batch alone, and as batches may be padded, weight their examples by batch.mask"
                     )
 
 

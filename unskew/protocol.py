@@ -65,6 +65,7 @@ and the round number, which is why any round can be resumed.
 
 import dataclasses
 import functools
+import inspect
 import math
 import reprlib
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -335,10 +336,13 @@ class SgdConfig:
 class Batch:
     """A batch as passed to a fold, or to a term that sees features.
 
+    Where clients train together, short batches are padded to one length.  Padding has inputs, labels, features, logits
+    and losses too, which mean nothing: a mean over the batch is `(each * batch.mask).sum() / batch.mask.sum()`.
+
     Attributes:
         x: Inputs, (batch, ...).
         y: Labels, (batch,).
-        mask: 1 for examples, 0 for padding, (batch,).
+        mask: 1 for examples, 0 for padding, (batch,), of the losses' type.
         features: Input of the classification layer, (batch, features).
         logits: (batch, classes).
         loss: The task's loss of each example, times its class's weight if classes have weights, (batch,).
@@ -365,7 +369,7 @@ class Penalty(Protocol):
     A class or function with the attribute `sees = "features"` is called with the batch as a third argument.  A penalty
     may also have a method `gradient(params, aux)` that returns, by name, the gradient of its value where that is not
     zero.  It is used instead of autograd where training is written out by hand, so the two must agree, which is
-    checked once.
+    checked once; so is that the value depends on the parameters, unless it is zero.
     """
 
     def __call__(self, params: Params, aux: Aux) -> Tensor:
@@ -382,7 +386,7 @@ class FeaturePenalty(Protocol):
         ...
 
     def __call__(self, params: Params, aux: Aux, batch: Batch) -> Tensor:
-        """A scalar; a mean over the batch must be weighted by `batch.mask`."""
+        """A scalar; a mean over the batch must be weighted by `batch.mask`, which is checked once."""
         ...
 
 
@@ -397,6 +401,25 @@ def sees_features(term: Term) -> bool:
 def has_gradient(term: Term) -> bool:
     """True if the term writes its gradient out."""
     return callable(getattr(term, "gradient", None))
+
+
+def refuse_terms(who: str, terms: object) -> None:
+    """Refuse what `who` is given as `terms`, unless it is a sequence of things that can be called.
+
+    Raises:
+        ConfigError: Saying how it is written; one term without a comma is no tuple.
+    """
+    if isinstance(terms, tuple | list):
+        wrong = [t for t in terms if inspect.isclass(t) or not callable(t)]
+        if not wrong:
+            return
+        one, got = wrong[0], f"{wrong[0]!r} among them"
+    else:
+        one, got = terms, f"one {type(terms).__name__}" if callable(terms) else f"{terms!r}"
+    kind = one if inspect.isclass(one) else type(one)
+    got = f"the class {kind.__name__}" if kind is one else got
+    example = f"{kind.__name__}(...)" if callable(one) and not inspect.isroutine(one) else "my_term"
+    raise ConfigError(f"{who}.terms must be a tuple of terms, got {got}; write terms=({example},), with the comma")
 
 
 @dataclass(frozen=True, eq=False)

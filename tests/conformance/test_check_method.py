@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ import unskew as us
 from unskew.algorithms import resolve
 from unskew.conformance import check_method
 from unskew.errors import ConfigError, ProtocolError
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import Batch, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params
 
 LOCAL = SgdConfig(0.1, batch_size=4)
@@ -30,6 +30,16 @@ def test_methods_of_every_kind_pass(name: str) -> None:
 def test_wrapped_methods_pass(by: Any) -> None:
     """LocalDP refuses batch normalisation, and is checked on a network without."""
     check_method(us.wrap(us.FedAvg(local=LOCAL), by))
+
+
+def test_a_name_is_checked_and_a_class_is_refused_with_what_to_write() -> None:
+    check_method("fedavg+clip_norm")
+    with pytest.raises(ConfigError, match=r"^check_method checks a method, got the class FedAvg; write FedAvg\(\)$"):
+        check_method(us.FedAvg)
+    with pytest.raises(ConfigError, match=r"^check_method checks a method, got the function FedDW; write FedDW\(\)$"):
+        check_method(us.FedDW)
+    with pytest.raises(ConfigError, match=r"fedagv.*fedavg"):
+        check_method("fedagv")
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,24 @@ class Mine:
 
     def serve(self, state: Params, client: ClientId | None) -> Params | None:
         return state
+
+
+@dataclass(frozen=True)
+class Shrink:
+    """The mean squared feature, and the squared distance from the anchor."""
+
+    by: float
+    sees: Literal["features"] = "features"
+
+    def __call__(self, params: Params, aux: Any, batch: Batch) -> torch.Tensor:
+        away = torch.stack([(w - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()
+        each = batch.features.square().mean(1)
+        return self.by * ((each * batch.mask).sum() / batch.mask.sum() + away)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "ditto", "moon", "ifca", "hcct", "perfedavg", "fednova+top_k"])
+def test_methods_with_terms_added_pass(name: str) -> None:
+    check_method(us.wrap(resolve(name)(), us.AddTerms((Shrink(0.1),))))
 
 
 def test_a_method_of_ones_own_passes() -> None:

@@ -108,7 +108,7 @@ class Constant:
     """A term without a gradient, as a method's term may be in its first round."""
 
     def __call__(self, params: Params, aux: Any) -> Tensor:
-        return torch.ones(())
+        return torch.zeros(())
 
 
 def task_of(network: str) -> Task:

@@ -348,7 +348,7 @@ class Pull:
 @dataclass(frozen=True)
 class Constant:
     def __call__(self, params: Params, aux: Any) -> Tensor:
-        return torch.ones(())
+        return torch.zeros(())
 
 
 @dataclass(frozen=True)

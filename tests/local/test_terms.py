@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import torch
 import unskew as us
 from unskew.errors import ProtocolError
 from unskew.local.terms import check_gradient
+from unskew.protocol import Batch
 from unskew.tree import Params
 
 RNG = np.random.default_rng(0)
@@ -28,10 +29,10 @@ def accuracy(executor: str, model: str, terms: tuple[Callable[..., Any], ...]) -
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
-def test_a_term_that_is_a_plain_number_moves_nothing(executor: str, model: str) -> None:
+def test_a_term_that_is_zero_moves_nothing(executor: str, model: str) -> None:
     plain = accuracy(executor, model, ())
     assert accuracy(executor, model, (lambda params, aux: 0.0,)) == pytest.approx(plain, rel=1e-6)
-    assert accuracy(executor, model, (lambda params, aux: torch.tensor(3.0),)) == pytest.approx(plain, rel=1e-6)
+    assert accuracy(executor, model, (lambda params, aux: torch.tensor(0.0),)) == pytest.approx(plain, rel=1e-6)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
@@ -96,3 +97,104 @@ def test_a_written_gradient_is_compared_by_check_method_too() -> None:
     method = us.FedAvg(local=us.SgdConfig(batch_size=4), terms=(Shrinks(5.0),))
     with pytest.raises(ProtocolError, match="the gradient of the loss term Shrinks is not that of its value"):
         us.check_method(method)
+
+
+# ---------------------------------------------------------------- terms that change nothing
+@dataclass(frozen=True)
+class Detached:
+    def __call__(self, params: Params, aux: Any) -> torch.Tensor:
+        return torch.stack([(w.detach() - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()
+
+
+@dataclass(frozen=True)
+class DetachedFeatures:
+    sees: Literal["features"] = "features"
+
+    def __call__(self, params: Params, aux: Any, batch: Batch) -> float:
+        return float((batch.features.detach().flatten(1).square().mean(1) * batch.mask).sum() / batch.mask.sum())
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+@pytest.mark.parametrize("term", [Detached(), DetachedFeatures(), lambda params, aux: 3.0])
+def test_a_term_that_does_not_depend_on_the_parameters_is_refused(executor: str, term: Any) -> None:
+    """The first is zero at the model that clients start from."""
+    name = getattr(term, "__name__", type(term).__name__)
+    with pytest.raises(ProtocolError, match=rf"^mine, seed 0: the value of the loss term {name}, .* does not depend"):
+        accuracy(executor, "mlp", (term,))
+
+
+def test_check_method_refuses_a_term_that_does_not_depend_on_the_parameters() -> None:
+    with pytest.raises(ProtocolError, match=r"the value of the loss term Detached, .* does not depend on"):
+        us.check_method(us.FedAvg(terms=(Detached(),)))
+
+
+# ---------------------------------------------------------------- terms that see padding
+@dataclass(frozen=True)
+class Unmasked:
+    """The mean of the squared features, or of the distances from the anchor's."""
+
+    of: str = "features"
+    sees: Literal["features"] = "features"
+
+    def __call__(self, params: Params, aux: Any, batch: Batch) -> torch.Tensor:
+        if self.of == "forward":
+            return (batch.features - batch.forward(aux["anchor"])[0]).square().mean()
+        of: torch.Tensor = getattr(batch, self.of)
+        return of.square().mean()
+
+
+@dataclass(frozen=True)
+class Masked:
+    noisy: bool = False
+    sees: Literal["features"] = "features"
+
+    def __call__(self, params: Params, aux: Any, batch: Batch) -> torch.Tensor:
+        features = batch.features.flatten(1)
+        features = features + torch.randn_like(features) if self.noisy else features
+        return (features.square().mean(1) * batch.mask).sum() / batch.mask.sum()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+@pytest.mark.parametrize("of", ["features", "logits", "loss", "forward"])
+def test_a_term_that_takes_padding_for_examples_is_refused_in_every_executor(executor: str, of: str) -> None:
+    with pytest.raises(ProtocolError, match=r"the loss term Unmasked has another value .* weight .* by batch\.mask"):
+        accuracy(executor, "mlp", (Unmasked(of),))
+
+
+def test_a_term_of_a_linear_models_features_is_a_constant_by_right() -> None:
+    """They are its inputs; padding is told from examples all the same."""
+    plain = accuracy("sequential", "logistic", ())
+    assert accuracy("sequential", "logistic", (Masked(),)) == pytest.approx(plain, rel=1e-6)
+    with pytest.raises(ProtocolError, match=r"the loss term Unmasked has another value .* weight .* by batch\.mask"):
+        accuracy("sequential", "logistic", (Unmasked(),))
+
+
+def test_check_method_says_that_batches_may_be_padded() -> None:
+    with pytest.raises(ProtocolError, match=r"the loss term Unmasked .* weight the examples by batch\.mask"):
+        us.check_method(us.FedAvg(terms=(Unmasked(),)))
+
+
+def test_a_term_that_weights_by_the_mask_is_the_same_in_every_executor() -> None:
+    one, other = (accuracy(executor, "mlp", (Masked(),)) for executor in ("sequential", "stacked"))
+    assert one == pytest.approx(other, rel=1e-5)
+    us.check_method(us.FedAvg(terms=(Masked(),)))
+
+
+def test_looking_at_a_term_disturbs_no_draws() -> None:
+    """One that draws has two values on the same batch, so nothing is said of padding."""
+    before = torch.get_rng_state()
+    assert np.isfinite(accuracy("sequential", "mlp", (Masked(noisy=True),)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_term_is_looked_at_once_in_a_run() -> None:
+    sizes = []
+
+    def term(params: Params, aux: Any, batch: Batch) -> torch.Tensor:
+        sizes.append(len(batch.mask))
+        return (batch.features.flatten(1).square().mean(1) * batch.mask).sum() / batch.mask.sum()
+
+    term.sees = "features"  # type: ignore[attr-defined]
+    accuracy("sequential", "mlp", (term,))
+    assert sizes[:3] == [4, 4, 6]
+    assert 6 not in sizes[3:]

@@ -306,7 +306,7 @@ def test_a_term_sees_features_and_logits_in_float32() -> None:
 
         def __call__(self, params: Params, aux: Any, batch: Batch) -> Tensor:
             seen.extend(t.dtype for t in (batch.features, batch.logits, batch.loss, batch.forward(params)[1]))
-            return batch.features.square().mean()
+            return (batch.features.square().mean(1) * batch.mask).sum() / batch.mask.sum()
 
     task, config = make("conv"), SgdConfig(local_steps=1, precision="bfloat16")
     LocalTrainer(task, device_data()).fit(me(task), Sgd(start_of(task), config, (Spy(),)), Key(0))
@@ -694,7 +694,8 @@ def test_a_term_sees_the_heads_input_and_reference_models_without_disturbing_any
     assert_bits(other, before)
     module = task.module().eval()
     head = module.get_submodule(task.head)
-    for params, batch, features, logits, aux in look.seen:
+    assert [len(batch.mask) for _, batch, *_ in look.seen if not batch.mask.all()] == [6]  # the look at padding
+    for params, batch, features, logits, aux in (seen for seen in look.seen if seen[1].mask.all()):
         assert set(params) == set(task.layout.trainable)
         assert aux == {"tag": 1}
         w, b = params[f"{task.head}.weight"], params[f"{task.head}.bias"]

@@ -33,6 +33,7 @@ from unskew.protocol import (
     Step,
     Term,
     ask,
+    refuse_terms,
     sgd,
     step,
 )
@@ -146,12 +147,18 @@ class FedAvg(OwnParts, Averaging):
         terms: Terms added to the clients' loss.
         personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
         server: Server rule: the mean replaces the global model, or is a step of momentum, Adagrad, Adam or Yogi.
+
+    Raises:
+        ConfigError: If `terms` is no tuple of terms.
     """
 
     local: SgdConfig = SgdConfig()
     weighting: Weighting = "samples"
     terms: tuple[Term, ...] = ()
     personal: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        refuse_terms("FedAvg", self.terms)
 
     def init(self, params: Params, fed: Federation) -> FedAvgState:
         """Return the initial model, without the tensors that stay on clients."""

@@ -21,7 +21,7 @@ def term_value(term: Term, params: Params, aux: Aux, batch: Batch | None = None)
     """
     called: Any = term
     given = (params, aux) if batch is None else (params, aux, batch)
-    name = getattr(term, "__name__", type(term).__name__)
+    name = _name(term)
     try:
         value = called(*given)
     except KeyError as error:
@@ -48,34 +48,127 @@ def term_value(term: Term, params: Params, aux: Aux, batch: Batch | None = None)
     )
 
 
+def check_value(term: Term, params: Params, aux: Aux) -> bool:
+    """Refuse a term of the parameters that is a constant other than zero; looked at near `params`.
+
+    Returns:
+        True if that says something: not where the value is zero, as where a term is off.
+
+    Raises:
+        ProtocolError: If it is.
+    """
+    with torch.enable_grad():
+        leaves = {n: w.requires_grad_() for n, w in _near(params).items()}
+        return _depends(term, term_value(term, leaves, aux))
+
+
 def check_gradient(term: Any, params: Params, aux: Aux) -> bool:
     """Compare the gradient that a term writes out with that of its value, at a point near `params`.
 
     Returns:
-        True if that says something: not where the value is a constant, as where a term is off or has nothing yet to
-        correct.
+        True if that says something: not where the value is zero, as where a term is off or has nothing yet to correct.
 
     Raises:
-        ProtocolError: If they differ by more than rounding.
+        ProtocolError: If they differ by more than rounding, or the value is a constant other than zero.
     """
-    draws = (Key(0) / "gradient").generator()
-    point = {n: w.detach() + 0.1 * torch.randn(w.shape, generator=draws).to(w) for n, w in params.items()}
+    point = _near(params)
     with torch.enable_grad():
         leaves = {n: w.clone().requires_grad_() for n, w in point.items()}
         value = term_value(term, leaves, aux)
-        if not value.requires_grad:
+        if not _depends(term, value):
             return False
         gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
     with torch.no_grad():
         written = term.gradient(point, aux)
     for name, g in zip(leaves, gradients, strict=True):
         own = written.get(name, torch.zeros_like(g))
-        if own.shape != g.shape or float((own - g).norm()) > 1e-3 * float(own.norm() + g.norm()) + 1e-6:
+        if own.shape != g.shape or _differ(own, g):
             raise ProtocolError(
                 f"the gradient of the loss term {type(term).__name__} is not that of its value, first at {name} (norms "
                 f"{float(own.norm()):.3g} and {float(g.norm()):.3g}); correct it, or leave it to autograd"
             )
     return any(bool(g.any()) for g in gradients)
+
+
+def check_padding(term: Term, params: Params, aux: Aux, batch: Batch) -> bool:
+    """Compare value and gradient of a term that sees the batch with those on the same batch, padded.
+
+    Args:
+        term: The term.
+        params: Parameters, leaves of the graph behind `batch`.
+        aux: Its other arguments.
+        batch: Examples without padding.
+
+    Returns:
+        True if that says something: not where the gradient is zero, as where a term is off.
+
+    Raises:
+        ProtocolError: If they differ by more than rounding, or the value is a constant other than zero although the
+            features are none.
+    """
+    with torch.enable_grad():
+        first, again, padded = (term_value(term, params, aux, b) for b in (batch, batch, _padded(batch)))
+        # A linear model's features are its inputs, and a term of them is a constant by right.
+        if batch.features.requires_grad and not _depends(term, first):
+            return False
+        if _differ(first.detach(), again.detach()) or not bool(first.isfinite()):
+            return True  # it draws, or is out of bounds: two values say nothing of padding
+        one, other = (_gradient(value, params) for value in (first, padded))
+    if _differ(first.detach(), padded.detach()) or _differ(one, other):
+        raise ProtocolError(
+            f"the loss term {_name(term)} has another value or gradient where a batch is padded, as short ones are on "
+            "a GPU; weight the examples by batch.mask, which is 0 for padding: "
+            "(each * batch.mask).sum() / batch.mask.sum() in place of each.mean()"
+        )
+    return bool(one.any())
+
+
+def _name(term: Term) -> str:
+    name: str = getattr(term, "__name__", type(term).__name__)
+    return name
+
+
+def _near(params: Params) -> Params:
+    """A point near a model: many a term is zero at the model that it was given."""
+    draws = (Key(0) / "gradient").generator()
+    return {n: w.detach() + 0.1 * torch.randn(w.shape, generator=draws).to(w) for n, w in params.items()}
+
+
+def _depends(term: Term, value: Tensor) -> bool:
+    """True if a value depends on the parameters, False if it is zero; any other constant is refused."""
+    if value.requires_grad or not bool(value):
+        return value.requires_grad
+    raise ProtocolError(
+        f"the value of the loss term {_name(term)}, {float(value):.4g}, does not depend on the parameters, so it "
+        "changes nothing; compute it in PyTorch without item(), float(), numpy() or detach() on the way, and return "
+        "0.0 where it is to be off"
+    )
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    return float((one - other).norm()) > 1e-3 * float(one.norm() + other.norm()) + 1e-6
+
+
+def _gradient(value: Tensor, params: Params) -> Tensor:
+    if not value.requires_grad:
+        return torch.cat([torch.zeros_like(w).flatten() for w in params.values()])
+    gradients = torch.autograd.grad(value, list(params.values()), retain_graph=True, materialize_grads=True)
+    return torch.cat([g.flatten() for g in gradients])
+
+
+def _padded(batch: Batch) -> Batch:
+    """A batch with rows of padding at its end that look like no example."""
+
+    def longer(t: Tensor) -> Tensor:
+        return torch.cat([t, 3 - 2 * t[:2] if t.is_floating_point() else t[:2]])
+
+    def forward(model: Params) -> tuple[Tensor, Tensor]:
+        features, logits = batch.forward(model)
+        return longer(features), longer(logits)
+
+    y, mask = torch.cat([batch.y, batch.y[:2]]), torch.cat([batch.mask, torch.zeros_like(batch.mask[:2])])
+    x, features, logits, loss = (longer(t) for t in (batch.x, batch.features, batch.logits, batch.loss))
+    return Batch(x, y, mask, features, logits, loss, forward)
 
 
 def _takes(called: Any, arguments: int) -> bool:

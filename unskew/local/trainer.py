@@ -26,7 +26,7 @@ from unskew.local.data import DeviceData, batches_of
 from unskew.local.executor import Columns, joined
 from unskew.local.kernels import forward_block, tune, wants_channels_last
 from unskew.local.optim import one_pass, optimiser
-from unskew.local.terms import check_gradient, term_value
+from unskew.local.terms import check_gradient, check_padding, check_value, term_value
 from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace
 from unskew.protocol import (
     SERVER_ID,
@@ -103,7 +103,7 @@ class LocalTrainer:
         self._channels_last = self._tuned and wants_channels_last(plain)
         self._targets = one_hot(device_data.y, task.num_classes).to(dtype) if self._layers else None
         self._loss = task.loss
-        self._looked_at: dict[Any, float] = {}  # terms by the last round in which their gradients told nothing
+        self._looked_at: dict[Any, float] = {}  # terms by the last round in which a look told nothing
         self._workspaces: dict[tuple[frozenset[str], bool], Workspace] = {}
         self._reference = FeatureNetwork(plain, task.head).to(self.device, dtype).eval()
         named = self._reference.module.state_dict()
@@ -136,14 +136,14 @@ class LocalTrainer:
         Raises:
             DivergedError: If the loss or a parameter became NaN or infinite and may not; names client, round and step.
             DataError: If BatchNorm meets a client with a single example.
-            ProtocolError: If `job.start` is not a model of the task, or the server is to train on data of its own.
+            ProtocolError: If `job.start` is not a model of the task, the server is to train on data of its own, or
+                `check_terms` refuses a term.
         """
         self.check_model(job.start)
         if me.id == SERVER_ID and job.examples is None:
             raise ProtocolError("the server has no data of its own to train on; hand it examples")
         self._check_rows(me, job)
-        for term in job.terms:
-            self._check_gradient(term, me, job)
+        self.check_terms(me, job)
         fitted = self._fit(me, job, key, watch=False)
         if not math.isfinite(fitted.loss):
             if job.may_diverge:
@@ -155,14 +155,49 @@ class LocalTrainer:
             )
         return fitted
 
-    def _check_gradient(self, term: Any, me: Me, job: Sgd) -> None:
-        """Refuse a term whose written gradient is not its value's: once, or in each round until there is one."""
-        if not has_gradient(term):
-            return
-        what = (type(term), repr(term))  # a term need not be hashable
-        if self._looked_at.get(what, 0) < me.round:
-            params = {n: job.start[n].to(self.device, self.dtype) for n in self.task.layout.trainable}
-            self._looked_at[what] = math.inf if check_gradient(term, params, job.aux) else me.round
+    def check_terms(self, me: Me, job: Sgd) -> None:
+        """Look at each term once, or in each round until that says something; results do not depend on it.
+
+        Raises:
+            ProtocolError: If a written gradient is not that of the value, padding changes the value of a term that sees
+                the batch, or a value other than zero does not depend on the parameters.
+        """
+        for term in job.terms:
+            # A term need not be hashable, and a function may be made anew for each client.
+            what = (type(term), getattr(term, "__code__", None) or repr(term))
+            if self._looked_at.get(what, 0) < me.round:
+                with (Key(0) / "terms").ambient(self.device):  # a term may draw
+                    self._looked_at[what] = math.inf if self._says_something(term, me, job) else me.round
+
+    def _says_something(self, term: Any, me: Me, job: Sgd) -> bool:
+        """Look at a term; True if there was something to see."""
+        params = {n: job.start[n].to(self.device, self.dtype) for n in self.task.layout.trainable}
+        if not sees_features(term):
+            return (check_gradient if has_gradient(term) else check_value)(term, params, job.aux)
+        # Scaled, not moved: a deep network stays within bounds.
+        draws = (Key(0) / "near").generator()
+        leaves = {
+            n: (w * (1 + 0.1 * torch.randn(w.shape, generator=draws).to(w))).detach().requires_grad_()
+            for n, w in params.items()
+        }
+        x, y = self._some_examples(me, job)
+        if not len(y):
+            return False
+        every = {f"module.{n}": t for n, t in {**job.start, **leaves}.items()}
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN differentiates no RNN in this mode
+            features, logits = functional_call(self._reference, every, (x,), strict=False)
+            each = self._loss(logits, y)
+            batch = Batch(x, y, torch.ones_like(each), features, logits, each, partial(self.refer, x))
+            return check_padding(term, leaves, job.aux, batch)
+
+    def _some_examples(self, me: Me, job: Sgd) -> tuple[Tensor, Tensor]:
+        """The first of the examples that an optimisation is for."""
+        if (given := job.examples) is not None:
+            first = given.rows[:4]
+            return given.x[first].to(self.device, self.dtype), given.y[first].to(self.device)
+        rows = self.device_data.train[me.id]
+        rows = rows[:4] if job.rows is None else rows[job.rows[:4].to(self.device)]
+        return self.device_data.x[rows], self.device_data.y[rows]
 
     def _check_rows(self, me: Me, job: Sgd) -> None:
         """Refuse examples that are not as the task's, and rows that there are not; the server may read why.

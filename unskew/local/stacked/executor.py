@@ -180,6 +180,7 @@ class Stacked:
     # ------------------------------------------------------------------ Sgd, Fold
     def _fit(self, group: "_Group", steps: Mapping[ClientId, "_ActiveStep"]) -> dict[ClientId, Any]:
         fits = [s.fit for s in steps.values() if s.fit is not None]
+        self.trainer.check_terms(fits[0].me, fits[0].job)
         done = self._fitter.fit(fits, group.what[-1])
         return {c: fitted for c, fitted in zip(steps, done, strict=True) if fitted is not None}
 
