@@ -1,6 +1,7 @@
 """Reads a run folder into values.
 
-Every file is checked as it is read: anything that differs from what a run writes is refused, naming file and line.
+Every file is checked as it is read: anything that differs from what a run writes is refused, naming file and line, and
+so is a row of a finished run that is not the one it wrote.
 Two things are not errors, because a killed run leaves them behind: files that do not exist yet in a run without
 `summary.json`, and a last line that was cut short.  Both are kept in the record, so that a report can say so.
 """
@@ -381,7 +382,7 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOf
         RunError: If info.jsonl is corrupt; names the line.
     """
     path = logs.INFO.file(record.folder)
-    for number, line in logs.lines(path):
+    for number, line in logs.written(path):
         try:
             head = adapter(_Head).validate_json(line, strict=True)
         except pydantic.ValidationError as error:

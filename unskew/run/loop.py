@@ -430,7 +430,7 @@ class _Run:
                     if self.is_decided(index):
                         break
                     _Cell(self, index).go()
-                self.logs.sync()
+                self.logs.seal()
             finally:
                 if self.pool is not None:
                     self.pool.close()
