@@ -718,6 +718,22 @@ def test_a_row_that_was_changed_dropped_or_swapped_is_refused_by_its_line(
         loop.resume(stopped)
 
 
+def test_models_that_were_lost_are_named_and_another_seed_is_not_taken_for_them(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    run, said = tmp_path / "run", Presses(after=0)
+    with pytest.raises(Interrupted):
+        loop.start(tiny("rounds=1", "seeds=[0, 1, 2]"), run, Presses(1))
+    shutil.rmtree(run / "models")
+    loop.resume(run, said)
+    (note,) = (text for text in said.notes if "no model" in text)
+    assert f"{run / 'models'} has no model of fedavg (seed 0), trained before the run was stopped" in note
+    for find in (models.find, models.load_model):
+        with pytest.raises(RunError, match=r"no model of fedavg with seed 0, the smallest .*\(seeds: 1, 2\)"):
+            find(run, "fedavg")
+    assert models.find(run, "fedavg", seed=2).seed == 2
+
+
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checksums/metrics.crc32"])
 def test_a_link_in_a_run_from_elsewhere_is_not_written_through(stopped: Path, tmp_path: Path, name: str) -> None:
     """What it points at has the very content of the file it stands for, and more, which would be cut off."""
