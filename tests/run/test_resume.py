@@ -676,10 +676,16 @@ def test_a_finished_run_whose_settings_changed_is_refused(stopped: Path) -> None
 
 
 @pytest.mark.parametrize("log", ["metrics", "ledger"])
-def test_a_log_that_lost_rows_is_refused(log: str, stopped: Path) -> None:
+def test_a_log_that_lost_rows_is_refused_with_the_way_out(log: str, stopped: Path, unstopped: dict[str, Any]) -> None:
     truncate(stopped / f"{log}.jsonl")
-    with pytest.raises(RunError, match=rf"{log}\.jsonl has \d+ bytes, the checkpoint saw \d+: rows were removed"):
+    with pytest.raises(
+        RunError,
+        match=rf"{log}\.jsonl has \d+ bytes, the checkpoint saw \d+: rows were removed.*; restore it, or remove "
+        rf"{stopped / 'checkpoints'} and resume, to begin again from round 0",
+    ):
         loop.resume(stopped)
+    shutil.rmtree(stopped / "checkpoints")
+    assert contents(loop.resume(stopped).folder) == unstopped
 
 
 def changed(rows: list[bytes]) -> int:

@@ -253,8 +253,8 @@ def _verified(path: Path, sums: Path, mark: LogMark) -> "tuple[hashlib._Hash, in
     if have < mark.bytes:
         where = f", the first at line {line}" if line else ""
         raise RunError(
-            f"{path} has {have} bytes, the checkpoint saw {mark.bytes}: rows were removed{where}; this run cannot be "
-            "continued"
+            f"{path} has {have} bytes, the checkpoint saw {mark.bytes}: rows were removed{where}; restore it, or "
+            f"remove {path.parent / 'checkpoints'} and resume, to begin again from round 0"
         )
     deque(rows_of(path), maxlen=0)  # a row that no run writes is refused by the field that is wrong
     raise refusal(path, line, f"the rows are not those that were written: {'this' if line else 'some'} row was changed")
