@@ -4,6 +4,7 @@ import gc
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.console import Console
 
 import unskew as us
 from unskew.errors import ConfigError, RunError
+from unskew.record.reader import read
 from unskew.run import callbacks
 
 matplotlib.use("agg")
@@ -184,7 +186,7 @@ def test_no_history_is_read_of_a_run_that_goes_on_or_is_none(kept: us.History, t
     ("name", "old", "new", "sentence"),
     [
         ("summary.json", '"mean": ', '"mean": "x", "was": ', r"summary\.json: rows\.0\.mean must be a number"),
-        ("metrics.jsonl", '"FedAvg"', '"Other"', r"metrics\.jsonl, line 1: run\.json has no cell for method 'Other'"),
+        ("metrics.jsonl", '"FedAvg"', '"Other"', r"metrics\.jsonl, line 1: .* this row was changed"),
         ("run.json", '"cells"', '"cell"', r"run\.json: cells"),
         ("partition.json", '"seeds"', '"seed"', r"partition\.json: seeds"),
     ],
@@ -199,8 +201,48 @@ def test_a_damaged_folder_is_refused_by_file(
         us.load_run(tmp_path / "run")
 
 
+def _digit(rows: list[bytes]) -> list[bytes]:
+    at = re.search(rb"[0-8](?=\D*$)", rows[4])
+    assert at is not None
+    return [*rows[:4], rows[4][: at.start()] + b"9" + rows[4][at.end() :], *rows[5:]]
+
+
+@pytest.mark.parametrize("log", ["metrics", "ledger", "work"])
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (_digit, "line 5: the rows are not those that were written: this row was changed"),
+        (lambda rows: [*rows[:4], *rows[5:]], "line 5: the rows are not those"),
+        (lambda rows: [*rows[:4], *rows[:3:-1]], "line 5: the rows are not those"),
+        (lambda rows: rows[:5], r"line 6: rows were removed: 5 of \d+ are left"),
+        (lambda rows: [*rows[:5], rows[5][:9]], "line 6: the rows are not those"),
+        (lambda rows: [], r"line 1: rows were removed: 0 of \d+ are left"),
+        (lambda rows: [*rows, rows[-1]], r"line \d+: the run wrote \d+ rows by its checksums, and this one was added"),
+    ],
+    ids=["changed", "removed", "moved", "fewer", "cut", "empty", "added"],
+)
+def test_a_log_of_a_finished_run_that_was_changed_is_refused_by_its_line(
+    kept: us.History, tmp_path: Path, log: str, damage: Callable[[list[bytes]], list[bytes]], sentence: str
+) -> None:
+    folder = shutil.copytree(kept.folder, tmp_path / "run")
+    path = folder / f"{log}.jsonl"
+    path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(RunError, match=rf"{log}\.jsonl, {sentence}"):
+        read(folder)
+    if log == "metrics":
+        with pytest.raises(RunError, match=rf"{log}\.jsonl, {sentence}"):
+            us.load_run(folder)
+
+
+def test_a_finished_run_of_an_older_version_is_read_without_checksums(kept: us.History, tmp_path: Path) -> None:
+    folder = shutil.copytree(kept.folder, tmp_path / "run")
+    shutil.rmtree(folder / "checksums")
+    assert us.load_run(folder).curve("FedAvg") == us.load_run(kept.folder).curve("FedAvg")
+
+
 def test_names_of_a_folder_from_elsewhere_do_not_reach_the_terminal_raw(kept: us.History, tmp_path: Path) -> None:
     shutil.copytree(kept.folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checksums")
     for name in ("run.json", "summary.json", "metrics.jsonl"):
         file = tmp_path / "run" / name
         file.write_text(file.read_text().replace('"FedAvg"', r'"\u001b[31mFedAvg"'))

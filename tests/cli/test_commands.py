@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +267,13 @@ def test_compare_says_what_keeps_runs_from_being_compared(unskew: Unskew) -> Non
     assert "split" in unskew("compare", "one", "two", "--json").err
     assert unskew("compare", "one", "same", "--json").err == "comparison: comparison.html\n"
     (Path("same") / "metrics.jsonl").write_text("")
-    for command in (("compare", "one", "same"), ("resume", "same", "--no-report")):
+    commands = (("compare", "one", "same"), ("resume", "same", "--no-report"))
+    for command in (*commands, ("table", "same"), ("report", "same")):
+        said = unskew(*command)
+        assert (said.code, said.out) == (2, "")
+        assert "metrics.jsonl, line 1: rows were removed: 0 of" in said.err
+    shutil.rmtree(Path("same") / "checksums")  # as in a folder of an older version
+    for command in commands:
         assert "but metrics.jsonl has no global accuracy of every seed: rows were removed" in unskew(*command).err
 
 

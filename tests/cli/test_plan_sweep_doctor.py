@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -140,6 +141,22 @@ def test_a_run_without_a_plan_has_a_report_without_that_section(here: Path, unsk
     (here / "r" / "plan.json").unlink()
     assert unskew("resume", "r", "--quiet").code == 0
     assert "Predicted and actual" not in (here / "r" / "report.html").read_text()
+
+
+def test_a_damaged_plan_is_left_out_and_named(here: Path, unskew: Unskew) -> None:
+    unskew("run", "tiny.toml", "--out", "r", "--quiet", "--no-report")
+    shutil.copytree(here / "r", here / "whole")
+    plan = here / "r" / "plan.json"
+    plan.write_bytes(plan.read_bytes()[:500])
+    for command in (("resume", "r", "--quiet"), ("table", "r"), ("compare", "whole", "r")):
+        said = unskew(*command)
+        assert said.code == 0
+        assert re.search(
+            r"The forecast is left out: r/plan\.json, line \d+: not JSON \(.*\); remove the file", said.err
+        )
+    page = (here / "r" / "report.html").read_text()
+    assert "Predicted and actual" not in page
+    assert "The forecast is left out: r/plan.json" in page
 
 
 def test_too_little_memory_is_a_warning_to_a_run(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,6 +332,10 @@ def test_images_are_found_below_a_folder(here: Path, unskew: Unskew, scans: npt.
     assert [row["predicted"] for row in read(unskew("predict", "r", "scans.npy").out)] == expected
     (here / "nothing").mkdir()
     assert "there is no image below" in unskew("predict", "r", "nothing").err
+    for missing in ("nope.csv", "nope.png"):
+        assert unskew("predict", "r", missing).err == f"DataError: there is no file {here / missing}\n"
+    (here / "rows.csv").write_text("a,b\n1,2\n")
+    assert unskew("predict", "r", "rows.csv").err.startswith("DataError: rows.csv is not a readable image: ")
 
 
 def test_an_array_that_would_run_code_is_not_loaded(here: Path, unskew: Unskew) -> None:

@@ -15,6 +15,7 @@ from unskew import wire
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment
 from unskew.files import write_atomically
+from unskew.record.reader import read
 from unskew.run import checkpoint, loop
 from unskew.run.folder import RunLogs
 from unskew.tree import Params
@@ -122,6 +123,10 @@ def test_a_run_that_loses_power_anywhere_resumes_from_a_whole_checkpoint(
     final = loop.start(experiment, run)
     disk.before = lambda: None
     assert returned[0] == 2
+    for entries_survive in (True, False):
+        finished = tmp_path / f"finished-{entries_survive}"
+        write(disk.left(entries_survive), finished)
+        assert read(finished / "run").series, "the checksums that a finished run is read by are there, too"
     resumed: set[int] = set()
     for i, (tree, least) in enumerate(crashes):
         folder = tmp_path / f"after-{i}" / "run"

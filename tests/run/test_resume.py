@@ -686,10 +686,16 @@ def test_a_finished_run_whose_settings_changed_is_refused(stopped: Path) -> None
 
 
 @pytest.mark.parametrize("log", ["metrics", "ledger"])
-def test_a_log_that_lost_rows_is_refused(log: str, stopped: Path) -> None:
+def test_a_log_that_lost_rows_is_refused_with_the_way_out(log: str, stopped: Path, unstopped: dict[str, Any]) -> None:
     truncate(stopped / f"{log}.jsonl")
-    with pytest.raises(RunError, match=rf"{log}\.jsonl has \d+ bytes, the checkpoint saw \d+: rows were removed"):
+    with pytest.raises(
+        RunError,
+        match=rf"{log}\.jsonl has \d+ bytes, the checkpoint saw \d+: rows were removed.*; restore it, or remove "
+        rf"{stopped / 'checkpoints'} and resume, to begin again from round 0",
+    ):
         loop.resume(stopped)
+    shutil.rmtree(stopped / "checkpoints")
+    assert contents(loop.resume(stopped).folder) == unstopped
 
 
 def changed(rows: list[bytes]) -> int:
@@ -726,6 +732,22 @@ def test_a_row_that_was_changed_dropped_or_swapped_is_refused_by_its_line(
     shutil.rmtree(stopped / "checksums")  # which only say where; the checkpoint has the hash
     with pytest.raises(RunError, match=rf"{log}\.jsonl.*(rows were removed|some row was changed)"):
         loop.resume(stopped)
+
+
+def test_models_that_were_lost_are_named_and_another_seed_is_not_taken_for_them(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    run, said = tmp_path / "run", Presses(after=0)
+    with pytest.raises(Interrupted):
+        loop.start(tiny("rounds=1", "seeds=[0, 1, 2]"), run, Presses(1))
+    shutil.rmtree(run / "models")
+    loop.resume(run, said)
+    (note,) = (text for text in said.notes if "no model" in text)
+    assert f"{run / 'models'} has no model of fedavg (seed 0), trained before the run was stopped" in note
+    for find in (models.find, models.load_model):
+        with pytest.raises(RunError, match=r"no model of fedavg with seed 0, the smallest .*\(seeds: 1, 2\)"):
+            find(run, "fedavg")
+    assert models.find(run, "fedavg", seed=2).seed == 2
 
 
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checksums/metrics.crc32"])

@@ -434,7 +434,7 @@ def _all_unreadable(files: Sequence[Path], first: _Unreadable) -> DataError:
         except _Unreadable:
             names.append(str(file.relative_to(os.path.commonpath(files))))
     if len(names) < 2:
-        return first
+        return DataError(str(first))
     return DataError(
         f"{len(names):,} of {counted(len(files), 'file')} below {os.path.commonpath(files)} are not readable images: "
         f"{some(names)}; replace them, or move them away ({first})"
@@ -470,6 +470,8 @@ def _opened(file: Path) -> Iterator[Any]:
         raise DataError(
             f"{file} has more than {pillow.MAX_IMAGE_PIXELS:,} pixels, the most that are read; make it smaller"
         ) from None
+    except FileNotFoundError:
+        raise DataError(f"there is no file {file.absolute()}") from None
     except _BROKEN as error:
         raise _Unreadable(f"{file} is not a readable image: {error}") from None
 

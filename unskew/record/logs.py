@@ -7,6 +7,8 @@ ledger has millions of them, and pydantic reads these faster than `json.loads` r
 
 import itertools
 import json
+import zlib
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,14 +163,14 @@ class RowLog(Generic[T]):
             cut_short: Gets the file's name if the last line was cut short by a crash; such a line is left out.
 
         Raises:
-            RunError: If a row is not as a run writes it.
+            RunError: If a row is not as a run writes it, or, of a finished run, not as this one wrote it.
         """
         return (row for _, row in self.numbered(folder, cut_short))
 
     def numbered(self, folder: Path, cut_short: list[str] | None = None) -> Iterator[tuple[int, T]]:
         """Rows with their line numbers, from 1; arguments as in `rows`."""
         path = self.file(folder)
-        for number, line in lines(path):
+        for number, line in written(path):
             try:
                 row: T = adapter(self.row).validate_json(line, strict=True)
             except pydantic.ValidationError as error:
@@ -471,6 +473,47 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         return
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def written(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a log as in `lines`; of a finished run with checksums each must be as it was written.
+
+    A run in progress writes checksums after rows; before it is resumed its logs are compared with its checkpoint.
+
+    Raises:
+        RunError: As in `lines`, or if a row was changed, removed, moved or added, naming its line.
+    """
+    checksums = _checksums(path) if (path.parent / "summary.json").is_file() else None
+    number = 0
+    for number, line in lines(path):
+        if checksums is not None:
+            if number > len(checksums):
+                raise RunError(
+                    f"{path}, line {number}: the run wrote {len(checksums):,} rows by its checksums, and this one was "
+                    f"added; restore the file, or remove {checksums_file(path)} if that is what is damaged"
+                )
+            if zlib.crc32(line) != checksums[number - 1]:
+                raise refusal(path, number, "the rows are not those that were written: this row was changed")
+        yield number, line
+    if checksums is not None and number < len(checksums):
+        raise refusal(path, number + 1, f"rows were removed: {number:,} of {len(checksums):,} are left")
+
+
+def _checksums(path: Path) -> "array[int] | None":
+    """CRC-32 of each row of a log when it was written; None in folders of older versions, which have none."""
+    file = checksums_file(path)
+    try:
+        content = read_bytes(file)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(file, error) from None
+    return array("I", content[: len(content) // 4 * 4])
+
+
+def checksums_file(path: Path) -> Path:
+    """The file with the checksums of a log's rows, four bytes a row."""
+    return path.parent / "checksums" / f"{path.stem}.crc32"
 
 
 def read_text(path: Path) -> str:

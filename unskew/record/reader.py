@@ -1,8 +1,10 @@
 """Reads a run folder into values.
 
-Every file is checked as it is read: anything that differs from what a run writes is refused, naming file and line.
+Every file is checked as it is read: anything that differs from what a run writes is refused, naming file and line, and
+so is a row of a finished run that is not the one it wrote.
 Two things are not errors, because a killed run leaves them behind: files that do not exist yet in a run without
-`summary.json`, and a last line that was cut short.  Both are kept in the record, so that a report can say so.
+`summary.json`, and a last line that was cut short.  Nor is a damaged forecast, on which no result depends.  All are
+kept in the record, so that a report can say so.
 """
 
 import functools
@@ -173,6 +175,7 @@ class Record:
         remarks: Sentences on data and settings that are hardly what was meant, said before the run.
         for_own: Methods that are for the clients' own models, of runs that were merged; None if config.toml says it.
         comparable: False for runs that were merged though they differ in more than their methods.
+        left_out: Sentences on files that are damaged and that the results do without.
     """
 
     folder: Path
@@ -208,6 +211,7 @@ class Record:
     remarks: tuple[str, ...] = ()
     for_own: frozenset[str] | None = None
     comparable: bool = True
+    left_out: tuple[str, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -327,6 +331,7 @@ def read(folder: Path) -> Record:
         LostReplyRow(row["method"], row["seed"], row["round"], row["client"], row["reason"])
         for _, row in _Rows(logs.FAILURES, folder, known, cut_short)
     )
+    predicted, damage = _predicted(folder / "plan.json")
     partitions = _partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {}
     if (until := card.get("until")) is not None:
         begun = set(summary.seeds or ()) if summary else {seed for _, seed, _ in series}
@@ -353,7 +358,7 @@ def read(folder: Path) -> Record:
         failures=failures,
         summary=summary,
         cut_short=tuple(cut_short),
-        predicted=_predicted(folder / "plan.json") if (folder / "plan.json").is_file() else None,
+        predicted=predicted,
         models=models,
         passes=_passes(_Rows(logs.WORK, folder, known, cut_short)),
         info=info,
@@ -365,6 +370,7 @@ def read(folder: Path) -> Record:
         asked=tuple(map(described, card.get("measures", [])[2:])),
         until=until,
         remarks=tuple(map(plain, card.get("remarks", ()))),
+        left_out=() if damage is None else (damage,),
     )
 
 
@@ -385,7 +391,7 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOf
         RunError: If info.jsonl is corrupt; names the line.
     """
     path = logs.INFO.file(record.folder)
-    for number, line in logs.lines(path):
+    for number, line in logs.written(path):
         try:
             head = adapter(_Head).validate_json(line, strict=True)
         except pydantic.ValidationError as error:
@@ -697,12 +703,19 @@ def _summary(path: Path) -> Summary:
     return Summary(card["fingerprint"], card["seconds"], means, card.get("stopped"), card.get("peak_rss"), seeds)
 
 
-def _predicted(path: Path) -> Predicted:
-    card = document(path, logs.PlanCard)
+def _predicted(path: Path) -> tuple[Predicted | None, str | None]:
+    """The forecast, and a sentence if there is one that cannot be read: no result depends on it."""
+    if not path.is_file():
+        return None, None
+    try:
+        card = document(path, logs.PlanCard)
+    except RunError as error:
+        why = str(error).rpartition("; ")[0]  # without the remedy, which would be a new run
+        return None, f"The forecast is left out: {why}; remove the file to be told no more."
     methods = {}
     for m in card["methods"]:
         sent = m.get("bytes")
         total = None if sent is None else sent["down"] + sent["up"] + sent["d2d"]
         methods[m["method"]] = (total, m.get("seconds"))
     traffic = {m["method"]: m["traffic"] for m in card["methods"] if "traffic" in m}
-    return Predicted(methods, card.get("seconds"), card["memory"]["peak"], traffic)
+    return Predicted(methods, card.get("seconds"), card["memory"]["peak"], traffic), None

@@ -413,10 +413,10 @@ def traffic(record: Record) -> tuple[Traffic, ...]:
 
 
 def discrepancies(record: Record) -> tuple[str, ...]:
-    """Sentences about files of a finished run that contradict each other; empty when they agree."""
+    """Sentences about damaged files that are left out, and those of a finished run that contradict each other."""
     if record.summary is None:
-        return ()
-    sentences, what = [], record.headline.label
+        return record.left_out
+    sentences, what = [*record.left_out], record.headline.label
     for row in headline(record):
         summarised = record.summary.means.get((row.method, record.headline.shared))
         if row.shared is None and summarised is not None:

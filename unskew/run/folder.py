@@ -21,7 +21,8 @@
     report.html       the same for people
 
 The logs are append-only; a checkpoint records their lengths and hashes, and resuming cuts them to those lengths and
-refuses rows that were changed, removed or moved.  The folder is its owner's alone: client memory is in it.
+refuses rows that were changed, removed or moved.  In a finished run the checksums are for that, whenever its logs are
+read.  The folder is its owner's alone: client memory is in it.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ from unskew.errors import RunError
 from unskew.files import appendable, read_bytes, readable, rename_folder, sync_folder, write_atomically
 from unskew.lock import lock, lockable
 from unskew.record import columns
-from unskew.record.logs import LARGE, LARGEST, deployed, lines, read_text, refusal, unreadable
+from unskew.record.logs import LARGE, LARGEST, checksums_file, deployed, lines, read_text, refusal, unreadable
 from unskew.record.logs import rows as rows_of
 
 LOGS = ("metrics", "ledger", "failures", "work", "info")
@@ -193,20 +194,18 @@ class _Log:
     def __init__(self, folder: Path, name: str, mark: LogMark, verified: "tuple[hashlib._Hash, int]") -> None:
         self.path, sums = _files(folder, name)
         self.hash, rows = verified
-        if sums.exists() and sums.stat().st_size < 4 * rows:  # they are not synced: a power cut may have cost some
-            sums.unlink()
-        if not sums.exists() and rows:
-            with readable(self.path) as f, appendable(sums) as of_rows:
-                of_rows.write(_row_sums(itertools.islice(f, rows)))
         self.file = appendable(self.path)
         try:
             self.sums = appendable(sums)
         except OSError:
             self.file.close()
             raise
-        for file, size in ((self.file, mark.bytes), (self.sums, 4 * rows)):
+        for file, size in ((self.file, mark.bytes), (self.sums, 0)):
             file.truncate(size)
             file.seek(size)  # appends anyway, but tells where it is
+        if rows:  # the rows are verified; their checksums are not synced before the end, and a power cut may cost some
+            with readable(self.path) as f:
+                self.sums.write(_row_sums(f))
         self.mark = mark
 
     def append(self, lines: Sequence[bytes]) -> None:
@@ -223,7 +222,7 @@ class _Log:
 
 def _files(folder: Path, name: str) -> tuple[Path, Path]:
     """A log, and the checksums of its rows."""
-    return folder / f"{name}.jsonl", folder / "checksums" / f"{name}.crc32"
+    return (path := folder / f"{name}.jsonl"), checksums_file(path)
 
 
 def _row_sums(lines: Iterable[bytes]) -> bytes:
@@ -255,8 +254,8 @@ def _verified(path: Path, sums: Path, mark: LogMark) -> "tuple[hashlib._Hash, in
     if have < mark.bytes:
         where = f", the first at line {line}" if line else ""
         raise RunError(
-            f"{path} has {have} bytes, the checkpoint saw {mark.bytes}: rows were removed{where}; this run cannot be "
-            "continued"
+            f"{path} has {have} bytes, the checkpoint saw {mark.bytes}: rows were removed{where}; restore it, or "
+            f"remove {path.parent / 'checkpoints'} and resume, to begin again from round 0"
         )
     deque(rows_of(path), maxlen=0)  # a row that no run writes is refused by the field that is wrong
     raise refusal(path, line, f"the rows are not those that were written: {'this' if line else 'some'} row was changed")
@@ -314,7 +313,7 @@ class RunLogs:
 
     def sync(self) -> dict[str, LogMark]:
         """Sync all logs to the disk; return what each held at the end of the last round."""
-        for log in self._logs.values():  # not their checksums, which only say which row was changed
+        for log in self._logs.values():  # not their checksums, which before the end only say which row was changed
             with explained(log.path, self.folder):
                 os.fsync(log.file.fileno())
         if not self._in_folder:
@@ -322,6 +321,14 @@ class RunLogs:
                 sync_folder(self.folder)
             self._in_folder = True
         return {name: log.mark for name, log in self._logs.items()}
+
+    def seal(self) -> None:
+        """Sync the checksums, too, by which the logs are checked once the run is finished."""
+        self.sync()
+        with explained(self.folder / "checksums", self.folder):
+            for log in self._logs.values():
+                os.fsync(log.sums.fileno())
+            sync_folder(self.folder / "checksums")
 
     def close(self) -> None:
         """Close the files."""

@@ -74,7 +74,7 @@ from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver, Trace
 from unskew.tree import check_unchanged, marks, moved
 from unskew.version import __version__
-from unskew.words import with_names
+from unskew.words import some, with_names
 
 SAVE_AFTER_S = 10.0
 ECHO_S = 1.0
@@ -220,6 +220,12 @@ def resume(
                 where = f", first at {place}" if name == "partition.json" and place else ""
                 raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
         with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
+            done = run_setup.cells(experiment)[: saved.position.cell if saved else 0]
+            if lost := models.lost(folder, ((method.label, seed) for seed, method in done)):
+                informed.note(
+                    f"warning: {folder / 'models'} has no model of {some(lost)}, trained before the run was "
+                    "stopped and not trained again; restore its files, or do without it"
+                )
             return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
 
 
@@ -434,7 +440,7 @@ class _Run:
                     if self.is_decided(index):
                         break
                     _Cell(self, index).go()
-                self.logs.sync()
+                self.logs.seal()
             finally:
                 if self.pool is not None:
                     self.pool.close()

@@ -41,7 +41,7 @@ from unskew.experiment.config import TaskConfig
 from unskew.files import read_bytes, readable, unlinked, write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId, Layout
-from unskew.record.logs import unreadable
+from unskew.record.logs import RunCard, document, unreadable
 from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
 from unskew.tree import Params
 from unskew.words import counted, some
@@ -323,7 +323,7 @@ def load_model(
         method: Label of the method; not needed where there is one only.
         client: Name of the client that uses the model, or its number, from 0, where no client's name is a number; None
             for the global one, or a deployed client's own.
-        seed: Seed of the run; by default the smallest.
+        seed: Seed of the run; by default the smallest, which must have a model.
         network: A network to load the weights into, or a callable that builds one, as in `network=Net`; needed if the
             run was given its network as a value.  By default the network is built by its name.
         allow_code: Import the network if its name is `module:attribute`; never for a file from elsewhere whose code
@@ -571,7 +571,7 @@ def _find(
     seeds = [s for of, s in known if of == label]
     if seed is not None and seed not in seeds:
         raise RunError(f"{folder} has no model of {label} with seed {seed} (seeds: {', '.join(map(str, seeds))})")
-    path = folder / "models" / stem(label, seeds[0] if seed is None else seed)
+    path = folder / "models" / stem(label, _smallest(folder, label, seeds) if seed is None else seed)
     task: TaskCard = _read_card(folder / "models" / TASK, TaskCard)
     cell: CellCard = _read_card(_with(path, ".json"), CellCard)
     number = _client(cell, client)
@@ -579,6 +579,28 @@ def _find(
     if name is not None and name in task.inputs.clients:  # what others' rows were scaled with is theirs
         task = dataclasses.replace(task, inputs=task.inputs.of(name))
     return ModelCard(cell.method, cell.seed, number, name, task), {} if number is None else _own_of(cell, number)
+
+
+def _smallest(folder: Path, label: str, seeds: Sequence[int]) -> int:
+    """The smallest seed of the run, of which there must be a model; a client's folder has no run, only models."""
+    card = folder / "run.json"
+    of_run = document(card, RunCard)["cells"] if card.is_file() else []
+    smallest = min((cell["seed"] for cell in of_run if cell["method"] == label), default=min(seeds))
+    if smallest not in seeds:
+        raise RunError(
+            f"{folder} has no model of {label} with seed {smallest}, the smallest of the run and so the default; "
+            f"restore its files in {folder / 'models'}, or name another seed (seeds: {', '.join(map(str, seeds))})"
+        )
+    return smallest
+
+
+def lost(folder: Path, trained: Iterable[tuple[str, int]]) -> list[str]:
+    """Methods and seeds in words that a run's folder has no model of, out of those that were `trained`."""
+    return [
+        f"{label} (seed {seed})"
+        for label, seed in trained
+        if not _with(folder / "models" / stem(label, seed), ".json").is_file()
+    ]
 
 
 def _label(method: str, labels: Sequence[str]) -> str:
