@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def _warn(
 
     plain = f"Warning: {message}\n"
     text = plain if issubclass(category, DataWarning) else warnings.formatwarning(message, category, filename, lineno)
-    print(shown(text), end="", file=file or sys.stderr)
+    with suppress(OSError):  # of an error stream that nobody reads
+        print(shown(text), end="", file=file or sys.stderr)
 
 
 def _end(name: str, text: str, code: int) -> None:

@@ -29,14 +29,14 @@ from unskew.cli.tables import in_lines, in_seconds, print_fitting
 from unskew.cli.text import escape
 from unskew.words import counted
 
+if TYPE_CHECKING:
+    from unskew.run.sweep import Point, PointResult
+
 NO_CHOICE = (
     "These are results on test data, and the best of many points looks better than it is: do not choose settings by "
     "them. unskew tune chooses on validation rows, at equal budgets."
 )
 """What the page of a sweep is not for."""
-
-if TYPE_CHECKING:
-    from unskew.run.sweep import Point, PointResult
 
 
 def sweep(
