@@ -31,6 +31,7 @@ from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.history import History, Scratch, load_run
 from unskew.models import IN_PYTHON
+from unskew.protocol import SgdConfig
 from unskew.run import callbacks, loop
 from unskew.run.progress import watching
 from unskew.run.setup import InMemoryInputs, InProcess, named_dataset, network
@@ -57,6 +58,7 @@ def simulate(
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
+    local: SgdConfig | None = None,
     rounds: int = 20,
     seeds: Iterable[int] | UntilDecided | Mapping[str, Any] = (0,),
     task: TaskConfig | str | None = None,
@@ -114,6 +116,7 @@ def simulate(
             numbers from training rows.  True is Preprocess() as it is by default.
         split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients, or
             IID where targets are no classes.
+        local: Local optimisation of all methods that are given by name, or leave theirs as it is by default.
         rounds: Communication rounds.
         seeds: The seeds to repeat the run with; or the rule by which seeds are added until every comparison with FedAvg
             is decided: UntilDecided(until=0.5, most=30), until no interval is wider than half a point.
@@ -168,7 +171,7 @@ def simulate(
     with torch_left_alone(), watching(not progress) as watcher:
         experiment, inputs = described(
             methods, settings, data=data, model=model, target=target, client=client, patient=patient, test=test,
-            preprocess=preprocess, split=split, task=task, loss=loss, bounds=bounds,
+            preprocess=preprocess, split=split, local=local, task=task, loss=loss, bounds=bounds,
         )  # fmt: skip
         dataset = inputs.dataset
         assert dataset is not None
@@ -220,6 +223,7 @@ def described(
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
+    local: SgdConfig | None = None,
     task: TaskConfig | str | None = None,
     loss: str | Loss | None = None,
     bounds: bool = False,
@@ -233,7 +237,7 @@ def described(
     Raises:
         ConfigError, DataError: If the experiment is impossible.
     """
-    chosen = from_python.methods_of(methods)
+    chosen = from_python.methods_of(methods, local)
     rules = (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
     data, test = (str(given) if isinstance(given, Path) else given for given in (data, test))
     if isinstance(data, str) and ":" not in data and (kind := kind_at(data)) is not None and data not in DATA.names():

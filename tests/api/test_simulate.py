@@ -56,6 +56,21 @@ PAIR = (np.eye(4, dtype=np.float32)[np.arange(80) % 4], np.arange(80) % 2)
 FRAME = pandas.DataFrame(PAIR[0]).assign(y=PAIR[1])
 
 
+def test_local_is_for_methods_that_have_none_of_their_own(tmp_path: Path) -> None:
+    methods = {
+        "by name": "fedavg+clip_norm",
+        "by default": us.Ditto(lam=0.5),
+        "wrapped": us.FedDW(mu=0.1),
+        "its own": us.FedAvg(us.SgdConfig(lr=0.3)),
+        "a bound": "centralised",
+    }
+    us.simulate(methods, **TINY, local=us.SgdConfig(lr=0.02, batch_size=64), out=tmp_path / "r", progress=False)
+    made = {m.label: m.options["local"]["lr"] for m in config.load(tmp_path / "r/config.toml").methods}
+    assert made == {"by name": 0.02, "by default": 0.02, "wrapped": 0.02, "its own": 0.3, "a bound": 0.02}
+    with pytest.raises(ConfigError, match=r"^local must be SgdConfig\(\.\.\.\), as in SgdConfig\(lr=0.05\), got 0\.1$"):
+        us.simulate("fedavg", **TINY, local=0.1)  # type: ignore[arg-type]
+
+
 def pull(params: Params, aux: Any) -> torch.Tensor:
     return 0.5 * torch.stack([(w - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()
 

@@ -27,6 +27,7 @@ from unskew.data.split import Split
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, TaskConfig
+from unskew.protocol import SgdConfig
 from unskew.run.progress import duration, watching
 from unskew.run.setup import InMemoryInputs
 from unskew.tasks.kind import Loss
@@ -45,6 +46,7 @@ def advise(
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
+    local: SgdConfig | None = None,
     task: TaskConfig | str | None = None,
     loss: str | Loss | None = None,
     rounds: int | None = None,
@@ -63,7 +65,7 @@ def advise(
 
     Args:
         data: As in `simulate`, or the path of an experiment's file (.toml), which then says everything else.
-        model, target, client, patient, test, preprocess, split, task, loss, rounds: As in `simulate`.
+        model, target, client, patient, test, preprocess, split, local, task, loss, rounds: As in `simulate`.
         methods: Methods that race beside ours, as in `simulate`, FedAvg if none is given; the first one's local
             training is that of all.
         minutes: The budget of time; infinite for a race that is never cut short, with as many seeds as there may be.
@@ -81,7 +83,9 @@ def advise(
         if isinstance(data, str | Path) and str(data).endswith(".toml"):
             if settings or any(
                 given is not None
-                for given in (model, methods, target, client, patient, test, preprocess, split, task, loss, rounds)
+                for given in (
+                    *(model, methods, target, client, patient, test, preprocess, split, local, task, loss, rounds),
+                )
             ):
                 raise ConfigError(f"{data} says everything about the experiment; leave the other settings out")
             experiment, inputs = config.load(Path(data), allow_code=True), InMemoryInputs()
@@ -90,7 +94,8 @@ def advise(
             chosen = {"name": "advice", "rounds": 20 if rounds is None else rounds, **settings}
             experiment, inputs = api.described(
                 "fedavg" if methods is None else methods, chosen, data=data, model=model, target=target,
-                client=client, patient=patient, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
+                client=client, patient=patient, test=test, preprocess=preprocess, split=split, local=local,
+                task=task, loss=loss,
             )  # fmt: skip
         if out is not None:
             require_place(Path(out), experiment, inputs.dataset)

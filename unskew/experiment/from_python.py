@@ -34,17 +34,31 @@ def split_of(split: object) -> Split:
     return checked
 
 
-def methods_of(methods: object) -> list[Method]:
+def methods_of(methods: object, local: SgdConfig | None = None) -> list[Method]:
     """Name and check methods: one, a sequence of them, or a mapping from label to method.
+
+    Args:
+        methods: The methods.
+        local: Local optimisation of those that are given by name, or that leave theirs as it is by default.
 
     Raises:
         ConfigError: If one is no method, or one of its settings is impossible.
     """
+    if local is not None and not isinstance(local, SgdConfig):
+        raise ConfigError(f"local must be SgdConfig(...), as in SgdConfig(lr=0.05), got {local!r:.80}")
     if isinstance(methods, Mapping):
-        return [method_of(m, _label(label)) for label, m in methods.items()]
-    if isinstance(methods, list | tuple):
-        return [method_of(m) for m in methods]
-    return [method_of(methods)]
+        return [method_of(_with_local(m, local), _label(label), local) for label, m in methods.items()]
+    several = methods if isinstance(methods, list | tuple) else [methods]
+    return [method_of(_with_local(m, local), local=local) for m in several]
+
+
+def _with_local(method: Any, local: SgdConfig | None) -> Any:
+    """A method whose local optimisation is that by default, with another one; any other method as it is."""
+    if isinstance(method, Wrapped):
+        return dataclasses.replace(method, of=_with_local(method.of, local))
+    fields = dataclasses.fields(method) if is_record(method) and local is not None else ()
+    by_default = any(f.name == "local" and f.default == method.local for f in fields)
+    return dataclasses.replace(method, local=local) if by_default else method
 
 
 def _label(label: object) -> str:
@@ -56,14 +70,15 @@ def _label(label: object) -> str:
     return text
 
 
-def method_of(value: object, label: str | None = None) -> Method:
+def method_of(value: object, label: str | None = None, local: SgdConfig | None = None) -> Method:
     """Name and check one method; a file can hold it if it is one of ours with settings that a file can hold.
 
     Raises:
         ConfigError: If it is no method, or one of its settings is impossible.
     """
     if isinstance(value, str):
-        return config.method(value, {}, label, label or "method")
+        takes = local is not None and "local" in schema.parameters(algorithms.resolve(value))
+        return config.method(value, {"local": to_plain(local)} if takes else {}, label, label or "method")
     if inspect.isclass(value) and hasattr(value, "round"):
         raise ConfigError(f"a method is made of its class: write {value.__name__}(), got the class {value.__name__}")
     if not is_record(value) or not hasattr(value, "round"):

@@ -21,6 +21,7 @@ from unskew.data.split import Split
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, TaskConfig
 from unskew.local.ray import RAY
+from unskew.protocol import SgdConfig
 from unskew.run.folder import locked, require_own
 from unskew.run.progress import watching
 from unskew.run.setup import InMemoryInputs
@@ -44,6 +45,7 @@ def tune(
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
+    local: SgdConfig | None = None,
     task: TaskConfig | str | None = None,
     loss: str | Loss | None = None,
     rounds: int = 20,
@@ -62,7 +64,8 @@ def tune(
     tuned and default settings that follows, under fresh seeds.
 
     Args:
-        methods, data, model, target, client, patient, test, preprocess, split, task, loss, rounds: As in `simulate`.
+        methods, data, model, target, client, patient, test, preprocess, split, local, task, loss, rounds: As in
+            `simulate`.
         out: The folder; with the trials of a search that was interrupted it goes on from them.  It gets the page,
             tuning.html, and the tuned experiment, tuned.toml.
         trials, seconds: Budget of each method: a number of trials, 20 if neither is given, or a time.
@@ -84,7 +87,8 @@ def tune(
     with api.torch_left_alone(), watching(not progress) as watcher:
         experiment, inputs = api.described(
             methods, {"name": "tuning", "rounds": rounds, **settings}, data=data, model=model, target=target,
-            client=client, patient=patient, test=test, preprocess=preprocess, split=split, task=task, loss=loss,
+            client=client, patient=patient, test=test, preprocess=preprocess, split=split, local=local,
+            task=task, loss=loss,
         )  # fmt: skip
         budget = Budget(trials, seconds, pruner)
         return tune_experiment(
