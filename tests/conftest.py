@@ -25,6 +25,9 @@ from unskew.tasks.targets import Targets
 # Nothing that is collected is garbage: looking for some took a fifth of the time, and again and again in the tests.
 gc.disable()
 
+# As in a terminal, also where the tests are run by nohup: it would be left ignored.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 
 def pytest_collection_finish() -> None:
     gc.freeze()

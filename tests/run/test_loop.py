@@ -374,10 +374,7 @@ def test_a_folder_that_exists_is_refused_and_left_alone(tiny: Callable[..., Expe
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
     message = refused(RunError, tiny(), tmp_path / "run")
-    assert (
-        message
-        == f"{tmp_path}/run exists already; continue it with unskew resume {tmp_path}/run, or choose another --out"
-    )
+    assert message == f"{tmp_path}/run exists already; choose another --out"
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["mine.txt"]
     (tmp_path / "file").write_text("a file")
     assert "exists already" in refused(RunError, tiny(), tmp_path / "file")

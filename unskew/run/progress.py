@@ -125,17 +125,17 @@ class WhileWritable:
         self._shown: Callback = shown
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """As the callback does."""
+        """Show the headline of the run."""
         with self._or_silent():
             self._shown.start(experiment, setup, feds)
 
     def progress(self, progress: Progress) -> None:
-        """As the callback does."""
+        """Show how far the run is."""
         with self._or_silent():
             self._shown.progress(progress)
 
     def note(self, text: str) -> None:
-        """As the callback does."""
+        """Show a line."""
         with self._or_silent():
             self._shown.note(text)
 
