@@ -10,7 +10,7 @@ from pathlib import Path
 import grimp
 
 PICTURE = Path(__file__).with_suffix(".svg")
-FOUNDATION = ("errors", "files", "keys", "lock", "machine", "tree", "units", "words")
+FOUNDATION = ("errors", "files", "keys", "lock", "machine", "signals", "tree", "units", "words")
 """Small modules that nearly everything imports: one box at the bottom."""
 LEFT_OUT = ("__main__", "version")
 BASE = "foundation"

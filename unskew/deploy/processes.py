@@ -13,8 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from typing import Any
 from unskew.deploy import versions
 from unskew.deploy.commands import environment
 from unskew.errors import DeployError
+from unskew.signals import handled
 
 GRACE_S = 8.0
 """Time between SIGTERM and SIGKILL, seconds; an open connection can hold up a SuperLink for longer."""
@@ -93,7 +94,8 @@ class ProcessGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _signals_ignored():
+        # Ending processes takes seconds, in which no signal is to interrupt it.
+        with handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
             # Clients end first: a SuperNode signs off while there is still a SuperLink.
             for depth in sorted({_depth(c) for c in self.children}, reverse=True):
                 end([c for c in self.children if _depth(c) == depth])
@@ -214,37 +216,10 @@ def end(children: Sequence[ChildProcess], grace_s: float = GRACE_S) -> None:
         child.process.wait()
 
 
-@contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Ignore signals while processes are ended, which takes seconds."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for s, handler in old.items():
-            signal.signal(s, handler)
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by leaving every open `with` block.
-
-    A SIGHUP that is ignored, by nohup, stays so.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def stoppable() -> AbstractContextManager[None]:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by leaving every open `with` block."""
 
     def heard(number: int, _frame: Any) -> None:
         raise KeyboardInterrupt
 
-    signals = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) != signal.SIG_IGN]
-    old = {s: signal.signal(s, heard) for s in signals}
-    try:
-        yield
-    finally:
-        for s, handler in old.items():
-            signal.signal(s, handler)
+    return handled((signal.SIGTERM, signal.SIGHUP), heard)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,6 +72,7 @@ from unskew.run.setup import IN_PROCESS, Backend, Setup
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver, Trace
+from unskew.signals import handled
 from unskew.tree import check_unchanged, marks, moved
 from unskew.version import __version__
 from unskew.words import some, with_names
@@ -360,15 +361,8 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
 
 
 # ---------------------------------------------------------------- the run
-@contextmanager
-def stop_requests(signals: Sequence[signal.Signals], on_request: Callable[[int], None]) -> Iterator[None]:
-    """Call `on_request` with 1, 2, ... as requests to stop arrive; outside the main thread none do.
-
-    A SIGHUP that is ignored, by nohup, stays so.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def stop_requests(signals: Sequence[signal.Signals], on_request: Callable[[int], None]) -> AbstractContextManager[None]:
+    """Call `on_request` with 1, 2, ... as requests to stop arrive, as in `handled`."""
     times: list[float] = []
 
     def on_signal(number: int, _frame: Any) -> None:
@@ -378,13 +372,7 @@ def stop_requests(signals: Sequence[signal.Signals], on_request: Callable[[int],
         times.append(now)
         on_request(len(times))
 
-    heard = [s for s in signals if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
-    previous = {s: signal.signal(s, on_signal) for s in heard}
-    try:
-        yield
-    finally:
-        for s, handler in previous.items():
-            signal.signal(s, handler)
+    return handled(signals, on_signal)
 
 
 class _Run:
