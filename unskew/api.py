@@ -21,7 +21,7 @@ from unskew import schema, tasks
 from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.places import rows_at
-from unskew.data.preprocess import Preprocess
+from unskew.data.preprocess import Preprocess, rules_of
 from unskew.data.sources import DATA, save
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at, unreadable
@@ -238,7 +238,7 @@ def described(
         ConfigError, DataError: If the experiment is impossible.
     """
     chosen = from_python.methods_of(methods, local)
-    rules = (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
+    rules = rules_of(preprocess)
     data, test = (str(given) if isinstance(given, Path) else given for given in (data, test))
     if isinstance(data, str) and ":" not in data and (kind := kind_at(data)) is not None and data not in DATA.names():
         data = f"{kind}:{data}"

@@ -14,7 +14,7 @@ from unskew.data.inputs import is_lazy
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
 from unskew.data.places import Place, by_number, path_of, rows_at
-from unskew.data.preprocess import Preprocess
+from unskew.data.preprocess import Preprocess, rules_of
 from unskew.errors import ConfigError, DataError
 from unskew.words import with_article
 
@@ -55,7 +55,7 @@ def describe(
         ConfigError: If a setting is unknown, is given twice, or says nothing about such data.
         DataError: If the data cannot be read, or a column is missing.
     """
-    rules = (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
+    rules = rules_of(preprocess)
     leave_out = (leave_out,) if isinstance(leave_out, str) else leave_out
     columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
     of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "gaps": list(gaps) or None}

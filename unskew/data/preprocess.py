@@ -121,6 +121,11 @@ class Preprocess:
         return f"{moments}words of categories, and gaps of its columns" if columns else ""
 
 
+def rules_of(preprocess: Preprocess | bool | None) -> Preprocess | None:
+    """The preprocessing that an argument asks for: True is the one by default, False and None are none."""
+    return (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
+
+
 @dataclass(frozen=True)
 class ColumnMoments:
     """Count, mean, and sum of squared deviations from the mean, of one column; NaN is not counted."""
