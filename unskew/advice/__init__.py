@@ -81,12 +81,8 @@ def advise(
     """
     with api.torch_left_alone(), watching(not progress) as watcher:
         if isinstance(data, str | Path) and str(data).endswith(".toml"):
-            if settings or any(
-                given is not None
-                for given in (
-                    *(model, methods, target, client, patient, test, preprocess, split, local, task, loss, rounds),
-                )
-            ):
+            given = (model, methods, target, client, patient, test, preprocess, split, local, task, loss, rounds)
+            if settings or any(one is not None for one in given):
                 raise ConfigError(f"{data} says everything about the experiment; leave the other settings out")
             experiment, inputs = config.load(Path(data), allow_code=True), InMemoryInputs()
         else:

@@ -760,7 +760,7 @@ def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Met
             f"{schema.in_file(where)}"
         )
     with schema.errors_at(f"{place}.name", where):
-        options = _with_local(name, options, local)
+        options = with_local(name, options, local)
     return method(name, options, label, place, where)
 
 
@@ -794,7 +794,7 @@ def _with_wrappers(entry: Mapping[str, Any], place: str, where: str) -> tuple[st
     return name, options
 
 
-def _with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
+def with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `[local]` into the method's own `local`, which wins; steps of its own override epochs."""
     own = options.get("local", {})
     if not local or not isinstance(own, Mapping) or "local" not in schema.parameters(algorithms.resolve(name)):
@@ -807,7 +807,7 @@ def _with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any])
 def with_bounds(methods: Sequence[Method], local: Mapping[str, Any]) -> list[Method]:
     """Add the reference runs: local training, FedAvg and training on pooled data."""
     have = {m.name for m in methods if m.name != "fedavg" or m.is_fedavg}
-    more = [method(name, _with_local(name, {}, local)) for name in BOUNDS if name not in have]
+    more = [method(name, with_local(name, {}, local)) for name in BOUNDS if name not in have]
     return [*methods, *more]
 
 

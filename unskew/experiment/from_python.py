@@ -47,16 +47,16 @@ def methods_of(methods: object, local: SgdConfig | None = None) -> list[Method]:
     if local is not None and not isinstance(local, SgdConfig):
         raise ConfigError(f"local must be SgdConfig(...), as in SgdConfig(lr=0.05), got {local!r:.80}")
     if isinstance(methods, Mapping):
-        return [method_of(_with_local(m, local), _label(label), local) for label, m in methods.items()]
+        return [method_of(m, _label(label), local) for label, m in methods.items()]
     several = methods if isinstance(methods, list | tuple) else [methods]
-    return [method_of(_with_local(m, local), local=local) for m in several]
+    return [method_of(m, local=local) for m in several]
 
 
-def _with_local(method: Any, local: SgdConfig | None) -> Any:
-    """A method whose local optimisation is that by default, with another one; any other method as it is."""
+def _trained_by(local: SgdConfig, method: Any) -> Any:
+    """A method that leaves its local optimisation as it is by default, with this one; any other as it is."""
     if isinstance(method, Wrapped):
-        return dataclasses.replace(method, of=_with_local(method.of, local))
-    fields = dataclasses.fields(method) if is_record(method) and local is not None else ()
+        return dataclasses.replace(method, of=_trained_by(local, method.of))
+    fields = dataclasses.fields(method) if is_record(method) else ()
     by_default = any(f.name == "local" and f.default == method.local for f in fields)
     return dataclasses.replace(method, local=local) if by_default else method
 
@@ -73,12 +73,19 @@ def _label(label: object) -> str:
 def method_of(value: object, label: str | None = None, local: SgdConfig | None = None) -> Method:
     """Name and check one method; a file can hold it if it is one of ours with settings that a file can hold.
 
+    Args:
+        value: The method.
+        label: Its label; by default its name.
+        local: As in `methods_of`.
+
     Raises:
         ConfigError: If it is no method, or one of its settings is impossible.
     """
     if isinstance(value, str):
-        takes = local is not None and "local" in schema.parameters(algorithms.resolve(value))
-        return config.method(value, {"local": to_plain(local)} if takes else {}, label, label or "method")
+        options = {} if local is None else config.with_local(value, {}, to_plain(local))
+        return config.method(value, options, label, label or "method")
+    if local is not None:
+        value = _trained_by(local, value)
     if inspect.isclass(value) and hasattr(value, "round"):
         raise ConfigError(f"a method is made of its class: write {value.__name__}(), got the class {value.__name__}")
     if not is_record(value) or not hasattr(value, "round"):
