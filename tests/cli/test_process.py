@@ -1,5 +1,6 @@
 """What a process shows: imports, signals, pipes, a terminal."""
 
+import errno
 import io
 import json
 import os
@@ -90,6 +91,17 @@ def test_output_that_cannot_be_written_is_no_traceback() -> None:
         2,
         "OSError: [Errno 28] No space left on device: the output could not be written\n",
     )
+
+
+def test_a_connection_that_fails_is_not_taken_for_output(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error names no file either."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    monkeypatch.setattr("unskew.run.loop.start", refused)
+    said = unskew("run", "tiny.toml", "--out", "r", "-q")
+    assert (said.code, said.err) == (2, "ConnectionRefusedError: [Errno 111] Connection refused\n")
 
 
 @pytest.mark.parametrize(

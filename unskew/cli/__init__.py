@@ -1,5 +1,6 @@
 """The command `unskew`."""
 
+import errno
 import io
 import os
 import sys
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import click
+
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main() -> None:
@@ -52,9 +55,9 @@ def main() -> None:
         _drop_what_cannot_be_written()
         if short is not None:
             _end(MemoryShortage.__name__, short, 2)
-        # Only what is written to a stream has no file's name.
-        unnamed = isinstance(error, OSError) and error.filename is None and error.errno is not None
-        _end(type(error).__name__, f"{error}: the output could not be written" if unnamed else str(error), 2)
+        # Errors of files that a run writes name them.
+        unwritten = isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN
+        _end(type(error).__name__, f"{error}: the output could not be written" if unwritten else str(error), 2)
     else:
         # Typer makes 130 of Ctrl-C by itself, without a word.
         if code == 130:
