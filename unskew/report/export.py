@@ -184,8 +184,8 @@ def _note(record: Record) -> str:
 # ---------------------------------------------------------------- CSV
 def _csv(record: Record) -> str:
     """The table as CSV, unrounded: accuracies are fractions, an empty field was not measured."""
-    found = (paired(record), paired_tails(record), paired(record, record.headline.own))
-    last, tail, own = ({d.method: d for d in of} for of in found)
+    differences = (paired(record), paired_tails(record), paired(record, record.headline.own))
+    last, tail, own = ({d.method: d for d in of} for of in differences)
     rows = [_csv_row(record, row, *(of.get(row.method) for of in (last, tail, own))) for row in headline(record)]
     file = io.StringIO()
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
