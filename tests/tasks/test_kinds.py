@@ -320,6 +320,51 @@ def test_poisson_predicts_rates_and_measures_errors_of_rates() -> None:
     assert last(history)["global.mae"] == pytest.approx(np.abs(rates - dataset.y_test.numpy()).mean(), rel=1e-5)
 
 
+def spread(outputs: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
+    """A metric of somebody's own, which must see what the built-in ones see."""
+    return float(np.abs(outputs[:, 0] - y).max())
+
+
+def test_a_metric_of_ones_own_sees_rates_where_the_network_learns_their_logarithms() -> None:
+    counts = np.random.default_rng(1).poisson(np.exp(0.3 * RISK))
+    history = run(us.TaskConfig(kind="regression", loss="poisson"), data=(X, counts), evaluate=["global", spread])
+    dataset = own.dataset((X, counts), targets=NUMBER)
+    rates = np.array(us.predict(history.model("fedavg"), dataset.x_test.numpy()))
+    assert last(history)["global.spread"] == pytest.approx(np.abs(rates - dataset.y_test.numpy()).max(), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute", "huber"])
+def test_a_scaled_target_is_learned_as_the_standardised_one_and_measured_in_its_own_unit(
+    loss: str, tmp_path: Path
+) -> None:
+    """By the chain rule (o - (y - m) / s)^2 has the gradient of a target that was standardised beforehand."""
+    mean, sd = 128.0, 16.0  # powers of two: both ways round alike
+    z = (8 * RISK).round() / 8
+    plain = run(us.TaskConfig(kind="regression", loss=loss), data=(X, z), evaluate=["global", "mae", spread])
+    task = us.TaskConfig(kind="regression", loss=loss, target_scale=(mean, sd))
+    scaled = run(task, data=(X, mean + sd * z), evaluate=["global", "mae", spread], out=tmp_path / "r")
+    for ours, theirs in zip(plain.model("fedavg").parameters(), scaled.model("fedavg").parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    standard, natural = last(plain), last(scaled)
+    assert natural["global.loss"] == pytest.approx(standard["global.loss"], rel=1e-4)
+    assert natural["global.mse"] == pytest.approx(sd**2 * standard["global.mse"], rel=1e-4)
+    for name in ("global.mae", "global.spread"):
+        assert natural[name] == pytest.approx(sd * standard[name], rel=1e-4)
+    expected = mean + sd * np.array(us.predict(plain.model("fedavg"), X[:5]))
+    np.testing.assert_allclose(us.predict(us.load_model(tmp_path / "r", "fedavg"), X[:5]), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "of"),
+    [("binary", None, "got binary"), ("regression", "poisson", "got regression with the loss poisson")],
+)
+def test_only_numbers_that_outputs_stand_for_are_scaled(kind: str, loss: str | None, of: str) -> None:
+    with pytest.raises(
+        us.ConfigError, match=f"target_scale goes with numbers that outputs stand for as they are, {of}"
+    ):
+        run(us.TaskConfig(kind=kind, loss=loss, target_scale=(0.0, 1.0)))
+
+
 def test_perplexity_is_the_exponential_of_the_mean_loss() -> None:
     values = last(run("next_token"))
     assert values["global.perplexity"] == pytest.approx(math.exp(values["global.loss"]))

@@ -98,6 +98,9 @@ class TaskConfig:
             its classes alike, by its own counts, which it need not tell.  Classification and binary.
         bins: Edges between bins of a target that is a number, or their number in a simulation: by which examples are
             counted and divided, as by classes.
+        target_scale: Mean and spread of a regression's target, as agreed beforehand.  The loss is that of targets
+            standardised by them, so the network's outputs are about 1; metrics and predictions are in the target's
+            own unit.
         augment: Applied to training batches only.
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
     """
@@ -114,6 +117,7 @@ class TaskConfig:
     preprocess: Preprocess | None = None
     class_weights: Literal["balanced"] | Annotated[tuple[Annotated[float, Gt(0.0)], ...], MinLen(2)] | None = None
     bins: Annotated[int, Ge(2)] | Annotated[tuple[float, ...], MinLen(1)] | None = None
+    target_scale: tuple[float, Annotated[float, Gt(0.0)]] | None = None
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -134,6 +138,9 @@ class TaskConfig:
             raise ConfigError(f"task.class_weights goes with classes, and {kind.name} learns {kind.targets.what}")
         if self.bins is not None and kind.targets.name != "number":
             raise ConfigError(f"task.bins goes with numbers as targets, and {kind.name} learns {kind.targets.what}")
+        if self.target_scale is not None and (kind.targets.name != "number" or kind.linked(self.loss).link is not None):
+            of = kind.name if self.loss is None else f"{kind.name} with the loss {self.loss}"
+            raise ConfigError(f"task.target_scale goes with numbers that outputs stand for as they are, got {of}")
         if isinstance(self.bins, tuple) and any(low >= high for low, high in itertools.pairwise(self.bins)):
             raise ConfigError(f"task.bins must list edges in ascending order, got {list(self.bins)}")
         return kind

@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Annotated, Any, Literal
 from urllib.parse import quote, unquote
 
 import pydantic
 import safetensors
 import safetensors.torch
 import torch
+from annotated_types import Gt
 from torch import Tensor, nn
 
 from unskew import models, tasks, wire
@@ -66,6 +67,7 @@ class TaskCard:
         layers: Names of a model's tensors, parameters first.
         kind, loss: The kind of task and its loss, as in a configuration: what outputs mean.
         label_type: The type of the labels that classes are named after; text in files of older versions.
+        target_scale: Mean and spread by which targets were standardised; outputs are on that scale.
     """
 
     model: str
@@ -77,6 +79,7 @@ class TaskCard:
     kind: str = "classification"
     loss: str | None = None
     label_type: LabelType = "text"
+    target_scale: tuple[float, Annotated[float, Gt(0.0)]] | None = None
     schema: Literal[1] = 1
 
 
@@ -163,6 +166,7 @@ def task_card(task: TaskConfig, dataset: Dataset, layout: Layout) -> TaskCard:
         task.kind,
         task.loss,
         dataset.label_type,
+        task.target_scale,
     )
 
 
@@ -382,7 +386,7 @@ def predict(
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
         x = image_folders.read_files([Path(file) for file in x], card.inputs)
     inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
-    kind = tasks.kind_of(card.task.kind).linked(card.task.loss)
+    kind = tasks.kind_of(card.task.kind).linked(card.task.loss, card.task.target_scale)
     of_classes = kind.probabilities if card.task.loss in (None, next(iter(kind.losses))) else None
     if probabilities and of_classes is None:
         raise ConfigError(

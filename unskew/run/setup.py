@@ -281,6 +281,7 @@ def make_named_task(
         kind=kind,
         asked=[inputs.metrics.get(name, name) for name in asked],
         outputs=outputs,
+        target_scale=config.target_scale,
     )
     return dataclasses.replace(task, measures=tuple(measure.of_classes(dataset.outputs) for measure in task.measures))
 
@@ -643,14 +644,15 @@ def _squashed_twice(config: TaskConfig, setup: Setup) -> Iterator[str]:
 def large_target(setup: Setup) -> str:
     """The size of a target of numbers that is far above 1, and what to do; empty if it is not, or is not known."""
     y = setup.dataset.y_train
-    if setup.task.kind.name != "regression" or len(y) == 0:
+    if setup.task.kind.name != "regression" or setup.task.kind.link is not None or len(y) == 0:
         return ""
     size = float(y.double().square().mean().sqrt())
     if not LARGE < size < math.inf:
         return ""
+    mean, sd = (f"{float(f'{value:.1g}'):g}" for value in (y.double().mean(), y.double().std(correction=0) or size))
     return (
-        f"the target has a root mean square of {size:,.0f} (divide it, or take its mean off and divide by its spread, "
-        "and turn predictions back)"
+        f"the target has a root mean square of {size:,.0f} (say about where it lies and how far it spreads, and it is "
+        f"standardised for the loss alone: task.target_scale = [{mean}, {sd}])"
     )
 
 

@@ -1,6 +1,7 @@
 """The kind of a task, apart from any network."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class TaskKind:
             be otherwise.
         losses_of_models: True if a network that is meant for another loss than the first (`unskew.models.LOSS`) gets it
             by default.
+        link: The function from outputs to what all measures and predictions see, chosen by `linked`; None if they see
+            the outputs.
     """
 
     name: str
@@ -78,6 +81,7 @@ class TaskKind:
     report: Callable[[Array, Array], Info | None] | None = None
     needs_all_clients: bool = False
     losses_of_models: bool = False
+    link: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         for what, given in (("loss", self.losses), ("measure", self.measures)):
@@ -111,29 +115,24 @@ class TaskKind:
             )
         return self.losses[name]
 
-    def linked(self, loss: str | None) -> "TaskKind":
-        """The kind whose measures and predictions see outputs through the link of this loss."""
+    def linked(self, loss: str | None, scale: tuple[float, float] | None = None) -> "TaskKind":
+        """The kind whose measures and predictions see outputs through the link of this loss, or off a target's scale.
+
+        `scale` are the mean and spread by which targets are standardised for the loss (`standardised`).
+        """
         link = self.links.get(loss or "")
+        if scale is not None:
+            mean, sd = scale
+            link = lambda outputs: outputs * sd + mean  # noqa: E731
         if link is None:
             return self
-        of_arrays: Callable[[Array], Array] = lambda outputs: link(torch.from_numpy(outputs)).numpy()  # noqa: E731
-
-        report = self.report
-
-        def seen(measure: Measure) -> Measure:
-            each, whole, by_row = measure.each, measure.whole, measure.by_row
-            return dataclasses.replace(
-                measure,
-                each=each and (lambda outputs, y: each(link(outputs), y)),
-                whole=whole and (lambda outputs, y: whole(of_arrays(outputs), y)),
-                by_row=by_row and (lambda outputs, y: by_row(of_arrays(outputs), y)),
-            )
-
+        through, predict, report = link, self.predict, self.report
         return dataclasses.replace(
             self,
-            measures=tuple(seen(measure) for measure in self.measures),
-            predict=lambda outputs, names: self.predict(link(outputs), names),
-            report=report and (lambda outputs, y: report(of_arrays(outputs), y)),
+            measures=tuple(_through(link, measure) for measure in self.measures),
+            predict=lambda outputs, names: predict(through(outputs), names),
+            report=report and (lambda outputs, y: report(_of_arrays(through)(outputs), y)),
+            link=link,
         )
 
     def measure(self, name: str) -> Measure:
@@ -147,11 +146,15 @@ class TaskKind:
         if measure is not None:
             return measure
         if ":" in name or name in METRICS.names():
-            return as_measure(METRICS.resolve(name))
+            return self._own(as_measure(METRICS.resolve(name)))
         known_names = (*known, *METRICS.names())
         raise ConfigError(
             f"evaluate: {self.name} has no {name!r}{did_you_mean(name, known_names)} (it has {', '.join(known_names)})"
         )
+
+    def _own(self, measure: Measure) -> Measure:
+        """A measure of somebody's own, which sees outputs as those of the kind do."""
+        return measure if self.link is None else _through(self.link, measure)
 
     def reported(self, asked: Sequence[str | Measure], loss: Loss) -> tuple[Measure, ...]:
         """The measures of a run: the headline, the loss, and those asked for.
@@ -160,7 +163,7 @@ class TaskKind:
             ConfigError: If there is no such measure, or two have one name.
         """
         further = [one for one in dict.fromkeys(asked) if one != self.headline.name]
-        wanted = [self.measure(one) if isinstance(one, str) else one for one in further]
+        wanted = [self.measure(one) if isinstance(one, str) else self._own(one) for one in further]
         measures = (self.headline, loss_measure(loss), *wanted)
         names = [m.name for m in measures]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -182,7 +185,34 @@ class TaskKind:
                 )
 
 
+# ---------------------------------------------------------------- what outputs are seen through
+def _of_arrays(link: Callable[[Tensor], Tensor]) -> Callable[[Array], Array]:
+    return lambda outputs: link(torch.from_numpy(outputs)).numpy()
+
+
+def _through(link: Callable[[Tensor], Tensor], measure: Measure) -> Measure:
+    """The measure of outputs that a link has changed."""
+    each, whole, by_row, of_arrays = measure.each, measure.whole, measure.by_row, _of_arrays(link)
+    return dataclasses.replace(
+        measure,
+        each=each and (lambda outputs, y: each(link(outputs), y)),
+        whole=whole and (lambda outputs, y: whole(of_arrays(outputs), y)),
+        by_row=by_row and (lambda outputs, y: by_row(of_arrays(outputs), y)),
+    )
+
+
 # ---------------------------------------------------------------- losses
+def standardised(loss: Loss, scale: tuple[float, float]) -> Loss:
+    """The loss of targets from which this mean is taken, and which are divided by this spread: (mean, spread)."""
+    mean, sd = scale
+
+    @functools.wraps(loss)
+    def of_scaled(outputs: Tensor, y: Tensor) -> Tensor:
+        return loss(outputs, (y - mean) / sd)
+
+    return of_scaled
+
+
 def batchwise(loss: Loss) -> Loss:
     """Mark a loss whose value for an example depends on the other examples of its batch, as Cox's does."""
     loss.__dict__["batchwise"] = True

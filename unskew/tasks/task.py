@@ -15,7 +15,7 @@ from unskew.errors import ConfigError, UnskewError
 from unskew.keys import Key
 from unskew.protocol import Layout
 from unskew.tasks.classification import CLASSIFICATION
-from unskew.tasks.kind import Loss, TaskKind, is_batchwise
+from unskew.tasks.kind import Loss, TaskKind, is_batchwise, standardised
 from unskew.tasks.measure import Measure
 from unskew.tree import Params
 
@@ -155,6 +155,7 @@ def make_task(
     kind: TaskKind = CLASSIFICATION,
     asked: Sequence[str | Measure] = (),
     outputs: int | None = None,
+    target_scale: tuple[float, float] | None = None,
 ) -> Task:
     """Read a network's parts.
 
@@ -167,13 +168,16 @@ def make_task(
         kind: What the outputs mean.
         asked: Measures, or their names, to report beside the headline and the loss.
         outputs: Number of names of what outputs stand for; by default the classes.
+        target_scale: Mean and spread by which the loss standardises targets; measures and predictions are not scaled.
 
     Raises:
         ConfigError: If the loss, the head or a measure is unknown, a tensor is shared between two names, or as in
             `check_tensors`.
     """
     function = loss if callable(loss) else kind.loss(loss)
-    kind = kind.linked(None if callable(loss) else loss)
+    kind = kind.linked(None if callable(loss) else loss, target_scale)
+    if target_scale is not None:
+        function = standardised(function, target_scale)
     with Key(0).ambient():
         module = _without_counters(build())
     check_tensors(module)
