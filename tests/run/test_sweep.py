@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unskew import lock
 from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment import config
 from unskew.run import sweep
@@ -203,7 +204,7 @@ def test_failures_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
         ("003-mu=0.4", "done"),
     ]
     assert results[1].error == "ConfigError: mu is not to my liking"
-    assert (tmp_path / "out" / "logs" / "002-mu=0.2.txt").read_text().startswith("some progress")
+    assert (tmp_path / "out" / "logs" / "002-mu=0.2.txt").read_text().splitlines()[1] == "some progress"
     written = json.loads((tmp_path / "out" / "sweep.json").read_text())["points"]
     assert [p["status"] for p in written] == ["done", "failed", "done"]
     assert written[1]["settings"] == {"methods.0.mu": 0.2}
@@ -293,6 +294,105 @@ def test_a_process_gets_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert result.error == "1 1 1"
 
 
+# ---------------------------------------------------------------- several sweeps in one folder
+def test_two_sweeps_share_the_points_of_a_folder_and_both_have_the_results_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each called failed what the other one ran, and emptied its log."""
+    monkeypatch.setattr(sweep, "ELSEWHERE_S", 0.05)
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.5, 0.6, 0.7, 0.8] }')
+    out = tmp_path / "out"
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(runner(made, out, jobs=1).run) for _ in range(2)]
+    for results in both:
+        assert [r.status for r in results.result()] == ["done"] * 4
+    assert [p["status"] for p in json.loads((out / "sweep.json").read_text())["points"]] == ["done"] * 4
+    assert [log.read_text().count("== ") for log in (out / "logs").iterdir()] == [1] * 4
+
+
+def made_elsewhere(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps({"rows": [], "seconds": 7.0}))
+    (folder / "report.html").write_text("")
+
+
+def failed_elsewhere(out: Path, point: Point) -> None:
+    row = {"point": point.name, "status": "failed", "seconds": 3.0, "error": "DataError: no"}
+    (out / "sweep.json").write_text(json.dumps({"points": [row]}))
+
+
+@pytest.mark.parametrize("how", ["done", "failed", "given up", "by hand"])
+def test_a_point_that_another_process_runs_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It is begun only if that process ends without a result; a run by hand has only the lock of its own folder."""
+    monkeypatch.setattr(sweep, "ELSEWHERE_S", 0.05)
+    (point,) = made = points(tmp_path, 'grid = { "methods.0.mu" = [0.5] }')
+    out, said = tmp_path / "out", list[str]()
+    folder, log = out / "runs" / point.name, out / "logs" / f"{point.name}.txt"
+    for place in (folder if how == "by hand" else out, log.parent):
+        place.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as threads, lock.lockable(folder / ".lock" if how == "by hand" else log) as other:
+        lock.lock(other)
+        running = threads.submit(runner(made, out, said).run)
+        until(lambda: said == [f"{point.name}: runs in another process, which is waited for"])
+        assert not running.done()
+        if how == "done":
+            made_elsewhere(folder)
+        elif how == "failed":
+            failed_elsewhere(out, point)
+        other.close()
+        (result,) = running.result()
+    assert (result.status, result.error) == (("failed", "DataError: no") if how == "failed" else ("done", None))
+    assert result.seconds == {"done": 7.0, "failed": 3.0}.get(how, 12.5)
+    assert (folder / "order").exists() == (how in ("given up", "by hand"))
+
+
+def test_a_point_is_in_use_as_long_as_its_process_lives_whatever_became_of_the_sweep(tmp_path: Path) -> None:
+    """Before, the same command given again after a SIGKILL called a point failed that was still training."""
+    (point,) = made = points(tmp_path, 'grid = { "methods.0.mu" = [0.3] }')
+    killed = runner(made, tmp_path / "out")
+    files = write_points(made, killed.out)
+    for part in ("runs", "logs"):
+        (killed.out / part).mkdir()
+    child = killed._begin(point, files[point.name])
+    assert child is not None
+    child.log.close()
+    again = runner(made, tmp_path / "out")
+    assert again._begin(point, files[point.name]) is None
+    child.process.kill()
+    child.process.wait()
+    log = again._claimed(point)
+    assert log is not None
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("print('DataError: no rows'); print('fedavg  round 3/9'); sys.exit(2)", "DataError: no rows"),
+        (
+            "print('fedavg  round 3/9', flush=True); os.kill(os.getpid(), 9)",
+            "its process was ended by signal 9",
+        ),
+        ("print('fedavg  round 3/9', flush=True); {}['a']", "KeyError: 'a'"),
+        ("sys.exit(3)", "exit code 3"),
+    ],
+)
+def test_the_error_of_a_point_is_the_last_in_the_output_of_its_last_process(
+    tmp_path: Path, script: str, error: str
+) -> None:
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }')
+    for first in (True, False):
+        code = "import os, sys; " + ("sys.exit('OSError: of the first')" if first else script)
+        (result,) = SweepRunner(made, tmp_path / "out", 1, lambda _: None, (sys.executable, "-c", code)).run()
+    assert result.error is not None
+    assert result.error.startswith(error)
+    log = (tmp_path / "out" / "logs" / f"{made[0].name}.txt").read_text()
+    assert log.count("== ") == 2
+    assert "OSError: of the first" in log
+
+
 def until(there: Callable[[], bool]) -> None:
     for _ in range(1200):
         if there():
@@ -357,7 +457,7 @@ def test_no_child_outlives_a_sweep_that_goes_wrong(tmp_path: Path, monkeypatch: 
         until(ready.exists)
         return begun[-1]
 
-    def full(self: SweepRunner, results: Sequence[sweep.PointResult]) -> None:
+    def full(self: SweepRunner) -> None:
         raise RunError("no space left")
 
     monkeypatch.setattr(SweepRunner, "_begin", noted)

@@ -63,7 +63,7 @@ def sweep(
     """
     from unskew import machine
     from unskew.run.folder import read_json
-    from unskew.run.sweep import SweepRunner, check, expand
+    from unskew.run.sweep import SweepRunner, alone, check, expand
 
     find_own_code()
     name, points = expand(find_experiment(experiment), located(settings, data_dir))
@@ -83,8 +83,9 @@ def sweep(
     if len(done) > 1:
         from unskew.report import write_comparison
 
-        names = [r.point for r in done]
-        page = write_comparison([r.folder for r in done], folder / "comparison.html", names, NO_CHOICE)
+        with alone(folder):  # and with what other processes have done meanwhile: the last page has all
+            ended = {r.point: r.folder for r in runner.collected() if r.status == "done"}
+            page = write_comparison(list(ended.values()), folder / "comparison.html", list(ended), NO_CHOICE)
         print(f"comparison: {page}", file=sys.stderr)
     failed = [r for r in results if r.status == "failed"]
     for result in failed:

@@ -172,6 +172,24 @@ def locked(folder: Path) -> Iterator[None]:
             _LOCKS.discard(f)
 
 
+def in_use(folder: Path) -> bool:
+    """True if another process writes to the run's folder; False, too, if there is no such folder.
+
+    Raises:
+        RunError: If that cannot be told.
+    """
+    if not (folder / ".lock").exists():
+        return False
+    with explained(folder / ".lock", folder):
+        f = lockable(folder / ".lock")
+    with f:
+        try:
+            lock(f)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @dataclass(frozen=True)
 class LogMark:
     """The content of a log at the end of a round.
