@@ -367,6 +367,28 @@ def test_a_point_is_in_use_as_long_as_its_process_lives_whatever_became_of_the_s
     log.close()
 
 
+def test_each_shard_runs_its_own_points_and_the_results_are_those_of_all(tmp_path: Path) -> None:
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1, 0.2, 0.4] }')
+    out = tmp_path / "out"
+    statuses = []
+    for part in ("2/4", "1/2", "4/4"):
+        own = sweep.shard(made, part)
+        results = SweepRunner(made, out, 2, lambda _: None, (sys.executable, "-c", FAKE), own=own).run()
+        assert [p["status"] for p in json.loads((out / "sweep.json").read_text())["points"]] == [
+            r.status for r in results
+        ]
+        statuses.append([r.status for r in results])
+    # The second point fails, in the first shard; the last has no point, and nothing is tried again.
+    assert statuses == [["open", "failed", "open"], ["done", "failed", "done"], ["done", "failed", "done"]]
+    assert (out / "logs" / f"{made[1].name}.txt").read_text().count("== ") == 1
+
+
+@pytest.mark.parametrize("part", ["0/4", "5/4", "3", "3/", "a/b", "-1/4", "1/4/2"])
+def test_a_shard_that_is_none_is_refused(part: str) -> None:
+    with pytest.raises(ConfigError, match=f"--shard must be I/N with I from 1 to N, such as 3/16, got '{part}'"):
+        sweep.shard((), part)
+
+
 @pytest.mark.parametrize(
     ("script", "error"),
     [

@@ -37,6 +37,8 @@ NO_CHOICE = (
     "them. unskew tune chooses on validation rows, at equal budgets."
 )
 """What the page of a sweep is not for."""
+WIDE = 1000
+"""Width of a table in a file: more than any has."""
 
 
 def sweep(
@@ -45,6 +47,9 @@ def sweep(
     data_dir: DataDir = None,
     jobs: Annotated[int | None, typer.Option(help="Points at once; default one per core.")] = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's folder; default runs/NAME-sweep.")] = None,
+    part: Annotated[
+        str | None, typer.Option("--shard", metavar="I/N", help="Run every N-th point only, from the I-th.")
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,28 +63,34 @@ def sweep(
     goes on when the same command is given again.  A point that fails is named
     at the end, with exit code 1; the others are run all the same.
 
+    Several such commands on one folder share its points.  With [bold]--shard[/] each
+    has its own and waits for no other, as jobs of an array; the table and the
+    page are of all points that are done.
+
     [dim]unskew sweep my.toml --jobs 4[/]
     [dim]unskew sweep digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}'[/]
     """
     from unskew import machine
     from unskew.run.folder import read_json
-    from unskew.run.sweep import SweepRunner, alone, check, expand
+    from unskew.run.sweep import SweepRunner, alone, check, expand, shard
 
     find_own_code()
     name, points = expand(find_experiment(experiment), located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
+    own = points if part is None else shard(points, part)
 
     say = silent if quiet else tell
-    runner = SweepRunner(points, folder, jobs if jobs is not None else machine.cores(), say)
+    runner = SweepRunner(points, folder, jobs if jobs is not None else machine.cores(), say, own=own)
     check(points)
-    say(f"{name}: {counted(len(points), 'point')} in {folder}")
+    share = "" if part is None else f", {len(own)} of them in shard {part}"
+    say(f"{name}: {counted(len(points), 'point')} in {folder}{share}")
     results = runner.run()
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: read_json(r.folder / "summary.json") for r in done}
     if as_json:
         print(json.dumps(_as_json(name, points, results, summaries)))
     elif done:
-        print_fitting(Console(), partial(_table, name, points, summaries))
+        _print_table(name, points, summaries)
     if len(done) > 1:
         from unskew.report import write_comparison
 
@@ -90,7 +101,9 @@ def sweep(
     failed = [r for r in results if r.status == "failed"]
     for result in failed:
         print(f"failed: {result.point}: {result.error}", file=sys.stderr)
-    if failed:
+    if missing := len(results) - len(done) - len(failed):
+        say(f"{counted(missing, 'point')} of other shards not done yet; the last shard to end writes the page of all")
+    if {r.point for r in failed} & {p.name for p in own}:
         raise typer.Exit(1)
 
 
@@ -117,8 +130,22 @@ def _as_json(
     }
 
 
-def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]], spreads: int = 2) -> Table:
-    """A row for each point and method: its settings and the numbers of the last round; `spreads` as printed."""
+def _print_table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> None:
+    """Print the table of a sweep, as wide as it is where nobody's window ends."""
+    console = Console()
+    if console.is_terminal:
+        print_fitting(console, partial(_table, name, points, summaries))
+    else:
+        Console(width=WIDE).print(_table(name, points, summaries, whole=True))
+
+
+def _table(
+    name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]], spreads: int = 2, whole: bool = False
+) -> Table:
+    """A row for each point and method: its settings and the numbers of the last round.
+
+    Names are folded unless they are to be `whole`; `spreads` as in `print_fitting`.
+    """
     from unskew.run.metrics import with_spread
     from unskew.tasks.measure import described
 
@@ -131,7 +158,7 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
         padding=(0, 1),
     )
     for heading in ("point", "method"):
-        table.add_column(heading, overflow="fold", min_width=6)
+        table.add_column(heading, overflow="fold", min_width=6, no_wrap=whole)
     for heading in (escape(measure.label), "own data", "worst 1/10", "MB", "s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for point in (p for p in points if p.name in summaries):
@@ -139,7 +166,7 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
         for method in dict.fromkeys(m for m, _ in by):
             sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
             table.add_row(
-                escape(in_lines(point.name)),
+                escape(point.name if whole else in_lines(point.name)),
                 escape(method),
                 *(
                     with_spread(by.get((method, name)), measure, spread=spreads == 2 or i < spreads)

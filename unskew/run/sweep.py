@@ -224,6 +224,18 @@ def check(points: Sequence[Point]) -> None:
             raise type(error)(f"point {point.name}: {error}; nothing was run") from None
 
 
+def shard(points: Sequence[Point], part: str) -> tuple[Point, ...]:
+    """The points of one job of several: of I/N every N-th, beginning with the I-th; none if there are fewer than I.
+
+    Raises:
+        ConfigError: If `part` is not such a pair of numbers.
+    """
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", part)
+    if found is None or not 1 <= (i := int(found[1])) <= (n := int(found[2])):
+        raise ConfigError(f"--shard must be I/N with I from 1 to N, such as 3/16, got {part!r}")
+    return tuple(points[i - 1 :: n])
+
+
 def write_points(points: Sequence[Point], out: Path) -> dict[str, Path]:
     """Write each point's file; return the files by point.
 
