@@ -265,6 +265,7 @@ def test_a_sweep_is_stopped_by_ctrl_c_and_finished_by_the_same_command(
     assert said.code == 0, said.err
     found = json.loads(said.out)
     assert [p["status"] for p in found["points"]] == ["done", "done"]
+    assert (found["comparable"], found["reasons"]) == (True, [])
     assert {r["method"] for r in found["rows"]} == {
         f"{p}/{m}" for p in ("001-mu=0.1", "002-mu=1.0") for m in ("fedavg", "fedprox")
     }
@@ -305,7 +306,9 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     # A shard that has only the point that is done is no failure, and names what failed elsewhere.
     said = unskew("sweep", "s.toml", "--out", "out", "--shard", "2/2")
     assert said.code == 0
-    assert said.err.splitlines() == [
+    told = said.err.splitlines()
+    assert told.pop(1).startswith("1 of 4 trainings of a method repeats that of another point")
+    assert told == [
         "tiny: 2 points in out, 1 of them in shard 2/2",
         "[1/1] 002-mu=1.0: was done already",
         "failed: 001-mu=0.1: no",

@@ -25,8 +25,9 @@ from unskew.cli.options import (
     silent,
     tell,
 )
-from unskew.cli.tables import in_lines, in_seconds, print_fitting
+from unskew.cli.tables import comparability, in_lines, in_seconds, print_fitting
 from unskew.cli.text import escape
+from unskew.errors import shown
 from unskew.words import counted
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def sweep(
     """
     from unskew import machine
     from unskew.run.folder import read_json
-    from unskew.run.sweep import SweepRunner, alone, check, expand, shard
+    from unskew.run.sweep import SweepRunner, alone, check, expand, repeated, shard
 
     find_own_code()
     name, points = expand(find_experiment(experiment), located(settings, data_dir))
@@ -84,6 +85,8 @@ def sweep(
     check(points)
     share = "" if part is None else f", {len(own)} of them in shard {part}"
     say(f"{name}: {counted(len(points), 'point')} in {folder}{share}")
+    if remark := repeated(points):
+        say(shown(remark))
     results = runner.run()
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: read_json(r.folder / "summary.json") for r in done}
@@ -110,12 +113,16 @@ def sweep(
 def _as_json(
     name: str, points: "Sequence[Point]", results: "Sequence[PointResult]", summaries: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
+    from unskew.report import read
+
     settings = {p.name: dict(p.settings) for p in points}
+    done = [r for r in results if r.point in summaries]
     prints = "\n".join(f"{point} {s['fingerprint']}" for point, s in summaries.items())
     return {
         "run": name,
         "fingerprint": hashlib.sha256(prints.encode()).hexdigest(),
         "seconds": sum(s["seconds"] for s in summaries.values()),
+        **comparability([read(r.folder) for r in done], [r.point for r in done]),
         "rows": [{**row, "method": f"{point}/{row['method']}"} for point, s in summaries.items() for row in s["rows"]],
         "points": [
             {

@@ -201,6 +201,32 @@ def _toml(value: Any) -> str:
     return tomli_w.dumps({"v": value}).partition("=")[2].strip()
 
 
+def repeated(points: Sequence[Point]) -> str:
+    """A sentence on methods that train the same in several points, as none of their settings differs; empty if none."""
+    seen: set[str] = set()
+    labels: dict[str, None] = {}
+    total = again = 0
+    for experiment in (p.experiment for p in points):
+        if experiment.until is not None:  # how many seeds there will be depends on all methods
+            return ""
+        table = config.resolved(experiment)
+        table.pop("name")
+        for method in table.pop("methods"):
+            key = repr((table, method))
+            total += 1
+            if key in seen:
+                again += 1
+                labels[method["label"]] = None
+            seen.add(key)
+    if not again:
+        return ""
+    return (
+        f"{again} of {total} trainings of a method repeat{'s' * (again == 1)} that of another point, because the "
+        f"points differ in settings of other methods only ({', '.join(labels)}); to train these once, leave them out of "
+        "the sweep, give them a run of their own, and set it beside the points with unskew compare"
+    )
+
+
 def check(points: Sequence[Point]) -> None:
     """Refuse points that a run would refuse before its first round: data, splits, cohorts, networks, local steps.
 
