@@ -35,7 +35,7 @@ def results_json(summary: dict[str, Any]) -> str:
 
 
 def comparability(records: "Sequence[Record]", names: Sequence[str]) -> dict[str, Any]:
-    """Whether runs can be compared, for `--json`, and the sentences on why not."""
+    """Say for `--json` whether runs can be compared, and why not."""
     from unskew.report.tables import incomparable
 
     reasons = incomparable(records, names) if records else ()

@@ -101,7 +101,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
 
 
 def _other_settings(folder: Path, files: Mapping[str, object]) -> str:
-    """What is to be done about a folder that exists, up to the choice of another."""
+    """Say what can be done about a folder that exists, up to the choice of another."""
     try:
         written: object = read_bytes(folder / "config.toml", LARGE).decode()
     except (OSError, ValueError):

@@ -222,8 +222,8 @@ def repeated(points: Sequence[Point]) -> str:
         return ""
     return (
         f"{again} of {total} trainings of a method repeat{'s' * (again == 1)} that of another point, because the "
-        f"points differ in settings of other methods only ({', '.join(labels)}); to train these once, leave them out of "
-        "the sweep, give them a run of their own, and set it beside the points with unskew compare"
+        f"points differ in settings of other methods only ({', '.join(labels)}); to train these once, leave them "
+        "out of the sweep, give them a run of their own, and set it beside the points with unskew compare"
     )
 
 
