@@ -211,6 +211,9 @@ def test_compare_sets_runs_side_by_side(unskew: Unskew, here: Path) -> None:
     said = unskew("compare", "x/one", "two", "--out", "page.html", "--json")
     assert said.code == 0
     found = document(said.out)
+    assert found.pop("comparable") is False
+    (reason,) = found.pop("reasons")
+    assert reason.startswith("“two” differs from “one” in the split of seed 0, 1: ")
     is_summary(found)
     assert list(dict.fromkeys(r["method"] for r in found["rows"])) == [
         "one/fedavg", "one/fedprox", "two/fedavg", "two/fedprox"
@@ -230,6 +233,7 @@ def test_compare_says_what_differs_and_by_how_much(unskew: Unskew) -> None:
     said = unskew("compare", "one", "two").out
     assert "By the accuracy of clients’ own models on their own test data: two/ditto (" in said
     found = document(unskew("compare", "one", "two", "--json").out)
+    assert (found.pop("comparable"), found.pop("reasons")) == (True, [])
     is_summary(found)
     row = next(r for r in found["rows"] if r["metric"] == "personal.accuracy.mean.minus_one/fedavg")
     assert row["method"] == "two/ditto"
@@ -257,7 +261,9 @@ def test_a_table_of_several_runs_compares_them_only_if_they_are_comparable(unske
     assert "**" not in said.out
     assert "These runs are not comparable, so that no differences are given and nothing is bold." in said.out
     assert "| other/fedprox | 2 | 2 |" in said.out
-    assert unskew("table", "one", "two", "--format", "csv").out.splitlines()[1].startswith("one two,one/fedavg,")
+    of_one, of_two = unskew("table", "one", "two", "--format", "csv").out.splitlines()[1:]
+    assert of_one.startswith("one,one/fedavg,")
+    assert of_two.startswith("two,two/fedprox,")
 
 
 def test_compare_says_what_keeps_runs_from_being_compared(unskew: Unskew) -> None:

@@ -22,6 +22,7 @@ import unskew as package
 from unskew import cli, machine
 from unskew.cli import plan as plan_command
 from unskew.cli.options import located
+from unskew.cli.sweep import _print_table as sweep_table
 from unskew.experiment import config
 from unskew.forecast import plan as forecast_plan
 from unskew.run import sweep
@@ -264,6 +265,7 @@ def test_a_sweep_is_stopped_by_ctrl_c_and_finished_by_the_same_command(
     assert said.code == 0, said.err
     found = json.loads(said.out)
     assert [p["status"] for p in found["points"]] == ["done", "done"]
+    assert (found["comparable"], found["reasons"]) == (True, [])
     assert {r["method"] for r in found["rows"]} == {
         f"{p}/{m}" for p in ("001-mu=0.1", "002-mu=1.0") for m in ("fedavg", "fedprox")
     }
@@ -295,8 +297,33 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     assert said.code == 1
     assert said.err.splitlines()[-1] == "failed: 001-mu=0.1: no"
     assert re.search(r"\[2/2\] 001-mu=0\.1: FAILED after \d+ s: no", said.err)
-    assert "002-mu=1.0" in said.out
+    # In a file or a pipe, a name is not broken.
+    assert [line.split()[:2] for line in said.out.splitlines() if "002" in line] == [
+        ["002-mu=1.0", "fedavg"],
+        ["002-mu=1.0", "fedprox"],
+    ]
     assert "001-mu=0.1" not in said.out
+    # A shard that has only the point that is done is no failure, and names what failed elsewhere.
+    said = unskew("sweep", "s.toml", "--out", "out", "--shard", "2/2")
+    assert said.code == 0
+    told = said.err.splitlines()
+    assert told.pop(1).startswith("1 of 4 trainings of a method repeats that of another point")
+    assert told == [
+        "tiny: 2 points in out, 1 of them in shard 2/2",
+        "[1/1] 002-mu=1.0: was done already",
+        "failed: 001-mu=0.1: no",
+    ]
+    said = unskew("sweep", "s.toml", "--out", "new", "--shard", "3/3", "--json")
+    assert (said.code, json.loads(said.out)["rows"]) == (0, [])
+    assert said.err.endswith("2 points of other shards not done yet; the last shard to end writes the page of all\n")
+
+
+def test_a_sweeps_table_in_a_file_has_each_name_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "001-lr=0.1,alpha=0.1,rounds=1000"
+    row = {"method": "a-method-of-a-long-name", "metric": "bytes.total", "mean": 1e6, "seeds": {"0": 1e6}}
+    point: Any = dataclasses.make_dataclass("Named", ["name"])(name)
+    sweep_table("s", [point], {name: {"rows": [row]}})
+    assert f"{name}   a-method-of-a-long-name" in capsys.readouterr().out
 
 
 def test_what_cannot_be_a_sweep_is_refused_before_a_word(unskew: Unskew, here: Path) -> None:

@@ -328,6 +328,19 @@ def test_an_option_that_is_a_setting_is_told_how_to_set_it(
     refused(unskew(*words), "UsageError", f"No such option: {option}; ", f"is changed with --set {setting}=VALUE")
 
 
+def test_a_method_cannot_be_added_to_a_run_and_the_refusal_says_how_to_compare_one(unskew: Unskew, here: Path) -> None:
+    (here / "r").mkdir()
+    refused(unskew("resume", "r", "--set", "rounds=9"), "UsageError", "a run keeps its settings and methods", "compare")
+    unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report", "--seed", 0)
+    same = unskew("run", "tiny.toml", "--out", "a", "--seed", 0)
+    refused(same, "RunError", "a exists already; continue it with unskew resume a, or choose another --out")
+    more = unskew("run", "tiny.toml", "--out", "a", "--seed", 0, "--set", "bounds=true")
+    refused(
+        more, "RunError", "a exists already with other settings, which it keeps (unskew resume a goes on with those)"
+    )
+    refused(more, "RunError", "a method, runs by itself, and unskew compare sets both", "choose another --out")
+
+
 def test_an_option_that_is_no_setting_is_answered_with_the_nearest_option(unskew: Unskew) -> None:
     refused(unskew("run", "--quite"), "UsageError", "--quite", "--quiet")
     refused(unskew("list", "--epochs"), "UsageError", "No such option", "--epochs")

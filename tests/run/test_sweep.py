@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unskew import lock
 from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment import config
 from unskew.run import sweep
@@ -192,6 +193,16 @@ def test_a_point_that_only_its_data_make_impossible_is_refused_before_any_is_run
         check(points(tmp_path, 'grid = { "split.num_clients" = [3, 999] }'))
 
 
+def test_methods_that_train_the_same_in_several_points_are_named(tmp_path: Path) -> None:
+    """Of 2 x 3 points each trains FedAvg and FedProx; FedAvg differs with the split only: 4 of its 6 are repeats."""
+    two = f'{BASE}\n[[methods]]\nname = "fedavg"\n'
+    grid = 'grid = { "methods.0.mu" = [0.1, 0.2, 0.3], "split.alpha" = [0.1, 1.0] }'
+    said = sweep.repeated(expand(write(tmp_path, grid, two))[1])
+    assert said.startswith("4 of 12 trainings of a method repeat that of another point, ")
+    assert "settings of other methods only (fedavg); to train these once, leave them out of the sweep" in said
+    assert sweep.repeated(expand(write(tmp_path, 'grid = { "split.alpha" = [0.1, 1.0] }', two))[1]) == ""
+
+
 # ---------------------------------------------------------------- running
 def test_failures_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
     said: list[str] = []
@@ -203,7 +214,7 @@ def test_failures_are_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
         ("003-mu=0.4", "done"),
     ]
     assert results[1].error == "ConfigError: mu is not to my liking"
-    assert (tmp_path / "out" / "logs" / "002-mu=0.2.txt").read_text().startswith("some progress")
+    assert (tmp_path / "out" / "logs" / "002-mu=0.2.txt").read_text().splitlines()[1] == "some progress"
     written = json.loads((tmp_path / "out" / "sweep.json").read_text())["points"]
     assert [p["status"] for p in written] == ["done", "failed", "done"]
     assert written[1]["settings"] == {"methods.0.mu": 0.2}
@@ -293,6 +304,127 @@ def test_a_process_gets_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert result.error == "1 1 1"
 
 
+# ---------------------------------------------------------------- several sweeps in one folder
+def test_two_sweeps_share_the_points_of_a_folder_and_both_have_the_results_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each called failed what the other one ran, and emptied its log."""
+    monkeypatch.setattr(sweep, "ELSEWHERE_S", 0.05)
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.5, 0.6, 0.7, 0.8] }')
+    out = tmp_path / "out"
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(runner(made, out, jobs=1).run) for _ in range(2)]
+    for results in both:
+        assert [r.status for r in results.result()] == ["done"] * 4
+    assert [p["status"] for p in json.loads((out / "sweep.json").read_text())["points"]] == ["done"] * 4
+    assert [log.read_text().count("== ") for log in (out / "logs").iterdir()] == [1] * 4
+
+
+def made_elsewhere(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps({"rows": [], "seconds": 7.0}))
+    (folder / "report.html").write_text("")
+
+
+def failed_elsewhere(out: Path, point: Point) -> None:
+    row = {"point": point.name, "status": "failed", "seconds": 3.0, "error": "DataError: no"}
+    (out / "sweep.json").write_text(json.dumps({"points": [row]}))
+
+
+@pytest.mark.parametrize("how", ["done", "failed", "given up", "by hand"])
+def test_a_point_that_another_process_runs_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It is begun only if that process ends without a result; a run by hand has only the lock of its own folder."""
+    monkeypatch.setattr(sweep, "ELSEWHERE_S", 0.05)
+    (point,) = made = points(tmp_path, 'grid = { "methods.0.mu" = [0.5] }')
+    out, said = tmp_path / "out", list[str]()
+    folder, log = out / "runs" / point.name, out / "logs" / f"{point.name}.txt"
+    for place in (folder if how == "by hand" else out, log.parent):
+        place.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as threads, lock.lockable(folder / ".lock" if how == "by hand" else log) as other:
+        lock.lock(other)
+        running = threads.submit(runner(made, out, said).run)
+        until(lambda: said == [f"{point.name}: runs in another process, which is waited for"])
+        assert not running.done()
+        if how == "done":
+            made_elsewhere(folder)
+        elif how == "failed":
+            failed_elsewhere(out, point)
+        other.close()
+        (result,) = running.result()
+    assert (result.status, result.error) == (("failed", "DataError: no") if how == "failed" else ("done", None))
+    assert result.seconds == {"done": 7.0, "failed": 3.0}.get(how, 12.5)
+    assert (folder / "order").exists() == (how in ("given up", "by hand"))
+
+
+def test_a_point_is_in_use_as_long_as_its_process_lives_whatever_became_of_the_sweep(tmp_path: Path) -> None:
+    """Before, the same command given again after a SIGKILL called a point failed that was still training."""
+    (point,) = made = points(tmp_path, 'grid = { "methods.0.mu" = [0.3] }')
+    killed = runner(made, tmp_path / "out")
+    files = write_points(made, killed.out)
+    for part in ("runs", "logs"):
+        (killed.out / part).mkdir()
+    child = killed._begin(point, files[point.name])
+    assert child is not None
+    child.log.close()
+    again = runner(made, tmp_path / "out")
+    assert again._begin(point, files[point.name]) is None
+    child.process.kill()
+    child.process.wait()
+    log = again._claimed(point)
+    assert log is not None
+    log.close()
+
+
+def test_each_shard_runs_its_own_points_and_the_results_are_those_of_all(tmp_path: Path) -> None:
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1, 0.2, 0.4] }')
+    out = tmp_path / "out"
+    statuses = []
+    for part in ("2/4", "1/2", "4/4"):
+        own = sweep.shard(made, part)
+        results = SweepRunner(made, out, 2, lambda _: None, (sys.executable, "-c", FAKE), own=own).run()
+        assert [p["status"] for p in json.loads((out / "sweep.json").read_text())["points"]] == [
+            r.status for r in results
+        ]
+        statuses.append([r.status for r in results])
+    # The second point fails, in the first shard; the last has no point, and nothing is tried again.
+    assert statuses == [["open", "failed", "open"], ["done", "failed", "done"], ["done", "failed", "done"]]
+    assert (out / "logs" / f"{made[1].name}.txt").read_text().count("== ") == 1
+
+
+@pytest.mark.parametrize("part", ["0/4", "5/4", "3", "3/", "a/b", "-1/4", "1/4/2"])
+def test_a_shard_that_is_none_is_refused(part: str) -> None:
+    with pytest.raises(ConfigError, match=f"--shard must be I/N with I from 1 to N, such as 3/16, got '{part}'"):
+        sweep.shard((), part)
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("print('DataError: no rows'); print('fedavg  round 3/9'); sys.exit(2)", "DataError: no rows"),
+        (
+            "print('fedavg  round 3/9', flush=True); os.kill(os.getpid(), 9)",
+            "its process was ended by signal 9",
+        ),
+        ("print('fedavg  round 3/9', flush=True); {}['a']", "KeyError: 'a'"),
+        ("sys.exit(3)", "exit code 3"),
+    ],
+)
+def test_the_error_of_a_point_is_the_last_in_the_output_of_its_last_process(
+    tmp_path: Path, script: str, error: str
+) -> None:
+    made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }')
+    for first in (True, False):
+        code = "import os, sys; " + ("sys.exit('OSError: of the first')" if first else script)
+        (result,) = SweepRunner(made, tmp_path / "out", 1, lambda _: None, (sys.executable, "-c", code)).run()
+    assert result.error is not None
+    assert result.error.startswith(error)
+    log = (tmp_path / "out" / "logs" / f"{made[0].name}.txt").read_text()
+    assert log.count("== ") == 2
+    assert "OSError: of the first" in log
+
+
 def until(there: Callable[[], bool]) -> None:
     for _ in range(1200):
         if there():
@@ -357,7 +489,7 @@ def test_no_child_outlives_a_sweep_that_goes_wrong(tmp_path: Path, monkeypatch: 
         until(ready.exists)
         return begun[-1]
 
-    def full(self: SweepRunner, results: Sequence[sweep.PointResult]) -> None:
+    def full(self: SweepRunner) -> None:
         raise RunError("no space left")
 
     monkeypatch.setattr(SweepRunner, "_begin", noted)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from unskew.cli.options import AsJson
-from unskew.cli.tables import print_fitting, results, results_json, run_names
+from unskew.cli.tables import comparability, print_fitting, results, results_json, run_names
 from unskew.errors import shown
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def compare(
         "fingerprint": hashlib.sha256("\n".join(s["fingerprint"] for s in summaries).encode()).hexdigest(),
         "seconds": sum(s["seconds"] for s in summaries),
         "headline": records[0].headline.card(),
+        **comparability(records, names),
         "rows": rows,
         **({} if together.until is None else {"seeds": together.seeds}),
     }
@@ -125,7 +126,9 @@ def _merged(records: "Sequence[Record]", names: Sequence[str]) -> "Record":
     """All methods of some runs as those of one."""
     from unskew.report.tables import together
 
-    return replace(together(records, _called(records, names))[0], name=" ".join(names))
+    called = _called(records, names)
+    run_of = {label: name for name, labels in zip(names, called, strict=True) for label in labels.values()}
+    return replace(together(records, called)[0], name=" ".join(names), run_of=run_of)
 
 
 def _differences(together: "Record") -> list[dict[str, Any]]:

@@ -25,8 +25,9 @@ from unskew.cli.options import (
     silent,
     tell,
 )
-from unskew.cli.tables import in_lines, in_seconds, print_fitting
+from unskew.cli.tables import comparability, in_lines, in_seconds, print_fitting
 from unskew.cli.text import escape
+from unskew.errors import shown
 from unskew.words import counted
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ NO_CHOICE = (
     "them. unskew tune chooses on validation rows, at equal budgets."
 )
 """What the page of a sweep is not for."""
+WIDE = 1000
+"""Width of a table in a file: more than any has."""
 
 
 def sweep(
@@ -45,6 +48,9 @@ def sweep(
     data_dir: DataDir = None,
     jobs: Annotated[int | None, typer.Option(help="Points at once; default one per core.")] = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's folder; default runs/NAME-sweep.")] = None,
+    part: Annotated[
+        str | None, typer.Option("--shard", metavar="I/N", help="Run every N-th point only, from the I-th.")
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,50 +64,65 @@ def sweep(
     goes on when the same command is given again.  A point that fails is named
     at the end, with exit code 1; the others are run all the same.
 
+    Several such commands on one folder share its points.  With [bold]--shard[/] each
+    has its own and waits for no other, as jobs of an array; the table and the
+    page are of all points that are done.
+
     [dim]unskew sweep my.toml --jobs 4[/]
     [dim]unskew sweep digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}'[/]
     """
     from unskew import machine
     from unskew.run.folder import read_json
-    from unskew.run.sweep import SweepRunner, check, expand
+    from unskew.run.sweep import SweepRunner, alone, check, expand, repeated, shard
 
     find_own_code()
     name, points = expand(find_experiment(experiment), located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
+    own = points if part is None else shard(points, part)
 
     say = silent if quiet else tell
-    runner = SweepRunner(points, folder, jobs if jobs is not None else machine.cores(), say)
+    runner = SweepRunner(points, folder, jobs if jobs is not None else machine.cores(), say, own=own)
     check(points)
-    say(f"{name}: {counted(len(points), 'point')} in {folder}")
+    share = "" if part is None else f", {len(own)} of them in shard {part}"
+    say(f"{name}: {counted(len(points), 'point')} in {folder}{share}")
+    if remark := repeated(points):
+        say(shown(remark))
     results = runner.run()
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: read_json(r.folder / "summary.json") for r in done}
     if as_json:
         print(json.dumps(_as_json(name, points, results, summaries)))
     elif done:
-        print_fitting(Console(), partial(_table, name, points, summaries))
+        _print_table(name, points, summaries)
     if len(done) > 1:
         from unskew.report import write_comparison
 
-        names = [r.point for r in done]
-        page = write_comparison([r.folder for r in done], folder / "comparison.html", names, NO_CHOICE)
+        with alone(folder):  # and with what other processes have done meanwhile: the last page has all
+            ended = {r.point: r.folder for r in runner.collected() if r.status == "done"}
+            page = write_comparison(list(ended.values()), folder / "comparison.html", list(ended), NO_CHOICE)
         print(f"comparison: {page}", file=sys.stderr)
     failed = [r for r in results if r.status == "failed"]
     for result in failed:
         print(f"failed: {result.point}: {result.error}", file=sys.stderr)
-    if failed:
+    if missing := len(results) - len(done) - len(failed):
+        say(f"{counted(missing, 'point')} of other shards not done yet; the last shard to end writes the page of all")
+    if {r.point for r in failed} & {p.name for p in own}:
         raise typer.Exit(1)
 
 
 def _as_json(
     name: str, points: "Sequence[Point]", results: "Sequence[PointResult]", summaries: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
+    from unskew.report import read
+
     settings = {p.name: dict(p.settings) for p in points}
+    done = [r for r in results if r.point in summaries]
     prints = "\n".join(f"{point} {s['fingerprint']}" for point, s in summaries.items())
     return {
         "run": name,
         "fingerprint": hashlib.sha256(prints.encode()).hexdigest(),
         "seconds": sum(s["seconds"] for s in summaries.values()),
+        **comparability([read(r.folder) for r in done], [r.point for r in done]),
         "rows": [{**row, "method": f"{point}/{row['method']}"} for point, s in summaries.items() for row in s["rows"]],
         "points": [
             {
@@ -116,8 +137,22 @@ def _as_json(
     }
 
 
-def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]], spreads: int = 2) -> Table:
-    """A row for each point and method: its settings and the numbers of the last round; `spreads` as printed."""
+def _print_table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> None:
+    """Print the table of a sweep, as wide as it is where nobody's window ends."""
+    console = Console()
+    if console.is_terminal:
+        print_fitting(console, partial(_table, name, points, summaries))
+    else:
+        Console(width=WIDE).print(_table(name, points, summaries, whole=True))
+
+
+def _table(
+    name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]], spreads: int = 2, whole: bool = False
+) -> Table:
+    """A row for each point and method: its settings and the numbers of the last round.
+
+    Names are folded unless they are to be `whole`; `spreads` as in `print_fitting`.
+    """
     from unskew.run.metrics import with_spread
     from unskew.tasks.measure import described
 
@@ -130,7 +165,7 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
         padding=(0, 1),
     )
     for heading in ("point", "method"):
-        table.add_column(heading, overflow="fold", min_width=6)
+        table.add_column(heading, overflow="fold", min_width=6, no_wrap=whole)
     for heading in (escape(measure.label), "own data", "worst 1/10", "MB", "s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for point in (p for p in points if p.name in summaries):
@@ -138,7 +173,7 @@ def _table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, 
         for method in dict.fromkeys(m for m, _ in by):
             sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
             table.add_row(
-                escape(in_lines(point.name)),
+                escape(point.name if whole else in_lines(point.name)),
                 escape(method),
                 *(
                     with_spread(by.get((method, name)), measure, spread=spreads == 2 or i < spreads)

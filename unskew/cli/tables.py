@@ -1,7 +1,7 @@
 """Tables that several commands print, and their format of names and numbers."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,16 @@ def results_json(summary: dict[str, Any]) -> str:
         return {**row, "low": low, "high": high}
 
     rows = list(map(whole, summary["rows"]))
-    return json.dumps({key: summary[key] for key in ("run", "fingerprint", "seconds")} | {"rows": rows})
+    keys = ("run", "fingerprint", "seconds", "comparable", "reasons")  # the last two of a comparison only
+    return json.dumps({key: summary[key] for key in keys if key in summary} | {"rows": rows})
+
+
+def comparability(records: "Sequence[Record]", names: Sequence[str]) -> dict[str, Any]:
+    """Say for `--json` whether runs can be compared, and why not."""
+    from unskew.report.tables import incomparable
+
+    reasons = incomparable(records, names) if records else ()
+    return {"comparable": not reasons, "reasons": list(reasons)}
 
 
 NAME_WIDTH = 10

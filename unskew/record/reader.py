@@ -176,6 +176,7 @@ class Record:
         for_own: Methods that are for the clients' own models, of runs that were merged; None if config.toml says it.
         comparable: False for runs that were merged though they differ in more than their methods.
         left_out: Sentences on files that are damaged and that the results do without.
+        run_of: Method -> the name of its run, of runs that were merged.
     """
 
     folder: Path
@@ -212,6 +213,7 @@ class Record:
     for_own: frozenset[str] | None = None
     comparable: bool = True
     left_out: tuple[str, ...] = ()
+    run_of: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:

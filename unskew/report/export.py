@@ -198,7 +198,7 @@ def _csv_row(
     record: Record, row: Headline, last: Difference | None, tail: Difference | None, own: Difference | None
 ) -> dict[str, object]:
     return {
-        "run": record.name,
+        "run": record.run_of.get(row.method, record.name),
         "method": row.method,
         "setting": row.setting,
         "bound": row.bound,

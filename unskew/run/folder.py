@@ -82,8 +82,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
     temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            more = f"continue it with unskew resume {folder}, or " if (folder / "config.toml").exists() else ""
-            raise RunError(f"{folder} exists already; {more}choose another --out")
+            raise RunError(f"{folder} exists already{_other_settings(folder, files)}choose another --out")
         for part in ("checkpoints", "models"):
             (temporary / part).mkdir(parents=True)
         temporary.chmod(0o700)
@@ -99,6 +98,21 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
         ) from None
     finally:
         remove(temporary)
+
+
+def _other_settings(folder: Path, files: Mapping[str, object]) -> str:
+    """Say what can be done about a folder that exists, up to the choice of another."""
+    try:
+        written: object = read_bytes(folder / "config.toml", LARGE).decode()
+    except (OSError, ValueError):
+        return "; "
+    resume = f"unskew resume {folder}"
+    if written == files.get("config.toml"):
+        return f"; continue it with {resume}, or "
+    return (
+        f" with other settings, which it keeps ({resume} goes on with those); what is to be added, such as a method, "
+        "runs by itself, and unskew compare sets both side by side: "
+    )
 
 
 def refuse_links(folder: Path) -> None:
@@ -170,6 +184,24 @@ def locked(folder: Path) -> Iterator[None]:
             yield
         finally:
             _LOCKS.discard(f)
+
+
+def in_use(folder: Path) -> bool:
+    """True if another process writes to the run's folder; False, too, if there is no such folder.
+
+    Raises:
+        RunError: If that cannot be told.
+    """
+    if not (folder / ".lock").exists():
+        return False
+    with explained(folder / ".lock", folder):
+        f = lockable(folder / ".lock")
+    with f:
+        try:
+            lock(f)
+        except BlockingIOError:
+            return True
+    return False
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,23 @@ for `--set`.  Every point becomes a file of its own, and all of them are checked
 
     OUT/points/001-mu=0.01,alpha=0.1.toml    the experiment of a point
     OUT/runs/001-mu=0.01,alpha=0.1/          its run folder
-    OUT/logs/001-mu=0.01,alpha=0.1.txt       the output of its process
+    OUT/logs/001-mu=0.01,alpha=0.1.txt       the output of its processes, one after the other
     OUT/sweep.json                           the result of each point
 
 Each point is a process of its own, one per core, so it trains one client after another on one thread unless the file
 says otherwise.  A sweep that was stopped continues when it is started again: points that are done, including their
 report, are not run again.
+
+Several sweeps may work in one folder, on several machines too.  Who runs a point has the lock of its log, and its
+process inherits that: a point is in use as long as either of them lives, and nobody else begins it.
 """
 
 import itertools
 import json
 import os
+import platform
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,6 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -36,9 +43,10 @@ import tomli_w
 from unskew.errors import ConfigError, DataError, ProtocolError, RunError, UnskewError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
-from unskew.files import write_atomically
+from unskew.files import appendable, write_atomically
+from unskew.lock import lock, lockable
 from unskew.run import setup as run_setup
-from unskew.run.folder import explained, read_json
+from unskew.run.folder import explained, in_use, read_json
 from unskew.run.loop import Interrupted, stop_requests
 from unskew.run.setup import Setup
 from unskew.tasks.measure import described
@@ -48,6 +56,10 @@ Status = Literal["done", "failed", "open"]
 SCHEMA = 1
 LONGEST_NAME = 80
 POLL_S = 0.1
+ELSEWHERE_S = 1.0
+"""How often a point that another process runs is looked at."""
+_ERROR = re.compile(r"[A-Za-z_.]*(?:Error|Exception|Interrupt|Interrupted|MemoryShortage)\b.*")
+"""A line with which a process ends that fails."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -74,11 +86,11 @@ class PointResult:
 
     Attributes:
         point: Name of the point.
-        status: "open" if the point was not started, or was stopped before its end.
+        status: "open" if the point was not started, was stopped before its end, or is run by another process.
         folder: Run folder.
         seconds: Duration of the whole run, over all its processes; of this process if the run did not end; 0 if it was
             not started.
-        error: Last line of a failed point's output.
+        error: Of a failed point, the last error in its output, or what ended its process.
     """
 
     point: str
@@ -189,6 +201,32 @@ def _toml(value: Any) -> str:
     return tomli_w.dumps({"v": value}).partition("=")[2].strip()
 
 
+def repeated(points: Sequence[Point]) -> str:
+    """A sentence on methods that train the same in several points, as none of their settings differs; empty if none."""
+    seen: set[str] = set()
+    labels: dict[str, None] = {}
+    total = again = 0
+    for experiment in (p.experiment for p in points):
+        if experiment.until is not None:  # how many seeds there will be depends on all methods
+            return ""
+        table = config.resolved(experiment)
+        table.pop("name")
+        for method in table.pop("methods"):
+            key = repr((table, method))
+            total += 1
+            if key in seen:
+                again += 1
+                labels[method["label"]] = None
+            seen.add(key)
+    if not again:
+        return ""
+    return (
+        f"{again} of {total} trainings of a method repeat{'s' * (again == 1)} that of another point, because the "
+        f"points differ in settings of other methods only ({', '.join(labels)}); to train these once, leave them "
+        "out of the sweep, give them a run of their own, and set it beside the points with unskew compare"
+    )
+
+
 def check(points: Sequence[Point]) -> None:
     """Refuse points that a run would refuse before its first round: data, splits, cohorts, networks, local steps.
 
@@ -212,6 +250,18 @@ def check(points: Sequence[Point]) -> None:
             raise type(error)(f"point {point.name}: {error}; nothing was run") from None
 
 
+def shard(points: Sequence[Point], part: str) -> tuple[Point, ...]:
+    """The points of one job of several: of I/N every N-th, beginning with the I-th; none if there are fewer than I.
+
+    Raises:
+        ConfigError: If `part` is not such a pair of numbers.
+    """
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", part)
+    if found is None or not 1 <= (i := int(found[1])) <= (n := int(found[2])):
+        raise ConfigError(f"--shard must be I/N with I from 1 to N, such as 3/16, got {part!r}")
+    return tuple(points[i - 1 :: n])
+
+
 def write_points(points: Sequence[Point], out: Path) -> dict[str, Path]:
     """Write each point's file; return the files by point.
 
@@ -229,14 +279,36 @@ def write_points(points: Sequence[Point], out: Path) -> dict[str, Path]:
             f"{out} holds another sweep ({(changed or strangers)[0].name} is not of this one); choose another --out"
         )
     for point in points:
-        with explained(files[point.name], None):
-            write_atomically(files[point.name], point.text)
+        if not files[point.name].exists():
+            with explained(files[point.name], None):
+                write_atomically(files[point.name], point.text)
     return files
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Write to the folder of a sweep while no other process does: wait for those that do.
+
+    Raises:
+        RunError: If the disk refuses, or the file system has no locks.
+    """
+    with explained(out / ".lock", None):
+        f = lockable(out / ".lock")
+    with f:
+        while True:
+            try:
+                lock(f)
+                break
+            except BlockingIOError:
+                time.sleep(POLL_S)
+        yield
 
 
 # ---------------------------------------------------------------- running
 class SweepRunner:
     """Runs the points of a sweep, each in a process of its own.
+
+    Points that another process runs are left to it.  Whoever ends last has written the results of all.
 
     Args:
         points: Points, in the order they are started.
@@ -244,6 +316,7 @@ class SweepRunner:
         jobs: Number of processes at a time.
         say: Called with a line whenever a point ends.
         command: Command line of `unskew`.
+        own: Points to run, if these are not all; the others are run by other processes, which are not waited for.
     """
 
     def __init__(
@@ -253,13 +326,18 @@ class SweepRunner:
         jobs: int,
         say: Callable[[str], None],
         command: Sequence[str] = (sys.executable, "-m", "unskew"),
+        *,
+        own: Sequence[Point] | None = None,
     ) -> None:
         if jobs < 1:
             raise ConfigError(f"--jobs must be at least 1, got {jobs}")
         if out.exists() and not out.is_dir():
             raise RunError(f"{out} is a file, not the folder of a sweep; choose another --out")
         self.points, self.out, self.jobs, self.say, self.command = points, out, jobs, say, command
+        self.own = points if own is None else own
         self.results: dict[str, PointResult] = {}
+        self._before: dict[str, Mapping[str, Any]] = {}
+        self._elsewhere: set[str] = set()
         self._stops = 0
 
     def run(self) -> list[PointResult]:
@@ -269,23 +347,40 @@ class SweepRunner:
             Interrupted: If the user stopped the sweep; its points can be continued from their checkpoints.
             RunError: If the folder holds another sweep.
         """
-        files = write_points(self.points, self.out)
+        with explained(self.out, None):
+            self.out.mkdir(parents=True, exist_ok=True)
+        with alone(self.out):
+            files = write_points(self.points, self.out)
         for part in ("runs", "logs"):
             with explained(self.out / part, None):
                 (self.out / part).mkdir(exist_ok=True)
-        waiting = deque(p for p in self.points if not self._was_done(p))
+        self._before = self._recorded()
+        waiting = deque(p for p in self.own if not self._was_done(p))
+        elsewhere: list[Point] = []
         running: dict[str, _PointProcess] = {}
+        look_again = 0.0
         with self._forwarding_signals(running):
-            while running or (waiting and not self._stops):
+            while running or ((waiting or elsewhere) and not self._stops):
+                if elsewhere and time.monotonic() >= look_again:
+                    waiting.extend(elsewhere)
+                    elsewhere.clear()
                 while waiting and len(running) < self.jobs and not self._stops:
                     point = waiting.popleft()
-                    running[point.name] = self._begin(point, files[point.name])
+                    child = self._begin(point, files[point.name])
+                    if child is not None:
+                        running[point.name] = child
+                    elif point.name not in self.results:
+                        elsewhere.append(point)
+                        look_again = time.monotonic() + ELSEWHERE_S
                 self._forward_stops(running)
                 for name in [n for n, child in running.items() if child.process.poll() is not None]:
-                    self._end(running.pop(name))
+                    child = running.pop(name)
+                    self._end(child)
+                    if name not in self.results:
+                        elsewhere.append(child.point)
+                        look_again = time.monotonic() + ELSEWHERE_S
                 time.sleep(POLL_S)
-        results = [self.results.get(p.name) or PointResult(p.name, "open", self._folder(p), 0.0) for p in self.points]
-        self._write(results)
+        results = self._write()
         if self._stops:
             done = sum(r.status == "done" for r in results)
             raise Interrupted(
@@ -293,77 +388,156 @@ class SweepRunner:
             )
         return results
 
+    def collected(self) -> list[PointResult]:
+        """The results of all points in the folder so far, whoever ran them."""
+        recorded = self._recorded()
+        return [self._result(point, recorded.get(point.name, {})) for point in self.points]
+
+    def _result(self, point: Point, recorded: Mapping[str, Any]) -> PointResult:
+        folder, own = self._folder(point), self.results.get(point.name)
+        if own is not None and own.status == "done":
+            return own
+        if _is_done(folder):
+            return PointResult(point.name, "done", folder, _run_seconds(folder))
+        if own is None and recorded.get("status") == "failed":
+            return PointResult(
+                point.name, "failed", folder, float(recorded.get("seconds", 0.0)), str(recorded.get("error"))
+            )
+        return own or PointResult(point.name, "open", folder, 0.0)
+
+    def _recorded(self) -> dict[str, Mapping[str, Any]]:
+        """The rows of `sweep.json`, by point; none if it is not there yet."""
+        path = self.out / "sweep.json"
+        rows = read_json(path).get("points", []) if path.exists() else []
+        return {row["point"]: row for row in rows if isinstance(row, dict) and "point" in row}
+
     def _folder(self, point: Point) -> Path:
         return self.out / "runs" / point.name
 
-    def _was_done(self, point: Point) -> bool:
+    def _was_done(self, point: Point, how: str = "was done already") -> bool:
         folder = self._folder(point)
         if (folder / "run.json").exists():
             card = read_json(folder / "run.json")
             if card.get("config_sha256") != config.fingerprint(point.experiment):
                 raise RunError(f"{folder} is the run of another experiment; choose another --out")
-        # The report comes last: a run that was stopped before it has still to write it.
-        if not all((folder / name).exists() for name in ("summary.json", "report.html")):
+        if not _is_done(folder):
             return False
         self.results[point.name] = PointResult(point.name, "done", folder, _run_seconds(folder))
-        self.say(f"{self._counter()} {point.name}: was done already")
+        self.say(f"{self._counter()} {point.name}: {how}")
         return True
 
-    def _begin(self, point: Point, file: Path) -> "_PointProcess":
-        folder = self._folder(point)
-        if (folder / "run.json").exists():
-            order = ["resume", "--allow-code", str(folder)]  # the code of the sweep's own file
-        else:
-            order = ["run", str(file), "--out", str(folder)]
-        threads = dict.fromkeys(THREAD_VARIABLES, str(point.experiment.runtime.threads or 1))
-        log = (self.out / "logs" / f"{point.name}.txt").open("wb")
-        process = subprocess.Popen(
-            [*self.command, *order],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **threads},
-            # Ctrl-C in a terminal would reach the whole group at once; children get it from us, once.
-            start_new_session=True,
-        )
-        return _PointProcess(point, process, log, time.monotonic())
+    def _failed_elsewhere(self, point: Point) -> bool:
+        """True if another process tried the point since this sweep was started, so that it is not tried again."""
+        row = self._recorded().get(point.name, {})
+        if row.get("status") != "failed" or row == self._before.get(point.name):
+            return False
+        result = self.results[point.name] = self._result(point, row)
+        self.say(f"{self._counter()} {point.name}: FAILED in another process: {result.error}")
+        return True
+
+    def _begin(self, point: Point, file: Path) -> "_PointProcess | None":
+        """Start a point's process; None if another process runs the point, or has run it."""
+        folder, log = self._folder(point), self._claimed(point)
+        if log is None:
+            return None
+        try:
+            # Only now nobody else can end it between this look and its start.
+            if self._was_done(point, "done by another process") or self._failed_elsewhere(point):
+                log.close()
+                return None
+            if (folder / "run.json").exists():
+                order = ["resume", "--allow-code", str(folder)]  # the code of the sweep's own file
+            else:
+                order = ["run", str(file), "--out", str(folder)]
+            heading = f"== {datetime.now():%Y-%m-%d %H:%M:%S} on {platform.node()}: {shlex.join(['unskew', *order])}\n"
+            with explained(Path(log.name), None):
+                log.write(heading.encode())
+                log.flush()
+            threads = dict.fromkeys(THREAD_VARIABLES, str(point.experiment.runtime.threads or 1))
+            start = log.tell()
+            process = subprocess.Popen(
+                [*self.command, *order],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **threads},
+                # Ctrl-C in a terminal would reach the whole group at once; children get it from us, once.
+                start_new_session=True,
+            )
+        except BaseException:
+            log.close()
+            raise
+        self._elsewhere.discard(point.name)
+        return _PointProcess(point, process, log, start, time.monotonic())
+
+    def _claimed(self, point: Point) -> IO[bytes] | None:
+        """The log of a point, locked for this process and the one it starts; None if the point is in use elsewhere."""
+        path = self.out / "logs" / f"{point.name}.txt"
+        with explained(path, None):
+            log = appendable(path)
+        try:
+            lock(log)
+            if not in_use(self._folder(point)):  # by a run that no sweep started
+                return log
+        except BlockingIOError:
+            pass
+        except BaseException:
+            log.close()
+            raise
+        log.close()
+        self._left(point)
+        return None
+
+    def _left(self, point: Point) -> None:
+        """Say, once, that a point is left to another process."""
+        if point.name not in self._elsewhere:
+            self._elsewhere.add(point.name)
+            self.say(f"{point.name}: runs in another process, which is waited for")
 
     def _end(self, child: "_PointProcess") -> None:
-        child.log.close()
+        """Record the result of a process; none if it gave way to another one, which uses the run's folder."""
         seconds = time.monotonic() - child.begun
         point, folder = child.point, self._folder(child.point)
-        if child.process.returncode == 0 and (folder / "summary.json").exists():
-            seconds = _run_seconds(folder)
-            self.results[point.name] = PointResult(point.name, "done", folder, seconds)
-            self.say(f"{self._counter()} {point.name}: done in {seconds:.0f} s{_best(folder)}")
-        elif self._stops:
-            self.results[point.name] = PointResult(point.name, "open", folder, seconds)
-            self.say(f"{self._counter()} {point.name}: stopped")
-        else:
-            error = _last_line(Path(child.log.name)) or f"exit code {child.process.returncode}"
-            self.results[point.name] = PointResult(point.name, "failed", folder, seconds, error)
-            self.say(f"{self._counter()} {point.name}: FAILED after {seconds:.0f} s: {error}")
-        self._write(list(self.results.values()))
+        try:
+            if child.process.returncode == 0 and (folder / "summary.json").exists():
+                seconds = _run_seconds(folder)
+                self.results[point.name] = PointResult(point.name, "done", folder, seconds)
+                self.say(f"{self._counter()} {point.name}: done in {seconds:.0f} s{_best(folder)}")
+            elif self._stops:
+                self.results[point.name] = PointResult(point.name, "open", folder, seconds)
+                self.say(f"{self._counter()} {point.name}: stopped")
+            elif in_use(folder):
+                self._left(point)
+            elif not self._was_done(point, "done by another process"):
+                error = child.error()
+                self.results[point.name] = PointResult(point.name, "failed", folder, seconds, error)
+                self.say(f"{self._counter()} {point.name}: FAILED after {seconds:.0f} s: {error}")
+            self._write()
+        finally:
+            child.log.close()  # after the result is written: whoever begins the point next knows of it
 
     def _counter(self) -> str:
-        return f"[{len(self.results)}/{len(self.points)}]"
+        return f"[{len(self.results)}/{len(self.own)}]"
 
-    def _write(self, results: Sequence[PointResult]) -> None:
-        settings = {p.name: p.settings for p in self.points}
-        rows = [
-            {
-                "point": r.point,
-                "settings": settings[r.point],
-                "status": r.status,
-                "run": str(r.folder.relative_to(self.out)),
-                "seconds": r.seconds,
-                "error": r.error,
-            }
-            for r in results
-        ]
+    def _write(self) -> list[PointResult]:
+        """Write the results of all points in the folder so far, and return them."""
         path = self.out / "sweep.json"
-        with explained(path, None):
-            write_atomically(path, json.dumps({"schema": SCHEMA, "points": rows}, indent=1, default=str))
+        with alone(self.out):
+            results = self.collected()
+            rows = [
+                {
+                    "point": p.name,
+                    "settings": p.settings,
+                    "status": r.status,
+                    "run": str(r.folder.relative_to(self.out)),
+                    "seconds": r.seconds,
+                    "error": r.error,
+                }
+                for p, r in zip(self.points, results, strict=True)
+            ]
+            with explained(path, None):
+                write_atomically(path, json.dumps({"schema": SCHEMA, "points": rows}, indent=1, default=str))
+        return results
 
     def _forward_stops(self, running: Mapping[str, "_PointProcess"]) -> None:
         """Forward requests to stop: a run stops after its round at the first signal, and at once at the second."""
@@ -396,18 +570,31 @@ class SweepRunner:
 
 @dataclass(eq=False)
 class _PointProcess:
-    """A point's process, its log, the time it was started, and the number of stop signals sent to it."""
+    """A point's process, its log and where in it it begins, when it was started, and the stop signals sent to it."""
 
     point: Point
     process: subprocess.Popen[bytes]
     log: IO[bytes]
+    start: int
     begun: float
     stops_sent: int = 0
 
+    def error(self) -> str:
+        """Why the process failed, in one line."""
+        code = self.process.returncode
+        if code < 0:
+            killed = "; the system does so if memory runs out" if code == -signal.SIGKILL else ""
+            return f"its process was ended by signal {-code}, {signal.strsignal(-code)}{killed}"
+        with open(self.log.name, "rb") as f:
+            f.seek(self.start)
+            lines = [line.strip() for line in f.read().decode(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if _ERROR.match(line)]
+        return (errors or lines or [f"exit code {code}"])[-1]
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text("utf-8", errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else ""
+
+def _is_done(folder: Path) -> bool:
+    # The report comes last: a run that was stopped before it has still to write it.
+    return all((folder / name).exists() for name in ("summary.json", "report.html"))
 
 
 def _run_seconds(folder: Path) -> float:
