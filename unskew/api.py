@@ -8,6 +8,7 @@ history.to_frame()                  # every number of every round, a row each
 import copy
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,21 +21,23 @@ from torch import nn
 from unskew import schema, tasks
 from unskew.data import own
 from unskew.data.dataset import Dataset
+from unskew.data.federated import FederatedData
 from unskew.data.places import rows_at
 from unskew.data.preprocess import Preprocess, rules_of
 from unskew.data.sources import DATA, save
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at, unreadable
 from unskew.data.text import FIRST_WORD
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.history import History, Scratch, load_run
 from unskew.models import IN_PYTHON
 from unskew.protocol import SgdConfig
+from unskew.record.doubts import doubts_of
 from unskew.run import callbacks, loop
 from unskew.run.progress import watching
-from unskew.run.setup import InMemoryInputs, InProcess, named_dataset, network
+from unskew.run.setup import InMemoryInputs, InProcess, Setup, named_dataset, network, remarks
 from unskew.tasks.kind import Loss, TaskKind, as_measure
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import check_tensors
@@ -127,7 +130,8 @@ def simulate(
         bounds: Add local-only training, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `unskew resume`; by default it is removed with the
             history.
-        progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.
+        progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.  Without it, what would
+            be said there of doubts about the run is a DataWarning.
         track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
         track_options: Settings of trackers, by name.
         callback: Called when the run starts and after every round.
@@ -181,12 +185,15 @@ def simulate(
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
         backend = InProcess(dataclasses.replace(inputs, files=files))
-        listening = watcher if callback is None else callbacks.Several(watcher, callback)
+        shown = watcher if progress else _Quiet()
+        listening = shown if callback is None else callbacks.Several(shown, callback)
         if out is not None:
             from unskew.report import write_report
 
             outcome = loop.start(experiment, Path(out), listening, backend=backend)
             write_report(outcome.folder)
+            if not progress:
+                _warn(doubts_of(outcome.folder).during)
             return load_run(outcome.folder, network=fresh, allow_code=True)
         scratch = Scratch()
         try:
@@ -196,8 +203,23 @@ def simulate(
             if isinstance(error, loop.Interrupted):
                 raise loop.Interrupted("stopped by request; nothing is kept of a run without out=FOLDER") from None
             raise
+        if not progress:
+            _warn(doubts_of(outcome.folder).during)
         kept = load_run(outcome.folder, network=fresh, allow_code=True)
         return dataclasses.replace(kept, path=None, _scratch=scratch)
+
+
+class _Quiet(callbacks.NoCallback):
+    """Shows nothing, and warns of settings that are hardly what was meant; of data, their reader has."""
+
+    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
+        """Warn before the first round, when it is not too late to think again."""
+        _warn(remarks(experiment, setup, next(iter(feds.values())).num_clients))
+
+
+def _warn(doubts: Iterable[str]) -> None:
+    for doubt in doubts:
+        warnings.warn(doubt, DataWarning, stacklevel=2)
 
 
 def require_settings(settings: Mapping[str, Any], owner: str) -> None:

@@ -26,6 +26,7 @@ from torch import nn
 from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.record.columns import client_columns
+from unskew.record.doubts import doubts_of
 from unskew.record.logs import ADAPTED, SERVED, SummaryCard, document
 from unskew.record.reader import Part, client_names, metric_rows, rows_of
 from unskew.run.folder import require_done
@@ -65,12 +66,15 @@ class History:
         summary: The table of results, as in summary.json.
         path: The run's folder; None if it was not kept.
         client_names: Names of clients 0, 1, ..., where the data name them.
+        doubts: Sentences on what makes the numbers doubtful: data and settings that are hardly what was meant, and
+            what the methods warned of.
     """
 
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
     path: Path | None
     client_names: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     _scratch: Scratch | None = None
     _network: nn.Module | Callable[[], nn.Module] | None = None
     _allow_code: bool = False
@@ -317,7 +321,7 @@ class History:
         return write_report(self.folder, Path(path))
 
     def __str__(self) -> str:
-        """The table of results, as text."""
+        """The table of results, as text, and the doubts about them below."""
         lines = _table(self.summary)
         width = max(len(row[0]) for row in lines)
         text = ["  ".join([m.ljust(width), *(c.ljust(15) for c in cells), f"{mb:>8}"]) for m, *cells, mb in lines]
@@ -329,7 +333,13 @@ class History:
                     "  ".join([row[0].ljust(width), *map(str.ljust, row[k : k + ASIDE], wide)]).rstrip()
                     for row in (head, *rows)
                 ]
-        return "\n".join(text)
+        doubts = [f"- {shown(doubt)}" for doubt in self._few_doubts()]
+        return "\n".join([*text, *([""] if doubts else []), *doubts])
+
+    def _few_doubts(self) -> list[str]:
+        """As many doubts as leave the table in sight, and how many more there are."""
+        more = len(self.doubts) - DOUBTS_SHOWN
+        return [*self.doubts[:DOUBTS_SHOWN], *([f"{more} more in history.doubts"] if more > 0 else [])]
 
     def __repr__(self) -> str:
         methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
@@ -338,9 +348,11 @@ class History:
         return f"<History of {shown(methods)}: {evaluated}; print() shows the table>"
 
     def _repr_html_(self) -> str:
-        """The table of results and the headline by round, as a notebook shows them."""
+        """The table of results, the doubts about them and the headline by round, as a notebook shows them."""
         tables = [("", _table(self.summary)), *_asked(self.summary)]
-        return f"{''.join(starmap(_html_table, tables))}{self._figure()}"
+        doubts = "".join(f"<li>{html.escape(doubt)}</li>" for doubt in self._few_doubts())
+        listed_doubts = f"<ul>{doubts}</ul>" if doubts else ""
+        return f"{''.join(starmap(_html_table, tables))}{listed_doubts}{self._figure()}"
 
     def _figure(self) -> str:
         """The headline by round as an SVG element; empty where nothing was evaluated."""
@@ -382,6 +394,9 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
         lines.append((shown(m), *cells, f"{total['mean'] / 1e6:.2f}" if total else ""))
     return lines
 
+
+DOUBTS_SHOWN = 8
+"""Doubts that stand below a table of results."""
 
 ASIDE = 4
 """Further metrics that stand beside each other in text; the next ones stand below."""
@@ -434,4 +449,13 @@ def load_run(
     require_done(folder)
     rows = [dict(row) for row in metric_rows(folder)]
     summary = dict(document(folder / "summary.json", SummaryCard))
-    return History(rows, summary, folder, client_names(folder), _network=network, _allow_code=allow_code)
+    doubts = doubts_of(folder)
+    return History(
+        rows,
+        summary,
+        folder,
+        client_names(folder),
+        (*doubts.before, *doubts.during),
+        _network=network,
+        _allow_code=allow_code,
+    )

@@ -1,5 +1,6 @@
 """A history: a table, a figure, a frame, a report."""
 
+import dataclasses
 import gc
 import re
 import shutil
@@ -17,7 +18,7 @@ import torch
 from rich.console import Console
 
 import unskew as us
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError, DataWarning, RunError
 from unskew.record.reader import read
 from unskew.run import callbacks
 
@@ -268,3 +269,49 @@ def test_a_metric_is_asked_for_under_one_name(history: us.History) -> None:
     assert history.curve(**asked)[-1][1] == pytest.approx(history.value(**asked))
     assert history.client_values(method="FedAvg", metric="personal.loss").keys() == {0, 1, 2}
     assert list(signature(us.load).parameters)[:3] == ["source", "data_dir", "data_options"]
+
+
+def one_class_found(**settings: Any) -> us.History:
+    """A run whose model finds nobody sick: one row in six is, and no column says which."""
+    x = torch.zeros(240, 2)
+    return us.simulate(
+        us.FedAvg(FAST), data=(x, ["sick" if i % 6 == 0 else "healthy" for i in range(240)]), **(TINY | settings)
+    )
+
+
+def test_what_makes_a_number_doubtful_stands_below_the_table(tmp_path: Path) -> None:
+    doubt = "fedavg: the global model finds no test examples but those of class healthy"
+    history = one_class_found(out=tmp_path / "r", progress=True)
+    for of in (history, us.load_run(tmp_path / "r")):
+        (said,) = of.doubts
+        assert said.startswith(doubt)
+        assert str(of).splitlines()[-2:] == ["", f"- {said}"]
+        assert doubt in of._repr_html_()
+
+
+def test_many_doubts_leave_the_table_in_sight(history: us.History) -> None:
+    of = dataclasses.replace(history, doubts=tuple(f"<doubt> {i}." for i in range(20)))
+    assert str(of).splitlines()[-2:] == ["- <doubt> 7.", "- 12 more in history.doubts"]
+    assert of._repr_html_().count("<li>&lt;doubt&gt;") == 8
+
+
+def test_a_run_that_shows_no_progress_warns_once_of_each_doubt() -> None:
+    with pytest.warns(DataWarning, match="finds no test examples but those of class healthy") as seen:
+        history = one_class_found()
+    assert [str(one.message) for one in seen] == list(history.doubts)
+    print(history, history._repr_html_())  # warnings are errors: shown as often as one likes, it warns no more
+
+
+def test_of_settings_it_warns_before_the_first_round() -> None:
+    class Trained(Exception):
+        pass
+
+    class Raises(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            raise Trained
+
+    x = torch.rand(60, 2)
+    network = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Sigmoid())
+    tiny: dict[str, Any] = TINY | {"model": network, "task": "binary", "callback": Raises()}
+    with pytest.raises(Trained), pytest.warns(DataWarning, match="the network ends in sigmoid"):
+        us.simulate(us.FedAvg(FAST), data=(x, torch.arange(60) % 2), **tiny)
