@@ -351,8 +351,8 @@ class History:
         """The table of results, the doubts about them and the headline by round, as a notebook shows them."""
         tables = [("", _table(self.summary)), *_asked(self.summary)]
         doubts = "".join(f"<li>{html.escape(doubt)}</li>" for doubt in self._few_doubts())
-        listed_doubts = f"<ul>{doubts}</ul>" if doubts else ""
-        return f"{''.join(starmap(_html_table, tables))}{listed_doubts}{self._figure()}"
+        below = f"<ul>{doubts}</ul>" if doubts else ""
+        return f"{''.join(starmap(html_table, tables))}{below}{self._figure()}"
 
     def _figure(self) -> str:
         """The headline by round as an SVG element; empty where nothing was evaluated."""
@@ -422,7 +422,8 @@ def _asked(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]
     return tables
 
 
-def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
+def html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
+    """A table for a notebook, whose first line is the head."""
     head, *rows = ([html.escape(cell) for cell in row] for row in lines)
     cells = ["".join(f"<th>{cell}</th>" for cell in head)]
     cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
