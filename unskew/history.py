@@ -27,7 +27,7 @@ from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.record.columns import client_columns
 from unskew.record.doubts import doubts_of
-from unskew.record.logs import ADAPTED, SERVED, SummaryCard, document
+from unskew.record.logs import ADAPTED, SERVED, RunCard, SummaryCard, document
 from unskew.record.reader import Part, client_names, metric_rows, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import steadier, summarise, with_spread
@@ -76,7 +76,7 @@ class History:
     client_names: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     _scratch: Scratch | None = None
-    _network: nn.Module | Callable[[], nn.Module] | None = None
+    _network: nn.Module | Callable[..., nn.Module] | None = None
     _allow_code: bool = False
 
     @property
@@ -432,7 +432,11 @@ def html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
 
 
 def load_run(
-    folder: Path | str, *, network: nn.Module | Callable[[], nn.Module] | None = None, allow_code: bool = False
+    folder: Path | str,
+    *,
+    network: nn.Module | Callable[..., nn.Module] | None = None,
+    allow_code: bool = False,
+    unfinished: bool = False,
 ) -> History:
     """The history of a run that ended: its numbers, figures, report and models, from its folder.
 
@@ -442,21 +446,58 @@ def load_run(
             run was given its network as a value.
         allow_code: For `History.model`: import a network that is named `module:attribute`; never for a folder from
             elsewhere whose code one would not run.
+        unfinished: Read a run that was stopped or goes on as well, as far as it came: its table has the seeds of each
+            method that came furthest.
 
     Raises:
         RunError: If the folder is not that of a run, the run has not ended, or a file is damaged.
     """
     folder = Path(folder).absolute()
-    require_done(folder)
+    ended = not unfinished or (folder / "summary.json").exists()
+    if ended:
+        require_done(folder)
     rows = [dict(row) for row in metric_rows(folder)]
-    summary = dict(document(folder / "summary.json", SummaryCard))
+    if ended:
+        summary = dict(document(folder / "summary.json", SummaryCard))
+    else:
+        summary = _summary_so_far(document(folder / "run.json", RunCard), rows)
     doubts = doubts_of(folder)
     return History(
         rows,
         summary,
         folder,
         client_names(folder),
-        (*doubts.before, *doubts.during),
+        (*([] if ended else [UNFINISHED]), *doubts.before, *doubts.during),
         _network=network,
         _allow_code=allow_code,
     )
+
+
+UNFINISHED = "This run has not finished: its numbers are those of the rounds that it has come to."
+
+
+def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The content of a summary.json so far, of the seeds of each method that came furthest."""
+    reached: dict[tuple[str, int], int] = {}
+    for row in rows:
+        reached[row["method"], row["seed"]] = max(row["round"], reached.get((row["method"], row["seed"]), 0))
+    furthest: dict[str, int] = {}
+    for (method, _), at in reached.items():
+        furthest[method] = max(at, furthest.get(method, 0))
+    counted_rows: Any = [row for row in rows if reached[row["method"], row["seed"]] == furthest[row["method"]]]
+    labels, seeds = (list(dict.fromkeys(cell[key] for cell in card["cells"])) for key in ("method", "seed"))
+    measures = card.get("measures", [None])
+    return {
+        "headline": measures[0],
+        "asked": measures[2:],
+        "fingerprint": "",
+        "rows": summarise(
+            counted_rows,
+            [m for m in labels if m in furthest],
+            seeds,
+            card["cells"][0]["setting"],
+            None,
+            card.get("baseline") or None,
+            described(measures[0]),
+        ),
+    }

@@ -81,7 +81,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
     """
     temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if taken(folder):
             more = f"continue it with unskew resume {folder}, or " if (folder / "config.toml").exists() else ""
             raise RunError(f"{folder} exists already; {more}choose another --out")
         for part in ("checkpoints", "models"):
@@ -99,6 +99,11 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
         ) from None
     finally:
         remove(temporary)
+
+
+def taken(folder: Path) -> bool:
+    """True if a run cannot have this folder, because there is something."""
+    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
 
 
 def refuse_links(folder: Path) -> None:
@@ -355,7 +360,10 @@ def require_done(folder: Path) -> None:
     """
     if not (folder / "summary.json").exists():
         read_json(folder / "run.json")
-        raise RunError(f"the run in {folder} is not done: it has no summary.json; run unskew resume {folder}")
+        raise RunError(
+            f"the run in {folder} is not done: it has no summary.json; run unskew resume {folder}, "
+            f"in Python unskew.resume({str(folder)!r}), or read it so far by load_run(..., unfinished=True)"
+        )
 
 
 def is_deployed(folder: Path) -> bool:
