@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from unskew.errors import ConfigError, RunError, shown
 from unskew.record.columns import client_columns
 from unskew.record.doubts import doubts_of
 from unskew.record.logs import ADAPTED, SERVED, RunCard, SummaryCard, document
-from unskew.record.reader import Part, client_names, metric_rows, rows_of
+from unskew.record.reader import Part, client_names, metric_rows, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import steadier, summarise, with_spread
 from unskew.run.models import load_model
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from unskew.report.stats import Curve
+    from unskew.report.worth import GainRow
 
 
 def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
@@ -310,6 +312,46 @@ class History:
             raise KeyError(f"no method has {metric}")
         return metric, curves
 
+    def gains(self) -> "list[GainRow]":
+        """Gains from federation: each method's over local training, with its 95 % interval, as the report has it.
+
+        A row is {"method", "client", "gain", "low", "high", "verdict", "why"}, and `pandas.DataFrame` makes a table of
+        them.  It is of a client, or of the mean over clients, where client is None.  A gain is the headline of the
+        client's own model on its own test data minus that alone, a fraction for accuracies, and above zero where the
+        client is better off.  The verdict is gains, loses or open; `why` says why there is no interval.
+
+        Raises:
+            RunError: If no method of the run trains every client alone, no client has results, or the run's files are
+                gone or corrupt.
+        """
+        from unskew.report import worth
+
+        record = read(self.folder)
+        if worth.alone(record) is None:
+            raise RunError(
+                "a gain is over local training, and no method of this run trains every client alone; run it with "
+                'Independent() ("independent") among the methods, or with bounds=True'
+            )
+        if not (rows := worth.rows(record)):
+            raise RunError(
+                f"no client has a result of its own beside that of {worth.alone(record)}; run it with other methods, "
+                'and with "personal" in evaluate'
+            )
+        return rows
+
+    @cached_property
+    def _answer(self) -> str:
+        """The report's first sentences, on whether federation is worth it; empty where the run cannot tell."""
+        from unskew.report import worth
+
+        try:
+            trains_alone = any(
+                cell.get("bound") == "lower" for cell in document(self.folder / "run.json", RunCard)["cells"]
+            )
+            return worth.verdict(read(self.folder)) if trains_alone else ""
+        except RunError:  # the table is none the worse without its files
+            return ""
+
     def report(self, path: str | Path) -> Path:
         """Write the run's report, one HTML file that opens offline, and return its path.
 
@@ -321,7 +363,7 @@ class History:
         return write_report(self.folder, Path(path))
 
     def __str__(self) -> str:
-        """The table of results, as text, and the doubts about them below."""
+        """The table of results, as text; below it whether federation is worth it, and doubts about the numbers."""
         lines = _table(self.summary)
         width = max(len(row[0]) for row in lines)
         text = ["  ".join([m.ljust(width), *(c.ljust(15) for c in cells), f"{mb:>8}"]) for m, *cells, mb in lines]
@@ -333,11 +375,12 @@ class History:
                     "  ".join([row[0].ljust(width), *map(str.ljust, row[k : k + ASIDE], wide)]).rstrip()
                     for row in (head, *rows)
                 ]
-        doubts = [f"- {shown(doubt)}" for doubt in self._few_doubts()]
-        return "\n".join([*text, *([""] if doubts else []), *doubts])
+        below = [shown(self._answer)] if self._answer else []
+        below += [f"- {shown(doubt)}" for doubt in self._few_doubts()]
+        return "\n".join([*text, *([""] if below else []), *below])
 
     def _few_doubts(self) -> list[str]:
-        """As many doubts as leave the table in sight, and how many more there are."""
+        """The doubts that leave the table in sight, and how many more there are."""
         more = len(self.doubts) - DOUBTS_SHOWN
         return [*self.doubts[:DOUBTS_SHOWN], *([f"{more} more in history.doubts"] if more > 0 else [])]
 
@@ -348,10 +391,11 @@ class History:
         return f"<History of {shown(methods)}: {evaluated}; print() shows the table>"
 
     def _repr_html_(self) -> str:
-        """The table of results, the doubts about them and the headline by round, as a notebook shows them."""
+        """The table of results, what stands below it, and the headline by round, as a notebook shows them."""
         tables = [("", _table(self.summary)), *_asked(self.summary)]
         doubts = "".join(f"<li>{html.escape(doubt)}</li>" for doubt in self._few_doubts())
-        below = f"<ul>{doubts}</ul>" if doubts else ""
+        below = f"<p>{html.escape(self._answer)}</p>" if self._answer else ""
+        below += f"<ul>{doubts}</ul>" if doubts else ""
         return f"{''.join(starmap(html_table, tables))}{below}{self._figure()}"
 
     def _figure(self) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import html
 import re
 import shutil
 import sys
@@ -20,6 +21,7 @@ from rich.console import Console
 import unskew as us
 from unskew.errors import ConfigError, DataWarning, RunError
 from unskew.record.reader import read
+from unskew.report import worth
 from unskew.run import callbacks
 
 matplotlib.use("agg")
@@ -34,7 +36,9 @@ def history() -> us.History:
 
 def test_its_repr_is_a_line_and_its_text_the_table(history: us.History) -> None:
     assert repr(history) == "<History of FedAvg, <alone>: 2 rounds, 2 seeds; print() shows the table>"
-    assert [line.split()[0] for line in str(history).splitlines()] == ["method", "FedAvg", "<alone>"]
+    table, _, below = str(history).partition("\n\n")
+    assert [line.split()[0] for line in table.splitlines()] == ["method", "FedAvg", "<alone>"]
+    assert below == worth.verdict(read(history.folder))
 
 
 def test_a_notebook_shows_a_table_and_a_figure_without_a_script(history: us.History) -> None:
@@ -315,3 +319,28 @@ def test_of_settings_it_warns_before_the_first_round() -> None:
     tiny: dict[str, Any] = TINY | {"model": network, "task": "binary", "callback": Raises()}
     with pytest.raises(Trained), pytest.warns(DataWarning, match="the network ends in sigmoid"):
         us.simulate(us.FedAvg(FAST), data=(x, torch.arange(60) % 2), **tiny)
+
+
+def test_whom_federation_serves_is_had_as_rows_and_said_below_the_table(history: us.History) -> None:
+    rows = history.gains()
+    (of,) = worth.worths(read(history.folder))
+    assert [(row["method"], row["client"]) for row in rows] == [
+        ("FedAvg", None), *(("FedAvg", client.name) for client in of.clients)
+    ]  # fmt: skip
+    mean, first = rows[0], rows[1]
+    assert (mean["gain"], mean["low"], mean["high"]) == (of.whole.mean, of.whole.low, of.whole.high)
+    assert (first["gain"], first["verdict"], first["why"]) == (of.clients[0].gain.mean, of.clients[0].gain.verdict, "")
+    answer = worth.verdict(read(history.folder))
+    assert answer.startswith(("Federation", "On few"))
+    assert answer in str(history)
+    assert html.escape(answer) in history._repr_html_()
+
+
+def test_a_run_without_local_training_says_what_gains_need(kept: us.History) -> None:
+    with pytest.raises(RunError, match=r"no method of this run trains every client alone; .*bounds=True"):
+        kept.gains()
+
+
+def test_a_table_is_shown_without_the_files_that_an_answer_needs(history: us.History) -> None:
+    lost = dataclasses.replace(history, path=Path("gone"), _scratch=None)
+    assert str(lost) == str(history).partition("\n\n")[0]
