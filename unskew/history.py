@@ -239,9 +239,17 @@ class History:
         methods = list(dict.fromkeys(row["method"] for row in self.summary["rows"]))
         if method not in methods:
             return KeyError(f"no method {method!r} in this run; it has {', '.join(methods)}")
+        return self._lacking(metric, f"no {metric} of {method}", known)
+
+    def _lacking(self, metric: str, what: str, known: Iterable[str]) -> KeyError:
+        """An error that says that a metric was asked for and is not defined, or names the metrics nearest to it."""
+        if metric.partition(".")[2].removesuffix(".mean") in [card["name"] for card in self.summary.get("asked", ())]:
+            return KeyError(f"{what}: it was not a number (NaN) wherever it was measured")
         names = list(dict.fromkeys(known))
-        near = difflib.get_close_matches(metric, names, n=3) or names[:5]
-        return KeyError(f"no {metric} of {method}" + (f"; did you mean {', '.join(near)}?" if near else ""))
+        near = difflib.get_close_matches(metric, names, n=3)
+        of_results = [name for name in names if not name.startswith(("bytes.", "seconds"))]
+        named = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(of_results))}"
+        return KeyError(what + (f"; {named}" if names else ""))
 
     def to_frame(self) -> "pandas.DataFrame":
         """Every number of every round as a pandas.DataFrame, one per row.
@@ -309,7 +317,9 @@ class History:
             with suppress(KeyError):
                 curves[method] = self._curve(method, metric)
         if not curves:
-            raise KeyError(f"no method has {metric}")
+            raise self._lacking(
+                metric, f"no method has {metric}", {row["name"] for row in self.rows if "client" not in row}
+            )
         return metric, curves
 
     def gains(self) -> "list[GainRow]":
@@ -511,7 +521,7 @@ def load_run(
         summary,
         folder,
         client_names(folder),
-        (*([] if ended else [UNFINISHED]), *doubts.before, *doubts.during),
+        (*([] if ended else [UNFINISHED]), *doubts.before, *doubts.during, *_undefined(rows, summary)),
         _network=network,
         _allow_code=allow_code,
     )
@@ -545,3 +555,29 @@ def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, A
             described(measures[0]),
         ),
     }
+
+
+def _undefined(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
+    """Sentences on metrics that were asked for and have no number in any round, so that no table has them."""
+    names: dict[str, set[str]] = {}
+    for row in rows:
+        names.setdefault(row["method"], set()).add(row["name"])
+    sentences = []
+    for card in summary.get("asked") or ():
+        name, headline = card["name"], described(summary.get("headline"))
+        missing = [
+            (method, where)
+            for method, has in names.items()
+            for where, own, measured in (
+                ("on the global test set", f"global.{name}", headline.shared),
+                ("on any client's own test data", f"personal.{name}.mean", headline.own),
+            )
+            if measured in has and own not in has
+        ]
+        if missing:
+            methods, places = (list(dict.fromkeys(part)) for part in zip(*missing, strict=True))
+            sentences.append(
+                f"{name} of {listed(methods)} was not a number (NaN) in any round {' or '.join(places)}, so no table "
+                "has it there."
+            )
+    return sentences

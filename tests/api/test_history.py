@@ -344,3 +344,26 @@ def test_a_run_without_local_training_says_what_gains_need(kept: us.History) -> 
 def test_a_table_is_shown_without_the_files_that_an_answer_needs(history: us.History) -> None:
     lost = dataclasses.replace(history, path=Path("gone"), _scratch=None)
     assert str(lost) == str(history).partition("\n\n")[0]
+
+
+def test_a_metric_that_is_not_there_is_refused_with_those_that_are(history: us.History) -> None:
+    with pytest.raises(KeyError, match=r"no method has global\.acuracy; did you mean global\.accuracy"):
+        history.plot("global.acuracy")
+    with pytest.raises(KeyError, match=r"no method has xx; there are global\.accuracy, global\.loss, personal"):
+        history.plot("xx")
+
+
+def test_a_metric_of_ones_own_that_is_never_a_number_is_named_once() -> None:
+    def never(outputs: Any, targets: Any) -> float:
+        return float("nan")
+
+    said = "never of fedavg was not a number (NaN) in any round on the global test set or on any client's own test data"
+    with pytest.warns(DataWarning, match=re.escape(said)) as seen:
+        history = us.simulate(us.FedAvg(FAST), evaluate=["global", "personal", never], **TINY)
+    assert len(seen) == 1
+    assert said in str(history)
+    for ask in (partial(history.value, "fedavg"), partial(history.curve, "fedavg"), history.plot):
+        with pytest.raises(
+            KeyError, match=r"no .*global\.never.*: it was not a number \(NaN\) wherever it was measured"
+        ):
+            ask("global.never")
