@@ -243,9 +243,11 @@ class History:
 
     def _lacking(self, metric: str, what: str, known: Iterable[str]) -> KeyError:
         """An error that says that a metric was asked for and is not defined, or names the metrics nearest to it."""
-        if metric.partition(".")[2].removesuffix(".mean") in [card["name"] for card in self.summary.get("asked", ())]:
-            return KeyError(f"{what}: it was not a number (NaN) wherever it was measured")
         names = list(dict.fromkeys(known))
+        part, _, name = metric.partition(".")
+        asked = [card["name"] for card in self.summary.get("asked") or ()]
+        if name.removesuffix(".mean") in asked and any(known.startswith(f"{part}.") for known in names):
+            return KeyError(f"{what}: it was measured, and was not a number (NaN)")
         near = difflib.get_close_matches(metric, names, n=3)
         of_results = [name for name in names if not name.startswith(("bytes.", "seconds"))]
         named = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(of_results))}"

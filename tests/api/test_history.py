@@ -357,13 +357,13 @@ def test_a_metric_of_ones_own_that_is_never_a_number_is_named_once() -> None:
     def never(outputs: Any, targets: Any) -> float:
         return float("nan")
 
-    said = "never of fedavg was not a number (NaN) in any round on the global test set or on any client's own test data"
+    said = "never of fedavg and independent was not a number (NaN) in any round on the global test set or on any client"
     with pytest.warns(DataWarning, match=re.escape(said)) as seen:
-        history = us.simulate(us.FedAvg(FAST), evaluate=["global", "personal", never], **TINY)
+        history = us.simulate([us.FedAvg(FAST), us.Independent(FAST)], evaluate=["global", "personal", never], **TINY)
     assert len(seen) == 1
     assert said in str(history)
     for ask in (partial(history.value, "fedavg"), partial(history.curve, "fedavg"), history.plot):
-        with pytest.raises(
-            KeyError, match=r"no .*global\.never.*: it was not a number \(NaN\) wherever it was measured"
-        ):
+        with pytest.raises(KeyError, match=r"no .*global\.never.*: it was measured, and was not a number \(NaN\)"):
             ask("global.never")
+    with pytest.raises(KeyError, match=r"no global\.never of independent; there are personal\.accuracy"):
+        history.value("independent", "global.never")  # it has no global model: there was nothing to measure
