@@ -277,7 +277,7 @@ def _told(history: History, progress: bool) -> History:
 
 def _warn(doubts: Iterable[str]) -> None:
     for doubt in doubts:
-        warnings.warn(doubt, DataWarning, stacklevel=2)
+        warnings.warn(doubt, DataWarning, stacklevel=1)
 
 
 def require_settings(settings: Mapping[str, Any], owner: str) -> None:
