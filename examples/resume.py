@@ -9,7 +9,6 @@ from pathlib import Path
 
 import unskew as us
 from unskew.run.callbacks import NoCallback, Progress
-from unskew.run.loop import Interrupted, resume
 
 
 class PowerCut(NoCallback):
@@ -39,10 +38,9 @@ def main(rounds: int = 8) -> None:
                 runtime=us.Runtime(checkpoint_every=2),
                 callback=PowerCut(after=rounds // 2 + 1),
             )
-        except Interrupted as stopped:
+        except KeyboardInterrupt as stopped:
             print("interrupted:", str(stopped).replace(str(folder), "FOLDER"))
-        resume(folder)
-        resumed = us.load_run(folder)
+        resumed = us.resume(folder)
     print("same fingerprint:", resumed.summary["fingerprint"] == straight.summary["fingerprint"])
     print(resumed)
 

@@ -47,6 +47,7 @@ from .algorithms.perfedavg import PerFedAvg as PerFedAvg
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.stc import STC as STC
 from .algorithms.tthf import TTHF as TTHF
+from .api import resume as resume
 from .api import simulate as simulate
 from .conformance import check_method as check_method
 from .data.describe import describe as describe

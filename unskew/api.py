@@ -8,6 +8,7 @@ history.to_frame()                  # every number of every round, a row each
 import copy
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,21 +21,24 @@ from torch import nn
 from unskew import schema, tasks
 from unskew.data import own
 from unskew.data.dataset import Dataset
+from unskew.data.federated import FederatedData
 from unskew.data.places import rows_at
 from unskew.data.preprocess import Preprocess, rules_of
 from unskew.data.sources import DATA, save
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at, unreadable
 from unskew.data.text import FIRST_WORD
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, DataWarning, RunError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.history import History, Scratch, load_run
 from unskew.models import IN_PYTHON
 from unskew.protocol import SgdConfig
+from unskew.record.doubts import doubts_of
 from unskew.run import callbacks, loop
+from unskew.run.folder import taken
 from unskew.run.progress import watching
-from unskew.run.setup import InMemoryInputs, InProcess, named_dataset, network
+from unskew.run.setup import InMemoryInputs, InProcess, Setup, named_dataset, network, remarks
 from unskew.tasks.kind import Loss, TaskKind, as_measure
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import check_tensors
@@ -104,7 +108,7 @@ def simulate(
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
             with (input_shape, num_classes) or nothing; or a name; by default what `task` names, else that of the kind
             of task, of texts bag_of_words.  The run of a module, or of a function that no other program can import,
-            cannot be resumed.
+            can be resumed only where it is given again.
         target, client: Columns of a table: the labels, and the client that holds the row.  A target of several columns
             names them all, as in target=["days", "died"].
         patient: Column of a table that says who is in the row, where somebody has several.  All rows of one are in
@@ -125,9 +129,9 @@ def simulate(
             there or by their own arguments; where both say something, and not the same, that is refused.
         loss: A loss of that kind of task by name, or a function from (outputs, targets) to the loss of each example.
         bounds: Add local-only training, FedAvg, and training on pooled data.
-        out: Keep the run's folder there, with report.html, for `unskew resume`; by default it is removed with the
-            history.
-        progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.
+        out: Keep the run's folder there, with report.html, for `resume`; by default it is removed with the history.
+        progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.  Without it, what would
+            be said there of doubts about the run is a DataWarning.
         track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
         track_options: Settings of trackers, by name.
         callback: Called when the run starts and after every round.
@@ -145,7 +149,8 @@ def simulate(
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
-        RunError: If `out` exists or cannot be written, or (Interrupted) Ctrl-C stopped the run.
+        RunError: If `out` exists or cannot be written.
+        KeyboardInterrupt: If Ctrl-C, or a signal to end, stopped the run; it says what is kept of it.
         DivergedError, QuorumError: If training fails, naming method, seed and round.
     """
     settings = {
@@ -166,9 +171,12 @@ def simulate(
         "track": list(track) if isinstance(track, tuple) else track,
         "track_options": {} if track_options is None else track_options,
     }
+    if out is not None and taken(Path(out)):
+        again = f"; unskew.resume({str(out)!r}) goes on with the run in it, and" * (Path(out) / "run.json").exists()
+        raise RunError(f"out = {str(out)!r} exists already{again or ';'} a new run needs another folder")
     if track and out is None:
         raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
-    with torch_left_alone(), watching(not progress) as watcher:
+    with stopped_as_python(), torch_left_alone(), watching(not progress) as watcher:
         experiment, inputs = described(
             methods, settings, data=data, model=model, target=target, client=client, patient=patient, test=test,
             preprocess=preprocess, split=split, local=local, task=task, loss=loss, bounds=bounds,
@@ -181,23 +189,95 @@ def simulate(
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
         backend = InProcess(dataclasses.replace(inputs, files=files))
-        listening = watcher if callback is None else callbacks.Several(watcher, callback)
+        shown = watcher if progress else _Quiet()
+        listening = shown if callback is None else callbacks.Several(shown, callback)
         if out is not None:
             from unskew.report import write_report
 
             outcome = loop.start(experiment, Path(out), listening, backend=backend)
             write_report(outcome.folder)
-            return load_run(outcome.folder, network=fresh, allow_code=True)
+            return _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
         scratch = Scratch()
         try:
             outcome = loop.start(experiment, scratch.folder, listening, backend=backend)
         except BaseException as error:
             scratch.remove()
             if isinstance(error, loop.Interrupted):
-                raise loop.Interrupted("stopped by request; nothing is kept of a run without out=FOLDER") from None
+                raise KeyboardInterrupt("stopped by request; nothing is kept of a run without out=FOLDER") from None
             raise
-        kept = load_run(outcome.folder, network=fresh, allow_code=True)
+        kept = _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
         return dataclasses.replace(kept, path=None, _scratch=scratch)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    model: "nn.Module | Callable[..., nn.Module] | None" = None,
+    progress: bool = True,
+    callback: callbacks.Callback | None = None,
+    force: bool = False,
+    allow_code: bool = False,
+) -> History:
+    """Go on with a run that was stopped, from its last checkpoint; of one that ended, its history.
+
+    It ends with the bits of a run that was never stopped.  Settings and data are those of the folder, which keeps data
+    that were given as values.
+
+    Args:
+        folder: The folder that `simulate(out=...)` or `unskew run` wrote to.
+        model: The network, if the run was given one as a value: the same, with the weights that it had then.
+        progress, callback: As in `simulate`.
+        force: Go on even though versions, device or executor have changed; the bits may then differ.
+        allow_code: Import methods or a network of one's own that the folder names as `module:attribute`; never for a
+            folder from elsewhere whose code one would not run.
+
+    Raises:
+        ConfigError: If the run holds values that no file describes, its model is one and is not given or is none and
+            is given, or it names code and `allow_code` is not given.
+        RunError: If the folder is not a run, was changed, or was begun with another network or in another environment.
+        DivergedError, QuorumError, KeyboardInterrupt: As in `simulate`.
+    """
+    folder = Path(folder)
+    with stopped_as_python(), torch_left_alone(), watching(not progress) as watcher:
+        if model is not None and not (named := _model_of(folder)).startswith(IN_PYTHON):
+            raise ConfigError(
+                f"the run in {folder} names its model, {named}, so model= would not be used; leave it out"
+            )
+        shown = watcher if progress else _Quiet()
+        listening = shown if callback is None else callbacks.Several(shown, callback)
+        backend = InProcess(InMemoryInputs(**_network(model), from_python=True))
+        from unskew.report import write_report
+
+        outcome = loop.resume(folder, listening, force, backend, allow_code=allow_code)
+        write_report(outcome.folder)
+        again = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
+        return _told(load_run(outcome.folder, network=again, allow_code=allow_code), progress)
+
+
+def _model_of(folder: Path) -> str:
+    """The name of a run's model; nothing that its folder names is imported."""
+    return str(config.read_toml(folder / "config.toml").get("task", {}).get("model", ""))
+
+
+class _Quiet(callbacks.NoCallback):
+    """Shows nothing, and warns of settings that are hardly what was meant; of data, their reader has."""
+
+    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
+        """Warn before the first round, when it is not too late to think again."""
+        _warn(remarks(experiment, setup, next(iter(feds.values())).num_clients))
+
+
+def _told(history: History, progress: bool) -> History:
+    """The history, after a warning of each doubt that came up in its run, unless progress has shown it."""
+    if not progress:
+        before = doubts_of(history.folder).before
+        _warn(doubt for doubt in history.doubts if doubt not in before)
+    return history
+
+
+def _warn(doubts: Iterable[str]) -> None:
+    for doubt in doubts:
+        warnings.warn(doubt, DataWarning, stacklevel=1)
 
 
 def require_settings(settings: Mapping[str, Any], owner: str) -> None:
@@ -274,12 +354,19 @@ def described(
         experiment = dataclasses.replace(experiment, split=split)
     inputs = InMemoryInputs(
         dataset=dataset,
-        module=copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else None,
-        factory=None if model is None or isinstance(model, str | nn.Module) else model,
+        **_network(model),
         loss=loss if callable(loss) else None,
         metrics={name: metric for name, metric in metrics.items() if metric is not None},
+        from_python=True,
     )
     return experiment, inputs
+
+
+def _network(model: "str | nn.Module | Callable[..., nn.Module] | None") -> dict[str, Any]:
+    """A model that is a value, as `InMemoryInputs` has it: a copy of a module, or a function that makes one."""
+    if model is None or isinstance(model, str):
+        return {}
+    return {"module": copy.deepcopy(model).cpu()} if isinstance(model, nn.Module) else {"factory": model}
 
 
 def _task(
@@ -405,6 +492,15 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
             f"and not with a name; got {task.data!r}"
         )
     return named_dataset(task)
+
+
+@contextmanager
+def stopped_as_python() -> Iterator[None]:
+    """Turn a request to stop into what Python has for it, so that no `except Exception` around a run swallows it."""
+    try:
+        yield
+    except loop.Interrupted as stopped:
+        raise KeyboardInterrupt(str(stopped)) from None
 
 
 @contextmanager

@@ -22,7 +22,7 @@ class DataError(UnskewError):
 
 
 class DataWarning(UserWarning):
-    """Data that can be used and may not be what was meant; the command prints its text as one line."""
+    """Data or a run that can be used and may not be what was meant; the command prints its text as one line."""
 
 
 class ProtocolError(UnskewError):

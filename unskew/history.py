@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,9 @@ from torch import nn
 from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.record.columns import client_columns
-from unskew.record.logs import ADAPTED, SERVED, SummaryCard, document
-from unskew.record.reader import Part, client_names, metric_rows, rows_of
+from unskew.record.doubts import doubts_of
+from unskew.record.logs import ADAPTED, SERVED, RunCard, SummaryCard, document
+from unskew.record.reader import Part, client_names, metric_rows, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import steadier, summarise, with_spread
 from unskew.run.models import load_model
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from unskew.report.stats import Curve
+    from unskew.report.worth import GainRow
 
 
 def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
@@ -65,14 +68,17 @@ class History:
         summary: The table of results, as in summary.json.
         path: The run's folder; None if it was not kept.
         client_names: Names of clients 0, 1, ..., where the data name them.
+        doubts: Sentences on what makes the numbers doubtful: data and settings that are hardly what was meant, and
+            what the methods warned of.
     """
 
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
     path: Path | None
     client_names: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     _scratch: Scratch | None = None
-    _network: nn.Module | Callable[[], nn.Module] | None = None
+    _network: nn.Module | Callable[..., nn.Module] | None = None
     _allow_code: bool = False
 
     @property
@@ -233,9 +239,19 @@ class History:
         methods = list(dict.fromkeys(row["method"] for row in self.summary["rows"]))
         if method not in methods:
             return KeyError(f"no method {method!r} in this run; it has {', '.join(methods)}")
+        return self._lacking(metric, f"no {metric} of {method}", known)
+
+    def _lacking(self, metric: str, what: str, known: Iterable[str]) -> KeyError:
+        """An error that says that a metric was asked for and is not defined, or names the metrics nearest to it."""
         names = list(dict.fromkeys(known))
-        near = difflib.get_close_matches(metric, names, n=3) or names[:5]
-        return KeyError(f"no {metric} of {method}" + (f"; did you mean {', '.join(near)}?" if near else ""))
+        part, _, name = metric.partition(".")
+        asked = [card["name"] for card in self.summary.get("asked") or ()]
+        if name.removesuffix(".mean") in asked and any(known.startswith(f"{part}.") for known in names):
+            return KeyError(f"{what}: it was measured, and was not a number (NaN)")
+        near = difflib.get_close_matches(metric, names, n=3)
+        of_results = [name for name in names if not name.startswith(("bytes.", "seconds"))]
+        named = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(of_results))}"
+        return KeyError(what + (f"; {named}" if names else ""))
 
     def to_frame(self) -> "pandas.DataFrame":
         """Every number of every round as a pandas.DataFrame, one per row.
@@ -303,8 +319,50 @@ class History:
             with suppress(KeyError):
                 curves[method] = self._curve(method, metric)
         if not curves:
-            raise KeyError(f"no method has {metric}")
+            raise self._lacking(
+                metric, f"no method has {metric}", {row["name"] for row in self.rows if "client" not in row}
+            )
         return metric, curves
+
+    def gains(self) -> "list[GainRow]":
+        """Gains from federation: each method's over local training, with its 95 % interval, as the report has it.
+
+        A row is {"method", "client", "gain", "low", "high", "verdict", "why"}, and `pandas.DataFrame` makes a table of
+        them.  It is of a client, or of the mean over clients, where client is None.  A gain is the headline of the
+        client's own model on its own test data minus that alone, a fraction for accuracies, and above zero where the
+        client is better off.  The verdict is gains, loses or open; `why` says why there is no interval.
+
+        Raises:
+            RunError: If no method of the run trains every client alone, no client has results, or the run's files are
+                gone or corrupt.
+        """
+        from unskew.report import worth
+
+        record = read(self.folder)
+        if worth.alone(record) is None:
+            raise RunError(
+                "a gain is over local training, and no method of this run trains every client alone; run it with "
+                'Independent() ("independent") among the methods, or with bounds=True'
+            )
+        if not (rows := worth.rows(record)):
+            raise RunError(
+                f"no client has a result of its own beside that of {worth.alone(record)}; run it with other methods, "
+                'and with "personal" in evaluate'
+            )
+        return rows
+
+    @cached_property
+    def _answer(self) -> str:
+        """The report's first sentences, on whether federation is worth it; empty where the run cannot tell."""
+        from unskew.report import worth
+
+        try:
+            trains_alone = any(
+                cell.get("bound") == "lower" for cell in document(self.folder / "run.json", RunCard)["cells"]
+            )
+            return worth.verdict(read(self.folder)) if trains_alone else ""
+        except RunError:  # the table is none the worse without its files
+            return ""
 
     def report(self, path: str | Path) -> Path:
         """Write the run's report, one HTML file that opens offline, and return its path.
@@ -317,7 +375,7 @@ class History:
         return write_report(self.folder, Path(path))
 
     def __str__(self) -> str:
-        """The table of results, as text."""
+        """The table of results, as text; below it whether federation is worth it, and doubts about the numbers."""
         lines = _table(self.summary)
         width = max(len(row[0]) for row in lines)
         text = ["  ".join([m.ljust(width), *(c.ljust(15) for c in cells), f"{mb:>8}"]) for m, *cells, mb in lines]
@@ -329,7 +387,14 @@ class History:
                     "  ".join([row[0].ljust(width), *map(str.ljust, row[k : k + ASIDE], wide)]).rstrip()
                     for row in (head, *rows)
                 ]
-        return "\n".join(text)
+        below = [shown(self._answer)] if self._answer else []
+        below += [f"- {shown(doubt)}" for doubt in self._few_doubts()]
+        return "\n".join([*text, *([""] if below else []), *below])
+
+    def _few_doubts(self) -> list[str]:
+        """The doubts that leave the table in sight, and how many more there are."""
+        more = len(self.doubts) - DOUBTS_SHOWN
+        return [*self.doubts[:DOUBTS_SHOWN], *([f"{more} more in history.doubts"] if more > 0 else [])]
 
     def __repr__(self) -> str:
         methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
@@ -338,9 +403,12 @@ class History:
         return f"<History of {shown(methods)}: {evaluated}; print() shows the table>"
 
     def _repr_html_(self) -> str:
-        """The table of results and the headline by round, as a notebook shows them."""
+        """The table of results, what stands below it, and the headline by round, as a notebook shows them."""
         tables = [("", _table(self.summary)), *_asked(self.summary)]
-        return f"{''.join(starmap(_html_table, tables))}{self._figure()}"
+        doubts = "".join(f"<li>{html.escape(doubt)}</li>" for doubt in self._few_doubts())
+        below = f"<p>{html.escape(self._answer)}</p>" if self._answer else ""
+        below += f"<ul>{doubts}</ul>" if doubts else ""
+        return f"{''.join(starmap(html_table, tables))}{below}{self._figure()}"
 
     def _figure(self) -> str:
         """The headline by round as an SVG element; empty where nothing was evaluated."""
@@ -383,6 +451,9 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return lines
 
 
+DOUBTS_SHOWN = 8
+"""Doubts that stand below a table of results."""
+
 ASIDE = 4
 """Further metrics that stand beside each other in text; the next ones stand below."""
 
@@ -407,7 +478,8 @@ def _asked(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]
     return tables
 
 
-def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
+def html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
+    """A table for a notebook, whose first line is the head."""
     head, *rows = ([html.escape(cell) for cell in row] for row in lines)
     cells = ["".join(f"<th>{cell}</th>" for cell in head)]
     cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
@@ -416,7 +488,11 @@ def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
 
 
 def load_run(
-    folder: Path | str, *, network: nn.Module | Callable[[], nn.Module] | None = None, allow_code: bool = False
+    folder: Path | str,
+    *,
+    network: nn.Module | Callable[..., nn.Module] | None = None,
+    allow_code: bool = False,
+    unfinished: bool = False,
 ) -> History:
     """The history of a run that ended: its numbers, figures, report and models, from its folder.
 
@@ -426,12 +502,84 @@ def load_run(
             run was given its network as a value.
         allow_code: For `History.model`: import a network that is named `module:attribute`; never for a folder from
             elsewhere whose code one would not run.
+        unfinished: Read a run that was stopped or goes on as well, as far as it came: its table has the seeds of each
+            method that came furthest.
 
     Raises:
         RunError: If the folder is not that of a run, the run has not ended, or a file is damaged.
     """
     folder = Path(folder).absolute()
-    require_done(folder)
+    ended = not unfinished or (folder / "summary.json").exists()
+    if ended:
+        require_done(folder)
     rows = [dict(row) for row in metric_rows(folder)]
-    summary = dict(document(folder / "summary.json", SummaryCard))
-    return History(rows, summary, folder, client_names(folder), _network=network, _allow_code=allow_code)
+    if ended:
+        summary = dict(document(folder / "summary.json", SummaryCard))
+    else:
+        summary = _summary_so_far(document(folder / "run.json", RunCard), rows)
+    doubts = doubts_of(folder)
+    return History(
+        rows,
+        summary,
+        folder,
+        client_names(folder),
+        (*([] if ended else [UNFINISHED]), *doubts.before, *doubts.during, *_undefined(rows, summary)),
+        _network=network,
+        _allow_code=allow_code,
+    )
+
+
+UNFINISHED = "This run has not finished: its numbers are those of the rounds that it has come to."
+
+
+def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The content of a summary.json so far, of the seeds of each method that came furthest."""
+    reached: dict[tuple[str, int], int] = {}
+    for row in rows:
+        reached[row["method"], row["seed"]] = max(row["round"], reached.get((row["method"], row["seed"]), 0))
+    furthest: dict[str, int] = {}
+    for (method, _), at in reached.items():
+        furthest[method] = max(at, furthest.get(method, 0))
+    counted_rows: Any = [row for row in rows if reached[row["method"], row["seed"]] == furthest[row["method"]]]
+    labels, seeds = (list(dict.fromkeys(cell[key] for cell in card["cells"])) for key in ("method", "seed"))
+    measures = card.get("measures", [None])
+    return {
+        "headline": measures[0],
+        "asked": measures[2:],
+        "fingerprint": "",
+        "rows": summarise(
+            counted_rows,
+            [m for m in labels if m in furthest],
+            seeds,
+            card["cells"][0]["setting"],
+            None,
+            card.get("baseline") or None,
+            described(measures[0]),
+        ),
+    }
+
+
+def _undefined(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
+    """Sentences on metrics that were asked for and have no number in any round, so that no table has them."""
+    names: dict[str, set[str]] = {}
+    for row in rows:
+        names.setdefault(row["method"], set()).add(row["name"])
+    sentences = []
+    for card in summary.get("asked") or ():
+        name, headline = card["name"], described(summary.get("headline"))
+        missing = [
+            (method, where)
+            for method, has in names.items()
+            for where, own, measured in (
+                ("on the global test set", f"global.{name}", headline.shared),
+                ("on any client's own test data", f"personal.{name}.mean", headline.own),
+            )
+            if measured in has and own not in has
+        ]
+        if missing:
+            methods, places = (list(dict.fromkeys(part)) for part in zip(*missing, strict=True))
+            sentences.append(
+                f"{name} of {listed(methods)} was not a number (NaN) in any round {' or '.join(places)}, so no table "
+                "has it there."
+            )
+    return sentences

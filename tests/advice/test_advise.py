@@ -1,6 +1,7 @@
 """Advice on small made sites: what decides, what is kept to, and what comes out."""
 
 import dataclasses
+import html
 import itertools
 import math
 import re
@@ -37,11 +38,13 @@ from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, Ru
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.report.gain import Floats, Gain
+from unskew.report.worth import bracket
 from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.binary import BINARY
 from unskew.tasks.measure import ACCURACY, Measure
 
 Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+ANSWER = sys.modules[Advice.__module__]
 RACE = sys.modules[Candidate.__module__]  # `unskew.advice.race` is the function
 LOCAL = us.SgdConfig(lr=0.5, local_epochs=1, batch_size=16)
 
@@ -968,3 +971,21 @@ def test_a_site_whose_training_diverges_is_named() -> None:
     data["Chur"] = (1e30 * data["Chur"][0], data["Chur"][1])
     with pytest.raises(DivergedError, match=r"^independent, seed 0: round 1, client 1 \(Chur\), step "):
         us.simulate("independent", data=data, rounds=4, progress=False)
+
+
+def test_a_notebook_shows_an_answer_and_a_table_by_site_and_its_repr_is_a_line(simple: Advice) -> None:
+    assert repr(simple) == f"<Advice, {simple.verdict}: {simple.headline} print() says more>"
+    page = simple._repr_html_()
+    for question, answer in simple.sentences():
+        assert f"{html.escape(question)}</b></dt><dd>{html.escape(answer)}</dd>" in page
+    assert page.count("<tr>") == 1 + len(simple.by_site)
+    for c, of in simple.by_site.items():
+        assert f"<th>{simple.sites.names[c]}</th>" in page
+        assert html.escape(bracket(of, simple.sites.measure)) in page
+
+
+def test_of_many_sites_a_notebook_shows_those_at_the_ends(simple: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ANSWER, "SITES_SHOWN", 1)
+    page = simple._repr_html_()
+    assert page.count("<tr>") == 3
+    assert f"{len(simple.by_site) - 2} between those that gain most and least are left out" in page

@@ -1,6 +1,8 @@
 """A history: a table, a figure, a frame, a report."""
 
+import dataclasses
 import gc
+import html
 import re
 import shutil
 import sys
@@ -17,8 +19,9 @@ import torch
 from rich.console import Console
 
 import unskew as us
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError, DataWarning, RunError
 from unskew.record.reader import read
+from unskew.report import worth
 from unskew.run import callbacks
 
 matplotlib.use("agg")
@@ -33,7 +36,9 @@ def history() -> us.History:
 
 def test_its_repr_is_a_line_and_its_text_the_table(history: us.History) -> None:
     assert repr(history) == "<History of FedAvg, <alone>: 2 rounds, 2 seeds; print() shows the table>"
-    assert [line.split()[0] for line in str(history).splitlines()] == ["method", "FedAvg", "<alone>"]
+    table, _, below = str(history).partition("\n\n")
+    assert [line.split()[0] for line in table.splitlines()] == ["method", "FedAvg", "<alone>"]
+    assert below == worth.verdict(read(history.folder))
 
 
 def test_a_notebook_shows_a_table_and_a_figure_without_a_script(history: us.History) -> None:
@@ -268,3 +273,97 @@ def test_a_metric_is_asked_for_under_one_name(history: us.History) -> None:
     assert history.curve(**asked)[-1][1] == pytest.approx(history.value(**asked))
     assert history.client_values(method="FedAvg", metric="personal.loss").keys() == {0, 1, 2}
     assert list(signature(us.load).parameters)[:3] == ["source", "data_dir", "data_options"]
+
+
+def one_class_found(**settings: Any) -> us.History:
+    """A run whose model finds nobody sick: one row in six is, and no column says which."""
+    x = torch.zeros(240, 2)
+    return us.simulate(
+        us.FedAvg(FAST), data=(x, ["sick" if i % 6 == 0 else "healthy" for i in range(240)]), **(TINY | settings)
+    )
+
+
+def test_what_makes_a_number_doubtful_stands_below_the_table(tmp_path: Path) -> None:
+    doubt = "fedavg: the global model finds no test examples but those of class healthy"
+    history = one_class_found(out=tmp_path / "r", progress=True)
+    for of in (history, us.load_run(tmp_path / "r")):
+        (said,) = of.doubts
+        assert said.startswith(doubt)
+        assert str(of).splitlines()[-2:] == ["", f"- {said}"]
+        assert doubt in of._repr_html_()
+
+
+def test_many_doubts_leave_the_table_in_sight(history: us.History) -> None:
+    of = dataclasses.replace(history, doubts=tuple(f"<doubt> {i}." for i in range(20)))
+    assert str(of).splitlines()[-2:] == ["- <doubt> 7.", "- 12 more in history.doubts"]
+    assert of._repr_html_().count("<li>&lt;doubt&gt;") == 8
+
+
+def test_a_run_that_shows_no_progress_warns_once_of_each_doubt() -> None:
+    with pytest.warns(DataWarning, match="finds no test examples but those of class healthy") as seen:
+        history = one_class_found()
+    assert [str(one.message) for one in seen] == list(history.doubts)
+    print(history, history._repr_html_())  # warnings are errors: shown as often as one likes, it warns no more
+
+
+def test_of_settings_it_warns_before_the_first_round() -> None:
+    class Trained(Exception):
+        pass
+
+    class Raises(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            raise Trained
+
+    x = torch.rand(60, 2)
+    network = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Sigmoid())
+    tiny: dict[str, Any] = TINY | {"model": network, "task": "binary", "callback": Raises()}
+    with pytest.raises(Trained), pytest.warns(DataWarning, match="the network ends in sigmoid"):
+        us.simulate(us.FedAvg(FAST), data=(x, torch.arange(60) % 2), **tiny)
+
+
+def test_whom_federation_serves_is_had_as_rows_and_said_below_the_table(history: us.History) -> None:
+    rows = history.gains()
+    (of,) = worth.worths(read(history.folder))
+    assert [(row["method"], row["client"]) for row in rows] == [
+        ("FedAvg", None), *(("FedAvg", client.name) for client in of.clients)
+    ]  # fmt: skip
+    mean, first = rows[0], rows[1]
+    assert (mean["gain"], mean["low"], mean["high"]) == (of.whole.mean, of.whole.low, of.whole.high)
+    assert (first["gain"], first["verdict"], first["why"]) == (of.clients[0].gain.mean, of.clients[0].gain.verdict, "")
+    answer = worth.verdict(read(history.folder))
+    assert answer.startswith(("Federation", "On few"))
+    assert answer in str(history)
+    assert html.escape(answer) in history._repr_html_()
+
+
+def test_a_run_without_local_training_says_what_gains_need(kept: us.History) -> None:
+    with pytest.raises(RunError, match=r"no method of this run trains every client alone; .*bounds=True"):
+        kept.gains()
+
+
+def test_a_table_is_shown_without_the_files_that_an_answer_needs(history: us.History) -> None:
+    lost = dataclasses.replace(history, path=Path("gone"), _scratch=None)
+    assert str(lost) == str(history).partition("\n\n")[0]
+
+
+def test_a_metric_that_is_not_there_is_refused_with_those_that_are(history: us.History) -> None:
+    with pytest.raises(KeyError, match=r"no method has global\.acuracy; did you mean global\.accuracy"):
+        history.plot("global.acuracy")
+    with pytest.raises(KeyError, match=r"no method has xx; there are global\.accuracy, global\.loss, personal"):
+        history.plot("xx")
+
+
+def test_a_metric_of_ones_own_that_is_never_a_number_is_named_once() -> None:
+    def never(outputs: Any, targets: Any) -> float:
+        return float("nan")
+
+    said = "never of fedavg and independent was not a number (NaN) in any round on the global test set or on any client"
+    with pytest.warns(DataWarning, match=re.escape(said)) as seen:
+        history = us.simulate([us.FedAvg(FAST), us.Independent(FAST)], evaluate=["global", "personal", never], **TINY)
+    assert len(seen) == 1
+    assert said in str(history)
+    for ask in (partial(history.value, "fedavg"), partial(history.curve, "fedavg"), history.plot):
+        with pytest.raises(KeyError, match=r"no .*global\.never.*: it was measured, and was not a number \(NaN\)"):
+            ask("global.never")
+    with pytest.raises(KeyError, match=r"no global\.never of independent; there are personal\.accuracy"):
+        history.value("independent", "global.never")  # it has no global model: there was nothing to measure

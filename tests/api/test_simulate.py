@@ -192,8 +192,8 @@ def test_out_keeps_a_run_folder_that_reads_back(tmp_path: Path) -> None:
         assert (tmp_path / "r" / name).is_file()
     again = us.load_run(loop.resume(tmp_path / "r").folder)
     assert (again.rows, again.summary) == (kept.rows, kept.summary)
-    with pytest.raises(RunError, match="exists already"):
-        us.simulate("fedavg", **TINY, out=tmp_path / "r")
+    with pytest.raises(RunError, match=r"exists already; unskew\.resume\(.*\) goes on .*, and a new run needs another"):
+        us.simulate("fedavg", data="no such data", out=tmp_path / "r")  # before anything is read
 
 
 # Those that need something beneath the classification layer.
@@ -273,11 +273,72 @@ def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
 
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(loop.Interrupted, match="nothing is kept of a run without out=FOLDER"):
+    with pytest.raises(KeyboardInterrupt, match="nothing is kept of a run without out=FOLDER"):
         us.simulate("fedavg", **TINY, callback=Stops())
-    with pytest.raises(loop.Interrupted, match="unskew resume"):
+    with pytest.raises(KeyboardInterrupt, match=r"after round 1 of .*; continue with: unskew\.resume\('.*r'\)$"):
         us.simulate("fedavg", **TINY, callback=Stops(), out=tmp_path / "r")
-    assert loop.resume(tmp_path / "r").summary["fingerprint"] == us.simulate("fedavg", **TINY).summary["fingerprint"]
+    with pytest.raises(RunError, match=r"is not done.*unskew\.resume\(.*unfinished=True"):
+        us.load_run(tmp_path / "r")
+    so_far = us.load_run(tmp_path / "r", unfinished=True)
+    assert [t for t, _ in so_far.curve("fedavg")] == [0, 1]
+    assert so_far.value("fedavg") == so_far.curve("fedavg")[-1][1]
+    assert "This run has not finished" in str(so_far)
+    assert "<svg" in so_far._repr_html_()
+    resumed = us.resume(tmp_path / "r")
+    assert resumed.summary["fingerprint"] == us.simulate("fedavg", **TINY).summary["fingerprint"]
+    assert us.resume(tmp_path / "r").rows == resumed.rows  # a cell that is run again
+
+
+def test_a_request_to_stop_ends_a_loop_that_goes_on_after_errors() -> None:
+    class Stops(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="stopped by request"):  # noqa: PT012
+        for _ in range(2):
+            try:
+                us.simulate("fedavg", **TINY, callback=Stops())
+            except Exception:
+                pytest.fail("an except Exception of one's own has swallowed it")
+
+
+class OwnNet(nn.Module):
+    """A network that a notebook might define."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("by", ["module", "function"])
+def test_a_run_of_a_model_that_is_a_value_goes_on_with_the_same_one(tmp_path: Path, by: str) -> None:
+    class StopsOnce(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            if progress.round == 1:
+                raise KeyboardInterrupt
+
+    model: Any = OwnNet() if by == "module" else lambda shape, classes: nn.Linear(shape[0], classes)
+    other: Any = OwnNet() if by == "module" else lambda shape, classes: nn.Linear(shape[0], classes, bias=False)
+    settings: dict[str, Any] = {"data": PAIR, "split": us.IID(num_clients=4), "rounds": 2, "model": model}
+    whole = us.simulate(us.FedAvg(FAST), **settings)
+    with pytest.raises(KeyboardInterrupt, match=r"unskew\.resume\('.*r', model=\.\.\.\)$"):
+        us.simulate(us.FedAvg(FAST), **settings, callback=StopsOnce(), out=tmp_path / "r")
+    with pytest.raises(ConfigError, match=r"was given as a value.*unskew\.resume\(FOLDER, model=\.\.\.\)"):
+        us.resume(tmp_path / "r")
+    with pytest.raises(RunError, match="with another network, or with other weights"):
+        us.resume(tmp_path / "r", model=other)
+    resumed = us.resume(tmp_path / "r", model=model)
+    assert resumed.summary["fingerprint"] == whole.summary["fingerprint"]
+    assert us.predict(resumed.model("fedavg"), PAIR[0]) == us.predict(whole.model("fedavg"), PAIR[0])
+
+
+def test_a_model_that_a_run_names_is_not_given_again(tmp_path: Path) -> None:
+    us.simulate("fedavg", **TINY, out=tmp_path / "r")
+    with pytest.raises(ConfigError, match="names its model, logistic, so model= would not be used"):
+        us.resume(tmp_path / "r", model=OwnNet())
 
 
 # ---------------------------------------------------------------- refusals

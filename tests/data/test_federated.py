@@ -43,6 +43,12 @@ def test_parts_are_disjoint_complete_and_leave_something_to_train(n: int, test: 
     assert all((part.diff() > 0).all() for c in fed.clients for part in (c.train, c.val, c.test))
 
 
+def test_the_repr_of_data_and_of_their_division_is_a_line():
+    data = toy(100)
+    assert repr(data) == "<Dataset toy: 100 training and 4 test examples of 4 classes>"
+    assert repr(federate(data, IID(5), Key(3))) == "<FederatedData of toy: iid, 5 clients, seed 3>"
+
+
 def test_shares_are_rounded_half_up_and_validation_comes_from_training():
     """n 25: test .2 x 25 = 5; val .125 x 20 = 2.5 -> 3; train 17."""
     (client,) = federate(toy(25), IID(1), Key(0), 0.2, 0.125).clients

@@ -14,9 +14,10 @@ import unskew as us
 from unskew.cli import leave_out as command
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment
+from unskew.record import doubts
 from unskew.record.columns import RowResults
 from unskew.record.reader import Cell, DataSplit, Record, Warned, read
-from unskew.report import html, worth
+from unskew.report import worth
 from unskew.report.contributions import Contribution, contributions
 from unskew.report.html import write_report
 from unskew.run import leave_out
@@ -474,7 +475,7 @@ def test_warnings_that_differ_in_measurements_alone_are_one() -> None:
         ("client 4 has one class", 0, 1),
     )
     warned = tuple(Warned("hcct", text, seed, 15, times) for text, seed, times in said)
-    assert html._warnings(replace(record({"alone": {0: (0.5,) * 3}}), warned=warned)) == [
+    assert list(doubts.during_it(warned)) == [
         "hcct: 80.2% alone (first at seed 0, round 15, in 5 rounds of all seeds together, "
         "with other numbers elsewhere)",
         "hcct: client 3 has one class (seed 0, round 15)",

@@ -27,7 +27,6 @@ from unskew.experiment import config
 from unskew.report.gain import Gain
 from unskew.run.setup import divide, prepare
 from unskew.schema import Search
-from unskew.tuning.page import lead
 from unskew.tuning.result import NO_GAIN, TuningGain
 from unskew.tuning.search import Budget, Trial, optuna_module
 from unskew.tuning.space import LR, present, ranges_of, with_values
@@ -278,22 +277,26 @@ def test_the_page_bears_a_first_trial_that_no_range_holds(tmp_path: Path) -> Non
 
 def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(tmp_path: Path) -> None:
     tuning = tune(tmp_path, rounds=1)
+    assert str(tuning) == tuning.lead
+    assert repr(tuning).startswith("<Tuning of ")
+    assert repr(tuning).endswith(" each; print() says what it was worth>")
+    assert len(repr(tuning)) < 200
     gains = {"gains": Gain(0.1, 0.05, 0.15, "seeds"), "open": Gain(0.0, -0.1, 0.1, "seeds"), "lost": None}
 
     def said(*names: str) -> str:
         worth = {name: TuningGain(None, None, gains[name]) for name in names}
-        return lead(dataclasses.replace(tuning, worth=worth))
+        return dataclasses.replace(tuning, worth=worth).lead
 
     assert said("gains").startswith("Tuning is better for gains (")
     assert "apart" not in said("gains")
     assert said("open").startswith("Tuning cannot be told apart from default settings for open: ")
     kept = dataclasses.replace(tuning, worth={"same": TuningGain(None, None, NO_GAIN, kept=True)})
-    assert lead(kept).startswith("Tuning keeps the default settings of same: ")
+    assert kept.lead.startswith("Tuning keeps the default settings of same: ")
     assert said("open").endswith(
         "on test rows, mean over clients, 95 % intervals over 2 fresh seeds and test rows together, verdicts corrected "
         "for the number of methods."
     )
-    assert "95 % intervals over test rows under one fresh seed, " in lead(dataclasses.replace(kept, seeds=(4,)))
+    assert "95 % intervals over test rows under one fresh seed, " in dataclasses.replace(kept, seeds=(4,)).lead
     assert said("lost").startswith("Tuning cannot be compared for lost, which diverged: ")
     assert said("gains", "open", "lost").count("; ") == 2
 

@@ -1,11 +1,14 @@
 """The answer: whether to federate, for whom, with whom, how, at what cost, and how sure that is; and its experiment."""
 
 import dataclasses
+import html
 import math
 import statistics
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
+
+import numpy as np
 
 from unskew.advice.check import Check, Newcomer
 from unskew.advice.follow_up import under_fresh_seeds
@@ -13,8 +16,10 @@ from unskew.advice.measure import Groups, SiteDisagreement, inside_and_across
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Race, at_edge
 from unskew.advice.training import Constraints, Sites
 from unskew.data.patients import number_of
+from unskew.errors import shown
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
+from unskew.history import html_table
 from unskew.protocol import ClientId
 from unskew.report.gain import Gain
 from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone
@@ -30,15 +35,18 @@ WORTH = 0.01
 
 GROUPED = ("grouped", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p")
 MORE_SEEDS = 5
+SITE_COLUMNS = ("rows to train on", "rows tested", "alone", "with the others", "gain", "reading")
+SITES_SHOWN = 10
+"""Sites that gain most, and that gain least, in a notebook."""
 MOST_OF_BOTH = 10
 """Times as many rows, or sites, and seeds up to which more of both are suggested."""
 MOST_TIMES = 100
 """Times as many rows, sites or seeds up to which more of one alone is suggested."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Advice:
-    """An answer, and everything it stands on.
+    """An answer, and everything it stands on; `print` gives its sentences, a notebook these and a table by site.
 
     Attributes:
         sites: The sites.
@@ -484,6 +492,46 @@ class Advice:
     def __str__(self) -> str:
         return "\n".join(f"{question} {answer}" for question, answer in self.sentences())
 
+    def __repr__(self) -> str:
+        return f"<Advice, {self.verdict}: {shown(self.headline)} print() says more>"
+
+    def _repr_html_(self) -> str:
+        """The sentences and a table by site, as a notebook shows them."""
+        answers = "".join(
+            f"<dt><b>{html.escape(question)}</b></dt><dd>{html.escape(answer)}</dd>"
+            for question, answer in self.sentences()
+        )
+        return f"<dl>{answers}</dl>{self._sites_as_html()}"
+
+    def _sites_as_html(self) -> str:
+        if not self.by_site:
+            return ""
+        order = sorted(self.by_site, key=lambda c: -self.by_site[c].mean)
+        left = len(order) - 2 * SITES_SHOWN
+        order = [*order[:SITES_SHOWN], *order[-SITES_SHOWN:]] if left > 0 else order
+        title = f"Each site alone and with {self.check.chosen}, {self.sites.measure.axis}"
+        title += f"; {left:,} between those that gain most and least are left out" if left > 0 else ""
+        rows = [(self.sites.names[c], *self.site_row(c)) for c in order]
+        return html_table(title, [("site", *SITE_COLUMNS), *rows])
+
+    def site_row(self, c: ClientId) -> tuple[str, ...]:
+        """A site's row in a table: a cell for each of `SITE_COLUMNS`."""
+        m, checked = self.sites.measure, self.check
+        alone, joined = (checked.results[label] for label in (ALONE, checked.chosen or ""))
+        return (
+            f"{self.measured.sizes[c]:,}",
+            f"{len(self.sites.fed.clients.test[c]):,}",
+            m.show(float(np.mean([s.values[c] for s in alone]))),
+            m.show(float(np.mean([s.values[c] for s in joined]))),
+            bracket(self.by_site[c], m),
+            self._of_site(c),
+        )
+
+    def _of_site(self, c: ClientId) -> str:
+        if c in self.by_themselves:
+            return "by itself"
+        return "one class alone" if c in self.of_one_class else reading(self.by_site[c])
+
     # ------------------------------------------------------------------ the experiment
     def experiment(self) -> Experiment:
         """The experiment that is recommended, with the bounds, under seeds not used so far."""
@@ -509,6 +557,11 @@ class Advice:
         if advised.baseline is not None and len(advised.compared) > 1:  # what a rule for adding seeds compares
             advised = dataclasses.replace(advised, until=asked.until)
         return under_fresh_seeds(advised, max(seeds) + 1, MORE_SEEDS)
+
+
+def reading(gain: Gain | None) -> str:
+    """A gain's verdict in words; empty without a gain."""
+    return "" if gain is None else {"gains": "better off", "loses": "worse off", "open": "open"}[gain.verdict]
 
 
 def advised_name(asked: Experiment) -> str:

@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from unskew.advice.answer import Advice, advised_name
+from unskew.advice.answer import Advice, advised_name, reading
 from unskew.advice.follow_up import division, write_experiment
-from unskew.advice.race import ALONE, Candidate
+from unskew.advice.race import Candidate
 from unskew.api import DATA_FILE
 from unskew.data.dataset import Dataset
 from unskew.data.sources import saved_sha256
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.models import IN_PYTHON
-from unskew.protocol import ClientId
 from unskew.report import figures, html
 from unskew.report.gain import Floats, Gain
 from unskew.report.section import Chart, Section, Table, TableRow
@@ -135,7 +134,7 @@ def _worth(advice: Advice) -> Section | None:
         entries.append(
             TableRow(
                 label,
-                (m.show(float(np.mean(values))), spread, "–" if of is None else bracket(of, m), _reading(of)),
+                (m.show(float(np.mean(values))), spread, "–" if of is None else bracket(of, m), reading(of)),
                 below=below,
             )
         )
@@ -161,22 +160,7 @@ def _for_whom(advice: Advice) -> Section | None:
         order = [*order[: MOST_LISTED // 2], *order[-MOST_LISTED // 2 :]]
         note = f"Those that gain most and those that lose most; {left:,} between them are in --json."
     rows = [(names[c], advice.by_site[c]) for c in order]
-    alone, joined = advice.check.results[ALONE], advice.check.results[advice.check.chosen or ""]
-    test = advice.sites.fed.clients.test
-    entries = [
-        TableRow(
-            names[c],
-            (
-                f"{advice.measured.sizes[c]:,}",
-                f"{len(test[c]):,}",
-                m.show(float(np.mean([s.values[c] for s in alone]))),
-                m.show(float(np.mean([s.values[c] for s in joined]))),
-                bracket(advice.by_site[c], m),
-                _of_site(advice, c),
-            ),
-        )
-        for c in order
-    ]
+    entries = [TableRow(names[c], advice.site_row(c)) for c in order]
     percent = "%" if m.percent else ""
     head = (
         ("Site", ""),
@@ -252,16 +236,6 @@ def _newcomers(advice: Advice) -> Section | None:
     head = (("Site", ""), *((t, percent) for t in ("Alone", "As served", "After adapting", "As a member")))
     note = "They take no part in training, and come when it has ended. One seed: no intervals."
     return Section("What about a new site?", "", (), (Table("Sites that took no part", head, entries, note),))
-
-
-def _of_site(advice: Advice, c: ClientId) -> str:
-    if c in advice.by_themselves:
-        return "by itself"
-    return "one class alone" if c in advice.of_one_class else _reading(advice.by_site[c])
-
-
-def _reading(gain: Gain | None) -> str:
-    return "" if gain is None else {"gains": "better off", "loses": "worse off", "open": "open"}[gain.verdict]
 
 
 def _alt(rows: Sequence[tuple[str, Gain]], advice: Advice) -> str:

@@ -42,7 +42,7 @@ def tune(
 
     from unskew.run.progress import watching
     from unskew.tuning import tune_experiment
-    from unskew.tuning.page import EXPERIMENT, PAGE, lead
+    from unskew.tuning.page import EXPERIMENT, PAGE
     from unskew.tuning.search import Budget, Pruner
 
     budget = Budget(trials, seconds, cast(Pruner, pruner))
@@ -53,7 +53,7 @@ def tune(
     if as_json:
         print(json.dumps(tuning.to_json()))
     else:
-        Console().print(lead(tuning), markup=False, highlight=False)
+        Console().print(tuning.lead, markup=False, highlight=False)
     remarks = Console(stderr=True)
     remarks.print(f"page: {folder / PAGE}", markup=False, highlight=False, soft_wrap=True)
     remarks.print(f"tuned: unskew run {folder / EXPERIMENT}", markup=False, highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from unskew.data.images import ByteImages, as_tensor, extremes
 from unskew.data.inputs import AXES, Inputs, check_values, prepared
 from unskew.data.preprocess import RawRows
-from unskew.errors import DataError, obeyed, writable
+from unskew.errors import DataError, obeyed, shown, writable
 from unskew.tasks.targets import CLASS, LabelType, Targets, mislabelled
 
 FEW = 1000
@@ -82,6 +82,11 @@ class Dataset:
     test_patients: Tensor | None = None
     label_type: LabelType = "text"
     rows: Tensor | None = None
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.y_train):,} training and {len(self.y_test):,} test examples"
+        of = f" of {len(self.classes):,} classes" if self.classes and self.groups is None else ""
+        return f"<Dataset {shown(self.name)}: {sizes}{of}>"
 
     @property
     def num_classes(self) -> int:

@@ -22,7 +22,7 @@ from unskew.data.patients import drawn, most_frequent, number_of
 from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, OwnSplit, Split, record
-from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.keys import Key, numpy_each
 from unskew.words import counted, some
 
@@ -95,6 +95,9 @@ class FederatedData:
     seed: int
     sha256: str
     unseen: "FederatedData | None" = None
+
+    def __repr__(self) -> str:
+        return f"<FederatedData of {shown(self.dataset.name)}: {split_label(self)}, seed {self.seed}>"
 
     @property
     def num_clients(self) -> int:

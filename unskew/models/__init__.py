@@ -138,7 +138,7 @@ def _build_own(
     """Build the network of a user's factory; any failure of it becomes one sentence."""
     from torch import nn
 
-    sizes = (input_shape, num_classes) if _takes_sizes(factory) else ()
+    sizes = (input_shape, num_classes) if takes_sizes(factory) else ()
     try:
         inspect.signature(factory).bind(*sizes, **options)
     except TypeError as error:
@@ -173,7 +173,7 @@ def _factory(name: str) -> "Callable[..., nn.Module]":
     if name.startswith(IN_PYTHON):
         raise ConfigError(
             f"this run's model, {name.removeprefix(IN_PYTHON)}, was given as a value, and no file says how to make "
-            "it again; a run whose model is module:factory can be resumed"
+            "it again; give it once more, unskew.resume(FOLDER, model=...), or name it as module:factory in another run"
         )
     factory: Callable[..., nn.Module] = MODELS.resolve(name)
     try:
@@ -187,10 +187,10 @@ def _parameters(factory: "Callable[..., nn.Module]") -> list[inspect.Parameter]:
     """The parameters of a factory that are options: all but the sizes."""
     parameters = inspect.signature(factory).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    return named[2:] if _takes_sizes(factory) else named
+    return named[2:] if takes_sizes(factory) else named
 
 
-def _takes_sizes(factory: "Callable[..., nn.Module]") -> bool:
+def takes_sizes(factory: "Callable[..., nn.Module]") -> bool:
     """True if a factory takes the shape of an example and the number of classes; one of fixed sizes need not."""
     parameters = inspect.signature(factory).parameters.values()
     by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

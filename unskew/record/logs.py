@@ -256,6 +256,7 @@ class RunCard(TypedDict):
     measures: NotRequired[Annotated[list[MeasureCard], MinLen(1)]]
     until: NotRequired[UntilCard]
     remarks: NotRequired[list[str]]
+    network_sha256: NotRequired[str]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 

@@ -459,6 +459,18 @@ def metric_rows(folder: Path) -> list[logs.MetricRow]:
     return [row for _, row in _Rows(logs.METRICS, folder, known, [])]
 
 
+def said(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Warned, ...]]:
+    """Labels of a run's methods, the remarks before it, and the methods' warnings.
+
+    Raises:
+        RunError: If run.json or info.jsonl is missing or corrupt.
+    """
+    card = document(folder / "run.json", logs.RunCard)
+    cells = _cells(card, folder / "run.json")
+    _, warned, _ = _info(_Rows(logs.INFO, folder, {(c.method, c.seed) for c in cells}, []))
+    return tuple(dict.fromkeys(c.method for c in cells)), tuple(map(plain, card.get("remarks", ()))), warned
+
+
 def client_names(folder: Path) -> tuple[str, ...]:
     """Names of clients 0, 1, ...; empty if they have none, or others under another seed.
 

@@ -4,7 +4,6 @@ The page is made from run folders only and written in one step, so a reader neve
 """
 
 import functools
-import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from unskew.errors import RunError
 from unskew.files import write_atomically
 from unskew.info import info_type
 from unskew.ledger import DIRECTIONS, KINDS
+from unskew.record import doubts
 from unskew.record.logs import described, plain
-from unskew.record.reader import DataSplit, Record, Warned, configured, read
+from unskew.record.reader import DataSplit, Record, configured, read
 from unskew.registry import OURS
 from unskew.report import figures, newcomers, summary_text, tables, worth
 from unskew.report.forecast_check import check_forecast
@@ -137,7 +137,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "worth": worth.words(record),
         "found": summary_text.found(record),
         "notes": [*_notes(record), *filter(None, [summary_text.set_apart([record])])],
-        "warnings": _warnings(record),
+        "warnings": doubts.during_it(record.warned),
         "rows": rows,
         "newcomers": any(r.unseen for r in rows),
         "measure": record.headline,
@@ -207,7 +207,7 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
             *(
                 f"{name}: {note}"
                 for name, record in zip(names, records, strict=True)
-                for note in (*_notes(record), *_warnings(record))
+                for note in (*_notes(record), *doubts.during_it(record.warned))
             ),
             *filter(None, [summary_text.set_apart(records, called), tables.evaluated_otherwise(records, names)]),
         ],
@@ -290,17 +290,8 @@ def _notes(record: Record) -> tuple[str, ...]:
     notes += [
         f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
     ]
-    labels = tuple(f"{method}: " for method in record.methods)
-    remarks = (_ended(text) if text.startswith(labels) else _sentence(text) for text in record.remarks)
+    remarks = doubts.before_it(record.remarks, record.methods)
     return (*notes, *remarks, *_label_variants(record), *tables.discrepancies(record))
-
-
-def _sentence(text: str) -> str:
-    return _ended(beginning(text))
-
-
-def _ended(text: str) -> str:
-    return text if text.endswith("?") else f"{text}."
 
 
 def _label_variants(record: Record) -> list[str]:
@@ -313,32 +304,7 @@ def _label_variants(record: Record) -> list[str]:
         named = "classes" in configured(record).get("task", {}).get("data_options", {})
     except RunError:  # a report is written without its config.toml, too
         named = False
-    return [] if named else [_sentence(found)]
-
-
-def _warnings(record: Record) -> list[str]:
-    """The methods' warnings, once for methods that have the same.
-
-    Of those that differ in numbers alone, as seeds make them, there is the first.
-    """
-    alike: dict[tuple[str, str], list[Warned]] = {}
-    for warned in record.warned:
-        alike.setdefault((warned.method, _NUMBER.sub("", warned.text)), []).append(warned)
-    methods: dict[str, list[str]] = {}
-    for several in alike.values():
-        methods.setdefault(f"{several[0].text} ({_when(several)})", []).append(several[0].method)
-    return [f"{', '.join(labels)}: {text}" for text, labels in methods.items()]
-
-
-_NUMBER = re.compile(r"\d+(\.\d+)?%|\d+\.\d+")
-"""A measurement: whole numbers may name clients."""
-
-
-def _when(several: Sequence[Warned]) -> str:
-    times = sum(warned.times for warned in several)
-    place = f"seed {several[0].seed}, round {several[0].round}"
-    first = place if times == 1 else f"first at {place}, in {times:,} rounds of all seeds together"
-    return f"{first}, with other numbers elsewhere" if len(several) > 1 else first
+    return [] if named else [doubts.as_sentence(found)]
 
 
 def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list[Section]:

@@ -18,7 +18,7 @@ import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -252,7 +252,65 @@ def _patients(record: Record, seed: int, client: int) -> int:
     return partition.test_patients[client] if partition is not None and partition.test_patients else 0
 
 
+# ---------------------------------------------------------------- rows
+class GainRow(TypedDict):
+    """A client's gain with a method, or that of the mean over clients, of which `client` is None.
+
+    Gains are fractions for accuracies, above zero where the client is better off; `why` says why there is no interval,
+    or no gain, and so no verdict.
+    """
+
+    method: str
+    client: str | None
+    gain: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+    why: str
+
+
+def rows(record: Record) -> list[GainRow]:
+    """Every method's gains over local training: the mean over clients, then each client; empty without local training.
+
+    A client of which nothing could be measured is there, too, with the reason.
+    """
+    m, of = record.headline, []
+    for w in worths(record):
+        mean = "" if w.whole.low is not None else "the chance of its test examples is not known"
+        of.append(_row_of(w.method, None, w.whole, mean))
+        of += [_row_of(w.method, c.name, c.gain, _no_interval(c, m)) for c in w.clients]
+        of += [
+            GainRow(
+                method=w.method, client=name, gain=None, low=None, high=None, verdict="open",
+                why=f"it has no test rows from which {m.label} can be measured",
+            )
+            for name in unjudged(record)
+        ]  # fmt: skip
+    return of
+
+
+def _row_of(method: str, client: str | None, gain: Gain, why: str) -> GainRow:
+    return GainRow(
+        method=method, client=client, gain=gain.mean, low=gain.low, high=gain.high, verdict=gain.verdict, why=why
+    )
+
+
+def _no_interval(client: ClientGain, m: Measure) -> str:
+    """The reason why a client has no interval; empty if it has one."""
+    if client.gain.low is not None:
+        return ""
+    if client.rarest is not None and client.too_few:
+        return f"it has {client.rarest[0]} test examples of class {client.rarest[1]}, fewer than {FEWEST}"
+    return f"the chance of its test examples in {m.label} is not known"
+
+
 # ---------------------------------------------------------------- words
+def verdict(record: Record) -> str:
+    """The answer whether federation is worth it, as the report begins; empty where that is not known."""
+    of, base = [w for w in worths(record) if w.bound is None], alone(record)
+    return _verdicts(of, base, record.headline, _unsettled(record, base)) if of and base is not None else ""
+
+
 def words(record: Record) -> str:
     """Sentences that answer whether federation is worth it, and for whom; empty while no client's result is known."""
     competing = [m for m in record.methods if record.cell(m).bound is None]

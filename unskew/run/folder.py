@@ -81,7 +81,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
     """
     temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if taken(folder):
             raise RunError(f"{folder} exists already{_other_settings(folder, files)}choose another --out")
         for part in ("checkpoints", "models"):
             (temporary / part).mkdir(parents=True)
@@ -113,6 +113,11 @@ def _other_settings(folder: Path, files: Mapping[str, object]) -> str:
         f" with other settings, which it keeps ({resume} goes on with those); what is to be added, such as a method, "
         "runs by itself, and unskew compare sets both side by side: "
     )
+
+
+def taken(folder: Path) -> bool:
+    """True if a run cannot have this folder, because there is something."""
+    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
 
 
 def refuse_links(folder: Path) -> None:
@@ -387,7 +392,10 @@ def require_done(folder: Path) -> None:
     """
     if not (folder / "summary.json").exists():
         read_json(folder / "run.json")
-        raise RunError(f"the run in {folder} is not done: it has no summary.json; run unskew resume {folder}")
+        raise RunError(
+            f"the run in {folder} is not done: it has no summary.json; run unskew resume {folder}, "
+            f"in Python unskew.resume({str(folder)!r}), or read it so far by load_run(..., unfinished=True)"
+        )
 
 
 def is_deployed(folder: Path) -> bool:

@@ -38,10 +38,11 @@ from unskew.errors import (
 from unskew.experiment.config import Experiment, fingerprint, load, own_modules, to_toml, written_fingerprint
 from unskew.files import write_atomically
 from unskew.info import Info
-from unskew.keys import drawn_since, global_states
+from unskew.keys import Key, drawn_since, global_states
 from unskew.ledger import totals
 from unskew.local.executor import FIRST, EvalJob
 from unskew.local.workers.pool import JobPool
+from unskew.models import IN_PYTHON
 from unskew.protocol import ClientId, report_of
 from unskew.record import columns
 from unskew.record.logs import INFO, METRICS, SCHEMA, WORK, evaluated, part_of, sentence
@@ -68,7 +69,7 @@ from unskew.run.folder import (
     refuse_links,
 )
 from unskew.run.metrics import Metric, last_value, mean_of_last, minus, summarise
-from unskew.run.setup import IN_PROCESS, Backend, Setup
+from unskew.run.setup import IN_PROCESS, Backend, InProcess, Setup
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver, Trace
@@ -196,7 +197,7 @@ def resume(
         raise RunError(
             f"there is no folder {folder}; a run has none until its data are read: give the command that began it again"
         )
-    if backend is IN_PROCESS and not (folder / "summary.json").exists():
+    if isinstance(backend, InProcess) and not (folder / "summary.json").exists():
         refuse_deployed(folder)
     read_json(folder / "run.json")  # a folder without one is no run
     refuse_links(folder)
@@ -212,6 +213,7 @@ def resume(
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
         setup = backend.prepare(experiment)
         require_same_environment(folder, experiment, setup, force)
+        require_same_network(folder, experiment, setup)
         feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
         partition = _partition(feds, experiment.client_rows)
         require_same_data(folder, json.loads(partition))
@@ -263,8 +265,29 @@ def require_same_environment(folder: Path, experiment: Experiment, setup: Setup,
     if changed and not force:
         raise EnvironmentChanged(
             f"{folder} was started in another environment ({'; '.join(changed)}), so results may differ; "
-            "use --force to go on all the same"
+            "use --force (in Python force=True) to go on all the same"
         )
+
+
+def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> None:
+    """Refuse to go on with another network than the one that a run was given as a value.
+
+    Raises:
+        RunError: If it starts from other weights.
+    """
+    then = read_json(folder / "run.json").get("network_sha256")
+    if then is not None and then != _network_sha256(experiment, setup):
+        raise RunError(
+            f"{folder} was begun with another network, or with other weights to start from; give model= the one that "
+            "it was given, before any training"
+        )
+
+
+def _network_sha256(experiment: Experiment, setup: Setup) -> str | None:
+    """The hash of the weights that a network given as a value starts from under one key; None of a named one."""
+    if not experiment.task.model.startswith(IN_PYTHON):
+        return None
+    return checkpoint.digest(checkpoint.encode_state(setup.task.init(Key(0) / "init"), {}))
 
 
 def require_same_data(folder: Path, partition: Mapping[str, Any]) -> None:
@@ -355,6 +378,8 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         "cells": cells,
         "remarks": [*setup.dataset.doubts, *run_setup.remarks(experiment, setup, num_clients)],
     }
+    if (network := _network_sha256(experiment, setup)) is not None:
+        card["network_sha256"] = network
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)
     return json.dumps(card, indent=1)
@@ -410,6 +435,11 @@ class _Run:
         return self.before_s + time.monotonic() - self.begun
 
     def resuming(self) -> str:
+        """The call that goes on with the run: in Python if it was called there."""
+        if self.setup.inputs.from_python:
+            model = ", model=..." * (self.experiment.task.model.startswith(IN_PYTHON))
+            code = ", allow_code=True" * bool(own_modules(self.experiment))
+            return f"unskew.resume({str(self.folder)!r}{model}{code})"
         return f"unskew resume{' --allow-code' * bool(own_modules(self.experiment))} {self.folder}"
 
     def go(self) -> RunResult:

@@ -315,7 +315,7 @@ def load_model(
     client: ClientId | str | None = None,
     seed: int | None = None,
     *,
-    network: nn.Module | Callable[[], nn.Module] | None = None,
+    network: nn.Module | Callable[..., nn.Module] | None = None,
     allow_code: bool = False,
 ) -> nn.Module:
     """A trained model: a plain module in evaluation mode, on the CPU, that takes prepared inputs.
@@ -730,19 +730,20 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
 
 
 def _network(
-    task: TaskCard, given: nn.Module | Callable[[], nn.Module] | None, path: Path, allow_code: bool, tensors: Params
+    task: TaskCard, given: nn.Module | Callable[..., nn.Module] | None, path: Path, allow_code: bool, tensors: Params
 ) -> nn.Module:
     if not allow_code:
         tasks.KINDS.permit(task.kind, "task.kind", str(path))
     if isinstance(given, nn.Module):
         return given
     with Key(0).ambient():  # the weights are about to be replaced, and nobody else's draws shall change
+        width = tasks.kind_of(task.kind).width(len(task.classes))
         if given is not None:
-            return given()
+            sizes: tuple[Any, ...] = (task.input_shape, width) if models.takes_sizes(given) else ()
+            return given(*sizes)
         try:
             if not allow_code:
                 models.MODELS.permit(task.model, "model", str(path))
-            width = tasks.kind_of(task.kind).width(len(task.classes))
             if task.model in models.TABLE:
                 _check_size(task, width, path, tensors)
             return models.build(task.model, task.input_shape, width, **task.model_options)

@@ -60,6 +60,7 @@ class InMemoryInputs:
         files: Files of them to keep in the run's folder: a function that writes each, by file name.
         loss: Loss of each example from (outputs, targets); None if `task.loss` names it.
         metrics: Metrics by the name that `evaluate` has for them; others are named.
+        from_python: True if the run is called from Python, where messages say how to go on there.
     """
 
     dataset: Dataset | None = None
@@ -68,6 +69,7 @@ class InMemoryInputs:
     files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     loss: Loss | None = None
     metrics: Mapping[str, Measure] = field(default_factory=dict)
+    from_python: bool = False
 
 
 @dataclass(frozen=True, eq=False)

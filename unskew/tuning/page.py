@@ -45,37 +45,12 @@ def view(tuning: Tuning) -> dict[str, object]:
         "version": __version__,
         "name": tuning.sites.experiment.name,
         "what": f"{tuning.budget} for each of {len(searches)} methods, {tuning.sites.experiment.rounds} rounds a trial",
-        "lead": lead(tuning),
+        "lead": tuning.lead,
         "worth": _worth(tuning),
         "tried": [(_sensitivity(s, measure, i), _trials(s, measure)) for i, s in enumerate(searches)],
         "file": EXPERIMENT,
         "division": division(tuning.sites, CLIENTS),
     }
-
-
-def lead(tuning: Tuning) -> str:
-    """Say in a sentence what tuning was worth."""
-    m = tuning.sites.measure
-    gains = {label: w.gain for label, w in tuning.worth.items() if w.gain is not None}
-    verdicts = {label: w.verdict for label, w in tuning.worth.items()}
-    better = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if verdicts[label] == "gains"]
-    worse = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if verdicts[label] == "loses"]
-    parts = [f"is better for {', '.join(better)}"] if better else []
-    parts += [f"is worse for {', '.join(worse)}"] if worse else []
-    alike = [label for label in gains if verdicts[label] == "open" and not tuning.worth[label].kept]
-    parts += [f"cannot be told apart from default settings for {', '.join(alike)}"] if alike else []
-    kept = [label for label in gains if tuning.worth[label].kept]
-    parts += [f"keeps the default settings of {', '.join(kept)}"] if kept else []
-    lost = [label for label, w in tuning.worth.items() if w.gain is None]
-    parts += [f"cannot be compared for {', '.join(lost)}, which diverged"] if lost else []
-    how = f"95 % intervals over {_over(tuning)}, verdicts corrected for the number of methods"
-    return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {how}."
-
-
-def _over(tuning: Tuning) -> str:
-    """Name what an interval is over: with one seed nothing is known of seeds."""
-    n, drawn = len(tuning.seeds), tuning.sites.drawn if tuning.sites.measure.of_rows else "clients"
-    return f"{drawn} under one fresh seed" if n == 1 else f"{n} fresh seeds and {drawn} together"
 
 
 def _worth(tuning: Tuning) -> Section:
@@ -100,7 +75,7 @@ def _worth(tuning: Tuning) -> Section:
     seeds = ", ".join(map(str, tuning.seeds))
     caption = (
         f"{beginning(m.label)} on test rows, mean over clients, seeds {seeds}. Each 95 % interval is its own, over "
-        f"{_over(tuning)}; readings are corrected for the number of methods (Holm)"
+        f"{tuning.over}; readings are corrected for the number of methods (Holm)"
     )
     return Section("What was it worth?", "", (), (Table(caption, head, tuple(entries), text=frozenset((4, 5))),))
 

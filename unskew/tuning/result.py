@@ -8,12 +8,14 @@ from typing import Any
 from unskew.advice.check import gain
 from unskew.advice.follow_up import under_fresh_seeds
 from unskew.advice.training import Scores, Sites, Training
-from unskew.errors import DivergedError
+from unskew.errors import DivergedError, shown
 from unskew.experiment.config import Experiment, Method
 from unskew.report.gain import Gain
 from unskew.report.stats import CONFIDENCE
+from unskew.report.worth import bracket
 from unskew.tasks.measure import Measure
 from unskew.tuning.search import Budget, Searched
+from unskew.words import listed
 
 SEEDS = 5
 NO_GAIN = Gain(0.0, 0.0, 0.0, "seeds")
@@ -43,9 +45,9 @@ class TuningGain:
         return "" if self.gain is None else self.gain.verdict if self.stands else "open"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tuning:
-    """Result of `tune`.
+    """Result of `tune`; `print` says what tuning was worth.
 
     Attributes:
         sites: The clients and their rows.
@@ -69,6 +71,38 @@ class Tuning:
             asked, name=f"{asked.name}, tuned", methods=tuple(s.tuned for s in self.searches), val_fraction=0.0
         )
         return under_fresh_seeds(tuned, max((*asked.seeds, *self.seeds)) + 1, SEEDS)
+
+    @property
+    def lead(self) -> str:
+        """A sentence on what tuning was worth."""
+        m = self.sites.measure
+        gains = {label: w.gain for label, w in self.worth.items() if w.gain is not None}
+        verdicts = {label: w.verdict for label, w in self.worth.items()}
+        better = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if verdicts[label] == "gains"]
+        worse = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if verdicts[label] == "loses"]
+        parts = [f"is better for {', '.join(better)}"] if better else []
+        parts += [f"is worse for {', '.join(worse)}"] if worse else []
+        alike = [label for label in gains if verdicts[label] == "open" and not self.worth[label].kept]
+        parts += [f"cannot be told apart from default settings for {', '.join(alike)}"] if alike else []
+        kept = [label for label in gains if self.worth[label].kept]
+        parts += [f"keeps the default settings of {', '.join(kept)}"] if kept else []
+        lost = [label for label, w in self.worth.items() if w.gain is None]
+        parts += [f"cannot be compared for {', '.join(lost)}, which diverged"] if lost else []
+        how = f"95 % intervals over {self.over}, verdicts corrected for the number of methods"
+        return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {how}."
+
+    @property
+    def over(self) -> str:
+        """The name of what an interval is over: with one seed nothing is known of seeds."""
+        n, drawn = len(self.seeds), self.sites.drawn if self.sites.measure.of_rows else "clients"
+        return f"{drawn} under one fresh seed" if n == 1 else f"{n} fresh seeds and {drawn} together"
+
+    def __str__(self) -> str:
+        return self.lead
+
+    def __repr__(self) -> str:
+        methods = listed([s.method.label for s in self.searches])
+        return f"<Tuning of {shown(methods)}: {self.budget} each; print() says what it was worth>"
 
     def to_json(self) -> dict[str, Any]:
         """The tuned values, scores and gains."""
