@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from unskew.record.reader import Warned, said
+from unskew.record.reader import Warned, remarks_and_warnings
 from unskew.words import beginning
 
 _NUMBER = re.compile(r"\d+(\.\d+)?%|\d+\.\d+")
@@ -25,7 +25,7 @@ def doubts_of(folder: Path) -> Doubts:
     Raises:
         RunError: If run.json or info.jsonl is missing or corrupt.
     """
-    methods, remarks, warned = said(folder)
+    methods, remarks, warned = remarks_and_warnings(folder)
     return Doubts(before_it(remarks, methods), during_it(warned))
 
 

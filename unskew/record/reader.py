@@ -459,7 +459,7 @@ def metric_rows(folder: Path) -> list[logs.MetricRow]:
     return [row for _, row in _Rows(logs.METRICS, folder, known, [])]
 
 
-def said(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Warned, ...]]:
+def remarks_and_warnings(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Warned, ...]]:
     """Labels of a run's methods, the remarks before it, and the methods' warnings.
 
     Raises:
