@@ -997,7 +997,7 @@ def _different(data: Mapping[Any, Any]) -> dict[Any, str]:
     """The clients' names as text; two that are written alike are refused."""
     names: dict[str, Any] = {}
     for name in data:
-        if (twin := names.setdefault(str(name), name)) is not name:
+        if (twin := names.setdefault(_client_name(name), name)) is not name:
             raise DataError(f"clients {twin!r} and {name!r} have one name when written out; rename one of them")
     return {name: text for text, name in names.items()}
 
@@ -1235,14 +1235,21 @@ def check_column(columns: Any, name: object, setting: str, holds: str = "values"
 
 
 def owners_of(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str, ...]]:
-    """The client of each row as a name, and all of them in order: numbers by size, others by name."""
+    """The client of each row as a name, and all of them in order: numbers by size, others by name.
+
+    A number is its own name, 1.0 that of 1, which a column with gaps has made of it.
+    """
     for i, value in enumerate(values):
         if is_gap(value) or not isinstance(value, str | int | float) or not str(value).strip():
             raise DataError(f"column {column!r} names no client in {place(i)}; fill it, or leave the row out")
     check_words(values, f"column {column!r}")
-    distinct = set(values)
-    ordered = sorted(distinct) if not any(isinstance(v, str) for v in distinct) else sorted(distinct, key=str)
-    return [str(value) for value in values], tuple(str(value) for value in ordered)
+    names = list(map(_client_name, values))
+    numbers = all(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in set(names))
+    return names, tuple(sorted(set(names), key=lambda name: (float(name) if numbers else 0, name)))
+
+
+def _client_name(value: Any) -> str:
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _measurements(frame: Any, columns: tuple[Any, ...]) -> _Array:
