@@ -721,3 +721,21 @@ def test_a_number_to_learn_that_is_missing_is_named_by_its_row_in_the_table() ->
         frame[15, "y"] = value
         with pytest.raises(DataError, match=f"column 'y': the target of row 15 {state}; leave the row out"):
             own.dataset(frame, target="y", test="part", targets=tasks.kind_of("regression").targets)
+
+
+# ---------------------------------------------------------------- labels of rows, and of classes in their order
+def test_targets_whose_rows_are_labelled_in_another_order_are_refused() -> None:
+    x, y = pandas.DataFrame(X), pandas.Series(Y)
+    shuffled = y.sample(frac=1, random_state=0)
+    with pytest.raises(DataError, match=r"another order .*give y\.loc\[x\.index\], or both with \.reset_index"):
+        own.dataset((x, shuffled))
+    with pytest.raises(DataError, match=r"client A: the index of y has the labels of that of x in another order"):
+        own.dataset({"A": (x, shuffled), "B": (x, y)})
+    with pytest.raises(DataError, match=r"other labels than that of x \(100 beside 7\).*both with"):
+        own.dataset((x.set_index(x.index + 7), y.set_axis(y.index + 100)))
+    with pytest.raises(DataError, match=r"the index of patients has the labels"):
+        own.dataset((x, y, shuffled))
+    expected = own.dataset((x, y))
+    assert equal(expected, own.dataset((x, shuffled.loc[x.index])))
+    assert equal(expected, own.dataset((x.set_index(x.index + 7), y)))  # rows that are but numbered have no labels
+    assert equal(expected, own.dataset((x.set_index(x.index + 7), y.set_axis(y.index + 7))))

@@ -48,6 +48,7 @@ from unskew.data.inputs import (
     is_gap,
     is_lazy,
     no_number,
+    plain_value,
     raw_column,
     several_values,
 )
@@ -759,6 +760,8 @@ def _of_arrays(arrays: Any, place: str, roles: Roles) -> GivenExamples:
     y = _labels(arrays[1], f"y of {place}")
     if x.ndim == 0 or len(x) != len(y):
         raise DataError(f"{place}: x has {len(x) if x.ndim else 0} examples, y has {len(y)} labels")
+    for name, other in zip(("y", "patients"), arrays[1:], strict=False):
+        _check_index(frame, other, name, place)
     given = GivenExamples("arrays", x, y, columns=columns, table=table)
     if len(arrays) == 2:
         return given
@@ -767,6 +770,29 @@ def _of_arrays(arrays: Any, place: str, roles: Roles) -> GivenExamples:
     if patients.shape != (len(y),):
         raise DataError(f"{where} must name one patient for each of {len(y)} examples, got shape {patients.shape}")
     return replace(given, patients=names_of_patients(patients.tolist(), where))
+
+
+def _check_index(x: Any, other: Any, name: str, place: str) -> None:
+    """Refuse what stands beside `x` under other labels of rows: that rows belong together by position is a guess then.
+
+    Rows that are numbered from 0 have no labels, unless the other's are these numbers in another order.
+
+    Raises:
+        DataError: If the labels differ.
+    """
+    mine, its = getattr(x, "index", None), getattr(other, "index", None)
+    if not (hasattr(mine, "equals") and hasattr(its, "equals")) or len(mine) != len(its) or mine.equals(its):
+        return
+    same = set(mine) == set(its)
+    if not same and any(np.array_equal(np.asarray(index), np.arange(len(index))) for index in (mine, its)):
+        return
+    one_of = next(tuple(map(plain_value, pair)) for pair in zip(mine, its, strict=True) if pair[0] != pair[1])
+    differ = "the labels of that of x in another order" if same else "other labels than that of x"
+    way = f"{name}.loc[x.index], or both with" if same else "both with"
+    raise DataError(
+        f"{place}: the index of {name} has {differ} ({one_of[1]!r} beside {one_of[0]!r}), and rows are paired by "
+        f"position; give {way} .reset_index(drop=True) if they are in one order"
+    )
 
 
 def _is_text(frame: Any) -> bool:
