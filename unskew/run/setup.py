@@ -174,7 +174,10 @@ def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) ->
         )
     loss = config.loss or next(iter(kind.losses))
     skipped = one_client and kind.needs_all_clients
-    wrong = "" if skipped else kind.check(dataset.y_train.numpy(), dataset.outputs, loss)
+    names = dataset.outputs
+    if kind.ordered and "classes" in config.data_options:
+        names = tuple(map(str, range(len(names))))
+    wrong = "" if skipped else kind.check(dataset.y_train.numpy(), names, loss)
     if wrong and one_client and kind.targets.classes and "classes" not in config.data_options:
         wrong = f"{wrong.partition(';')[0]}; a client may lack a class: name all in task.data_options.classes"
     if wrong:
