@@ -40,6 +40,7 @@ from unskew.report.gain import Floats, Gain
 from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.binary import BINARY
 from unskew.tasks.measure import ACCURACY, Measure
+from unskew.tasks.regression import REGRESSION
 
 Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 RACE = sys.modules[Candidate.__module__]  # `unskew.advice.race` is the function
@@ -968,3 +969,19 @@ def test_a_site_whose_training_diverges_is_named() -> None:
     data["Chur"] = (1e30 * data["Chur"][0], data["Chur"][1])
     with pytest.raises(DivergedError, match=r"^independent, seed 0: round 1, client 1 \(Chur\), step "):
         us.simulate("independent", data=data, rounds=4, progress=False)
+
+
+def test_advice_says_that_a_target_is_too_large_to_train_on(simple: Advice) -> None:
+    setup = simple.sites.setup
+    large = dataclasses.replace(
+        setup,
+        dataset=dataclasses.replace(setup.dataset, y_train=torch.full_like(setup.dataset.y_train.float(), 130.0)),
+        task=dataclasses.replace(setup.task, kind=REGRESSION),
+    )
+    check = dataclasses.replace(simple.check, gains={}, results={}, lost={ALONE: "lower lr or set clip_norm"})
+    of = dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=large), check=check)
+    assert re.fullmatch(
+        r"Undecided: sites could not be trained alone: lower lr or set clip_norm; the target has a root mean square of "
+        r"130 \(divide it, .*\)\.",
+        of.headline,
+    )
