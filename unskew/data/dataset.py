@@ -353,15 +353,15 @@ def _part(
         raise DataError(f"{name}: examples of x_{part} are empty, shape {tuple(x.shape)}")
     if isinstance(x, ByteImages):
         return x, y
-    if x.is_floating_point() and x.ndim in (2, 4):
+    if x.is_floating_point() and x.ndim in (2, 4, 5):
         x = x.to(torch.float32)
         check_values(name, f"x_{part}", x.detach().cpu().numpy())
     elif x.dtype == torch.int64 and x.ndim == 2:
         check_values(name, f"x_{part}", x.detach().cpu().numpy())
     else:
         raise DataError(
-            f"{name}: x_{part} must be floating (N, D) or (N, C, H, W), or int64 token ids (N, L), "
-            f"got {x.dtype} of shape {tuple(x.shape)}"
+            f"{name}: x_{part} must be floating (N, D), (N, C, H, W) or volumes (N, C, D, H, W), or int64 token ids "
+            f"(N, L), got {x.dtype} of shape {tuple(x.shape)}"
         )
     return x, y
 

@@ -861,7 +861,9 @@ def _check_index(x: Any, other: Any, name: str, place: str) -> None:
     same = set(mine) == set(its)
     if not same and any(np.array_equal(np.asarray(index), np.arange(len(index))) for index in (mine, its)):
         return
-    one_of = next(tuple(map(plain_value, pair)) for pair in zip(mine, its, strict=True) if pair[0] != pair[1])
+    one_of = next((tuple(map(plain_value, two)) for two in zip(mine, its, strict=True) if two[0] != two[1]), None)
+    if one_of is None:  # alike but for their types
+        return
     differ = "the labels of that of x in another order" if same else "other labels than that of x"
     way = f"{name}.loc[x.index], or both with" if same else "both with"
     raise DataError(

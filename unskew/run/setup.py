@@ -43,6 +43,7 @@ from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import Task, check_network, ends_in, make_task, parameter_count
 from unskew.tree import Params, is_record
+from unskew.words import counted
 from unskew.wrappers.base import Wrapped
 from unskew.wrappers.malicious import with_attack
 
@@ -522,6 +523,8 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                     served_to(method.algorithm, state, fed.num_clients)
             for local in _optimisations(method.algorithm):
                 _check_local(local, setup)
+                if setup.task.batch_norm:
+                    _check_batches(train)
                 num_steps(
                     int(train.label_counts.sum(1).min()),
                     batch_size=local.batch_size,
@@ -531,6 +534,24 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                 )
     except (ConfigError, DataError, ProtocolError) as error:
         raise type(error)(f"{method.label}: {error}") from error
+
+
+def _check_batches(train: FederatedData) -> None:
+    """Refuse a client with a single training example: BatchNorm has no deviation of one.
+
+    Raises:
+        DataError: Naming the client.
+    """
+    rows = train.label_counts.sum(1)
+    client = int(rows.argmin())
+    if rows[client] < 2:
+        name = "" if train.client_names is None else f" ({train.client_names[client]})"
+        drawn = train.dataset.owners is None
+        raise DataError(
+            f"client {client}{name} has {counted(int(rows[client]), 'training example')}, and a batch needs at least 2 "
+            f"where the network has BatchNorm; {'raise split.min_samples' if drawn else 'leave the client out'}, or "
+            "use a model without BatchNorm, such as with GroupNorm"
+        )
 
 
 def check_prior(method: Method, setup: Setup) -> None:
