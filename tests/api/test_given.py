@@ -221,15 +221,15 @@ def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_p
     """`ja`, of which most are, is the second because it was named so, which needs no remark."""
     y, classes = np.where(np.arange(200) % 5 == 0, "nein", "ja"), {"classes": ["nein", "ja"]}
     task = us.TaskConfig("digits", kind="binary", data_options=classes)
-    for data, target in (((X[:200], y), None), (pandas.DataFrame({"a": X[:200, 0], "b": X[:200, 1], "y": y}), "y")):
-        folder = tmp_path / str(target)
-        history = us.simulate(
-            us.FedAvg(FAST), data=data, target=target, task=task, split=us.IID(num_clients=2), out=folder, **FEW
-        )
-        model = history.model("fedavg")
-        assert model.unskew.classes == ("nein", "ja")
-        assert not [r for r in read(folder).remarks if "looks for the second class" in r]
-        assert "the level is the share of ja," in (folder / "report.html").read_text()
+    settings: dict[str, Any] = {"task": task, "split": us.IID(num_clients=2), **FEW}
+    folder, frame = tmp_path / "run", pandas.DataFrame({"a": X[:200, 0], "b": X[:200, 1], "y": y})
+    for history in (
+        us.simulate(us.FedAvg(FAST), data=(X[:200], y), out=folder, **settings),
+        us.simulate(us.FedAvg(FAST), data=frame, target="y", **settings),
+    ):
+        assert history.model("fedavg").unskew.classes == ("nein", "ja")
+    assert not [r for r in read(folder).remarks if "looks for the second class" in r]
+    assert "the level is the share of ja," in (folder / "report.html").read_text()
     with pytest.raises(DataError, match="none of the 2 classes"):
         us.simulate(us.FedAvg(FAST), data=(X[:200], np.where(y == "ja", "Ja", y)), task=task, **FEW)
     with pytest.raises(ConfigError, match=r"classes must list the classes as different words, got \['ja', 'ja'\]"):
