@@ -35,7 +35,7 @@ def main(rounds: int = 10) -> None:
     )
     print(history)
     last = history.to_frame().query("name == 'personal.accuracy' and round == @rounds")
-    print(last.pivot_table("value", "client", "method").set_axis(history.client_names).round(3))
+    print(last.pivot_table("value", "client_name", "method").round(3))
 
 
 if __name__ == "__main__":

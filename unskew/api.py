@@ -344,6 +344,9 @@ def described(
     if isinstance(model, nn.Module):
         check_tensors(model)
     dataset = _dataset(experiment.task, data, table)
+    if experiment.task.data == RUN_DATA and dataset.ordered:
+        of_values = dataclasses.replace(experiment.task, data_options={"classes": list(dataset.classes)})
+        experiment = dataclasses.replace(experiment, task=of_values)
     if dataset.inputs.kind == "texts" and model is None and (task is None or isinstance(task, str)):
         vectors = {"words": FIRST_WORD + len(dataset.inputs.vocabulary)}
         of_texts = dataclasses.replace(experiment.task, model=OF_TEXTS, model_options=vectors)
@@ -397,10 +400,10 @@ def _task(
     if rules is not None:
         _set(settings, "preprocess", from_python.to_plain(rules), "task.preprocess")
     source = settings.setdefault("data", TaskConfig.data)
-    if source == RUN_DATA and settings.get("data_options"):
+    if source == RUN_DATA and (others := [key for key in settings.get("data_options") or {} if key != "classes"]):
         raise ConfigError(
-            f"task.data_options ({', '.join(settings['data_options'])}) are for data that are named, and these are "
-            "given as values; leave them out"
+            f"task.data_options ({', '.join(others)}) are for data that are named, and these are given as values; "
+            "leave them out: of values only classes can be named, as in data_options={'classes': ['control', 'case']}"
         )
     if isinstance(source, str) and source.partition(":")[0] in ENDINGS:
         columns = {key: value for key, value in table.items() if value is not None and key != "test_fraction"}
@@ -474,7 +477,7 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
             raise DataError(f"{next(iter(data))!r} is the only client; give its table itself, and a split divides it")
         if task.preprocess is not None:
             own.check_test_of(data, test)
-        joined, client = own.joined(data, table["client"])
+        joined, client = own.joined(data, table["client"], table["target"])
         table = {**table, "client": client, "test": own.joined(test, client)[0]}
         table["by_client"] = ["train", "test"] if own.is_frames(test) else ["train"]
         if own.is_frames(test):
@@ -482,7 +485,9 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
         with rows_at(at):
             return _dataset(task, joined, table)
     if data is not ... and not isinstance(data, str):
-        return own.dataset(data, **table, preprocess=task.preprocess, targets=tasks.kind_of(task.kind).targets)
+        targets = tasks.kind_of(task.kind).targets
+        classes = own.names_of_classes(task.data_options.get("classes"), targets)
+        return own.dataset(data, **table, preprocess=task.preprocess, targets=targets, classes=classes)
     named = task.data.partition(":")[0] in ENDINGS
     if not named and any(table[key] is not None for key in ("test", "target", "client", "patient")):
         if sentence := unreadable(task.data):

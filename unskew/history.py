@@ -14,7 +14,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import starmap
 from pathlib import Path
@@ -77,6 +77,7 @@ class History:
     path: Path | None
     client_names: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    _names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     _scratch: Scratch | None = None
     _network: nn.Module | Callable[..., nn.Module] | None = None
     _allow_code: bool = False
@@ -119,10 +120,10 @@ class History:
         """
         return load_model(self.folder, method, client, seed, network=self._network, allow_code=self._allow_code)
 
-    def client_values(self, method: str, metric: str | None = None, seed: int | None = None) -> dict[int, float]:
-        """A metric of each evaluated client after the last round, {client: value}.
+    def client_values(self, method: str, metric: str | None = None, seed: int | None = None) -> dict[int | str, float]:
+        """A metric of each evaluated client after the last round, {client: value}, as `rows_of` has them.
 
-        Clients are numbers here, as in `rows`: client k is `client_names[k]`, whatever numbers stand in the names.
+        Clients go by name, or by number where the data name no clients.
 
         Of more clients than the run's `client_rows` it is not in `rows`, but in columns of the run's folder.
 
@@ -141,11 +142,17 @@ class History:
         cell = (method, seed, metric)
         rows = [r for r in self.rows if "client" in r and (r["method"], r["seed"], r["name"]) == cell]
         if rows:
-            return {row["client"]: row["value"] for row in rows}
+            return {self._name(row["client"], seed) or row["client"]: row["value"] for row in rows}
         for c in client_columns(self.folder):
             if (c.method, c.seed, c.name) == cell:
-                return dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
+                clients = [self._name(k, seed) or k for k in c.client.tolist()]
+                return dict(zip(clients, c.value.tolist(), strict=True))
         raise KeyError(f"{method}, seed {seed}, has no {metric} of single clients")
+
+    def _name(self, client: int | None, seed: int) -> str | None:
+        """The name of the client of that number; None where it is nobody's, or the data name no clients."""
+        names = self._names.get(seed, ())
+        return None if client is None or client >= len(names) else names[client]
 
     def rows_of(self, part: Part, seed: int | None = None) -> dict[int | str, npt.NDArray[np.int64]]:
         """The rows of the data with which each client trained, validated or tested, {client: rows}, ascending.
@@ -256,8 +263,8 @@ class History:
     def to_frame(self) -> "pandas.DataFrame":
         """Every number of every round as a pandas.DataFrame, one per row.
 
-        Columns: method, seed, round, name, value, weight, and client, which is missing (pandas.NA) unless the
-        number is per-client.
+        Columns: method, seed, round, name, value, weight, client and client_name, which are missing (pandas.NA and
+        None) unless the number is per-client; so is client_name where the data name no clients.
 
         Raises:
             ConfigError: If pandas is not installed.
@@ -270,7 +277,11 @@ class History:
             ) from error
         columns = ("method", "seed", "round", "name", "value", "weight", "client")
         frame: pandas.DataFrame = frames.DataFrame.from_records(
-            [[row.get(column) for column in columns] for row in self.rows], columns=list(columns)
+            [
+                [*(row.get(column) for column in columns), self._name(row.get("client"), row["seed"])]
+                for row in self.rows
+            ],
+            columns=[*columns, "client_name"],
         )
         return frame.astype({"client": "Int64"})
 
@@ -518,12 +529,15 @@ def load_run(
     else:
         summary = _summary_so_far(document(folder / "run.json", RunCard), rows)
     doubts = doubts_of(folder)
+    seeds = client_names(folder)
+    trained = {names for names, _ in seeds.values()}
     return History(
         rows,
         summary,
         folder,
-        client_names(folder),
+        trained.pop() if len(trained) == 1 else (),
         (*([] if ended else [UNFINISHED]), *doubts.before, *doubts.during, *_undefined(rows, summary)),
+        {seed: (*names, *later) for seed, (names, later) in seeds.items()},
         _network=network,
         _allow_code=allow_code,
     )

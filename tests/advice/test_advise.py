@@ -42,6 +42,7 @@ from unskew.report.worth import bracket
 from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.binary import BINARY
 from unskew.tasks.measure import ACCURACY, Measure
+from unskew.tasks.regression import REGRESSION
 
 Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 ANSWER = sys.modules[Advice.__module__]
@@ -989,3 +990,19 @@ def test_of_many_sites_a_notebook_shows_those_at_the_ends(simple: Advice, monkey
     page = simple._repr_html_()
     assert page.count("<tr>") == 3
     assert f"{len(simple.by_site) - 2} between those that gain most and least are left out" in page
+
+
+def test_advice_says_that_a_target_is_too_large_to_train_on(simple: Advice) -> None:
+    setup = simple.sites.setup
+    large = dataclasses.replace(
+        setup,
+        dataset=dataclasses.replace(setup.dataset, y_train=torch.full_like(setup.dataset.y_train.float(), 130.0)),
+        task=dataclasses.replace(setup.task, kind=REGRESSION),
+    )
+    check = dataclasses.replace(simple.check, gains={}, results={}, lost={ALONE: "lower lr or set clip_norm"})
+    of = dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=large), check=check)
+    assert re.fullmatch(
+        r"Undecided: sites could not be trained alone: lower lr or set clip_norm; the target has a root mean square of "
+        r"130 \(.*target_scale = \[130, 100\]\)\.",
+        of.headline,
+    )

@@ -217,6 +217,60 @@ def test_a_common_class_that_is_looked_for_by_the_alphabet_alone_is_said(
     assert f"the level is the share of {max(first, second)}," in page
 
 
+def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_path: Path) -> None:
+    """`ja`, of which most are, is the second because it was named so, which needs no remark."""
+    y, classes = np.where(np.arange(200) % 5 == 0, "nein", "ja"), {"classes": ["nein", "ja"]}
+    task = us.TaskConfig("digits", kind="binary", data_options=classes)
+    settings: dict[str, Any] = {"task": task, "split": us.IID(num_clients=2), **FEW}
+    folder, frame = tmp_path / "run", pandas.DataFrame({"a": X[:200, 0], "b": X[:200, 1], "y": y})
+    for history in (
+        us.simulate(us.FedAvg(FAST), data=(X[:200], y), out=folder, **settings),
+        us.simulate(us.FedAvg(FAST), data=frame, target="y", **settings),
+    ):
+        assert history.model("fedavg").unskew.classes == ("nein", "ja")
+    assert not [r for r in read(folder).remarks if "looks for the second class" in r]
+    assert "the level is the share of ja," in (folder / "report.html").read_text()
+    with pytest.raises(DataError, match="none of the 2 classes"):
+        us.simulate(us.FedAvg(FAST), data=(X[:200], np.where(y == "ja", "Ja", y)), task=task, **FEW)
+    with pytest.raises(ConfigError, match=r"classes must list the classes as different words, got \['ja', 'ja'\]"):
+        us.simulate(us.FedAvg(FAST), data=(X, Y), task=us.TaskConfig(data_options={"classes": ["ja", "ja"]}), **FEW)
+    with pytest.raises(ConfigError, match=r"names classes, and the task learns numbers; leave it out"):
+        us.simulate(us.FedAvg(FAST), data=(X, Y), task={"kind": "regression", "data_options": classes}, **FEW)
+    with pytest.raises(DataError, match=r"a data set with its own classes"):
+        us.simulate(us.FedAvg(FAST), data=us.load("digits"), task=us.TaskConfig(data_options=classes), **FEW)
+
+
+class Series(nn.Module):
+    def __init__(self, squeezed: bool) -> None:
+        super().__init__()
+        self.squeezed, self.cells, self.last = squeezed, nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.cells(x.squeeze(1) if self.squeezed else x)[0][:, -1])
+
+
+def test_a_network_for_time_series_is_told_of_the_dimension_of_channels() -> None:
+    x, y = np.random.default_rng(0).normal(size=(60, 5, 3)).astype("float32"), np.arange(60) % 2
+    split = us.IID(num_clients=2)
+    with pytest.raises(ConfigError, match=r"x of shape \(N, 5, 3\) is taken for images .* with x = x\.squeeze\(1\)$"):
+        us.simulate(us.FedAvg(FAST), data=(x, y), model=Series(squeezed=False), split=split, **FEW)
+    us.simulate(us.FedAvg(FAST), data=(x, y), model=Series(squeezed=True), split=split, **FEW)
+
+
+def test_a_network_for_volumes_trains_and_predicts() -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 1, 3, 4, 5)).astype("float32"), np.arange(40) % 2
+    network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.Flatten(), nn.Linear(12, 2))
+    history = us.simulate(us.FedAvg(FAST), data=(x, y), model=network, split=us.IID(num_clients=2), **FEW)
+    assert len(us.predict(history.model("fedavg"), x[:7])) == 7
+
+
+def test_a_site_that_is_too_small_for_batch_norm_is_named() -> None:
+    sites = {"Bern": (X[:40], Y[:40]), "Chur": (X[40:41], Y[40:41])}
+    network = nn.Sequential(nn.Linear(X.shape[1], 4), nn.BatchNorm1d(4), nn.Linear(4, int(Y.max()) + 1))
+    with pytest.raises(DataError, match=r"client 1 \(Chur\) has . training examples?, .*; leave the client out,"):
+        us.simulate(us.FedAvg(FAST), data=sites, model=network, **FEW)
+
+
 @pytest.fixture
 def pictures(tmp_path: Path) -> str:
     """Grey pictures of two classes at three sites, as a name of data."""

@@ -44,9 +44,9 @@ def parts(history: us.History, seed: int | None = None) -> dict[int | str, tuple
 def check_tested(history: us.History, x: pandas.DataFrame, y: Any) -> None:
     """The share that the model gets right of these rows is the one that the run measured."""
     model = history.model("fedavg")
-    for number, (name, rows) in enumerate(history.rows_of("test").items()):
+    for name, rows in history.rows_of("test").items():
         right = np.array(us.predict(model, x.iloc[rows])) == np.asarray(y)[rows]
-        assert right.mean() == pytest.approx(history.client_values("fedavg")[number]), name
+        assert right.mean() == pytest.approx(history.client_values("fedavg")[name]), name
 
 
 def test_a_column_of_test_rows_is_found_again_as_it_was_given() -> None:
@@ -107,6 +107,33 @@ def test_arrays_that_are_divided_have_clients_by_number() -> None:
         assert right.mean() == pytest.approx(history.client_values("fedavg")[int(number)])
 
 
+def test_a_number_by_site_is_that_of_the_site_of_this_name() -> None:
+    """Sites 1, 2 and 10 as words are 1, 10 and 2, so that the second in order would be site 10."""
+    number = TABLE["site"].map({"Aarau": 1, "Basel": 2, "Bern": 10})
+    table = TABLE.drop(columns="site").assign(ward=number)
+    of = {key: part.drop(columns="ward") for key, part in table.groupby("ward")}
+    words = {str(key): part for key, part in of.items()}
+    for data, column in ((of, None), (words, None), (table, "ward"), (table.astype({"ward": float}), "ward")):
+        history = run(data, target="y", client=column)
+        assert history.client_names == ("1", "2", "10")
+        values = history.client_values("fedavg")
+        assert list(values) == ["1", "2", "10"]
+        rows = history.rows_of("test")["10"]
+        tested = (of[10] if column is None else table).iloc[rows]
+        right = np.array(us.predict(history.model("fedavg", client=10), tested)) == tested["y"]
+        assert right.mean() == pytest.approx(values["10"])
+        frame = history.to_frame()
+        last = frame[(frame["name"] == "personal.accuracy") & (frame["round"] == 2)]
+        assert dict(zip(last["client_name"], last["value"], strict=True)) == values
+        assert frame[frame["client"].isna()]["client_name"].isna().all()
+
+
+def test_newcomers_are_called_by_name_too() -> None:
+    history = run(TABLE, target="y", client="site", unseen=["Basel"])
+    assert set(history.client_values("fedavg", "unseen.accuracy")) == {"Basel"}
+    assert history.client_names == ("Aarau", "Bern")
+
+
 @pytest.mark.parametrize("form", ["arrays", "frames", "Polars", "files"])
 def test_rows_of_clients_with_data_of_their_own_are_counted_there(form: str, tmp_path: Path) -> None:
     tables = {site: TABLE[TABLE["site"] == site].drop(columns="site") for site in ("Bern", "Aarau", "Basel")}
@@ -121,13 +148,13 @@ def test_rows_of_clients_with_data_of_their_own_are_counted_there(form: str, tmp
         of.to_csv(tmp_path / f"{site}.csv", index=False)
     history = run(data, **({} if form == "arrays" else options))
     model = history.model("fedavg")
-    for number, site in enumerate(history.client_names):
+    for site in history.client_names:
         rows = [row for part in parts(history)[site] for row in part]
         assert len(rows) == len(set(rows))
         assert max(rows) < len(tables[site])
         tested = tables[site].iloc[history.rows_of("test")[site]]
         found = us.predict(model, tested[["age", "weight"]].to_numpy() if form == "arrays" else tested)
-        assert np.mean(found == tested["y"]) == pytest.approx(history.client_values("fedavg")[number])
+        assert np.mean(found == tested["y"]) == pytest.approx(history.client_values("fedavg")[site])
 
 
 def test_test_rows_that_were_given_by_themselves_are_counted_there() -> None:

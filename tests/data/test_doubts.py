@@ -44,6 +44,7 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
     ),
 }
 WORDS: dict[str, tuple[dict[str, Any], str]] = {
+    "no value at a site": ({"lab": np.where(BERN, np.nan, DOSE)}, "column 'lab' has no value at Bern"),
     "words in two spellings": ({"ward": np.where(BERN, "a", np.array(["A", "B"])[ROWS % 2])}, "'A' (Basel, Chur)"),
     "words coded at a site": ({"ward": np.where(BERN, "1", np.array(["A", "B"])[ROWS % 2])}, "holds numbers at Bern"),
     "numbers with a unit": ({"dose": [f"{n % 60} mg" for n in ROWS]}, "holds numbers with something beside them"),

@@ -721,3 +721,80 @@ def test_a_number_to_learn_that_is_missing_is_named_by_its_row_in_the_table() ->
         frame[15, "y"] = value
         with pytest.raises(DataError, match=f"column 'y': the target of row 15 {state}; leave the row out"):
             own.dataset(frame, target="y", test="part", targets=tasks.kind_of("regression").targets)
+
+
+# ---------------------------------------------------------------- labels of rows, and of classes in their order
+def test_targets_whose_rows_are_labelled_in_another_order_are_refused() -> None:
+    x, y = pandas.DataFrame(X), pandas.Series(Y)
+    shuffled = y.sample(frac=1, random_state=0)
+    with pytest.raises(DataError, match=r"another order .*give y\.loc\[x\.index\], or both with \.reset_index"):
+        own.dataset((x, shuffled))
+    with pytest.raises(DataError, match=r"client A: the index of y has the labels of that of x in another order"):
+        own.dataset({"A": (x, shuffled), "B": (x, y)})
+    with pytest.raises(DataError, match=r"other labels than that of x \(100 beside 7\).*both with"):
+        own.dataset((x.set_index(x.index + 7), y.set_axis(y.index + 100)))
+    with pytest.raises(DataError, match=r"the index of patients has the labels"):
+        own.dataset((x, y, shuffled))
+    expected = own.dataset((x, y))
+    assert equal(expected, own.dataset((x, shuffled.loc[x.index])))
+    assert equal(expected, own.dataset((x.set_index(x.index + 7), y)))  # rows that are but numbered have no labels
+    assert equal(expected, own.dataset((x.set_index(x.index + 7), y.set_axis(y.index + 7))))
+
+
+CASES = np.where(Y == 0, "case", "control")
+
+
+def _ordered(words: Any, *order: str) -> pandas.Categorical:
+    return pandas.Categorical(words, order, ordered=True)
+
+
+@pytest.mark.parametrize("rules", [None, Preprocess()])
+def test_an_ordered_category_has_its_classes_in_its_order(rules: Preprocess | None) -> None:
+    """By the alphabet `control` would be the second class; a word that no row has is no class."""
+    order = ("control", "unsure", "case")
+    table = {"a": X[:, 0], "b": X[:, 1], "town": TOWNS}
+    frames = [
+        pandas.DataFrame(table).assign(y=_ordered(CASES, *order)),
+        polars.DataFrame(table).with_columns(polars.Series("y", CASES.tolist(), polars.Enum(order))),
+    ]
+    for frame in frames:
+        given = own.dataset(frame, target="y", client="town", preprocess=rules)
+        assert given.classes == ("control", "case")
+        assert int(given.y_train.sum()) < len(given.y_train) / 2  # one in three is a case
+        halves = {"A": frame[:30], "B": frame[30:]}
+        joined, client = own.joined(halves, None, "y")
+        assert own.dataset(joined, target="y", client=client, preprocess=Preprocess()).classes == ("control", "case")
+    assert own.dataset((X, _ordered(CASES, *order))).classes == ("control", "case")
+    assert own.dataset((X, pandas.Categorical(CASES, order))).classes == ("case", "control")  # it has no order
+
+
+def test_clients_whose_ordered_categories_contradict_each_other_are_refused() -> None:
+    one, other = _ordered(CASES, "control", "case"), _ordered(CASES, "case", "control")
+    with pytest.raises(DataError, match=r"control, case at client A, and of case, control at client B; give all"):
+        own.dataset({"A": (X, one), "B": (X, other)})
+    with pytest.raises(DataError, match=r"column 'y' is an ordered category of control, case at client A"):
+        own.joined({k: pandas.DataFrame({"a": X[:, 0], "y": y}) for k, y in (("A", one), ("B", other))}, None, "y")
+    with pytest.raises(DataError, match=r"y is 'Case' at client B, none of the ordered categories of client A"):
+        own.dataset({"A": (X, one), "B": (X, np.where(Y == 0, "Case", "control"))})
+    assert own.dataset({"A": (X, one), "B": (X, CASES)}).classes == ("control", "case")
+
+
+# ---------------------------------------------------------------- arrays of further dimensions
+def test_volumes_of_floats_are_taken_as_they_are() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 2, 4, 5, 6)).astype("float32")
+    given = own.dataset((x, Y))
+    assert given.input_shape == (2, 4, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("x", "way"),
+    [
+        (np.zeros((60, 8, 8, 4), np.uint8), r"drop the alpha channel, as x\[\.\.\., :3\], or give floats$"),
+        (np.zeros((60, 4, 8, 8), np.uint8), r"drop the alpha channel, as x\[:, :3\], or give floats$"),
+        (np.zeros((60, 8, 8), bool), r"got bool of shape \(\d+, 8, 8\); give x\.astype\('float32'\)$"),
+        (np.zeros((60, 1, 4, 4, 4), np.uint8), r"\(N, C, D, H, W\).* got uint8 of shape .*; give floats$"),
+    ],
+)
+def test_arrays_that_are_nearly_images_are_refused_with_what_to_do(x: Any, way: str) -> None:
+    with pytest.raises(DataError, match=way):
+        own.dataset((x, Y))

@@ -276,6 +276,10 @@ def by_feature(whole: FederatedData, part: FederatedData) -> dict[str, torch.Ten
     return dict(zip(names, x.T, strict=True))
 
 
+silent_sites = pytest.mark.filterwarnings("ignore:column .* has no value at ")
+
+
+@silent_sites
 @pytest.mark.filterwarnings("ignore:column 'age' has the mean")
 @pytest.mark.parametrize("scale", ["agreed", "site"])
 @pytest.mark.parametrize("unseen", [("Davos",), 0.25])
@@ -312,6 +316,7 @@ def test_no_number_of_those_who_train_depends_on_clients_that_come_later(scale: 
         assert abs(float(newcomer["age"].mean())) < 1e-5  # by its own mean, as every site by its own
 
 
+@silent_sites
 def test_gaps_that_only_a_later_client_has_are_filled_and_have_no_input_of_their_own() -> None:
     table = four_sites().with_columns(
         age=polars.when(polars.col("site") == "Davos").then(None).otherwise(polars.col("age").fill_null(60.0))
@@ -327,6 +332,7 @@ def test_gaps_that_only_a_later_client_has_are_filled_and_have_no_input_of_their
     assert whole.dataset is data
 
 
+@silent_sites
 def test_a_column_that_only_later_clients_have_is_refused() -> None:
     table = four_sites().with_columns(
         ca=polars.when(polars.col("site") == "Davos").then(1.0).otherwise(polars.lit(None))
@@ -348,6 +354,7 @@ def test_test_rows_that_a_seed_draws_have_no_say() -> None:
     assert fed.dataset.inputs != data.inputs
 
 
+@silent_sites
 def test_saved_data_are_fitted_anew_as_before(tmp_path: Path) -> None:
     data = own.dataset(four_sites(), target="sick", client="site", test=0.25, preprocess=Preprocess(unseen="other"))
     save(data, tmp_path / "data.npz")
@@ -358,6 +365,7 @@ def test_saved_data_are_fitted_anew_as_before(tmp_path: Path) -> None:
     assert torch.equal(torch.as_tensor(one.dataset.x_train), torch.as_tensor(two.dataset.x_train))
 
 
+@silent_sites
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -379,6 +387,7 @@ def test_saved_columns_that_are_broken_are_refused(key: str, value: Any, tmp_pat
         us.load("run:data.npz", tmp_path)
 
 
+@silent_sites
 @pytest.mark.filterwarnings("ignore:column 'age' has the mean")
 def test_a_run_is_the_same_whatever_rows_a_later_client_has(tmp_path: Path) -> None:
     """And its model card has the numbers of those who trained."""

@@ -83,6 +83,7 @@ def site(
     return here
 
 
+@pytest.mark.filterwarnings("ignore:column 'chol' has no value at bern")
 def test_what_sites_agree_on_is_what_all_their_training_rows_together_would_give(tmp_path: Path) -> None:
     """Rows as they come out of the agreed numbers at each site are those of one table of all, to a float's rounding."""
     frames = tables(tmp_path)
@@ -246,6 +247,7 @@ def test_a_site_without_agreed_numbers_is_told_how_to_get_them(tmp_path: Path) -
         open_client(site(tmp_path, 0, {}))
 
 
+@pytest.mark.filterwarnings("ignore:column 'chol' has no value at bern")
 def test_a_federation_without_agreed_numbers_is_not_packed(tmp_path: Path) -> None:
     """Whether the experiment's table lies on the packing machine or not; with the numbers it is packed."""
     pytest.importorskip("cryptography", reason="a deployment needs the extra [flower]")

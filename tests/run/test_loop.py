@@ -351,7 +351,8 @@ def test_clients_too_small_for_batch_norm_are_refused(tiny: Callable[..., Experi
     small = ["split={name='iid', num_clients=700}", "test_fraction=0.5"]
     network = ["task.model=cnn_small", "task.model_options={norm='batch'}"]
     message = refused(DataError, tiny(*small, *network), tmp_path / "run")
-    assert message.startswith("fedavg: a client has 1 training examples, a batch needs at least 2; ")
+    assert message.startswith("fedavg: client ")
+    assert " has 1 training example, and a batch needs at least 2 where the network has BatchNorm; raise" in message
     message = refused(ConfigError, tiny(*network, "local.batch_size=1"), tmp_path / "run")
     assert message.startswith("fedavg: batch_size must be >= 2")
     experiment = tiny(*small, *network, methods='[[methods]]\nname = "centralised"\n')

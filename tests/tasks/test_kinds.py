@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from unskew.data.dataset import binned
 from unskew.data.sources import load
 from unskew.data.split import Dirichlet
 from unskew.errors import ConfigError, DataError
+from unskew.experiment import config
 from unskew.experiment.config import parse
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
 from unskew.report import write_report
 from unskew.run.loop import resume
-from unskew.run.setup import class_weights
+from unskew.run.setup import class_weights, named_dataset, with_bins
 from unskew.tasks import binary, kind_of, multi_label, next_token, ordinal, regression, survival
 from unskew.tasks.targets import NUMBER, SURVIVAL
 
@@ -81,6 +83,32 @@ def test_concordance_is_that_of_lifelines(seed: int) -> None:
     y = np.stack([time, event], 1).astype(np.float32)
     expected = lifelines.concordance_index(time, -risk, event)
     assert survival.concordance(risk[:, None].astype(float), y) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("declared", ["categories", "options"])
+def test_grades_in_words_stand_in_their_declared_order(declared: str, tmp_path: Path) -> None:
+    """By the alphabet `dead` would be the first; a run goes on from its folder, which knows the order."""
+    order = ["mild", "severe", "dead"]
+    words = np.array(order)[np.digitize(RISK, [-0.5, 0.5])]
+    y: Any = pandas.Categorical(words, order, ordered=True) if declared == "categories" else words
+    options = {} if declared == "categories" else {"classes": order}
+    task = us.TaskConfig("digits", kind="ordinal", data_options=options)
+    settings: dict[str, Any] = {"split": us.IID(num_clients=2), "rounds": 1, "progress": False, "out": tmp_path / "run"}
+    model = us.simulate(us.FedAvg(), data=(X, y), task=task, **settings).model("fedavg")
+    assert model.unskew.classes == tuple(order)
+    assert set(us.predict(model, X)) <= set(order)
+    kept = config.load(tmp_path / "run" / "config.toml").task
+    assert with_bins(kept, named_dataset(replace(kept, data_dir=str(tmp_path / "run")))).classes == tuple(order)
+
+
+def test_grades_from_1_are_named_by_their_numbers_where_they_are_listed() -> None:
+    task = us.TaskConfig("digits", kind="ordinal", data_options={"classes": ["1", "2", "3"]})
+    history = us.simulate(
+        us.FedAvg(), data=(X, 1 + np.arange(120) % 3), task=task, split=us.IID(num_clients=2), rounds=1, progress=False
+    )
+    model = history.model("fedavg")
+    assert model.unskew.classes == ("1", "2", "3")
+    assert set(us.predict(model, X)) <= {1, 2, 3}
 
 
 def test_binary_metrics_by_hand() -> None:
@@ -415,7 +443,11 @@ BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
     "one column": ("survival", (X, RISK[:, None]), "must have two columns, time and event, got 1"),
     "three values": ("binary", (X, np.arange(120) % 3), r"needs a target of two values, got 3 \(0, 1, 2\); use"),
     "one value": ("binary", (X, np.zeros(120, int)), r"needs a target of two values, got 1 \(0\)"),
-    "grades in words": ("ordinal", (X, np.array(["mild", "grave", "none"] * 40)), "needs grades as whole numbers, got"),
+    "grades in words": (
+        "ordinal",
+        (X, np.array(["mild", "grave", "none"] * 40)),
+        "and words such as .grave. have none: number",
+    ),
     "grades by the alphabet": (
         "ordinal",
         (X, np.array([str(i % 11) for i in range(120)])),

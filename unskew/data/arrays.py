@@ -602,8 +602,9 @@ def inputs_of(
             )
         if not is_images(x):
             raise DataError(
-                f"{name}: {key} must be images of whole numbers 0..255, (N, H, W) or (N, H, W, 3), or floating (N, D) "
-                f"or (N, C, H, W), or token ids of int32 or int64 (N, L), got {x.dtype} of shape {x.shape}"
+                f"{name}: {key} must be images of whole numbers 0..255, (N, H, W) or (N, H, W, 3), or floating (N, D), "
+                f"(N, C, H, W) or (N, C, D, H, W), or token ids of int32 or int64 (N, L), got {x.dtype} of shape "
+                f"{x.shape}{_remedy(x)}"
             )
     train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
     if train.shape[1:] != test.shape[1:]:
@@ -657,6 +658,16 @@ def _shaped(x: Array) -> Array:
     if x.ndim in (3, 4) and x.dtype != np.uint8 and x.size and x.min() >= 0 and x.max() <= 255:
         x = x.astype(np.uint8)
     return np.moveaxis(x, 1, 3) if channels_first else x
+
+
+def _remedy(x: Array) -> str:
+    """Say what makes inputs of arrays that are nearly some; empty for others."""
+    if x.dtype.kind == "b":
+        return "; give x.astype('float32')"
+    if x.dtype.kind in "iu" and x.ndim == 4 and 4 in (x.shape[1], x.shape[3]):
+        last = x.shape[3] == 4
+        return f"; drop the alpha channel, as x{'[..., :3]' if last else '[:, :3]'}, or give floats"
+    return "; give floats" if x.dtype.kind in "iu" and x.ndim > 3 else ""
 
 
 def is_images(x: Array) -> bool:

@@ -55,6 +55,7 @@ class Dataset:
         outputs: Names of what the outputs of a network stand for: classes, labels, tokens, or the one number.
         groups: Group of each *training* example (N,), int64, where targets are no classes; None where they are.
         raw: The columns before their preprocessing; None where there was none.
+        ordered: The classes stand in an order that somebody has declared, and not in that of the alphabet.
         doubts: Sentences on what is hardly meant in data of one's own; each was a warning when they were read.
     """
 
@@ -78,6 +79,7 @@ class Dataset:
     groups: Tensor | None = None
     raw: RawRows | None = None
     doubts: tuple[str, ...] = ()
+    ordered: bool = False
     patients: Tensor | None = None
     test_patients: Tensor | None = None
     label_type: LabelType = "text"
@@ -356,15 +358,15 @@ def _part(
         raise DataError(f"{name}: examples of x_{part} are empty, shape {tuple(x.shape)}")
     if isinstance(x, ByteImages):
         return x, y
-    if x.is_floating_point() and x.ndim in (2, 4):
+    if x.is_floating_point() and x.ndim in (2, 4, 5):
         x = x.to(torch.float32)
         check_values(name, f"x_{part}", x.detach().cpu().numpy())
     elif x.dtype == torch.int64 and x.ndim == 2:
         check_values(name, f"x_{part}", x.detach().cpu().numpy())
     else:
         raise DataError(
-            f"{name}: x_{part} must be floating (N, D) or (N, C, H, W), or int64 token ids (N, L), "
-            f"got {x.dtype} of shape {tuple(x.shape)}"
+            f"{name}: x_{part} must be floating (N, D), (N, C, H, W) or volumes (N, C, D, H, W), or int64 token ids "
+            f"(N, L), got {x.dtype} of shape {tuple(x.shape)}"
         )
     return x, y
 

@@ -14,6 +14,7 @@ from unskew.data.inputs import (
     RawTable,
     coded_differently,
     column_variants,
+    gaps_in,
     is_counter,
     names_the_client,
     no_word_in_common,
@@ -172,7 +173,20 @@ def of_column(name: str, table: TrainingRows, rules: Preprocess | None = None, o
     same = next(filter(None, (same_as_target(name, values, target) for target in table.targets)), "")
     units = with_units(name, values) if rule.kind is None else ""
     none = far or stands_for_none(name, values)
+    missing = missing or _without_value(name, table)
     return [*sentences, *filter(None, [missing, none, other, spelt, units, _numbering(name, table), same, of_client])]
+
+
+def _without_value(name: str, table: TrainingRows) -> str:
+    """A sentence on sites at which a column has no value; empty if all have some, or none has."""
+    if table.owners is None:
+        return ""
+    rows, present = (
+        np.bincount(table.owners[of & (table.owners >= 0)], minlength=len(table.clients))
+        for of in (np.ones(len(table.owners), bool), ~gaps_in(table.columns[name]))
+    )
+    silent = [table.clients[i] for i in np.flatnonzero((rows > 0) & (present == 0)).tolist()]
+    return f"column {name!r} has no value at {some(silent)}" if silent and present.any() else ""
 
 
 def _constant_at(name: str, table: TrainingRows) -> str:

@@ -712,7 +712,9 @@ def _notes(
             sentences.append(f"column {name!r} has one value only and says nothing")
         elif not of_column and len(set(words)) > max(MOST_CLASSES, len(words) / 2):
             sentences.append(f"column {name!r} has a word of its own in most rows: an identifier? leave it out")
-        elif silent := [s.name for s, share in zip(sites, column.missing_by_site, strict=False) if share == 1]:
+        elif name not in table.columns and (
+            silent := [s.name for s, share in zip(sites, column.missing_by_site, strict=False) if share == 1]
+        ):
             sentences.append(f"column {name!r} has no value at {some(silent)}")
     sentences += filter(None, [unscaled(table.columns) if rules is None else ""])
     gaps = [column.name for column in columns if 0 < column.missing < 1]

@@ -48,6 +48,7 @@ from unskew.data.inputs import (
     is_gap,
     is_lazy,
     no_number,
+    plain_value,
     raw_column,
     several_values,
 )
@@ -60,7 +61,7 @@ from unskew.data.preprocess import (
     check_size,
     unscaled,
 )
-from unskew.errors import DataError, DataWarning, did_you_mean
+from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, LabelType, RowError, Targets, mislabelled
 from unskew.words import some, with_article
@@ -92,6 +93,7 @@ class GivenExamples:
         files: The examples' files, for sentences; empty if they come from none.
         numbers: Row of each example in the data as they were given, (N,); by default they are all of these, in order.
         truths: The labels were true and false, not words for it.
+        order: Words in the order that a column declares for its labels, of which not all need occur; empty without.
     """
 
     name: str
@@ -107,6 +109,7 @@ class GivenExamples:
     files: Sequence[str] = ()
     numbers: _Array | None = None
     truths: bool = False
+    order: tuple[str, ...] = ()
 
     @property
     def row_numbers(self) -> _Array:
@@ -193,8 +196,9 @@ def dataset(
             before any number is taken from the data.
         name: Name of the data in tables and manifests.
         own_test: Test rows that are given are their clients' own, too.
-        classes: Names of all classes, in order; by default those that occur.  Where all are whole numbers, labels that
-            are numbers go by their names, otherwise by their order.
+        classes: Names of all classes, in order; by default those that occur, in alphabetical order or in that of an
+            ordered category.  Where all are whole numbers, labels that are numbers go by their names, otherwise by
+            their order.
         targets: The form of the labels; by default they are classes.
         test_rows_at: The places of the rows of `test`, where that is a table.
         one_client: The data are those of one client of several, which may lack a class.
@@ -212,6 +216,8 @@ def dataset(
                 f"{data.name} is a data set with its own labels and test part; leave test, target, client, patient and "
                 "preprocess out"
             )
+        if classes is not None:
+            raise DataError(f"{data.name} is a data set with its own classes; leave task.data_options.classes out")
         return data
     check_names(target, client, patient, test)
     if targets.classes and isinstance(target, list | tuple) and len(target) == 1:
@@ -222,6 +228,11 @@ def dataset(
     column = test if isinstance(test, str) else None
     roles = Roles(target, client, patient, (column,), raw=preprocess is not None)
     rows = _rows(data, roles)
+    if classes is not None and rows.classes not in (None, classes):
+        raise DataError(
+            f"{rows.name} names its classes, {some(rows.classes)}, in the order of their numbers, and "
+            f"task.data_options.classes others, {some(classes)}; leave those out"
+        )
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
     if rows.columns and isinstance(target, str):
         _check_target(rows, target, targets)
@@ -253,6 +264,10 @@ def dataset(
     if rows.patients is not None and held_out is None:
         _check_patients(rows, patient, fraction)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
+    if rows.classes is None and rows.order and rows.y.dtype.kind == "U":
+        occurring = {word for part in parts.values() for word in np.unique(part.y).tolist()}
+        rows = parts["train"] = replace(rows, classes=tuple(word for word in rows.order if word in occurring))
+    ordered = classes is not None or (rows.classes is not None and bool(rows.order))
     code_names = (
         _code_names([part.y for part in parts.values()], rows, classes, one_client) if targets.classes else None
     )
@@ -286,7 +301,23 @@ def dataset(
     sentences = (*few, *alike, *_doubts(given, rows, preprocess, one_client, untested_told=bool(few)))
     for sentence in sentences:
         warnings.warn(sentence, DataWarning, stacklevel=2)
-    return replace(given, doubts=(*given.doubts, *sentences))
+    return replace(given, doubts=(*given.doubts, *sentences), ordered=ordered)
+
+
+def names_of_classes(names: object, targets: Targets) -> tuple[str, ...] | None:
+    """The names of all classes as `task.data_options.classes` lists them for data that are values; None without.
+
+    Raises:
+        ConfigError: If it is no list of different words, or targets are no classes.
+    """
+    if names is None:
+        return None
+    if not targets.classes:
+        raise ConfigError(f"task.data_options.classes names classes, and the task learns {targets.what}; leave it out")
+    words = tuple(names) if isinstance(names, list | tuple) else ()
+    if not words or not all(isinstance(word, str) and word for word in words) or len(set(words)) < len(words):
+        raise ConfigError(f"task.data_options.classes must list the classes as different words, got {names!r}")
+    return words
 
 
 def check_names(target: object, client: object, patient: object = None, test: object = None) -> None:
@@ -357,11 +388,12 @@ def _is_frame(data: object) -> bool:
     return hasattr(data, "columns") and hasattr(data, "to_numpy")
 
 
-def joined(data: Any, client: str | None) -> tuple[Any, str | None]:
+def joined(data: Any, client: str | None, target: object = None) -> tuple[Any, str | None]:
     """One DataFrame of {client: DataFrame}, and its column of clients; anything else as it is, with its column.
 
     Raises:
-        DataError: If the frames are of several libraries, differ in columns or have one of clients, or one is empty.
+        DataError: If the frames are of several libraries, differ in columns or have one of clients, or one is empty,
+            or those whose target is an ordered category differ in its order.
     """
     if not is_frames(data):
         return data, client
@@ -386,12 +418,55 @@ def joined(data: Any, client: str | None) -> tuple[Any, str | None]:
         raise DataError(f"client {empty[0]} has no rows; leave it out")
     names = _different(data)
     library = importlib.import_module(libraries.pop())
+    order = _one_order(
+        f"column {target!r}", {i: frame[target] for i, frame in data.items()} if target in columns else {}
+    )
     if library.__name__ == "polars":
-        return stacked(library, {names[i]: frame for i, frame in data.items()}, columns, CLIENT), CLIENT
+        table = stacked(library, {names[i]: frame for i, frame in data.items()}, columns, CLIENT)
+        return (table.with_columns(table[target].cast(library.Enum(order))) if order else table), CLIENT
     parts = [frame[columns].assign(**{CLIENT: names[i]}) for i, frame in data.items()]
     table = library.concat(parts, ignore_index=True)
     coded = {c: "category" for c in columns if any(is_category(frame[c]) for frame in data.values())}
-    return table.astype(coded), CLIENT  # as numbers they would count where clients' categories differ
+    table = table.astype(coded)  # as numbers they would count where clients' categories differ
+    if order:
+        table[target] = library.Categorical(table[target], order, ordered=True)
+    return table, CLIENT
+
+
+def order_of(labels: Any) -> tuple[str, ...]:
+    """The words of an ordered category of pandas, or of an Enum of Polars, in its order; empty of anything else."""
+    dtype: Any = getattr(labels, "dtype", None)
+    if not getattr(dtype, "ordered", type(dtype).__name__ == "Enum"):
+        return ()
+    words = dtype.categories.to_list()
+    return tuple(words) if all(isinstance(word, str) for word in words) else ()
+
+
+def _one_order(what: str, labels: Mapping[Any, Any]) -> tuple[str, ...]:
+    """The order of words that clients' labels declare; empty if none does.
+
+    Raises:
+        DataError: If two declare another order, or a client has a word that is not in it.
+    """
+    orders = {name: order for name, of in labels.items() if (order := order_of(of))}
+    if not orders:
+        return ()
+    first = max(orders, key=lambda name: len(orders[name]))
+    known, way = orders[first], "give all clients the same categories in one order"
+    for name, of in labels.items():
+        own = orders.get(name, known)
+        if own != tuple(word for word in known if word in own):
+            raise DataError(
+                f"{what} is an ordered category of {', '.join(known)} at client {first}, and of {', '.join(own)} at "
+                f"client {name}; {way}"
+            )
+        strange = next((word for word in column_values(of).tolist() if not is_gap(word) and word not in known), None)
+        if strange is not None:
+            raise DataError(
+                f"{what} is {strange!r} at client {name}, none of the ordered categories of client {first} "
+                f"({', '.join(known)}); {way}"
+            )
+    return known
 
 
 def check_test_of(data: Mapping[Any, Any], test: object) -> None:
@@ -759,7 +834,9 @@ def _of_arrays(arrays: Any, place: str, roles: Roles) -> GivenExamples:
     y = _labels(arrays[1], f"y of {place}")
     if x.ndim == 0 or len(x) != len(y):
         raise DataError(f"{place}: x has {len(x) if x.ndim else 0} examples, y has {len(y)} labels")
-    given = GivenExamples("arrays", x, y, columns=columns, table=table)
+    for name, other in zip(("y", "patients"), arrays[1:], strict=False):
+        _check_index(frame, other, name, place)
+    given = GivenExamples("arrays", x, y, columns=columns, table=table, order=order_of(arrays[1]))
     if len(arrays) == 2:
         return given
     where = f"the third array of {place}"
@@ -767,6 +844,32 @@ def _of_arrays(arrays: Any, place: str, roles: Roles) -> GivenExamples:
     if patients.shape != (len(y),):
         raise DataError(f"{where} must name one patient for each of {len(y)} examples, got shape {patients.shape}")
     return replace(given, patients=names_of_patients(patients.tolist(), where))
+
+
+def _check_index(x: Any, other: Any, name: str, place: str) -> None:
+    """Refuse what stands beside `x` under other labels of rows: that rows belong together by position is a guess then.
+
+    Rows that are numbered from 0 have no labels, unless the other's are these numbers in another order.
+
+    Raises:
+        DataError: If the labels differ.
+    """
+    mine: Any = getattr(x, "index", None)
+    its: Any = getattr(other, "index", None)
+    if not (hasattr(mine, "equals") and hasattr(its, "equals")) or len(mine) != len(its) or mine.equals(its):
+        return
+    same = set(mine) == set(its)
+    if not same and any(np.array_equal(np.asarray(index), np.arange(len(index))) for index in (mine, its)):
+        return
+    one_of = next((tuple(map(plain_value, two)) for two in zip(mine, its, strict=True) if two[0] != two[1]), None)
+    if one_of is None:  # alike but for their types
+        return
+    differ = "the labels of that of x in another order" if same else "other labels than that of x"
+    way = f"{name}.loc[x.index], or both with" if same else "both with"
+    raise DataError(
+        f"{place}: the index of {name} has {differ} ({one_of[1]!r} beside {one_of[0]!r}), and rows are paired by "
+        f"position; give {way} .reset_index(drop=True) if they are in one order"
+    )
 
 
 def _is_text(frame: Any) -> bool:
@@ -911,11 +1014,11 @@ def _check_target(rows: GivenExamples, column: str, targets: Targets) -> None:
 def _code_names(
     labels: Sequence[_Array], rows: GivenExamples, classes: tuple[str, ...] | None, one_client: bool
 ) -> tuple[str, ...] | None:
-    """Names of a table's classes that are numbers other than 0, 1, ...; None where numbers are the classes' order.
+    """Names of classes that are numbers other than 0, 1, ..., of a table or listed; None where numbers are an order.
 
     One client's numbers need not be all: only a negative one tells for sure that they are names.
     """
-    if not rows.columns or any(y.dtype.kind == "U" for y in labels):
+    if (not rows.columns and classes is None) or any(y.dtype.kind == "U" for y in labels):
         return None
     if classes is not None:
         return classes if all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in classes) else None
@@ -990,6 +1093,7 @@ def _of_clients(data: Mapping[Any, Any], roles: Roles) -> GivenExamples:
         columns=of[first].columns,
         table=table,
         numbers=numbers,
+        order=_one_order("y", {names[name]: arrays[1] for name, arrays in data.items()}),
     )
 
 
@@ -997,7 +1101,7 @@ def _different(data: Mapping[Any, Any]) -> dict[Any, str]:
     """The clients' names as text; two that are written alike are refused."""
     names: dict[str, Any] = {}
     for name in data:
-        if (twin := names.setdefault(str(name), name)) is not name:
+        if (twin := names.setdefault(_client_name(name), name)) is not name:
             raise DataError(f"clients {twin!r} and {name!r} have one name when written out; rename one of them")
     return {name: text for text, name in names.items()}
 
@@ -1090,7 +1194,8 @@ def _of_table(frame: Any, roles: Roles) -> GivenExamples:
     clients, names = (None, ()) if client is None else owners_of(column_values(frame[client]).tolist(), client)
     labels = _labels(frame[several if len(several) > 1 else several[0]], f"column {roles.target!r}")
     x, table = _read_columns(frame, columns, roles.raw)
-    return GivenExamples("dataframe", x, labels, clients, names, patients, columns=columns, table=table)
+    order = () if len(several) > 1 else order_of(frame[several[0]])
+    return GivenExamples("dataframe", x, labels, clients, names, patients, columns=columns, table=table, order=order)
 
 
 def _beside(data: Any, columns: Any, roles: Roles) -> tuple[list[str] | None, tuple[Any, ...]]:
@@ -1235,14 +1340,21 @@ def check_column(columns: Any, name: object, setting: str, holds: str = "values"
 
 
 def owners_of(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str, ...]]:
-    """The client of each row as a name, and all of them in order: numbers by size, others by name."""
+    """The client of each row as a name, and all of them in order: numbers by size, others by name.
+
+    A number is its own name, 1.0 that of 1, which a column with gaps has made of it.
+    """
     for i, value in enumerate(values):
         if is_gap(value) or not isinstance(value, str | int | float) or not str(value).strip():
             raise DataError(f"column {column!r} names no client in {place(i)}; fill it, or leave the row out")
     check_words(values, f"column {column!r}")
-    distinct = set(values)
-    ordered = sorted(distinct) if not any(isinstance(v, str) for v in distinct) else sorted(distinct, key=str)
-    return [str(value) for value in values], tuple(str(value) for value in ordered)
+    names = list(map(_client_name, values))
+    numbers = all(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in set(names))
+    return names, tuple(sorted(set(names), key=lambda name: (float(name) if numbers else 0, name)))
+
+
+def _client_name(value: Any) -> str:
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _measurements(frame: Any, columns: tuple[Any, ...]) -> _Array:

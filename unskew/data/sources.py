@@ -69,6 +69,7 @@ from unskew.keys import Key
 from unskew.references import makes
 from unskew.registry import Registry
 from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, TOKENS, LabelType, Targets
+from unskew.words import some
 
 _Array = npt.NDArray[Any]
 _Arrays = dict[str, _Array]
@@ -102,6 +103,17 @@ class ArrayOptions:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     alone: bool = False
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of data that a run's own folder keeps.
+
+    Attributes:
+        classes: Names of all classes in the order in which they were declared, which the data have, too.
+    """
+
+    classes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -277,7 +289,13 @@ def load(
         require_allowed(source)
         return _hub(hub.parse(source))
     if colon and kind == "run":
-        return _saved(path_of(Path(data_dir or ".") / rest), targets)
+        saved = _saved(path_of(Path(data_dir or ".") / rest), targets)
+        if chosen.classes not in (None, saved.classes):
+            raise ConfigError(
+                f"task.data_options.classes are those that {source} has ({some(saved.classes)}), got "
+                f"{some(chosen.classes)}; leave them as they were"
+            )
+        return saved
     if colon and kind in ("npz", "folder"):
         path = path_of(rest)
         if kind == "npz":
@@ -305,13 +323,15 @@ def load(
 
 
 def _chosen(source: str, options: Mapping[str, Any] | None) -> Any:
-    """The options of data that have some, as `NaturalOptions` or `ArrayOptions`; None for data that have none.
+    """The options of data that have some, as one of the classes of options; None for data that have none.
 
     Raises:
         ConfigError: If one is unknown.
     """
     kind, colon, _ = source.partition(":")
-    of = NaturalOptions if source in NATURAL else ArrayOptions if colon and kind in ("npz", "folder") else None
+    of: Any = NaturalOptions if source in NATURAL else None
+    if colon and kind in ("npz", "folder", "run"):
+        of = RunOptions if kind == "run" else ArrayOptions
     if of is not None:
         return schema.build(of, options or {}, "task.data_options", owner=source)
     if options:

@@ -82,7 +82,7 @@ def of_sites(
     history: History, method: str, seeds: Sequence[int], sites: int, name: str | None = None
 ) -> list[list[float]]:
     """The headline of each site's own model on its own test data: for each site the value of each seed."""
-    by_seed = [history.client_values(method, name, s) for s in seeds]
+    by_seed = [[*history.client_values(method, name, s).values()] for s in seeds]
     return [[of[k] for of in by_seed] for k in range(sites)]
 
 

@@ -346,6 +346,7 @@ class NamesCard(TypedDict):
     """The part of a seed's division that names its clients."""
 
     client_names: NotRequired[list[str] | None]
+    unseen: NotRequired["NamesCard"]
 
 
 class NamesCards(TypedDict):

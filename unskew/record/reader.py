@@ -471,15 +471,18 @@ def remarks_and_warnings(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]
     return tuple(dict.fromkeys(c.method for c in cells)), tuple(map(plain, card.get("remarks", ()))), warned
 
 
-def client_names(folder: Path) -> tuple[str, ...]:
-    """Names of clients 0, 1, ...; empty if they have none, or others under another seed.
+def client_names(folder: Path) -> dict[int, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Names of the clients of each seed that train, and of those that come later; empty if they have none.
 
     Raises:
         RunError: If partition.json is missing or corrupt.
     """
-    seeds = document(folder / "partition.json", logs.NamesCards)["seeds"].values()
-    names = {tuple(card.get("client_names") or ()) for card in seeds}
-    return names.pop() if len(names) == 1 else ()
+    seeds = document(folder / "partition.json", logs.NamesCards)["seeds"]
+    return {
+        int(seed): (tuple(of.get("client_names") or ()), tuple(of.get("unseen", {}).get("client_names") or ()))
+        for seed, of in seeds.items()
+        if seed.isdecimal()
+    }
 
 
 Part = Literal["train", "val", "test"]

@@ -43,6 +43,7 @@ from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import Task, check_network, ends_in, make_task, parameter_count
 from unskew.tree import Params, is_record
+from unskew.words import counted
 from unskew.wrappers.base import Wrapped
 from unskew.wrappers.malicious import with_attack
 
@@ -176,7 +177,10 @@ def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) ->
         )
     loss = config.loss or next(iter(kind.losses))
     skipped = one_client and kind.needs_all_clients
-    wrong = "" if skipped else kind.check(dataset.y_train.numpy(), dataset.outputs, loss)
+    names = dataset.outputs
+    if kind.ordered and "classes" in config.data_options:
+        names = tuple(map(str, range(len(names))))
+    wrong = "" if skipped else kind.check(dataset.y_train.numpy(), names, loss)
     if wrong and one_client and kind.targets.classes and "classes" not in config.data_options:
         wrong = f"{wrong.partition(';')[0]}; a client may lack a class: name all in task.data_options.classes"
     if wrong:
@@ -522,6 +526,8 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                     served_to(method.algorithm, state, fed.num_clients)
             for local in _optimisations(method.algorithm):
                 _check_local(local, setup)
+                if setup.task.batch_norm:
+                    _check_batches(train)
                 num_steps(
                     int(train.label_counts.sum(1).min()),
                     batch_size=local.batch_size,
@@ -531,6 +537,24 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                 )
     except (ConfigError, DataError, ProtocolError) as error:
         raise type(error)(f"{method.label}: {error}") from error
+
+
+def _check_batches(train: FederatedData) -> None:
+    """Refuse a client with a single training example: BatchNorm has no deviation of one.
+
+    Raises:
+        DataError: Naming the client.
+    """
+    rows = train.label_counts.sum(1)
+    client = int(rows.argmin())
+    if rows[client] < 2:
+        name = "" if train.client_names is None else f" ({train.client_names[client]})"
+        drawn = train.dataset.owners is None
+        raise DataError(
+            f"client {client}{name} has {counted(int(rows[client]), 'training example')}, and a batch needs at least 2 "
+            f"where the network has BatchNorm; {'raise split.min_samples' if drawn else 'leave the client out'}, or "
+            "use a model without BatchNorm, such as with GroupNorm"
+        )
 
 
 def check_prior(method: Method, setup: Setup) -> None:
@@ -651,10 +675,10 @@ def large_target(setup: Setup) -> str:
     size = float(y.double().square().mean().sqrt())
     if not LARGE < size < math.inf:
         return ""
-    mean, sd = (f"{float(f'{value:.1g}'):g}" for value in (y.double().mean(), y.double().std(correction=0) or size))
+    mean, sd = float(f"{y.double().mean():.2g}"), float(f"{y.double().std(correction=0) or size:.1g}")
     return (
         f"the target has a root mean square of {size:,.0f} (say about where it lies and how far it spreads, and it is "
-        f"standardised for the loss alone: task.target_scale = [{mean}, {sd}])"
+        f"standardised for the loss alone: task.target_scale = [{mean:.10g}, {sd:.10g}])"
     )
 
 

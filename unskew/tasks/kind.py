@@ -56,6 +56,7 @@ class TaskKind:
         positions: True if the outputs of an example are a row for each position, (n, positions, width).
         needs_all_clients: True if `check` is about the targets of all clients together, so that those of one alone may
             be otherwise.
+        ordered: True if the order of the classes matters: where it is declared, `check` gets 0, 1, ... for their names.
         losses_of_models: True if a network that is meant for another loss than the first (`unskew.models.LOSS`) gets it
             by default.
         link: The function from outputs to what all measures and predictions see, chosen by `linked`; None if they see
@@ -82,6 +83,7 @@ class TaskKind:
     needs_all_clients: bool = False
     losses_of_models: bool = False
     link: Callable[[Tensor], Tensor] | None = None
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         for what, given in (("loss", self.losses), ("measure", self.measures)):

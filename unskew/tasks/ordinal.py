@@ -68,7 +68,10 @@ def quadratic_kappa(outputs: Array, y: Array) -> float:
 def graded(targets: Array, names: Sequence[str], loss: str) -> str:
     """Return an error message if there are fewer than three grades, or their order is not known."""
     if words := [name for name in names if not _NUMBER.fullmatch(name)]:
-        return f"needs grades as whole numbers, got {words[0]!r}; number the grades in their order"
+        return (
+            f"needs grades in an order, and words such as {words[0]!r} have none: number them, name them in their "
+            "order in data_options.classes, or give an ordered pandas.Categorical"
+        )
     if (grades := list(map(int, names))) != sorted(set(grades)):
         return (
             f"needs grades in their order, got {some(names)}; give them as whole numbers and not as words, or name "
@@ -98,4 +101,5 @@ ORDINAL = TaskKind(
     gives=frozenset({"classes"}),
     correct=correct,
     check=graded,
+    ordered=True,
 )
