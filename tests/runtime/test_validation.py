@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, NewType
 import pytest
 import torch
 from annotated_types import Ge, Gt, Interval, Le, Lt
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int8, Int64
 from torch import Tensor
 
 from unskew import wire
