@@ -197,6 +197,39 @@ class Extra(Mine):
 
 
 @dataclass(frozen=True)
+class ServesDoubles(Mine):
+    """Serves a model of double precision."""
+
+    def serve(self, state: Params, client: ClientId | None) -> Params | None:
+        return {n: t.double() for n, t in state.items()}
+
+
+@dataclass
+class Thawed:
+    params: Params
+
+
+@dataclass(frozen=True)
+class SendsThawed(Mine):
+    """Replies with a dataclass that is not frozen."""
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Thawed, None]]:
+        return Thawed((yield from sgd(msg, self.local))), None
+
+
+@dataclass(frozen=True)
+class ThroughData(Mine):
+    """Changes what it is sent in a way that PyTorch does not count."""
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        for t in msg.values():
+            t.data.mul_(0.9)
+        return (yield from sgd(msg, self.local)), None
+
+
+@dataclass(frozen=True)
 class Signs(Mine):
     """Sends signs in a table whose type does not say so."""
 
@@ -225,7 +258,10 @@ class Less(Mine):
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (Counts(), "Counts: a second run of the same seed differs from the first, in the server's state after round 1"),
+        (
+            Counts(),
+            "Counts: a second run of the same seed differs from the first, in the server's state after round 1; what",
+        ),
         (Draws(), "Draws draws from PyTorch's global generator"),
         (DrawsOfPython(), "DrawsOfPython draws from Python's global generator"),
         (Lists(), "Lists cannot be hashed"),
@@ -233,6 +269,12 @@ class Less(Mine):
         (Explodes(), "Explodes: the global model is not finite in '0.weight' after round 3"),
         (ServesNobody(), "ServesNobody: client 0 has no model"),
         (ServesAPart(), "ServesAPart: the global model must have the network's 4 tensors .* differs in 0.weight"),
+        (
+            ServesDoubles(),
+            "0.weight of the global model must be torch.float32 .* got torch.float64 .*; convert what serve",
+        ),
+        (SendsThawed(), "SendsThawed: Thawed, which is sent or kept, must be a frozen dataclass"),
+        (ThroughData(), "^step 'train' changes its message in place at '0.weight'"),
         (Extra(), "^a deployment would refuse the reply of step 'train': the model has no tensor 'norms'"),
         (Signs(), "would refuse the reply of step 'train': tensor 0.weight must be .* got torch.int8 .* in its type"),
         (Less(), r"would refuse the reply of step 'train': a whole number must be 0 to 2\*\*53, got -1"),
