@@ -106,9 +106,8 @@ class InProcessClients:
         self.model_bytes = sum(t.numel() * t.element_size() for t in population.initial.values())
         model = population.model
         sizes = sizes_of(model.num_classes, model.layout, model.initial)
-        self.replies, self.messages = (
-            Validator(model.initial, 0, sizes=sizes, **least) for least in ({"least": 0}, {})
-        )
+        self.messages = Validator(model.initial, 0, sizes=sizes)
+        self.replies = Validator(model.initial, 0, least=0, sizes=sizes)
 
     def through_bytes(self, message: Any, of: Any, validator: Validator, what: str) -> Any:
         """Encode and decode a message of type `of`; what arrives is put where the models are.

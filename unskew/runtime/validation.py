@@ -254,7 +254,8 @@ def _inner(value: Any, of: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Yield what a record, sequence or table holds: field, place or key, value and declared type, Any if unknown."""
     kinds = [m for m, _ in _kinds(of)]
     if is_record(value):
-        hints = hints_of(next((m for m in kinds if get_origin(m) is type(value)), type(value)))
+        kind: Any = next((m for m in kinds if get_origin(m) is type(value)), type(value))
+        hints = hints_of(kind)
         yield from ((name, getattr(value, name), hint) for name, hint in hints.items())
         return
     types = next((get_args(m) for m in kinds if get_origin(m) in _HOLDING), ()) or (Any, ...)
