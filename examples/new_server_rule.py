@@ -1,7 +1,8 @@
 """A method of one's own with both halves new: signs with error feedback, after Karimireddy et al., ICML 2019.
 
 A client sends one sign per weight and one scale per tensor, and remembers what the signs left out; the server steps
-along the mean of what was meant.  Messages, state and memory are frozen dataclasses or trees of tensors.
+along the mean of what was meant.  Messages, state and memory are frozen dataclasses or trees of tensors; a table that
+is no model says in its type what its tensors are.
 
 python examples/new_server_rule.py [ROUNDS]
 """
@@ -10,6 +11,8 @@ import sys
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float32, Int8
+from torch import Tensor
 
 import unskew as us
 from unskew.protocol import ClientId, Federation, Me, Plan, Step, ask, sgd, step
@@ -19,8 +22,8 @@ from unskew.tree import Params, map_params, zeros_like
 
 @dataclass(frozen=True)
 class Signs:
-    sign: Params  # int8: the ledger weighs a quarter of a float32
-    scale: Params
+    sign: dict[str, Int8[Tensor, "..."]]  # in the model's shapes; the ledger weighs a quarter of a float32
+    scale: dict[str, Float32[Tensor, ""]]
 
 
 @dataclass(frozen=True)

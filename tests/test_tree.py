@@ -6,14 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.reduction import weighted_mean
 from unskew.tree import (
     Params,
+    check_unchanged,
     flat,
     leaves,
     map_leaves,
     map_params,
+    marks,
     squared_norm,
     unflat,
     weighted_sum,
@@ -152,3 +155,16 @@ def test_map_params_takes_the_names_of_the_first_and_zeros_like_its_shapes() -> 
     difference = map_params(torch.sub, model(0), {**model(0), "more": torch.zeros(1)})
     assert list(difference) == ["w", "b", "s"]
     torch.testing.assert_close(difference, zeros_like(model(0)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool]
+)
+def test_a_change_that_pytorch_does_not_count_is_found_by_content(dtype: torch.dtype) -> None:
+    table = {"w": torch.tensor([[1.0, 0.0], [float("nan") if dtype.is_floating_point else 0.0, 1.0]]).to(dtype).T}
+    plain, whole = marks(table), marks(table, content=True)
+    check_unchanged(whole, table, "the step", "its message")
+    table["w"].data[0, 0] = 0
+    check_unchanged(plain, table, "the step", "its message")
+    with pytest.raises(ProtocolError, match=r"^the step changes its message in place at 'w'"):
+        check_unchanged(whole, table, "the step", "its message")

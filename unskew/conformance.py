@@ -12,7 +12,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from unskew.protocol import ClientId, hook, report_of
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
 from unskew.tasks.task import make_task
-from unskew.tree import Params, check_unchanged, marks
+from unskew.tree import Params, check_unchanged, hints_of, is_record_type, marks
 from unskew.world.outage import Outage
 from unskew.wrappers.base import name_of
 
@@ -62,10 +62,10 @@ def check_method(method: Any, network: Callable[[], nn.Module] | None = None) ->
     """Run a method in every way that a run may go, and refuse one that is not the same method in all of them.
 
     Checked in three rounds of four of six clients: it is a frozen value; nothing is changed in place; states, messages,
-    replies and memories are of their annotated types; the same seed gives the same bits, and no global generator is
-    drawn from; a run through bytes, a resumed one and, up to rounding, one in which clients train together are the same
-    run; numbers stay finite; clients that are lost are survived or refused without a trace; every client has a model;
-    and what it reports can be kept.
+    replies and memories are frozen, of their annotated types, and what a deployment would accept; the same seed gives
+    the same bits, as far as one process can tell, and no global generator is drawn from; a run through bytes, a resumed
+    one and, up to rounding, one in which clients train together are the same run; numbers stay finite; clients that are
+    lost are survived or refused without a trace; every client has a model; and what it reports can be kept.
 
     Args:
         method: The method, wrapped or not, or the name of one with its defaults, as "scaffold+dw".
@@ -89,6 +89,7 @@ def check_method(method: Any, network: Callable[[], nn.Module] | None = None) ->
         hash(method)
     except TypeError as error:
         raise ProtocolError(f"{who} cannot be hashed ({error}); make its fields tuples, numbers and words") from None
+    _refuse_thawed(who, method)
     _check(who, method, _world(method, network or _plain))
     if network is None:
         world = _world(method, _normalised)
@@ -97,6 +98,32 @@ def check_method(method: Any, network: Callable[[], nn.Module] | None = None) ->
         except ConfigError:
             return
         _check(who, method, world)
+
+
+def _refuse_thawed(who: str, method: Any) -> None:
+    signatures = wire.signatures(method).values()
+    types = [
+        wire.state_type(method),
+        wire.memory_type(method),
+        *(of for s in signatures for of in (s.message, s.reply)),
+    ]
+    for kind in {kind for of in types for kind in _records(of, set())}:
+        if not kind.__dataclass_params__.frozen:
+            raise ProtocolError(
+                f"{who}: {kind.__name__}, which is sent or kept, must be a frozen dataclass, so that nobody changes "
+                "what others have; write @dataclass(frozen=True)"
+            )
+
+
+def _records(of: Any, seen: set[Any]) -> Iterator[Any]:
+    """Yield the dataclasses that a value of a type may hold."""
+    if of in seen:  # a class may hold itself
+        return
+    seen.add(of)
+    if is_record_type(of):
+        yield get_origin(of) or of
+    for part in hints_of(of).values() if is_record_type(of) else get_args(of):
+        yield from _records(part, seen)
 
 
 World = tuple[Population, LocalTrainer]
@@ -115,7 +142,7 @@ def _check(who: str, method: Any, world: World) -> None:
     _same(who, straight[-2:], list(_run(method, world, begin=straight[-2])), "a run that is resumed differs")
     _close(who, straight, list(_run(method, world, executor=Stacked)))
     _finite(who, straight)
-    _served(who, straight, [*world[0].initial])
+    _served(who, straight, world[0].initial)
     _lose(who, method, world)
 
 
@@ -160,7 +187,7 @@ def _run(
     yield _moment(sim, state, done)
     for t in range(done + 1, ROUNDS + 1):
         state, _ = sim.round(state, t)
-        before = marks(state)
+        before = marks(state, content=True)
         for part in report_of(method, state):
             try:
                 info.check(part, len(sim.population.clients))
@@ -200,7 +227,10 @@ def _same(who: str, expected: Sequence[Moment], got: Sequence[Moment], what: str
         for name, bits in one.bits.items():
             if bits != two.bits[name]:
                 whose = "the server's state" if name == "state" else f"the memory of {name}"
-                raise ProtocolError(f"{who}: {what}, in {whose} after round {one.round}")
+                raise ProtocolError(
+                    f"{who}: {what}, in {whose} after round {one.round}; what is kept in an object or a module, and "
+                    "not in the state or a client's memory, passes from run to run and from client to client"
+                )
 
 
 def _close(who: str, expected: Sequence[Moment], got: Sequence[Moment]) -> None:
@@ -212,7 +242,8 @@ def _close(who: str, expected: Sequence[Moment], got: Sequence[Moment]) -> None:
                     raise ProtocolError(
                         f"{who}: clients that train together, as on a GPU, end round {one.round} with another {name!r} "
                         f"in {_model_of(whose)} than one after the other; a term must be a function of the parameters, "
-                        "aux and batch alone, and as batches may be padded, weight their examples by batch.mask"
+                        "aux and batch alone, and as batches may be padded, weight their examples by batch.mask; a "
+                        "step may keep nothing in an object or a module, which the next client would find"
                     )
 
 
@@ -228,7 +259,8 @@ def _finite(who: str, moments: Sequence[Moment]) -> None:
                 raise ProtocolError(f"{who}: {_model_of(whose)} is not finite in {odd[0]!r} after round {moment.round}")
 
 
-def _served(who: str, moments: Sequence[Moment], names: Sequence[str]) -> None:
+def _served(who: str, moments: Sequence[Moment], initial: Params) -> None:
+    names = [*initial]
     for moment in moments:
         for whose, model in moment.models.items():
             if model is None and whose is not None:
@@ -239,6 +271,13 @@ def _served(who: str, moments: Sequence[Moment], names: Sequence[str]) -> None:
                     f"{who}: {_model_of(whose)} must have the network's {len(names)} tensors in its order, and differs "
                     f"in {odd}"
                 )
+            for name, t in (model or {}).items():
+                if (t.dtype, t.shape) != (initial[name].dtype, initial[name].shape):
+                    raise ProtocolError(
+                        f"{who}: {name} of {_model_of(whose)} must be {initial[name].dtype} "
+                        f"{tuple(initial[name].shape)}, got {t.dtype} {tuple(t.shape)}; convert what serve returns: "
+                        "t.to(old)"
+                    )
 
 
 def _lose(who: str, method: Any, world: World) -> None:

@@ -147,7 +147,12 @@ def makes(kind: Callable[[Any], bool], target: Any) -> bool:
 def is_method(kind: Any) -> bool:
     """True if this is a class with the parts of a method; a generic one may have its parameter."""
     kind = typing.get_origin(kind) or kind
-    return inspect.isclass(kind) and all(callable(getattr(kind, part, None)) for part in PARTS)
+    return inspect.isclass(kind) and all(_is_part(getattr(kind, part, None)) for part in PARTS)
+
+
+def _is_part(part: Any) -> bool:
+    """True for a function, or for what makes one of an instance, as in a method with wrappers."""
+    return callable(part) or isinstance(part, property | functools.cached_property)
 
 
 def is_network(kind: Any) -> bool:

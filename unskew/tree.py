@@ -83,17 +83,37 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 MOST_MARKED = 10_000
 """Leaves of a tree that are looked at; a table of as many numbers is no model."""
 
-Marks = dict[str, tuple[Any, int]]
-"""Leaves by path, each tensor with its version, which PyTorch counts up when it is changed in place."""
+Marks = dict[str, tuple[Any, int, int | None]]
+"""Leaves by path, each tensor with its version, which PyTorch counts up when it is changed in place, and a checksum."""
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def marks(tree: Any) -> Marks:
-    """Note the leaves of a tree as they are."""
+def marks(tree: Any, content: bool = False) -> Marks:
+    """Note the leaves of a tree as they are.
+
+    Args:
+        tree: The tree.
+        content: Sum up the bits of each tensor, too, for changes through `.data` and `.numpy()`, which PyTorch does not
+            count.
+    """
+    noted = _marks(tree)
+    return {path: (t, n, _checksum(t)) for path, (t, n, _) in noted.items()} if content else noted
+
+
+def _checksum(leaf: Any) -> int:
+    """Sum of a tensor's bits as whole numbers: unlike a sum of floats, the same in any order."""
+    if not isinstance(leaf, Tensor) or leaf.dtype == torch.bool or leaf.element_size() not in _BITS:
+        return int(leaf.sum()) if isinstance(leaf, Tensor) and leaf.dtype == torch.bool else 0
+    return int(leaf.detach().view(_BITS[leaf.element_size()]).sum(dtype=torch.int64))
+
+
+def _marks(tree: Any) -> Marks:
     if tree is None:
         return {}
     if isinstance(tree, dict) and len(tree) <= MOST_MARKED and all(isinstance(t, Tensor) for t in tree.values()):
-        return {f"/{name}": (t, _version(t)) for name, t in tree.items()}  # a model: each client's step has three
-    return {path: (leaf, _version(leaf)) for path, leaf in itertools.islice(leaves(tree), MOST_MARKED)}
+        return {f"/{name}": (t, _version(t), None) for name, t in tree.items()}  # a model: each client's step has three
+    return {path: (leaf, _version(leaf), None) for path, leaf in itertools.islice(leaves(tree), MOST_MARKED)}
 
 
 def _version(leaf: Any) -> int:
@@ -112,12 +132,10 @@ def check_unchanged(before: Marks, tree: Any, who: str, what: str) -> None:
     Raises:
         ProtocolError: If so.
     """
-    now = marks(tree)
-    if now.keys() == before.keys() and all(now[path][0] is t and now[path][1] == n for path, (t, n) in before.items()):
-        return
+    now = marks(tree, any(checksum is not None for _, _, checksum in before.values()))
     for path in dict.fromkeys((*before, *now)):
         old, new = before.get(path), now.get(path)
-        if old is None or new is None or old[0] is not new[0] or old[1] != new[1]:
+        if old is None or new is None or old[0] is not new[0] or old[1:] != new[1:]:
             where = f" at {path.lstrip('/')!r}" if path else ""
             raise ProtocolError(
                 f"{who} changes {what} in place{where}, and others have the same object; make new tensors and tables "

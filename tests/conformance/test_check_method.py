@@ -1,7 +1,10 @@
 """The checks that authors run on a method of their own: ours pass, and each kind of mistake is found."""
 
+import importlib.util
 import random
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -83,6 +86,20 @@ def test_methods_with_terms_added_pass(name: str) -> None:
 
 def test_a_method_of_ones_own_passes() -> None:
     check_method(Mine())
+
+
+def imported(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_with_messages_of_its_own_passes() -> None:
+    path = Path(__file__).parents[2] / "examples/new_server_rule.py"
+    check_method(imported(path).SignedFedAvg())
 
 
 @dataclass(frozen=True)
@@ -170,10 +187,81 @@ class OtherTogether(Mine):
         return (yield from sgd(msg, self.local, Peeks())), None
 
 
+@dataclass(frozen=True)
+class Extra(Mine):
+    """Sends a tensor that the model does not have."""
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        return {**(yield from sgd(msg, self.local)), "norms": torch.ones(2)}, None
+
+
+@dataclass(frozen=True)
+class ServesDoubles(Mine):
+    """Serves a model of double precision."""
+
+    def serve(self, state: Params, client: ClientId | None) -> Params | None:
+        return {n: t.double() for n, t in state.items()}
+
+
+@dataclass
+class Thawed:
+    params: Params
+
+
+@dataclass(frozen=True)
+class SendsThawed(Mine):
+    """Replies with a dataclass that is not frozen."""
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Thawed, None]]:
+        return Thawed((yield from sgd(msg, self.local))), None
+
+
+@dataclass(frozen=True)
+class ThroughData(Mine):
+    """Changes what it is sent in a way that PyTorch does not count."""
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        for t in msg.values():
+            t.data.mul_(0.9)
+        return (yield from sgd(msg, self.local)), None
+
+
+@dataclass(frozen=True)
+class Signs(Mine):
+    """Sends signs in a table whose type does not say so."""
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        return {n: t.sign().to(torch.int8) for n, t in (yield from sgd(msg, self.local)).items()}, None
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        replies = yield from ask(self.train, {c: state for c in fed.sample()})
+        return {n: t + 0.01 * sum(r[n] for r in replies.values()) for n, t in state.items()}
+
+
+@dataclass(frozen=True)
+class Less(Mine):
+    """Counts down from nothing."""
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[tuple[Params, int], None]]:
+        return ((yield from sgd(msg, self.local)), -1), None
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        replies = yield from ask(self.train, {c: state for c in fed.sample()})
+        return {n: torch.stack([r[n] for r, _ in replies.values()]).mean(0) for n in state}
+
+
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (Counts(), "Counts: a second run of the same seed differs from the first, in the server's state after round 1"),
+        (
+            Counts(),
+            "Counts: a second run of the same seed differs from the first, in the server's state after round 1; what",
+        ),
         (Draws(), "Draws draws from PyTorch's global generator"),
         (DrawsOfPython(), "DrawsOfPython draws from Python's global generator"),
         (Lists(), "Lists cannot be hashed"),
@@ -181,6 +269,15 @@ class OtherTogether(Mine):
         (Explodes(), "Explodes: the global model is not finite in '0.weight' after round 3"),
         (ServesNobody(), "ServesNobody: client 0 has no model"),
         (ServesAPart(), "ServesAPart: the global model must have the network's 4 tensors .* differs in 0.weight"),
+        (
+            ServesDoubles(),
+            "0.weight of the global model must be torch.float32 .* got torch.float64 .*; convert what serve",
+        ),
+        (SendsThawed(), "SendsThawed: Thawed, which is sent or kept, must be a frozen dataclass"),
+        (ThroughData(), "^step 'train' changes its message in place at '0.weight'"),
+        (Extra(), "^a deployment would refuse the reply of step 'train': the model has no tensor 'norms'"),
+        (Signs(), "would refuse the reply of step 'train': tensor 0.weight must be .* got torch.int8 .* in its type"),
+        (Less(), r"would refuse the reply of step 'train': a whole number must be 0 to 2\*\*53, got -1"),
         (OtherTogether(), "OtherTogether: clients that train together, as on a GPU, end round 1 with another"),
     ],
     ids=lambda v: type(v).__name__,

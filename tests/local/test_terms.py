@@ -198,3 +198,28 @@ def test_a_term_is_looked_at_once_in_a_run() -> None:
     accuracy("sequential", "mlp", (term,))
     assert sizes[:3] == [4, 4, 6]
     assert 6 not in sizes[3:]
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """Changes the parameters where they stand."""
+
+    data: bool
+
+    def __call__(self, params: Params, aux: Any) -> torch.Tensor:
+        with torch.no_grad():
+            for w in params.values():
+                (w.data if self.data else w).mul_(0.99)
+        return torch.stack([w.square().sum() for w in params.values()]).sum()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+@pytest.mark.parametrize("data", [False, True])
+def test_a_term_that_changes_the_parameters_in_place_is_refused(executor: str, data: bool) -> None:
+    with pytest.raises(ProtocolError, match="the loss term InPlace changes the parameters that it is given in place"):
+        accuracy(executor, "logistic", (InPlace(data),))
+
+
+def test_a_term_that_looks_for_the_round_is_told_who_gives_it() -> None:
+    with pytest.raises(ProtocolError, match=r"looks for 'round', .*\(given: anchor\); the step that trains gives it"):
+        accuracy("sequential", "logistic", (lambda params, aux: aux["round"],))

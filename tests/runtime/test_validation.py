@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, NewType
 import pytest
 import torch
 from annotated_types import Ge, Gt, Interval, Le, Lt
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int8, Int64
 from torch import Tensor
 
 from unskew import wire
@@ -156,6 +156,50 @@ def test_a_number_beyond_reason_is_refused(number: float, text: str) -> None:
     with pytest.raises(WireError, match=f"a number must be {text}"):
         GUARD.check({0: number})
     GUARD.check({0: 2.0**53})
+
+
+@dataclass(frozen=True)
+class Signs:
+    sign: dict[str, Int8[Tensor, "..."]]
+    scale: dict[str, Float[Tensor, ""]]
+    rows: dict[str, Float[Tensor, "classes"]] | None = None
+
+
+def signs(**other: Any) -> Signs:
+    sign = {n: t.to(torch.int8) for n, t in MODEL.items()}
+    return Signs(**{"sign": sign, "scale": {n: t.sum() for n, t in MODEL.items()}, **other})
+
+
+def test_a_table_s_type_says_what_its_tensors_are() -> None:
+    passed(signs(), Signs)
+    passed(signs(rows={"0.weight": torch.zeros(3)}), Signs)
+    GUARD.check(signs(), Signs)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"sign": MODEL}, r"at sign.*must be|int8"),  # the codec refuses it
+        ({"sign": {"0.weight": torch.zeros(9, 9, dtype=torch.int8)}}, r"got torch.int8 \(9, 9\) \(at /sign\)"),
+        ({"sign": {"other": torch.zeros(5, 4, dtype=torch.int8)}}, r"no tensor 'other' \(at /sign\); the part_names"),
+        ({"scale": {"0.weight": torch.zeros(10**4)}}, "Float"),
+        ({"scale": {"0.weight": torch.tensor(float("nan"))}}, "finite"),
+        ({"rows": {"0.weight": torch.zeros(4)}}, "must have 3 classes"),
+    ],
+)
+def test_a_table_s_type_opens_no_other_names_shapes_or_numbers(other: Any, text: str) -> None:
+    with pytest.raises(WireError, match=text):
+        passed(signs(**other), Signs)
+
+
+def test_a_table_without_such_a_type_is_of_the_model() -> None:
+    for table in (signs().sign, signs().scale, {n: t.half() for n, t in MODEL.items()}):
+        with pytest.raises(
+            WireError, match=r"tensor 0.weight must be torch.float32 \(5, 4\), got .* says so in its type"
+        ):
+            passed(table, dict[str, Tensor])
+        with pytest.raises(WireError, match=r"tensor 0.weight must be torch.float32 \(5, 4\), got"):
+            GUARD.check(table)
 
 
 def odd_ones(replies: dict[int, Any], sketch: Any = None) -> dict[int, str]:

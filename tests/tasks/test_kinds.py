@@ -641,3 +641,9 @@ def test_a_metric_from_a_strangers_file_is_not_imported() -> None:
         parse(table)
     with pytest.raises(ConfigError, match=r"task.loss names code .foreign_code:loss"):
         parse({**table, "evaluate": ["global"], "task": {"loss": "foreign_code:loss"}})
+
+
+@pytest.mark.parametrize(("functions", "got"), [({}, "neither"), ({"each": float, "whole": float}, "both")])
+def test_a_measure_has_one_of_its_two_functions(functions: Any, got: str) -> None:
+    with pytest.raises(ConfigError, match=f"'mine' must have one of the functions each, .*, got {got}$"):
+        us.simulate({"a": us.FedAvg()}, evaluate=["global", us.Measure("mine", "mine", **functions)], rounds=1)

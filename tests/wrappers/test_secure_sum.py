@@ -16,7 +16,8 @@ from unskew.algorithms.feddc import FedDC
 from unskew.algorithms.feddyn import FedDyn
 from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError, SuspectError
-from unskew.protocol import Ask, hook
+from unskew.protocol import Ask, ClientId, Federation, Me, Model, Plan, Step, ask, hook, sgd, step
+from unskew.reduction import Each, MeanOf
 from unskew.tree import Params
 from unskew.world.outage import Outage
 from unskew.wrappers.base import wrap
@@ -285,3 +286,38 @@ def test_a_robust_mean_and_a_secure_sum_exclude_each_other() -> None:
 def test_two_clients_cannot_hide_from_each_other() -> None:
     with pytest.raises(ConfigError, match="SecureSum needs 3 clients in a round, got 2"):
         simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(), SecureSum()), clients_per_round=2).start()
+
+
+@dataclass(frozen=True)
+class Inner:
+    tables: tuple[Params, ...]
+
+
+@dataclass(frozen=True)
+class Shows:
+    params: Model
+    raw: Each[Inner | None]
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Sends each model twice: into a mean, and marked Each."""
+
+    def init(self, params: Params, fed: Federation) -> Params:
+        return params
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        return (yield from ask(self.train, dict.fromkeys(fed.sample(), state), reduce=MeanOf("params"))).value
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Shows, None]]:
+        new = yield from sgd(msg, LOCAL)
+        return Shows(new, Inner((new,))), None
+
+    def serve(self, state: Params, client: ClientId | None) -> Params:
+        return state
+
+
+def test_no_table_of_tensors_is_shown_beside_the_sum() -> None:
+    with pytest.raises(ConfigError, match="a table of tensors of each client in the field 'raw', marked Each; send it"):
+        simulator("fedavg", "perceptron", algorithm=wrap(Leak(), SecureSum()), **ALL).start()

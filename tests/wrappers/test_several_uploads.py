@@ -164,14 +164,24 @@ class Alone(UploadWrapper):
         return updates  # type: ignore[return-value]
 
 
+@dataclass(frozen=True)
+class Forgets(UploadWrapper):
+    """Sends halves, and would like to remember the rest."""
+
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
+        halves = {n: t * 0.5 for n, t in updates.items()}
+        return halves, halves
+
+
 @pytest.mark.parametrize(
     ("by", "sentence"),
     [
+        (Forgets(), "encode of Forgets returns what it leaves out, .*; give Forgets Memory = Residuals, or return {}"),
         (Alone(), r"encode of Alone must return \(what is sent, residual\), got dict"),
         (InPlace(), "encode of InPlace changes the updates it is given in place at '0/"),
         (Partial(), r"encode of Partial must return an update for each .* differs in 0/0.weight, 0/2.bias, 0/2.weight"),
     ],
-    ids=["alone", "in place", "partial"],
+    ids=["forgets", "alone", "in place", "partial"],
 )
 def test_every_update_is_returned_and_none_is_changed_in_place(by: UploadWrapper, sentence: str) -> None:
     sim = simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(), by))

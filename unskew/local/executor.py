@@ -48,7 +48,7 @@ class StepJob:
         """
         if self.me.round > FIRST:
             return self.begin(self.me, self.message, self.memory)
-        before = {what: marks(tree) for what, tree in self._given.items()}
+        before = {what: marks(tree, content=True) for what, tree in self._given.items()}
         answer = self.begin(self.me, self.message, self.memory)
         if isinstance(answer, GeneratorType):
             return self._watched(answer, before)

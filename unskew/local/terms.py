@@ -10,7 +10,7 @@ from torch import Tensor
 from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.protocol import Aux, Batch, Term
-from unskew.tree import Params
+from unskew.tree import Params, check_unchanged, marks
 
 
 def term_value(term: Term, params: Params, aux: Aux, batch: Batch | None = None) -> Tensor:
@@ -29,7 +29,8 @@ def term_value(term: Term, params: Params, aux: Aux, batch: Batch | None = None)
             raise
         raise ProtocolError(
             f"the loss term {name} looks for {error.args[0]!r}, which is neither a parameter of the model nor given "
-            f"with the term (given: {', '.join(aux) or 'nothing'}); give it by name: sgd(start, local, term, key=value)"
+            f"with the term (given: {', '.join(aux) or 'nothing'}); the step that trains gives it by name, sgd(start, "
+            "local, term, key=value), and FedAvg and AddTerms give the anchor only"
         ) from error
     except TypeError as error:
         if _takes(called, len(given)):
@@ -48,6 +49,14 @@ def term_value(term: Term, params: Params, aux: Aux, batch: Batch | None = None)
     )
 
 
+def _looked_at(term: Term, params: Params, aux: Aux, batch: Batch | None = None) -> Tensor:
+    """A term's value; one that changes the parameters in place is refused."""
+    before = marks(params, content=True)
+    value = term_value(term, params, aux, batch)
+    check_unchanged(before, params, f"the loss term {_name(term)}", "the parameters that it is given")
+    return value
+
+
 def check_value(term: Term, params: Params, aux: Aux) -> bool:
     """Refuse a term of the parameters that is a constant other than zero; looked at near `params`.
 
@@ -59,7 +68,7 @@ def check_value(term: Term, params: Params, aux: Aux) -> bool:
     """
     with torch.enable_grad():
         leaves = {n: w.requires_grad_() for n, w in _near(params).items()}
-        return _depends(term, term_value(term, leaves, aux))
+        return _depends(term, _looked_at(term, leaves, aux))
 
 
 def check_gradient(term: Any, params: Params, aux: Aux) -> bool:
@@ -74,7 +83,7 @@ def check_gradient(term: Any, params: Params, aux: Aux) -> bool:
     point = _near(params)
     with torch.enable_grad():
         leaves = {n: w.clone().requires_grad_() for n, w in point.items()}
-        value = term_value(term, leaves, aux)
+        value = _looked_at(term, leaves, aux)
         if not _depends(term, value):
             return False
         gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
@@ -107,7 +116,7 @@ def check_padding(term: Term, params: Params, aux: Aux, batch: Batch) -> bool:
             features are none.
     """
     with torch.enable_grad():
-        first, again, padded = (term_value(term, params, aux, b) for b in (batch, batch, _padded(batch)))
+        first, again, padded = (_looked_at(term, params, aux, b) for b in (batch, batch, _padded(batch)))
         # A linear model's features are its inputs, and a term of them is a constant by right.
         if batch.features.requires_grad and not _depends(term, first):
             return False

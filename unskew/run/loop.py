@@ -695,7 +695,7 @@ class _Cell:
         randomness = self.randomness()
         last = t == run.experiment.rounds
         state, trace = self.sim.attempt(self.state, t, last)
-        given = marks(state) if t <= FIRST else {}
+        given = marks(state, content=True) if t <= FIRST else {}
         own = [UNKEYED.format(whose, DRAWS.get(whose, DRAWN_BY_NUMPY)) for whose in drawn_since(randomness)]
         self.trained = {w.client for w in trace.work}
         trained = time.monotonic() - began

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from unskew import wire
-from unskew.errors import ProtocolError
+from unskew.errors import ProtocolError, WireError
 from unskew.keys import Key
 from unskew.local.executor import FIRST, Executor, StepJob, StepResult, Stored, Trainer, completed
 from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, held_in, map_held, map_keep, steps_of
@@ -23,6 +23,7 @@ from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
 from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, LostReply, ServerModel, Size, size_of
+from unskew.runtime.validation import Validator, sizes_of
 from unskew.runtime.values import check_type
 from unskew.tree import Params, moved
 from unskew.units import Bytes
@@ -85,7 +86,7 @@ class InProcessClients:
         population: Their data's sizes, and the model.
         executor: Does their local work.
         key: Root of all randomness.
-        codec: Send every message through the wire's bytes and back, as a network would.
+        codec: Send every message through the wire's bytes and back, and check it, as a network would.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
@@ -101,12 +102,30 @@ class InProcessClients:
         self.ids = population.clients
         self.memory, self.memory_type = Memory(), wire.memory_type(algorithm)
         self.steps, self.signatures = steps_of(algorithm), wire.signatures(algorithm)
+        self.held_type = wire.held_type(algorithm)
         self.model_bytes = sum(t.numel() * t.element_size() for t in population.initial.values())
+        model = population.model
+        sizes = sizes_of(model.num_classes, model.layout, model.initial)
+        self.messages = Validator(model.initial, 0, sizes=sizes)
+        self.replies = Validator(model.initial, 0, least=0, sizes=sizes)
 
-    def through_bytes(self, message: Any, of: Any) -> Any:
-        """Encode and decode a message of type `of`; what arrives is put where the models are."""
+    def through_bytes(self, message: Any, of: Any, validator: Validator, what: str) -> Any:
+        """Encode and decode a message of type `of`; what arrives is put where the models are.
+
+        Raises:
+            ProtocolError: If another machine would refuse it.
+        """
         like = next(iter(self.population.initial.values()))
-        return moved(wire.decode(wire.encode(message), of), like.device)
+        value = wire.decode(wire.encode(message), of)
+        self.permit(value, of, validator, what)
+        return moved(value, like.device)
+
+    def permit(self, value: Any, of: Any, validator: Validator, what: str) -> None:
+        """Refuse what another machine would refuse."""
+        try:
+            validator.check(value, of)
+        except WireError as error:
+            raise ProtocolError(f"a deployment would refuse {what}: {error}") from None
 
     def begin(self, t: int) -> "_InProcessRound":
         """Open round `t`."""
@@ -185,7 +204,8 @@ class _InProcessRound:
         The references of values that lie with the executor stay: it puts the values in their place.
         """
         if self.clients.codec:
-            message = self.clients.through_bytes(message, self.clients.signatures[step].message)
+            of, what = self.clients.signatures[step].message, f"the message to step {step!r}"
+            message = self.clients.through_bytes(message, of, self.clients.messages, what)
 
         def value(held: Held) -> Any:
             kept = self.value(held).value
@@ -217,7 +237,11 @@ class _InProcessRound:
 
         def keep(kept: Keep, path: str) -> Held:
             held = Held(me.id, f"{exchange.hop}{path}")
-            value = kept.value
+            value, clients = kept.value, self.clients
+            if clients.codec and not isinstance(value, Stored):
+                clients.permit(
+                    value, clients.held_type, clients.replies, f"what step {exchange.step!r} keeps at {path}"
+                )
             size = Size(Bytes(value.nbytes), value.kind) if isinstance(value, Stored) else size_of(value)
             self.held[held] = HeldValue(value, size)
             return held
@@ -225,7 +249,8 @@ class _InProcessRound:
         reply = map_keep(keep, reply)
         size = size_of(reply)
         if self.clients.codec:
-            reply = self.clients.through_bytes(reply, self.clients.signatures[exchange.step].reply)
+            of, what = self.clients.signatures[exchange.step].reply, f"the reply of step {exchange.step!r}"
+            reply = self.clients.through_bytes(reply, of, self.clients.replies, what)
         return Answer(reply, size, memory, me.n, result.examples, result.losses)
 
     def check_types(self, step: str, message: Any, answer: Answer) -> None:

@@ -352,7 +352,7 @@ class Driver(Generic[S]):
         Raises:
             ProtocolError: If it is not of the annotated type, or the initial model was changed to make it.
         """
-        who, initial = f"init of {name_of(self.algorithm)}", marks(self.model.initial)
+        who, initial = f"init of {name_of(self.algorithm)}", marks(self.model.initial, content=True)
         state = self.algorithm.init(self.model.initial, self.federation(0))
         if isinstance(state, GeneratorType):
             raise ProtocolError(f"{who} has a yield in it and may ask nobody; leave that to round")
@@ -438,7 +438,7 @@ class Driver(Generic[S]):
         left_out: dict[ClientId, str] = {}
         while True:
             exchanges = _Round(self, t, trace, left_out)
-            given = marks(state) if t <= FIRST else None
+            given = marks(state, content=True) if t <= FIRST else None
             try:
                 new: S = drive(self.plan(state, t), exchanges.answer)
                 if new is None and state is not None:
@@ -654,7 +654,7 @@ class _Round:
                 self.trace.work.append(Effort(self.t, self.hop, c, answer.examples))
             self.driver.memory.stage(c, answer.memory)
             if self.t <= FIRST and c not in self.remembered and not looked and answer.memory is not None:
-                self.remembered[c], looked = (answer.memory, marks(answer.memory)), True
+                self.remembered[c], looked = (answer.memory, marks(answer.memory, content=True)), True
             if fates[c] is None:
                 self.charge(node(c), SERVER, answer.size)
                 if answer.refused:

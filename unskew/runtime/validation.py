@@ -33,7 +33,9 @@ class Validator:
     """Bounds on messages.
 
     Attributes:
-        like: The model; a table of named tensors must hold tensors of it, in its shapes and element types.
+        like: The model; a table of named tensors must hold tensors of it, in its shapes and element types.  Where the
+            table's type says what its tensors are, `dict[str, Int8[Tensor, "..."]]`, they are of that element type, and
+            of the model's shapes where the type leaves the shape open.
         max_bytes: Largest size of an encoded message, bytes.
         max_norm: Largest L2 norm of all floating-point tensors of a message together.
         least: Smallest whole number in a message: 0 in replies, which hold counts and choices.
@@ -63,23 +65,29 @@ class Validator:
         Raises:
             WireError: Naming the field and what is wrong with it.
         """
-        for path, table, part_names in _tables(value):
+        for path, table, part_names, kinds in _tables(value, of):
             for name, t in table.items():
                 if name in part_names:
                     continue
                 model = self.like.get(name)
                 if model is None or part_names:
-                    raise WireError(f"the model has no tensor {name!r} (at {path or 'top'})")
+                    raise WireError(
+                        f"the model has no tensor {name!r} (at {path or 'top'}); the "
+                        "part_names of its record must list the names of what is not the model's"
+                    )
+                dims = _dims(t, kinds)  # the codec has held the tensor to its type, but for what "..." stands for
+                if dims is not None and (t.shape == model.shape or not _free(dims)):
+                    continue
                 if (t.shape, t.dtype) != (model.shape, model.dtype):
                     raise WireError(
                         f"tensor {name} must be {model.dtype} {tuple(model.shape)}, got {t.dtype} {tuple(t.shape)} "
-                        f"(at {path or 'top'})"
+                        f"(at {path or 'top'}); a table of anything else says so in its type, as "
+                        'dict[str, Int8[Tensor, "..."]]'
                     )
         bound: dict[str, int | tuple[int, ...]] = dict(self.sizes)
         for path, leaf, kinds in _declared(value, of):
             if isinstance(leaf, Tensor):
-                named = next((m for m, _ in kinds if hasattr(m, "dim_str") and isinstance(leaf, m)), None)
-                dims = [] if named is None else named.dim_str.split()
+                dims = _dims(leaf, kinds) or []
                 for name, length in _lengths(dims, leaf.shape if dims else ()):
                     if length != bound.setdefault(name, length):
                         raise WireError(
@@ -150,7 +158,7 @@ def odd_ones(outlines: Mapping[ClientId, Outline], sketched: Outline | None = No
 
 def table_norms(reply: Any) -> dict[str, float]:
     """Compute the L2 norm of the floating-point tensors in each table or compressed upload of a reply, by path."""
-    tables: dict[str, Iterable[Tensor]] = {path: table.values() for path, table, _ in _tables(reply)}
+    tables: dict[str, Iterable[Tensor]] = {path: table.values() for path, table, *_ in _tables(reply)}
     for upload in uploads(type(reply)):
         value = at(reply, upload.path)
         if isinstance(value, tuple):  # what a wrapper sends in place of a table
@@ -207,7 +215,7 @@ def _outline(reply: Any, path: str = "", exact: bool = False) -> Iterator[tuple[
         for f in dataclasses.fields(reply):
             yield from _outline(getattr(reply, f.name), f"{path}/{f.name}", getattr(reply, "sealed", False))
     else:
-        yield from ((where, tuple(sorted(table))) for where, table, _ in _tables(reply, path))
+        yield from ((where, tuple(sorted(table))) for where, table, *_ in _tables(reply, path=path))
 
 
 def _square(t: Tensor, path: str) -> float:
@@ -217,27 +225,6 @@ def _square(t: Tensor, path: str) -> float:
         raise WireError(f"a tensor must be finite, got NaN or infinity (at {path or 'top'})")
     # In pieces: doubles of a whole tensor of half floats would take eight times its bytes.
     return sum((float(piece.double().square().sum()) for piece in torch.split(t.reshape(-1), 1 << 18)), 0.0)
-
-
-def _tables(
-    value: Any, path: str = "", part_names: frozenset[str] = frozenset()
-) -> Iterator[tuple[str, Mapping[str, Tensor], frozenset[str]]]:
-    """Yield tables of tensors by name, with their paths; tables with other keys are not models.
-
-    A record that keeps something else in such a table declares it by an attribute `part_names`, the names allowed.
-    """
-    if isinstance(value, dict):
-        if all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()):
-            yield path, value, part_names
-        else:
-            for k, v in value.items():
-                yield from _tables(v, f"{path}/{k}")
-    elif isinstance(value, tuple | list):
-        for i, v in enumerate(value):
-            yield from _tables(v, f"{path}/{i}")
-    elif is_record(value):
-        for f in dataclasses.fields(value):
-            yield from _tables(getattr(value, f.name), f"{path}/{f.name}", getattr(value, "part_names", frozenset()))
 
 
 Kinds = Sequence[tuple[Any, tuple[Any, ...]]]
@@ -257,28 +244,59 @@ def _kinds(of: Any, bounds: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[A
         yield of, bounds
 
 
-def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, Kinds]]:
-    """Yield leaves with their paths and declared types; nothing for a value whose type is not known."""
-    kinds = list(_kinds(of))
+def _dims(t: Tensor, kinds: Kinds) -> list[str] | None:
+    """Return the dimensions that a tensor's type names; None if it is a plain tensor."""
+    named = next((m for m, _ in kinds if hasattr(m, "dim_str") and isinstance(t, m)), None)
+    return None if named is None else named.dim_str.split()
+
+
+def _inner(value: Any, of: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield what a record, sequence or table holds: field, place or key, value and declared type, Any if unknown."""
+    kinds = [m for m, _ in _kinds(of)]
     if is_record(value):
-        kind = next((m for m, _ in kinds if get_origin(m) is type(value)), type(value))
-        for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
-            yield from _declared(getattr(value, name), hint, f"{path}/{name}")
-    elif isinstance(value, tuple | list | dict):
-        inner = next((get_args(m) for m, _ in kinds if get_origin(m) in _HOLDING), ())
-        for i, (k, v) in enumerate(value.items() if isinstance(value, dict) else enumerate(value)):
-            if inner:
-                fixed = isinstance(value, tuple) and Ellipsis not in inner
-                part = inner[i] if fixed else inner[-1 if isinstance(value, dict) else 0]
-                yield from _declared(v, part, f"{path}/{k}")
+        kind: Any = next((m for m in kinds if get_origin(m) is type(value)), type(value))
+        hints = hints_of(kind)
+        yield from ((name, getattr(value, name), hint) for name, hint in hints.items())
+        return
+    types = next((get_args(m) for m in kinds if get_origin(m) in _HOLDING), ()) or (Any, ...)
+    for i, (k, v) in enumerate(value.items() if isinstance(value, dict) else enumerate(value)):
+        fixed = isinstance(value, tuple) and Ellipsis not in types
+        yield k, v, types[i] if fixed else types[-1 if isinstance(value, dict) else 0]
+
+
+def _tables(
+    value: Any, of: Any = Any, path: str = "", part_names: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, Mapping[str, Tensor], frozenset[str], Kinds]]:
+    """Yield tables of tensors by name, with paths and the type of their tensors; tables with other keys are not models.
+
+    A record that keeps something else in such a table declares it by an attribute `part_names`, the names allowed.
+    """
+    if isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()):
+        kind = next(iter(_inner(value, of)), None)
+        yield path, value, part_names, [] if kind is None else list(_kinds(kind[-1]))
+    elif is_record(value) or isinstance(value, tuple | list | dict):
+        allowed = getattr(value, "part_names", frozenset()) if is_record(value) else frozenset()
+        for k, v, hint in _inner(value, of):
+            yield from _tables(v, hint, f"{path}/{k}", allowed)
+
+
+def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, Kinds]]:
+    """Yield leaves with their paths and declared types."""
+    if is_record(value) or isinstance(value, tuple | list | dict):
+        for k, v, hint in _inner(value, of):
+            yield from _declared(v, hint, f"{path}/{k}")
     else:
-        yield path, value, kinds
+        yield path, value, list(_kinds(of))
+
+
+def _free(dims: Sequence[str]) -> list[int]:
+    """Find the dimension that stands for any number of them."""
+    return [i for i, d in enumerate(dims) if d == "..." or d[0] == "*"]
 
 
 def _lengths(dims: Sequence[str], shape: Sequence[int]) -> Iterator[tuple[str, int | tuple[int, ...]]]:
     """Yield the named dimensions of a tensor of this type with their lengths; for `*name`, all its lengths."""
-    free = [i for i, d in enumerate(dims) if d == "..." or d[0] == "*"]
-    if free:
+    if free := _free(dims):
         (i,) = free
         end = len(shape) - (len(dims) - i - 1)
         dimensions: list[int | tuple[int, ...]] = [*shape[:i], tuple(shape[i:end]), *shape[end:]]

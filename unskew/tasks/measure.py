@@ -63,11 +63,17 @@ class Measure:
     positive: str = field(default="", compare=False)
 
     def check(self) -> None:
-        """Check direction and range, which somebody has written.
+        """Check functions, direction and range, which somebody has written.
 
         Raises:
             ConfigError: If there are none such.
         """
+        if (self.each is None) == (self.whole is None):
+            got = "neither" if self.each is None else "both"
+            raise ConfigError(
+                f"measure {self.name!r} must have one of the functions each, the value of every example, and whole, "
+                f"that of all together, got {got}"
+            )
         if self.direction not in get_args(Direction):
             raise ConfigError(
                 f"the direction of measure {self.name!r} must be higher or lower, the better one, got "

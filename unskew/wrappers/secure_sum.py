@@ -69,6 +69,7 @@ from unskew.wrappers.uploads import (
     at,
     differences,
     emptied,
+    has_table,
     sent_model,
     uploads,
     uploads_of,
@@ -292,6 +293,12 @@ class SecureSum(Wrapper):
         reply = step_types(steps_of(method)[request.step])
         assert reply is not None
         for name, hint in hints_of(reply.reply).items():
+            if EACH in getattr(hint, "__metadata__", ()) and has_table(hint):
+                raise ConfigError(
+                    f"SecureSum shows the server sums only, and replies to step {request.step!r} of {method_name} show "
+                    f"it a table of tensors of each client in the field {name!r}, marked Each; send it in a sum, or "
+                    "leave SecureSum out"
+                )
             if name not in names | weights | {"n"} and EACH not in getattr(hint, "__metadata__", ()):
                 raise ConfigError(
                     f"SecureSum shows the server sums only, and replies to step {request.step!r} of {method_name} have "

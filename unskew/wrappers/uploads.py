@@ -78,7 +78,7 @@ class UploadWrapper(Wrapper):
             residual: Sum of what was left out of earlier uploads of this step; None if nothing is remembered.
 
         Returns:
-            What is sent, and the residual from now on.
+            What is sent, and the residual from now on; {} without a `Memory`.
         """
 
     def decode(self, sent: Any, like: Params) -> Params:
@@ -149,6 +149,11 @@ class UploadWrapper(Wrapper):
         if not isinstance(encoded, tuple) or len(encoded) != 2:
             raise ProtocolError(f"{who} must return (what is sent, residual), got {type(encoded).__name__}")
         sent, residual = encoded
+        if residual and not self.Memory:
+            raise ProtocolError(
+                f"{who} returns what it leaves out, and nothing remembers that; give {type(self).__name__} "
+                "Memory = Residuals, or return {} as the residual"
+            )
         if self.Reply is None and sent.keys() != updates.keys():
             odd = ", ".join(sorted(sent.keys() ^ updates.keys()))
             raise ProtocolError(f"{who} must return an update for each that it is given, and differs in {odd}")
@@ -277,6 +282,14 @@ def _mark(hint: Any) -> UploadMark | None:
 
 def _is_table_type(hint: Any) -> bool:
     return get_origin(hint) is dict and get_args(hint)[1] is Tensor
+
+
+def has_table(hint: Any) -> bool:
+    """True if a value of a type may hold a table of tensors by name or number, at any depth."""
+    if is_record_type(hint):
+        return any(map(has_table, hints_of(hint).values()))
+    values = get_args(hint)[1:] if get_origin(hint) is dict else ()
+    return any(v is Tensor or hasattr(v, "dim_str") for v in values) or any(map(has_table, get_args(hint)))
 
 
 def _is_table(value: Any) -> bool:
