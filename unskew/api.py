@@ -146,7 +146,9 @@ def simulate(
     Raises:
         ConfigError, DataError: If the experiment is impossible.
         RunError: If `out` exists or cannot be written, or (Interrupted) Ctrl-C stopped the run.
-        DivergedError, QuorumError: If training fails, naming method, seed and round.
+        QuorumError: If training fails, naming method, seed and round.
+        DivergedError: If every method diverged under one seed or more, naming the first.  If only some did, the history
+            has the others, and of these what they have under their other seeds, marked so; `diverged` of it says which.
     """
     settings = {
         "name": Path(out).name if out is not None else "simulation",
@@ -187,10 +189,12 @@ def simulate(
 
             outcome = loop.start(experiment, Path(out), listening, backend=backend)
             write_report(outcome.folder)
+            _require_survivors(experiment, outcome)
             return load_run(outcome.folder, network=fresh, allow_code=True)
         scratch = Scratch()
         try:
             outcome = loop.start(experiment, scratch.folder, listening, backend=backend)
+            _require_survivors(experiment, outcome)
         except BaseException as error:
             scratch.remove()
             if isinstance(error, loop.Interrupted):
@@ -198,6 +202,17 @@ def simulate(
             raise
         kept = load_run(outcome.folder, network=fresh, allow_code=True)
         return dataclasses.replace(kept, path=None, _scratch=scratch)
+
+
+def _require_survivors(experiment: Experiment, outcome: loop.RunResult) -> None:
+    """Refuse a run of which no method was trained to its end under every seed.
+
+    Raises:
+        DivergedError: If there is no such method.
+    """
+    diverged = outcome.summary.get("diverged", ())
+    if {row["method"] for row in diverged} >= {method.label for method in experiment.methods}:
+        loop.require_none_diverged(diverged)
 
 
 def require_settings(settings: Mapping[str, Any], owner: str) -> None:

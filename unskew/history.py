@@ -26,7 +26,7 @@ from torch import nn
 from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.record.columns import client_columns
-from unskew.record.logs import ADAPTED, SERVED, SummaryCard, document
+from unskew.record.logs import ADAPTED, SERVED, DivergedRow, SummaryCard, document, why_diverged
 from unskew.record.reader import Part, client_names, metric_rows, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import steadier, summarise, with_spread
@@ -97,7 +97,18 @@ class History:
     @property
     def methods(self) -> tuple[str, ...]:
         """Labels of the methods, in the run's order."""
-        return tuple(dict.fromkeys(row["method"] for row in self.summary["rows"]))
+        return tuple(dict.fromkeys(row["method"] for row in (*self.summary["rows"], *self.diverged)))
+
+    @property
+    def diverged(self) -> list[DivergedRow]:
+        """Methods that diverged, {"method", "seed", "round", "reason"}: no result or curve counts that seed of theirs.
+
+        `rows` have the rounds before it.
+        """
+        return list(self.summary.get("diverged", ()))
+
+    def _lost(self) -> set[tuple[str, int]]:
+        return {(row["method"], row["seed"]) for row in self.diverged}
 
     def model(self, method: str, client: int | str | None = None, seed: int | None = None) -> nn.Module:
         """A trained model, a plain module in evaluation mode; `unskew.predict(model, x)` takes raw inputs.
@@ -169,6 +180,8 @@ class History:
     def curve(self, method: str, metric: str | None = None, seed: int | None = None) -> list[tuple[int, float]]:
         """(round, mean over seeds) of a metric in the rounds that every seed reached, by default the global headline.
 
+        Seeds under which the method diverged are not in it: `diverged` has them.
+
         Args:
             method: Label of the method.
             metric: Its name in `rows`; by default the global model's headline.
@@ -185,7 +198,8 @@ class History:
 
         by_seed: dict[int, dict[int, float]] = {}
         for row in self._of_seed(seed):
-            if (row["method"], row["name"]) == (method, name) and "client" not in row:
+            lost = (method, row["seed"]) in self._lost()
+            if (row["method"], row["name"]) == (method, name) and "client" not in row and not lost:
                 by_seed.setdefault(row["seed"], {})[row["round"]] = row["value"]
         curve = curve_by_round(list(by_seed.values()))
         if curve is None:
@@ -195,6 +209,8 @@ class History:
 
     def value(self, method: str, metric: str | None = None, seed: int | None = None) -> float:
         """Mean over seeds of a result, by default the global model's headline; see the table of results for names.
+
+        Seeds under which the method diverged are not in it: `diverged` has them.
 
         Args:
             method: Label of the method.
@@ -216,7 +232,8 @@ class History:
         names = "\n".join(row["metric"] for row in self.summary["rows"])
         last, base = re.search(r"\.mean_last_(\d+)", names), re.search(r"\.minus_(.+)", names)
         rows, mean_last = self._of_seed(seed), int(last[1]) if last else None
-        return summarise(rows, self.methods, (seed,), "", mean_last, base and base[1], self.headline)
+        diverged = [row for row in self.diverged if row["seed"] == seed]
+        return summarise(rows, self.methods, (seed,), "", mean_last, base and base[1], self.headline, diverged)
 
     def _of_seed(self, seed: int | None) -> list[Any]:
         """The rows of one seed; all of them without one."""
@@ -230,9 +247,10 @@ class History:
 
     def _unknown(self, method: str, metric: str, known: Iterable[str]) -> KeyError:
         """An error that names the methods there are, or the metrics nearest to the one asked for."""
-        methods = list(dict.fromkeys(row["method"] for row in self.summary["rows"]))
-        if method not in methods:
-            return KeyError(f"no method {method!r} in this run; it has {', '.join(methods)}")
+        if method not in self.methods:
+            return KeyError(f"no method {method!r} in this run; it has {', '.join(self.methods)}")
+        if lost := [why_diverged(row) for row in self.diverged if row["method"] == method]:
+            return KeyError(f"{metric} of {method} is not known, since it diverged: {'; '.join(lost)}")
         names = list(dict.fromkeys(known))
         near = difflib.get_close_matches(metric, names, n=3) or names[:5]
         return KeyError(f"no {metric} of {method}" + (f"; did you mean {', '.join(near)}?" if near else ""))
@@ -329,6 +347,7 @@ class History:
                     "  ".join([row[0].ljust(width), *map(str.ljust, row[k : k + ASIDE], wide)]).rstrip()
                     for row in (head, *rows)
                 ]
+        text += [f"diverged: {shown(why_diverged(row))}" for row in self.diverged]
         return "\n".join(text)
 
     def __repr__(self) -> str:
@@ -340,7 +359,8 @@ class History:
     def _repr_html_(self) -> str:
         """The table of results and the headline by round, as a notebook shows them."""
         tables = [("", _table(self.summary)), *_asked(self.summary)]
-        return f"{''.join(starmap(_html_table, tables))}{self._figure()}"
+        lost = (f"<p>diverged: {html.escape(shown(why_diverged(row)))}</p>" for row in self.diverged)
+        return f"{''.join(starmap(_html_table, tables))}{''.join(lost)}{self._figure()}"
 
     def _figure(self) -> str:
         """The headline by round as an SVG element; empty where nothing was evaluated."""
@@ -376,7 +396,8 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     if any(name.startswith(f"{SERVED}.") for _, name in by):
         columns |= {"newcomers": f"{SERVED}.{measure.name}.mean", "adapted": f"{ADAPTED}.{measure.name}.mean"}
     lines = [("method", *columns, "MB")]
-    for m in dict.fromkeys(r["method"] for r in summary["rows"]):
+    lost = (r["method"] for r in summary.get("diverged", ()))
+    for m in dict.fromkeys((*(r["method"] for r in summary["rows"]), *lost)):
         total = by.get((m, "bytes.total"))
         cells = (with_spread(by.get((m, name)), measure, unit=True) for name in columns.values())
         lines.append((shown(m), *cells, f"{total['mean'] / 1e6:.2f}" if total else ""))

@@ -54,6 +54,18 @@ APART = {"FedAvg": [0.50, 0.60, 0.55], "SCAFFOLD": [0.60, 0.70, 0.66], "Local": 
 """SCAFFOLD - FedAvg = .10, .10, .11: mean .1033, s .0058, t_{.975, 2} = 4.3027, half width .0143: clear of zero."""
 
 
+# ---------------------------------------------------------------- rounds
+def test_seeds_that_ended_in_other_rounds_have_a_range_and_in_csv_a_mean() -> None:
+    """Rounds 5, 7 and 10: mean 7.33, standard deviation 2.52."""
+    series = {("A", s, "global.accuracy"): {n: 0.5} for s, n in enumerate((10, 7, 5))}
+    run = replace(made({"A": [0.5] * 3}), series=series)
+    assert table(run).splitlines()[2].startswith("| A | 3 | 5–10 | ")
+    assert " & 5--10 & " in table(run, "latex")
+    (row,) = csv.DictReader(io.StringIO(table(run, "csv")))
+    assert float(row["round"]) == pytest.approx(7.3333, abs=1e-4)
+    assert float(row["round_std"]) == pytest.approx(2.5166, abs=1e-4)
+
+
 # ---------------------------------------------------------------- what is bold
 def test_a_method_leads_only_if_it_is_clear_of_every_other() -> None:
     assert leader(made(APART, {"Local": "lower"})) == "SCAFFOLD"

@@ -51,6 +51,9 @@ def run(
 ) -> None:
     """Run an experiment: every method on the same split, cohorts and initial model, for every seed.
 
+    A method that diverges is left out of the results under that seed, and the
+    exit code is 1; the others are run all the same.
+
     EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
     Without it this compares several methods on real handwritten digits, in
     about a minute.  The run's folder holds the resolved configuration, the
@@ -120,6 +123,7 @@ def resume(
 
 def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
     from unskew.report import read
+    from unskew.report.tables import diverged
 
     record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
     # Results first: they are known even if the page cannot be written; and the page even if nobody reads them.
@@ -132,6 +136,10 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
             page = write_report(outcome.folder)
             with suppress(OSError):  # of an error stream that nobody reads
                 print(f"report: {page}", file=sys.stderr)
+    if record.diverged:
+        for text in diverged(record):
+            print(shown(text), file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _show(outcome: "RunResult", record: "Record", as_json: bool) -> None:

@@ -52,6 +52,7 @@ def compare(
         "seconds": sum(s["seconds"] for s in summaries),
         "headline": records[0].headline.card(),
         "rows": rows,
+        "diverged": together.diverged,
         **({} if together.until is None else {"seeds": together.seeds}),
     }
     if as_json:
@@ -102,11 +103,11 @@ def table(
     """
     from unskew.report import read
     from unskew.report.export import table as written
-    from unskew.report.tables import discrepancies
+    from unskew.report.tables import discrepancies, diverged
 
     if len(folders) == 1:
         record = read(folders[0])
-        remarks = discrepancies(record)
+        remarks = (*diverged(record), *discrepancies(record))
     else:
         names = run_names(folders)
         records = [read(folder) for folder in folders]
@@ -142,7 +143,8 @@ def _differences(together: "Record") -> list[dict[str, Any]]:
 
 def _remarks(records: "Sequence[Record]", names: Sequence[str]) -> tuple[str, ...]:
     """Sentences on what keeps runs from being compared, and on what in their folders contradicts itself."""
-    from unskew.report.tables import discrepancies, evaluated_otherwise, incomparable
+    from unskew.report.tables import discrepancies, diverged, evaluated_otherwise, incomparable
 
     damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
-    return tuple(filter(None, (*incomparable(records, names), evaluated_otherwise(records, names), *damages)))
+    lost = [f"{name}: {text}" for name, r in zip(names, records, strict=True) for text in diverged(r)]
+    return tuple(filter(None, (*incomparable(records, names), evaluated_otherwise(records, names), *lost, *damages)))

@@ -30,7 +30,8 @@ def results_json(summary: dict[str, Any]) -> str:
         return {**row, "low": low, "high": high}
 
     rows = list(map(whole, summary["rows"]))
-    return json.dumps({key: summary[key] for key in ("run", "fingerprint", "seconds")} | {"rows": rows})
+    diverged = {"diverged": summary["diverged"]} if summary.get("diverged") else {}
+    return json.dumps({key: summary[key] for key in ("run", "fingerprint", "seconds")} | {"rows": rows} | diverged)
 
 
 NAME_WIDTH = 10
@@ -100,7 +101,8 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
         table.add_column(escape(heading), justify="right", no_wrap=True)
     table.add_column("MB", justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
-    for method in dict.fromkeys(r["method"] for r in summary["rows"]):
+    lost = (r["method"] for r in summary.get("diverged", ()))
+    for method in dict.fromkeys((*(r["method"] for r in summary["rows"]), *lost)):
         cells = [with_spread(by.get((method, m)), measure, spread=m in with_std) for _, m in columns]
         sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
         table.add_row(

@@ -109,6 +109,20 @@ class NetworkRow(TypedDict):
     framing: Count
 
 
+class DivergedRow(TypedDict):
+    """A method that diverged under a seed: in which round, and how that was noticed."""
+
+    method: str
+    seed: Count
+    round: Count
+    reason: str
+
+
+def why_diverged(row: DivergedRow) -> str:
+    """A method's divergence as an error says it."""
+    return f"{row['method']}, seed {row['seed']}: {row['reason']}"
+
+
 def deployed(folder: Path, command: str) -> bool:
     """True if the run in a folder, begun by `command`, is one over a network, whose clients hold data of their own."""
     return command.startswith("unskew deploy") or (folder / "network.jsonl").exists()
@@ -198,9 +212,10 @@ FAILURES: RowLog[FailureRow] = RowLog("failures", FailureRow)
 WORK: RowLog[WorkRow] = RowLog("work", WorkRow)
 INFO: RowLog[InfoRow] = RowLog("info", InfoRow)
 NETWORK: RowLog[NetworkRow] = RowLog("network", NetworkRow)
+DIVERGED: RowLog[DivergedRow] = RowLog("diverged", DivergedRow)
 
 
-LOGS: dict[str, RowLog[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK)}
+LOGS: dict[str, RowLog[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK, DIVERGED)}
 """The logs, by name."""
 
 
@@ -382,6 +397,7 @@ class SummaryCard(TypedDict):
     asked: NotRequired[list[MeasureCard]]
     rows: list[ResultRow]
     seeds: NotRequired[list[Count]]
+    diverged: NotRequired[list[DivergedRow]]
     stopped: NotRequired[dict[str, Any] | None]
     executor_notes: NotRequired[dict[str, Any] | None]
 

@@ -176,6 +176,7 @@ class Record:
         for_own: Methods that are for the clients' own models, of runs that were merged; None if config.toml says it.
         comparable: False for runs that were merged though they differ in more than their methods.
         left_out: Sentences on files that are damaged and that the results do without.
+        diverged: Methods that diverged, each under its seed; no other field has numbers of that training.
     """
 
     folder: Path
@@ -212,6 +213,7 @@ class Record:
     for_own: frozenset[str] | None = None
     comparable: bool = True
     left_out: tuple[str, ...] = ()
+    diverged: tuple[logs.DivergedRow, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -252,6 +254,10 @@ class Record:
     def evaluated(self, method: str, seed: int, name: str) -> Collection[int]:
         """The rounds in which the part that a metric is measured on was evaluated, whether it is defined or not."""
         return self._evaluated.get((method, seed, part_of(name)), ())
+
+    def diverged_seeds(self, method: str) -> frozenset[int]:
+        """Seeds under which a method diverged."""
+        return frozenset(row["seed"] for row in self.diverged if row["method"] == method)
 
     def cell(self, method: str) -> Cell:
         """The first cell of a method: its setting and bound are those of every seed."""
@@ -315,6 +321,8 @@ def read(folder: Path) -> Record:
     card = document(folder / "run.json", logs.RunCard)
     cells = _cells(card, folder / "run.json")
     known = {(c.method, c.seed) for c in cells}
+    diverged = tuple(row for _, row in _Rows(logs.DIVERGED, folder, known, []))
+    without = {(row["method"], row["seed"]) for row in diverged}
     summary = _summary(folder / "summary.json") if (folder / "summary.json").is_file() else None
     # An empty ledger is legitimate (nothing travels in a centralised run); the other files every finished run has.
     for name in ("config.toml", "metrics.jsonl", "partition.json") if summary else ():
@@ -325,12 +333,14 @@ def read(folder: Path) -> Record:
     headline = described(card["measures"][0] if "measures" in card else None)
     series, client_values, tested = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
     client_values |= _client_columns(folder, known, headline)
+    series, client_values, tested = (_kept(of, without) for of in (series, client_values, tested))
     flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
     failures = tuple(
         LostReplyRow(row["method"], row["seed"], row["round"], row["client"], row["reason"])
         for _, row in _Rows(logs.FAILURES, folder, known, cut_short)
     )
+    flows, models = _kept(flows, without), _kept(models, without)
     predicted, damage = _predicted(folder / "plan.json")
     partitions = _partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {}
     if (until := card.get("until")) is not None:
@@ -371,6 +381,7 @@ def read(folder: Path) -> Record:
         until=until,
         remarks=tuple(map(plain, card.get("remarks", ()))),
         left_out=() if damage is None else (damage,),
+        diverged=diverged,
     )
 
 
@@ -444,6 +455,14 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
     clients = seeds[str(seed)].get("clients")
     rows = columns.training_rows(record.folder, seed) if clients is None else (client["train"] for client in clients)
     return tuple(map(tuple, rows))
+
+
+_Value = TypeVar("_Value")
+
+
+def _kept(values: Mapping[Any, _Value], without: Collection[tuple[str, int]]) -> dict[Any, _Value]:
+    """Values by method, seed and more, without those of some methods and seeds."""
+    return {at: value for at, value in values.items() if at[:2] not in without}
 
 
 def metric_rows(folder: Path) -> list[logs.MetricRow]:

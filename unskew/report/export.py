@@ -32,6 +32,7 @@ from unskew.report.tables import (
     paired,
     paired_tails,
     reference,
+    span,
     with_spread,
 )
 from unskew.words import in_a_cell
@@ -133,8 +134,8 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
         lines.append(
             [
                 escape(_plain(f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method)),
-                str(len(row.seeds)),
-                str(row.rounds),
+                str(len(row.seeds)) + (f" of {row.planned}" if len(row.seeds) < row.planned else ""),
+                escape(span(row.rounds)),
                 value(measure.shared, row.shared),
                 escape(with_spread(row.tail, measure)),
                 *([apart(differences)] if base is not None else []),
@@ -203,7 +204,7 @@ def _csv_row(
         "setting": row.setting,
         "bound": row.bound,
         "seeds": len(row.seeds),
-        "round": row.rounds,
+        **_both("round", row.rounds),
         **_both(f"global_{row.measure.name}", row.shared),
         **_both(f"global_{row.measure.name}_tail", row.tail),
         **_both(f"global_{row.measure.name}_best_on_test", row.best),

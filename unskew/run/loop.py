@@ -44,7 +44,18 @@ from unskew.local.executor import FIRST, EvalJob
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, report_of
 from unskew.record import columns
-from unskew.record.logs import INFO, METRICS, SCHEMA, WORK, evaluated, part_of, sentence
+from unskew.record.logs import (
+    DIVERGED,
+    INFO,
+    METRICS,
+    SCHEMA,
+    WORK,
+    DivergedRow,
+    evaluated,
+    part_of,
+    sentence,
+    why_diverged,
+)
 from unskew.run import attack, checkpoint, decide, models, one_class, tested, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
@@ -129,10 +140,12 @@ def start(
 ) -> RunResult:
     """Run an experiment into a new folder, in this process unless `backend` says otherwise.
 
-    An impossible run is refused before the folder is made.
+    An impossible run is refused before the folder is made.  A method that diverges under a seed ends there, and the
+    other methods and seeds go on: `diverged` of the summary names it.  Over a network it ends the run.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
+        DivergedError: If every method diverged under every seed, so that there is no result.
         RunError: If the folder exists or cannot be written, or (Interrupted) the user stopped the run.
     """
     trackers.check(experiment.track)
@@ -155,6 +168,18 @@ def documents(
         "run.json": _run_card(experiment, setup, feds, command),
         **setup.inputs.files,
     }
+
+
+def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
+    """Refuse a run's results where they are needed of every method under every seed.
+
+    Raises:
+        DivergedError: Of the first that diverged.
+    """
+    for row in diverged:
+        error = DivergedError(why_diverged(row))
+        error.where = (row["method"], row["seed"], row["round"])
+        raise error
 
 
 def divide_all(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
@@ -189,6 +214,7 @@ def resume(
 
     Raises:
         ConfigError: If the folder names such code and `allow_code` is not given.
+        DivergedError: As in `start`.
         RunError: If the folder is not a run, was changed or has links to other folders, is that of a run over a network
             without such a backend, or (EnvironmentChanged) the environment has changed.
     """
@@ -222,7 +248,9 @@ def resume(
                 raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
         with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
             done = run_setup.cells(experiment)[: saved.position.cell if saved else 0]
-            if lost := models.lost(folder, ((method.label, seed) for seed, method in done)):
+            without = {(row["method"], row["seed"]) for row in DIVERGED.rows(folder)}
+            trained = [cell for cell in ((method.label, seed) for seed, method in done) if cell not in without]
+            if lost := models.lost(folder, trained):
                 informed.note(
                     f"warning: {folder / 'models'} has no model of {some(lost)}, trained before the run was "
                     "stopped and not trained again; restore its files, or do without it"
@@ -395,6 +423,7 @@ class _Run:
         self.cells = run_setup.cells(experiment)
         self.first = position.cell if position else 0
         self.done: tuple[str, ...] = position.done if position else ()
+        self.diverged: list[DivergedRow] = []
         self.told: set[str] = set()  # what was said once for all methods and seeds
         self.stopped: dict[str, str] = dict(position.stopped) if position else {}
         self.notes: dict[str, list[str]] = {k: list(v) for k, v in position.notes.items()} if position else {}
@@ -415,6 +444,7 @@ class _Run:
     def go(self) -> RunResult:
         with self.listening():
             self.logs, self.pool = RunLogs(self.folder, self.saved.position.logs if self.saved else {}), None
+            self.diverged = list(DIVERGED.rows(self.folder))
             try:
                 # Before anything runs in parallel here: the callback's display has a thread of its own.
                 self.pool = self.workers()
@@ -428,12 +458,22 @@ class _Run:
                     if self.is_decided(index):
                         break
                     _Cell(self, index).go()
+                self.require_results()
                 self.logs.seal()
             finally:
                 if self.pool is not None:
                     self.pool.close()
                 self.logs.close()
             return RunResult(self.folder, self.finish())
+
+    def require_results(self) -> None:
+        """Refuse to end a run in which nothing was trained to its end.
+
+        Raises:
+            DivergedError: The first one.
+        """
+        if self.diverged and len(self.diverged) == len(self.done):
+            require_none_diverged(self.diverged)
 
     def is_decided(self, index: int) -> bool:
         """True if no seed is needed beyond those whose cells come before this one.
@@ -460,6 +500,8 @@ class _Run:
         for row in METRICS.rows(self.folder):
             if part_of(row["name"]) in ("global", "personal") and "client" not in row:
                 curves.setdefault((row["method"], row["seed"], row["name"]), {})[row["round"]] = row["value"]
+        without = {(lost["method"], lost["seed"]) for lost in self.diverged}
+        curves = {at: curve for at, curve in curves.items() if at[:2] not in without}
         rounds = evaluated(curves)
         pick = mean_of_last if until.metric == "last_fifth" else last_value
 
@@ -514,8 +556,9 @@ class _Run:
             experiment.mean_last,
             experiment.baseline,
             self.setup.task.headline,
+            self.diverged,
         )
-        summary = {
+        summary: dict[str, Any] = {
             "run": experiment.name,
             "fingerprint": self.fingerprint(),
             "seconds": self.seconds(),
@@ -523,6 +566,7 @@ class _Run:
             "headline": self.setup.task.headline.card(),
             "asked": [m.card() for m in self.setup.task.measures[2:]],
             "rows": table,
+            **({"diverged": self.diverged} if self.diverged else {}),
             "stopped": self.stopped or None,
             "executor_notes": self.notes or None,
         }
@@ -590,6 +634,9 @@ class _Cell:
             if isinstance(error, DivergedError) and (large := run_setup.large_target(self.run.setup)):
                 remedy = f"; it may be that {large}"
             what = with_names(str(error), self.run.feds[self.seed].client_names or ())
+            if isinstance(error, DivergedError) and not self.sim.clients.remote:
+                self.end_diverged(f"{what}{remedy}")
+                return
             explained_error = type(error)(f"{self.method.label}, seed {self.seed}: {what}{remedy}")
             if isinstance(explained_error, DivergedError):
                 explained_error.where = (self.method.label, self.seed, self.at)
@@ -964,6 +1011,19 @@ class _Cell:
         run.done = (*run.done, done)
         self.save_models()
         checkpoint.save(run.folder, {}, self.position(self.index + 1, 0))
+
+    def end_diverged(self, reason: str) -> None:
+        """Note that training diverged, keep its rounds before that, and move to the start of the next cell."""
+        run = self.run
+        row = DivergedRow(method=self.method.label, seed=self.seed, round=self.at, reason=reason)
+        run.diverged.append(row)
+        run.done = (*run.done, f"diverged in round {self.at}")
+        run.callback.note(f"{why_diverged(row)}; nothing of it counts, and the run goes on")
+        run.logs.append("diverged", [row])
+        run.logs.flush()
+        checkpoint.save(run.folder, {}, self.position(self.index + 1, 0))
+        if run.pool is not None and not run.pool.workers:  # closed, since its other answers were not wanted
+            run.pool = run.workers()
 
     def save_models(self) -> None:
         """Save the global model and, unless clients are remote, their own models."""

@@ -18,10 +18,10 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load, to_toml, until_of
 from unskew.record import columns
 from unskew.run import checkpoint, loop
-from unskew.run.folder import DOCUMENTS, LOGS, create, is_deployed, locked, read_json, refuse_links
+from unskew.run.folder import DOCUMENTS, LOGS, RARE, create, is_deployed, locked, read_json, refuse_links
 from unskew.run.setup import IN_PROCESS
 
-COPIED = (*(f"{log}.jsonl" for log in LOGS), "checksums", "models", columns.FOLDER, columns.TESTED)
+COPIED = (*(f"{log}.jsonl" for log in (*LOGS, *RARE)), "checksums", "models", columns.FOLDER, columns.TESTED)
 """What a run has written by its last checkpoint, and still needs."""
 
 

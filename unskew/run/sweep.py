@@ -48,6 +48,8 @@ Status = Literal["done", "failed", "open"]
 SCHEMA = 1
 LONGEST_NAME = 80
 POLL_S = 0.1
+COMPLETE = ("summary.json", "report.html")
+"""Files that a run writes last."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -303,7 +305,7 @@ class SweepRunner:
             if card.get("config_sha256") != config.fingerprint(point.experiment):
                 raise RunError(f"{folder} is the run of another experiment; choose another --out")
         # The report comes last: a run that was stopped before it has still to write it.
-        if not all((folder / name).exists() for name in ("summary.json", "report.html")):
+        if not all((folder / name).exists() for name in COMPLETE):
             return False
         self.results[point.name] = PointResult(point.name, "done", folder, _run_seconds(folder))
         self.say(f"{self._counter()} {point.name}: was done already")
@@ -332,7 +334,8 @@ class SweepRunner:
         child.log.close()
         seconds = time.monotonic() - child.begun
         point, folder = child.point, self._folder(child.point)
-        if child.process.returncode == 0 and (folder / "summary.json").exists():
+        # Of a run in which a method diverged it is 1: the others have results.
+        if child.process.returncode in (0, 1) and all((folder / name).exists() for name in COMPLETE):
             seconds = _run_seconds(folder)
             self.results[point.name] = PointResult(point.name, "done", folder, seconds)
             self.say(f"{self._counter()} {point.name}: done in {seconds:.0f} s{_best(folder)}")
@@ -421,7 +424,8 @@ def _best(folder: Path) -> str:
     except UnskewError:
         return ""
     measure = described(summary.get("headline"))
-    means = {r["method"]: r["mean"] for r in summary["rows"] if r["metric"] == measure.shared}
+    rows = (r for r in summary["rows"] if r["metric"] == measure.shared and not r.get("undefined"))
+    means = {r["method"]: r["mean"] for r in rows}
     if not means:
         return ""
     best = measure.first(means)
