@@ -107,12 +107,18 @@ def table(
 
     if len(folders) == 1:
         record = read(folders[0])
+        names, records = [str(folders[0])], [record]
         remarks = (*diverged(record), *discrepancies(record))
     else:
         names = run_names(folders)
         records = [read(folder) for folder in folders]
         record, remarks = _merged(records, names), _remarks(records, names)
-    for remark in remarks:
+    unfinished = [
+        f"{name} is not finished: its rows are what it has so far"
+        for name, r in zip(names, records, strict=True)
+        if not r.finished
+    ]
+    for remark in (*remarks, *unfinished):
         print(shown(remark), file=sys.stderr)
     print(shown(written(record, format)), end="")
 
@@ -126,7 +132,8 @@ def _merged(records: "Sequence[Record]", names: Sequence[str]) -> "Record":
     """All methods of some runs as those of one."""
     from unskew.report.tables import together
 
-    return replace(together(records, _called(records, names))[0], name=" ".join(names))
+    finished = {name: record.finished for name, record in zip(names, records, strict=True)}
+    return replace(together(records, _called(records, names))[0], name=" ".join(names), runs=finished)
 
 
 def _differences(together: "Record") -> list[dict[str, Any]]:

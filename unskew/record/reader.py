@@ -176,6 +176,7 @@ class Record:
         for_own: Methods that are for the clients' own models, of runs that were merged; None if config.toml says it.
         comparable: False for runs that were merged though they differ in more than their methods.
         left_out: Sentences on files that are damaged and that the results do without.
+        runs: Name -> whether it is finished, of runs that were merged.
         diverged: Methods that diverged, each under its seed; no other field has numbers of that training.
     """
 
@@ -214,6 +215,7 @@ class Record:
     comparable: bool = True
     left_out: tuple[str, ...] = ()
     diverged: tuple[logs.DivergedRow, ...] = ()
+    runs: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:

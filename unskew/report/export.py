@@ -168,7 +168,8 @@ def _plain(text: str) -> str:
 
 def _note(record: Record) -> str:
     """One line without markup that says what the numbers are."""
-    unfinished = "" if record.finished else " The run is not finished."
+    names = [name for name, done in record.runs.items() if not done] or ([] if record.finished else [record.name])
+    unfinished = f" Not finished: {', '.join(names)}." if names else ""
     kind = "95 % interval" if record.until is None else "95 % confidence sequence"
     bold = (
         f"Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of paired "
@@ -203,6 +204,7 @@ def _csv_row(
         "method": row.method,
         "setting": row.setting,
         "bound": row.bound,
+        "finished": _finished(record, row.method),
         "seeds": len(row.seeds),
         **_both("round", row.rounds),
         **_both(f"global_{row.measure.name}", row.shared),
@@ -221,6 +223,12 @@ def _csv_row(
         **{f"mb_{d}": row.mb[d].mean if d in row.mb else None for d in DIRECTIONS},
         "seconds": row.seconds.mean if row.seconds else None,
     }
+
+
+def _finished(record: Record, method: str) -> bool:
+    """True if the run with this method is finished; of several runs a method's name begins with its run's."""
+    of = max((name for name in record.runs if method.startswith(f"{name}/")), key=len, default="")
+    return record.runs.get(of, record.finished)
 
 
 def _both(name: str, spread: Spread | None) -> dict[str, object]:
