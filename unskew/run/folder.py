@@ -92,6 +92,8 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
         RunError: If the path exists already, or the disk refuses.
     """
     temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
+    if folder.is_symlink():  # a rename would have to replace it
+        folder = folder.resolve()
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             more = f"continue it with unskew resume {folder}, or " if (folder / "config.toml").exists() else ""

@@ -508,6 +508,7 @@ class _Run:
         def end(method: str, name: str, seed: int) -> float | None:
             at = rounds.get((method, seed, part_of(name)))
             return None if at is None else pick(curves.get((method, seed, name), {}), at)
+        self.paced: tuple[float, int] | None = None  # when the first round here ended, and the rounds done by then
 
         base, gains = str(experiment.baseline), {}
         kinds = {method.label: method.kind for method in experiment.methods}
@@ -731,7 +732,10 @@ class _Cell:
         self.state, self.round = state, t
         self.cell_s, self.bytes = self.cell_s + spent, self.bytes + sum(sent.values())
         done = self.index * run.experiment.rounds + t
-        fresh = done - run.rounds_before
+        # What is done once, as starting workers and compiling, is in the first round: the others tell the pace.
+        since, before = run.paced or (run.begun, run.rounds_before)
+        run.paced = run.paced or (time.monotonic(), done)
+        pace_s = (time.monotonic() - since) / (done - before)
         run.callback.progress(
             Progress(
                 method=self.method.label,
@@ -747,7 +751,7 @@ class _Cell:
                 evaluated=self.evaluated,
                 clients_per_second=len(trace.losses) / max(trained, 1e-9),
                 megabytes=self.bytes / 1e6,
-                left_s=(time.monotonic() - run.begun) / fresh * (len(run.cells) * run.experiment.rounds - done),
+                left_s=pace_s * (len(run.cells) * run.experiment.rounds - done),
             )
         )
 
