@@ -85,6 +85,10 @@ def resume(
         bool, typer.Option("--force", help="Resume although versions, device or executor changed; results may differ.")
     ] = False,
     allow_code: AllowCode = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Run the rest otherwise, e.g. runtime.workers=8."),
+    ] = None,
     until: Annotated[
         float | None,
         typer.Option(help="Add seeds until every comparison with FedAvg is decided or narrower than this."),
@@ -100,6 +104,10 @@ def resume(
     FOLDER is the run's folder.  The results of a finished run are printed again.
     A run with a method or network of your own needs [bold]--allow-code[/]: a
     folder from elsewhere could name any code.
+
+    With [bold]--set[/] the rest runs with other workers, or another executor that
+    trains each client by itself; its bits stay the same.  Other threads,
+    devices or executors need [bold]--force[/], too.
 
     With [bold]--until[/] a run whose seeds decide too little gets more, in a folder
     of its own.  Its intervals then pay for looking after every seed.
@@ -117,7 +125,7 @@ def resume(
     if until is not None and out is not None:
         more_seeds.add(folder, out, until, most, force, allow_code=allow_code)
     with watching(quiet) as callback:
-        outcome = loop.resume(out or folder, callback, force, allow_code=allow_code)
+        outcome = loop.resume(out or folder, callback, force, allow_code=allow_code, settings=settings or ())
     _finish(outcome, report, as_json)
 
 

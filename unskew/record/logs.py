@@ -118,6 +118,15 @@ class DivergedRow(TypedDict):
     reason: str
 
 
+class ResumedRow(TypedDict):
+    """The first round that was run otherwise than the run began, and what is `changed`: then -> now, or a setting."""
+
+    method: str
+    seed: Count
+    round: Count
+    changed: list[str]
+
+
 def why_diverged(row: DivergedRow) -> str:
     """A method's divergence as an error says it."""
     return f"{row['method']}, seed {row['seed']}: {row['reason']}"
@@ -214,6 +223,8 @@ INFO: RowLog[InfoRow] = RowLog("info", InfoRow)
 NETWORK: RowLog[NetworkRow] = RowLog("network", NetworkRow)
 DIVERGED: RowLog[DivergedRow] = RowLog("diverged", DivergedRow)
 
+RESUMED: RowLog[ResumedRow] = RowLog("resumed", ResumedRow)
+
 
 LOGS: dict[str, RowLog[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK, DIVERGED)}
 """The logs, by name."""
@@ -271,6 +282,7 @@ class RunCard(TypedDict):
     measures: NotRequired[Annotated[list[MeasureCard], MinLen(1)]]
     until: NotRequired[UntilCard]
     remarks: NotRequired[list[str]]
+    begun_in: NotRequired[str]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 

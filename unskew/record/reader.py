@@ -381,7 +381,7 @@ def read(folder: Path) -> Record:
         headline=headline,
         asked=tuple(map(described, card.get("measures", [])[2:])),
         until=until,
-        remarks=tuple(map(plain, card.get("remarks", ()))),
+        remarks=(*map(plain, card.get("remarks", ())), *_resumed(folder)),
         left_out=() if damage is None else (damage,),
         diverged=diverged,
     )
@@ -457,6 +457,13 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
     clients = seeds[str(seed)].get("clients")
     rows = columns.training_rows(record.folder, seed) if clients is None else (client["train"] for client in clients)
     return tuple(map(tuple, rows))
+
+
+def _resumed(folder: Path) -> Iterator[str]:
+    """Sentences on rounds from which on the run was run otherwise than it began."""
+    for row in logs.RESUMED.rows(folder):
+        at = f"round {row['round']} of {row['method']}, seed {row['seed']}"
+        yield f"resumed at {at}, and run otherwise from there on: {'; '.join(row['changed'])}"
 
 
 _Value = TypeVar("_Value")

@@ -10,6 +10,7 @@
     failures.jsonl    {"method", "seed", "round", "client", "step", "reason"}
     work.jsonl        {"method", "seed", "round", "hop", "client", "examples"}: local training
     info.jsonl        {"method", "seed", "round", "type", "info"}: what a method reports
+    resumed.jsonl     only if the run went on otherwise than it began: {"method", "seed", "round", "changed"}
     network.jsonl     of a deployed run only: {"method", "seed", "round", "hop", "client", "way", "what", "payload",
                       "framing"}: messages that really crossed the network
     diverged.jsonl    only if one did: {"method", "seed", "round", "reason"}: methods that diverged, each under its seed
@@ -91,9 +92,9 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
     Raises:
         RunError: If the path exists already, or the disk refuses.
     """
-    temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     if folder.is_symlink():  # a rename would have to replace it
         folder = folder.resolve()
+    temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             more = f"continue it with unskew resume {folder}, or " if (folder / "config.toml").exists() else ""

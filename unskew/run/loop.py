@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,9 +23,11 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import ValidationError
 
-from unskew import info, machine, wire
+from unskew import info, machine, schema, wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
+from unskew.data.sources import FILES
 from unskew.errors import (
+    ConfigError,
     DivergedError,
     MemoryShortage,
     ProtocolError,
@@ -35,8 +37,17 @@ from unskew.errors import (
     WorkerError,
     shortage,
 )
-from unskew.experiment.config import Experiment, fingerprint, load, own_modules, to_toml, written_fingerprint
-from unskew.files import write_atomically
+from unskew.experiment.config import (
+    Experiment,
+    Runtime,
+    fingerprint,
+    load,
+    override,
+    own_modules,
+    to_toml,
+    written_fingerprint,
+)
+from unskew.files import append_row, write_atomically
 from unskew.info import Info
 from unskew.keys import drawn_since, global_states
 from unskew.ledger import totals
@@ -51,6 +62,7 @@ from unskew.record.logs import (
     SCHEMA,
     WORK,
     DivergedRow,
+    ResumedRow,
     evaluated,
     part_of,
     sentence,
@@ -102,6 +114,8 @@ UNKEYED_METRICS = (
 DRAWS = {"PyTorch's": "torch.rand(3, generator=(me.key / 'start').generator())"}
 DRAWN_BY_NUMPY = "(me.key / 'start').numpy().random(3)"
 """The call that draws by a key in place of any other global generator than those of `DRAWS`."""
+SAME_BITS = frozenset({"sequential", "workers", "ray"})
+"""Executors that train each client by itself, in one process or several, and so give the same bits."""
 ABANDONED = "too few usable replies for a result, so the model stays as it was"
 BATCH = 256
 """Clients whose final models are in memory at a time, where they were not evaluated together."""
@@ -201,19 +215,23 @@ def resume(
     backend: Backend = IN_PROCESS,
     *,
     allow_code: bool = False,
+    settings: Sequence[str] = (),
 ) -> RunResult:
     """Resume a run where it was stopped, bit for bit if machine and versions are the same.
 
     Args:
         folder: The run's folder.
         callback: Sees every round.
-        force: Resume even though versions, device or executor have changed; the bits may then differ.
+        force: Resume even though versions, device, threads or executor have changed; the bits may then differ.  From
+            one to another of `SAME_BITS`, executors that give the same, it is not needed.
         backend: Runs the clients; by default this process.
         allow_code: Import a method or network of one's own that the folder names; never for a folder from elsewhere
             whose code one would not run.
+        settings: Settings of its `runtime` that the rest is run with, such as "runtime.workers=8"; config.toml stays as
+            it is, and resumed.jsonl has them, with what else is other than at the start.
 
     Raises:
-        ConfigError: If the folder names such code and `allow_code` is not given.
+        ConfigError: If the folder names such code and `allow_code` is not given, or a setting is not of `runtime`.
         DivergedError: As in `start`.
         RunError: If the folder is not a run, was changed or has links to other folders, is that of a run over a network
             without such a backend, or (EnvironmentChanged) the environment has changed.
@@ -233,11 +251,12 @@ def resume(
             return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml", allow_code=allow_code)
         config_sha256 = require_same_settings(folder, fingerprint(experiment), fingerprint(experiment, portable=True))
+        experiment = with_data_found(folder, run_otherwise(experiment, settings))
         saved = checkpoint.latest(folder)
         if saved is not None and saved.position.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
         setup = backend.prepare(experiment)
-        require_same_environment(folder, experiment, setup, force)
+        changed = require_same_environment(folder, experiment, setup, force)
         feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
         partition = _partition(feds, experiment.client_rows)
         require_same_data(folder, json.loads(partition))
@@ -246,6 +265,7 @@ def resume(
                 place = _first_difference(read_json(folder / name), json.loads(partition))
                 where = f", first at {place}" if name == "partition.json" and place else ""
                 raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
+        record_resumed(folder, experiment, saved, [*changed, *settings])
         with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
             done = run_setup.cells(experiment)[: saved.position.cell if saved else 0]
             without = {(row["method"], row["seed"]) for row in DIVERGED.rows(folder)}
@@ -276,23 +296,80 @@ def require_same_settings(folder: Path, config_sha256: str, portable_sha256: str
     """
     card = read_json(folder / "run.json")
     if config_sha256 != card.get("config_sha256") and portable_sha256 != card.get("portable_sha256"):
-        raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
+        raise RunError(
+            f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run (unskew resume "
+            "--set runtime.workers=N runs the rest with other workers)"
+        )
     return str(card.get("config_sha256"))
 
 
-def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> None:
+def run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experiment:
+    """The experiment with other settings of its `runtime`, on which at most rounding depends.
+
+    Raises:
+        ConfigError: If a setting is of something else, or impossible.
+    """
+    for setting in settings:
+        if not setting.strip().startswith("runtime."):
+            raise ConfigError(
+                f"a run is gone on with under other settings of runtime alone, such as runtime.workers=8, got "
+                f"{setting}; begin a new run for that"
+            )
+    given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
+    table = override({"runtime": given}, settings)["runtime"]
+    return replace(experiment, runtime=schema.build(Runtime, table, "runtime"))
+
+
+def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
+    """The experiment with the path of its data in the folder where its run was begun, if they are not in this one."""
+    kind, _, path = experiment.task.data.partition(":")
+    begun_in = read_json(folder / "run.json").get("begun_in")
+    there = Path(str(begun_in)) / path
+    if begun_in is None or not begins_here(experiment) or Path(path).exists() or not there.exists():
+        return experiment
+    return replace(experiment, task=replace(experiment.task, data=f"{kind}:{there}"))
+
+
+def begins_here(experiment: Experiment) -> bool:
+    """True if the path of the data begins at the working folder."""
+    kind, _, path = experiment.task.data.partition(":")
+    return kind in FILES and not Path(path).expanduser().is_absolute()
+
+
+def record_resumed(
+    folder: Path, experiment: Experiment, saved: checkpoint.Saved | None, changed: Sequence[str]
+) -> None:
+    """Note in the run's folder from which round on it is run otherwise than it began, if it is."""
+    position = saved.position if saved else None
+    cell, at = (position.cell, position.round) if position else (0, 0)
+    cells = run_setup.cells(experiment)
+    if changed and cell < len(cells):
+        seed, method = cells[cell]
+        row = ResumedRow(method=method.label, seed=seed, round=at + 1, changed=list(changed))
+        with explained(folder / "resumed.jsonl", folder):
+            append_row(folder / "resumed.jsonl", row)
+
+
+def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> list[str]:
     """Refuse to go on, unless forced, under other versions, device, executor or code than a run began with.
+
+    Returns:
+        What is other now, as `run_setup.differences` has it.
 
     Raises:
         EnvironmentChanged: If one differs.
     """
     then = read_json(folder / "run.json").get("environment", {})
-    changed = run_setup.differences(then, run_setup.environment(experiment, setup))
-    if changed and not force:
+    now = run_setup.environment(experiment, setup)
+    changed = run_setup.differences(then, now)
+    neutral = {then.get("executor"), now["executor"]} <= SAME_BITS
+    telling = [of for of in changed if not (neutral and of.startswith("executor "))]
+    if telling and not force:
         raise EnvironmentChanged(
-            f"{folder} was started in another environment ({'; '.join(changed)}), so results may differ; "
+            f"{folder} was started in another environment ({'; '.join(telling)}), so results may differ; "
             "use --force to go on all the same"
         )
+    return changed
 
 
 def require_same_data(folder: Path, partition: Mapping[str, Any]) -> None:
@@ -383,6 +460,8 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         "cells": cells,
         "remarks": [*setup.dataset.doubts, *run_setup.remarks(experiment, setup, num_clients)],
     }
+    if begins_here(experiment):
+        card["begun_in"] = str(Path.cwd())
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)
     return json.dumps(card, indent=1)
@@ -429,6 +508,7 @@ class _Run:
         self.notes: dict[str, list[str]] = {k: list(v) for k, v in position.notes.items()} if position else {}
         self.before_s = position.seconds if position else 0.0
         self.begun = time.monotonic()
+        self.paced: tuple[float, int] | None = None  # when the first round here ended, and the rounds done by then
         self.rounds_before = self.first * experiment.rounds + (position.round if position else 0)
         self.config_sha256 = str(read_json(folder / "run.json")["config_sha256"])
         self.environment = run_setup.environment(experiment, setup)
@@ -508,7 +588,6 @@ class _Run:
         def end(method: str, name: str, seed: int) -> float | None:
             at = rounds.get((method, seed, part_of(name)))
             return None if at is None else pick(curves.get((method, seed, name), {}), at)
-        self.paced: tuple[float, int] | None = None  # when the first round here ended, and the rounds done by then
 
         base, gains = str(experiment.baseline), {}
         kinds = {method.label: method.kind for method in experiment.methods}
