@@ -35,6 +35,7 @@ from unskew.history import History, Scratch, load_run
 from unskew.models import IN_PYTHON
 from unskew.protocol import SgdConfig
 from unskew.record.doubts import doubts_of
+from unskew.record.logs import why_diverged
 from unskew.run import callbacks, loop
 from unskew.run.folder import taken
 from unskew.run.progress import watching
@@ -151,7 +152,9 @@ def simulate(
         ConfigError, DataError: If the experiment is impossible.
         RunError: If `out` exists or cannot be written.
         KeyboardInterrupt: If Ctrl-C, or a signal to end, stopped the run; it says what is kept of it.
-        DivergedError, QuorumError: If training fails, naming method, seed and round.
+        QuorumError: If training fails, naming method, seed and round.
+        DivergedError: If every method diverged under one seed or more, naming the first.  If only some did, the history
+            has the others, and of these what they have under their other seeds, marked so; `diverged` of it says which.
     """
     settings = {
         "name": Path(out).name if out is not None else "simulation",
@@ -196,10 +199,12 @@ def simulate(
 
             outcome = loop.start(experiment, Path(out), listening, backend=backend)
             write_report(outcome.folder)
+            _require_survivors(experiment, outcome)
             return _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
         scratch = Scratch()
         try:
             outcome = loop.start(experiment, scratch.folder, listening, backend=backend)
+            _require_survivors(experiment, outcome)
         except BaseException as error:
             scratch.remove()
             if isinstance(error, loop.Interrupted):
@@ -271,6 +276,7 @@ def _told(history: History, progress: bool) -> History:
     """The history, after a warning of each doubt that came up in its run, unless progress has shown it."""
     if not progress:
         before = doubts_of(history.folder).before
+        _warn(f"{why_diverged(row)}; no result counts that training" for row in history.diverged)
         _warn(doubt for doubt in history.doubts if doubt not in before)
     return history
 
@@ -278,6 +284,17 @@ def _told(history: History, progress: bool) -> History:
 def _warn(doubts: Iterable[str]) -> None:
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=1)
+
+
+def _require_survivors(experiment: Experiment, outcome: loop.RunResult) -> None:
+    """Refuse a run of which no method was trained to its end under every seed.
+
+    Raises:
+        DivergedError: If there is no such method.
+    """
+    diverged = outcome.summary.get("diverged", ())
+    if {row["method"] for row in diverged} >= {method.label for method in experiment.methods}:
+        loop.require_none_diverged(diverged)
 
 
 def require_settings(settings: Mapping[str, Any], owner: str) -> None:

@@ -28,7 +28,7 @@ from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.record.columns import client_columns
 from unskew.record.doubts import doubts_of
-from unskew.record.logs import ADAPTED, SERVED, RunCard, SummaryCard, document
+from unskew.record.logs import ADAPTED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
 from unskew.record.reader import Part, client_names, metric_rows, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import steadier, summarise, with_spread
@@ -104,7 +104,18 @@ class History:
     @property
     def methods(self) -> tuple[str, ...]:
         """Labels of the methods, in the run's order."""
-        return tuple(dict.fromkeys(row["method"] for row in self.summary["rows"]))
+        return tuple(dict.fromkeys(row["method"] for row in (*self.summary["rows"], *self.diverged)))
+
+    @property
+    def diverged(self) -> list[DivergedRow]:
+        """Methods that diverged, {"method", "seed", "round", "reason"}: no result or curve counts that seed of theirs.
+
+        `rows` have the rounds before it.
+        """
+        return list(self.summary.get("diverged", ()))
+
+    def _lost(self) -> set[tuple[str, int]]:
+        return {(row["method"], row["seed"]) for row in self.diverged}
 
     def model(self, method: str, client: int | str | None = None, seed: int | None = None) -> nn.Module:
         """A trained model, a plain module in evaluation mode; `unskew.predict(model, x)` takes raw inputs.
@@ -182,6 +193,8 @@ class History:
     def curve(self, method: str, metric: str | None = None, seed: int | None = None) -> list[tuple[int, float]]:
         """(round, mean over seeds) of a metric in the rounds that every seed reached, by default the global headline.
 
+        Seeds under which the method diverged are not in it: `diverged` has them.
+
         Args:
             method: Label of the method.
             metric: Its name in `rows`; by default the global model's headline.
@@ -198,7 +211,8 @@ class History:
 
         by_seed: dict[int, dict[int, float]] = {}
         for row in self._of_seed(seed):
-            if (row["method"], row["name"]) == (method, name) and "client" not in row:
+            lost = (method, row["seed"]) in self._lost()
+            if (row["method"], row["name"]) == (method, name) and "client" not in row and not lost:
                 by_seed.setdefault(row["seed"], {})[row["round"]] = row["value"]
         curve = curve_by_round(list(by_seed.values()))
         if curve is None:
@@ -208,6 +222,8 @@ class History:
 
     def value(self, method: str, metric: str | None = None, seed: int | None = None) -> float:
         """Mean over seeds of a result, by default the global model's headline; see the table of results for names.
+
+        Seeds under which the method diverged are not in it: `diverged` has them.
 
         Args:
             method: Label of the method.
@@ -229,7 +245,8 @@ class History:
         names = "\n".join(row["metric"] for row in self.summary["rows"])
         last, base = re.search(r"\.mean_last_(\d+)", names), re.search(r"\.minus_(.+)", names)
         rows, mean_last = self._of_seed(seed), int(last[1]) if last else None
-        return summarise(rows, self.methods, (seed,), "", mean_last, base and base[1], self.headline)
+        diverged = [row for row in self.diverged if row["seed"] == seed]
+        return summarise(rows, self.methods, (seed,), "", mean_last, base and base[1], self.headline, diverged)
 
     def _of_seed(self, seed: int | None) -> list[Any]:
         """The rows of one seed; all of them without one."""
@@ -243,9 +260,10 @@ class History:
 
     def _unknown(self, method: str, metric: str, known: Iterable[str]) -> KeyError:
         """An error that names the methods there are, or the metrics nearest to the one asked for."""
-        methods = list(dict.fromkeys(row["method"] for row in self.summary["rows"]))
-        if method not in methods:
-            return KeyError(f"no method {method!r} in this run; it has {', '.join(methods)}")
+        if method not in self.methods:
+            return KeyError(f"no method {method!r} in this run; it has {', '.join(self.methods)}")
+        if lost := [why_diverged(row) for row in self.diverged if row["method"] == method]:
+            return KeyError(f"{metric} of {method} is not known, since it diverged: {'; '.join(lost)}")
         return self._lacking(metric, f"no {metric} of {method}", known)
 
     def _lacking(self, metric: str, what: str, known: Iterable[str]) -> KeyError:
@@ -398,7 +416,8 @@ class History:
                     "  ".join([row[0].ljust(width), *map(str.ljust, row[k : k + ASIDE], wide)]).rstrip()
                     for row in (head, *rows)
                 ]
-        below = [shown(self._answer)] if self._answer else []
+        below = [f"diverged: {shown(why_diverged(row))}" for row in self.diverged]
+        below += [shown(self._answer)] if self._answer else []
         below += [f"- {shown(doubt)}" for doubt in self._few_doubts()]
         return "\n".join([*text, *([""] if below else []), *below])
 
@@ -417,7 +436,8 @@ class History:
         """The table of results, what stands below it, and the headline by round, as a notebook shows them."""
         tables = [("", _table(self.summary)), *_asked(self.summary)]
         doubts = "".join(f"<li>{html.escape(doubt)}</li>" for doubt in self._few_doubts())
-        below = f"<p>{html.escape(self._answer)}</p>" if self._answer else ""
+        below = "".join(f"<p>diverged: {html.escape(shown(why_diverged(row)))}</p>" for row in self.diverged)
+        below += f"<p>{html.escape(self._answer)}</p>" if self._answer else ""
         below += f"<ul>{doubts}</ul>" if doubts else ""
         return f"{''.join(starmap(html_table, tables))}{below}{self._figure()}"
 
@@ -455,7 +475,8 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     if any(name.startswith(f"{SERVED}.") for _, name in by):
         columns |= {"newcomers": f"{SERVED}.{measure.name}.mean", "adapted": f"{ADAPTED}.{measure.name}.mean"}
     lines = [("method", *columns, "MB")]
-    for m in dict.fromkeys(r["method"] for r in summary["rows"]):
+    lost = (r["method"] for r in summary.get("diverged", ()))
+    for m in dict.fromkeys((*(r["method"] for r in summary["rows"]), *lost)):
         total = by.get((m, "bytes.total"))
         cells = (with_spread(by.get((m, name)), measure, unit=True) for name in columns.values())
         lines.append((shown(m), *cells, f"{total['mean'] / 1e6:.2f}" if total else ""))

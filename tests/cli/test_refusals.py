@@ -329,9 +329,8 @@ def test_an_option_that_is_a_setting_is_told_how_to_set_it(
 
 
 def test_a_method_cannot_be_added_to_a_run_and_the_refusal_says_how_to_compare_one(unskew: Unskew, here: Path) -> None:
-    (here / "r").mkdir()
-    refused(unskew("resume", "r", "--set", "rounds=9"), "UsageError", "a run keeps its settings and methods", "compare")
     unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report", "--seed", 0)
+    refused(unskew("resume", "a", "--set", "rounds=9"), "ConfigError", "settings of runtime alone", "unskew compare")
     same = unskew("run", "tiny.toml", "--out", "a", "--seed", 0)
     refused(same, "RunError", "a exists already; continue it with unskew resume a, or choose another --out")
     more = unskew("run", "tiny.toml", "--out", "a", "--seed", 0, "--set", "bounds=true")

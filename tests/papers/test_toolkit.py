@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from unskew import papers
 from unskew.data import sources
-from unskew.errors import ConfigError, DataError, RunError
+from unskew.errors import ConfigError, DataError, DivergedError, RunError
 from unskew.experiment import config
 from unskew.history import History
 from unskew.papers.result import Row
@@ -204,11 +204,16 @@ def test_a_method_that_diverges_leaves_the_others_as_they_are_without_it(tmp_pat
     notes = Notes()
     survivors = run_survivors(of_three(), tmp_path / "run", notes)
     assert dict(survivors.diverged) == {"bad (lr)": "diverged in seed 1, round 1"}
-    assert survivors.folder == tmp_path / "run without bad (lr)"
-    assert [n for n in notes.texts if n.startswith("bad (lr), seed 1: ") and n.endswith("goes on without bad (lr)")]
+    assert survivors.folder == tmp_path / "run"
+    assert [n for n in notes.texts if n.startswith("bad (lr), seed 1: ") and n.endswith("and the run goes on")]
     alone = replace(of_three(), methods=of_three().methods[1:])
     clean = run(alone, tmp_path / "clean", NoCallback())
-    assert survivors.history.summary["fingerprint"] == clean.summary["fingerprint"]
+    assert survivors.history.rows == [
+        {**row, "value": kept["value"]} if row["name"] == "seconds" else row
+        for row, kept in zip(clean.rows, survivors.history.rows, strict=True)
+    ]
+    with pytest.raises(DivergedError, match=r"^bad \(lr\), seed 1: "):
+        run(of_three(), tmp_path / "run", NoCallback())
     assert final(survivors.history, "bad (lr)", "global.accuracy") is None
     again = run_survivors(of_three(), tmp_path / "run", NoCallback())
     assert (again.diverged, again.folder) == (survivors.diverged, survivors.folder)
@@ -229,7 +234,7 @@ def test_a_stopped_run_of_the_others_is_gone_on_with(tmp_path: Path, monkeypatch
         patch.setattr(loop._Cell, "one_round", stopped)
         with pytest.raises(loop.Interrupted):
             run_survivors(of_three(), tmp_path / "run", NoCallback())
-    assert not (tmp_path / "run without bad (lr)" / "summary.json").exists()
+    assert not (tmp_path / "run" / "summary.json").exists()
     survivors = run_survivors(of_three(), tmp_path / "run", NoCallback())
     assert survivors.history.summary["fingerprint"] == whole.history.summary["fingerprint"]
 
@@ -238,7 +243,7 @@ def test_several_methods_may_diverge_and_all_of_them(tmp_path: Path) -> None:
     experiment = of_three(ugly=1e30)
     survivors = run_survivors(experiment, tmp_path / "run", NoCallback())
     assert list(survivors.diverged) == ["bad (lr)", "ugly"]
-    assert survivors.folder.name == "run without bad (lr) without ugly"
+    assert survivors.folder.name == "run"
     assert {r["method"] for r in survivors.history.rows} == {"fedavg"}
     nothing = run_survivors(replace(experiment, methods=experiment.methods[::2]), tmp_path / "none", NoCallback())
     assert list(nothing.diverged) == ["bad (lr)", "ugly"]

@@ -54,6 +54,26 @@ APART = {"FedAvg": [0.50, 0.60, 0.55], "SCAFFOLD": [0.60, 0.70, 0.66], "Local": 
 """SCAFFOLD - FedAvg = .10, .10, .11: mean .1033, s .0058, t_{.975, 2} = 4.3027, half width .0143: clear of zero."""
 
 
+# ---------------------------------------------------------------- unfinished runs
+def test_rows_of_runs_that_are_not_finished_are_marked() -> None:
+    runs = {"a": True, "b": False, "b/c": True}
+    merged = replace(made({"a/A": [0.5], "b/A": [0.5], "b/c/A": [0.5]}, finished=False), runs=runs)
+    assert [row["finished"] for row in csv.DictReader(io.StringIO(table(merged, "csv")))] == ["True", "False", "True"]
+    assert "Not finished: b." in table(merged)
+
+
+# ---------------------------------------------------------------- rounds
+def test_seeds_that_ended_in_other_rounds_have_a_range_and_in_csv_a_mean() -> None:
+    """Rounds 5, 7 and 10: mean 7.33, standard deviation 2.52."""
+    series = {("A", s, "global.accuracy"): {n: 0.5} for s, n in enumerate((10, 7, 5))}
+    run = replace(made({"A": [0.5] * 3}), series=series)
+    assert table(run).splitlines()[2].startswith("| A | 3 | 5–10 | ")
+    assert " & 5--10 & " in table(run, "latex")
+    (row,) = csv.DictReader(io.StringIO(table(run, "csv")))
+    assert float(row["round"]) == pytest.approx(7.3333, abs=1e-4)
+    assert float(row["round_std"]) == pytest.approx(2.5166, abs=1e-4)
+
+
 # ---------------------------------------------------------------- what is bold
 def test_a_method_leads_only_if_it_is_clear_of_every_other() -> None:
     assert leader(made(APART, {"Local": "lower"})) == "SCAFFOLD"
@@ -94,7 +114,7 @@ def test_markdown_has_the_leader_in_bold_and_the_bounds_marked() -> None:
         "Last round, and beside it the mean of the last fifth of evaluations, a dash where it is"
     )
     assert "not finished" not in rows[-1]
-    assert table(made(APART, finished=False)).endswith("The run is not finished.\n")
+    assert table(made(APART, finished=False)).endswith(" Not finished: x.\n")
 
 
 def test_markdown_names_cannot_break_the_table() -> None:

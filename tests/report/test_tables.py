@@ -83,7 +83,7 @@ def test_the_headline_is_the_last_round_and_the_best_is_kept_apart():
     assert row.shared.std == pytest.approx(0.141421, abs=1e-6)
     assert row.best == Spread((0.9, 0.8))
     assert row.tail == Spread((pytest.approx(0.75), pytest.approx(0.75)))
-    assert (row.personal, row.mb, row.rounds, row.seeds) == (None, {}, 2, (0, 1))
+    assert (row.personal, row.mb, row.rounds, row.seeds) == (None, {}, Spread((2.0, 2.0)), (0, 1))
 
 
 def test_one_seed_has_no_spread():

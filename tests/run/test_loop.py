@@ -386,6 +386,37 @@ def test_an_empty_folder_is_taken(tiny: Callable[..., Experiment], tmp_path: Pat
     assert loop.start(tiny("rounds=1"), tmp_path / "run").folder == tmp_path / "run"
 
 
+def test_a_link_to_an_empty_folder_is_that_folder(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "scratch")
+    loop.start(tiny("rounds=1"), tmp_path / "run")
+    assert (tmp_path / "run").is_symlink()
+    assert (tmp_path / "scratch" / "summary.json").exists()
+
+
+def test_the_time_left_is_told_without_what_is_done_once(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start of an hour, and rounds of a fraction of a second."""
+    left: list[float] = []
+
+    class Watcher(NoCallback):
+        def progress(self, progress: Progress) -> None:
+            left.append(progress.left_s)
+
+    one_round = loop._Cell.one_round
+
+    def late(cell: Any) -> None:
+        if cell.run.paced is None:
+            cell.run.begun -= 3600.0
+        one_round(cell)
+
+    monkeypatch.setattr(loop._Cell, "one_round", late)
+    loop.start(tiny("rounds=3"), tmp_path / "run", Watcher())
+    assert left[0] > 3600.0
+    assert left[1] < 60.0
+
+
 def test_folders_above_are_made(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     loop.start(tiny("rounds=1"), tmp_path / "a" / "b" / "run")
     assert [p.name for p in (tmp_path / "a" / "b").iterdir()] == ["run"]

@@ -23,9 +23,11 @@ import pytest
 import torch
 
 from unskew import wire
-from unskew.errors import MemoryShortage, RunError
+from unskew.errors import ConfigError, MemoryShortage, RunError
 from unskew.experiment.config import Experiment, load, parse, to_toml
 from unskew.local.trainer import LocalTrainer
+from unskew.record.logs import RESUMED
+from unskew.record.reader import read
 from unskew.run import checkpoint, loop, models, more_seeds
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
@@ -656,6 +658,44 @@ def test_other_surroundings_are_refused_unless_forced(
     ):
         loop.resume(stopped)
     assert contents(loop.resume(stopped, force=True).folder)["metrics"] == unstopped["metrics"]
+
+
+def test_the_rest_of_a_run_can_have_other_workers_and_says_so(stopped: Path, unstopped: dict[str, Any]) -> None:
+    """Executors that train each client by itself give the same bits, so that this needs no --force."""
+    with pytest.raises(RunError, match=r"another environment \(threads 1 -> 2\)"):
+        loop.resume(stopped, settings=["runtime.threads=2"])
+    with pytest.raises(ConfigError, match=r"other settings of runtime alone.*got rounds=9"):
+        loop.resume(stopped, settings=["rounds=9"])
+    assert not (stopped / "resumed.jsonl").exists()
+    settings = ["runtime.executor=workers", "runtime.workers=1"]
+    assert contents(loop.resume(stopped, settings=settings).folder)["fingerprint"] == unstopped["fingerprint"]
+    (row,) = RESUMED.rows(stopped)
+    assert (row["method"], row["seed"], row["round"]) == ("scaffold", 0, 4)
+    assert row["changed"] == ["executor sequential -> workers", *settings]
+    assert 'executor = "sequential"' in (stopped / "config.toml").read_text()
+    assert any(remark.startswith("resumed at round 4 of scaffold, seed 0") for remark in read(stopped).remarks)
+
+
+def test_data_are_found_where_the_run_was_begun(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(f"{i % 7},{i % 5},{i % 2},{'ab'[i % 4 // 2]}\n" for i in range(80))
+    (tmp_path / "d.csv").write_text(f"u,v,y,site\n{rows}")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    text = """
+rounds = 2
+task = { data = "csv:d.csv", model = "logistic", data_options = { target = "y", client = "site" } }
+split = { name = "natural" }
+runtime = { executor = "sequential", threads = 1, checkpoint_every = 1 }
+[[methods]]
+name = "fedavg"
+"""
+    (tmp_path / "e.toml").write_text(text)
+    with pytest.raises(Interrupted):
+        loop.start(load(tmp_path / "e.toml"), tmp_path / "run", Presses(1))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert loop.resume(tmp_path / "run").summary["rows"]
 
 
 def test_code_of_ones_own_that_changed_is_refused_unless_forced(

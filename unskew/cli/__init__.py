@@ -69,11 +69,6 @@ def _setting_instead(error: "click.NoSuchOption") -> str | None:
     """A sentence on an option that is really a setting; None if the command takes no settings."""
     from unskew.experiment.config import setting_named
 
-    if error.ctx is not None and error.ctx.command.name == "resume" and error.option_name == "--set":
-        return (
-            "No such option: --set; a run keeps its settings and methods: run what is to be added by itself, with "
-            "unskew run --out FOLDER, and set both side by side with unskew compare"
-        )
     if error.ctx is None or all(parameter.name != "settings" for parameter in error.ctx.command.params):
         return None
     setting = setting_named(error.option_name.lstrip("-").replace("-", "_"))

@@ -51,6 +51,9 @@ def run(
 ) -> None:
     """Run an experiment: every method on the same split, cohorts and initial model, for every seed.
 
+    A method that diverges is left out of the results under that seed, and the
+    exit code is 1; the others are run all the same.
+
     EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
     Without it this compares several methods on real handwritten digits, in
     about a minute.  The run's folder holds the resolved configuration, the
@@ -82,6 +85,10 @@ def resume(
         bool, typer.Option("--force", help="Resume although versions, device or executor changed; results may differ.")
     ] = False,
     allow_code: AllowCode = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Run the rest otherwise, e.g. runtime.workers=8."),
+    ] = None,
     until: Annotated[
         float | None,
         typer.Option(help="Add seeds until every comparison with FedAvg is decided or narrower than this."),
@@ -97,6 +104,10 @@ def resume(
     FOLDER is the run's folder.  The results of a finished run are printed again.
     A run with a method or network of your own needs [bold]--allow-code[/]: a
     folder from elsewhere could name any code.
+
+    With [bold]--set[/] the rest runs with other workers, or another executor that
+    trains each client by itself; its bits stay the same.  Other threads,
+    devices or executors need [bold]--force[/], too.
 
     With [bold]--until[/] a run whose seeds decide too little gets more, in a folder
     of its own.  Its intervals then pay for looking after every seed.
@@ -114,12 +125,13 @@ def resume(
     if until is not None and out is not None:
         more_seeds.add(folder, out, until, most, force, allow_code=allow_code)
     with watching(quiet) as callback:
-        outcome = loop.resume(out or folder, callback, force, allow_code=allow_code)
+        outcome = loop.resume(out or folder, callback, force, allow_code=allow_code, settings=settings or ())
     _finish(outcome, report, as_json)
 
 
 def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
     from unskew.report import read
+    from unskew.report.tables import diverged
 
     record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
     # Results first: they are known even if the page cannot be written; and the page even if nobody reads them.
@@ -132,6 +144,10 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
             page = write_report(outcome.folder)
             with suppress(OSError):  # of an error stream that nobody reads
                 print(f"report: {page}", file=sys.stderr)
+    if record.diverged:
+        for text in diverged(record):
+            print(shown(text), file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _show(outcome: "RunResult", record: "Record", as_json: bool) -> None:

@@ -53,6 +53,7 @@ def compare(
         "headline": records[0].headline.card(),
         **comparability(records, names),
         "rows": rows,
+        "diverged": together.diverged,
         **({} if together.until is None else {"seeds": together.seeds}),
     }
     if as_json:
@@ -103,16 +104,22 @@ def table(
     """
     from unskew.report import read
     from unskew.report.export import table as written
-    from unskew.report.tables import discrepancies
+    from unskew.report.tables import discrepancies, diverged
 
     if len(folders) == 1:
         record = read(folders[0])
-        remarks = discrepancies(record)
+        names, records = [str(folders[0])], [record]
+        remarks = (*diverged(record), *discrepancies(record))
     else:
         names = run_names(folders)
         records = [read(folder) for folder in folders]
         record, remarks = _merged(records, names), _remarks(records, names)
-    for remark in remarks:
+    unfinished = [
+        f"{name} is not finished: its rows are what it has so far"
+        for name, r in zip(names, records, strict=True)
+        if not r.finished
+    ]
+    for remark in (*remarks, *unfinished):
         print(shown(remark), file=sys.stderr)
     print(shown(written(record, format)), end="")
 
@@ -128,7 +135,8 @@ def _merged(records: "Sequence[Record]", names: Sequence[str]) -> "Record":
 
     called = _called(records, names)
     run_of = {label: name for name, labels in zip(names, called, strict=True) for label in labels.values()}
-    return replace(together(records, called)[0], name=" ".join(names), run_of=run_of)
+    finished = {name: record.finished for name, record in zip(names, records, strict=True)}
+    return replace(together(records, called)[0], name=" ".join(names), run_of=run_of, runs=finished)
 
 
 def _differences(together: "Record") -> list[dict[str, Any]]:
@@ -145,7 +153,8 @@ def _differences(together: "Record") -> list[dict[str, Any]]:
 
 def _remarks(records: "Sequence[Record]", names: Sequence[str]) -> tuple[str, ...]:
     """Sentences on what keeps runs from being compared, and on what in their folders contradicts itself."""
-    from unskew.report.tables import discrepancies, evaluated_otherwise, incomparable
+    from unskew.report.tables import discrepancies, diverged, evaluated_otherwise, incomparable
 
     damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
-    return tuple(filter(None, (*incomparable(records, names), evaluated_otherwise(records, names), *damages)))
+    lost = [f"{name}: {text}" for name, r in zip(names, records, strict=True) for text in diverged(r)]
+    return tuple(filter(None, (*incomparable(records, names), evaluated_otherwise(records, names), *lost, *damages)))

@@ -31,7 +31,8 @@ def results_json(summary: dict[str, Any]) -> str:
 
     rows = list(map(whole, summary["rows"]))
     keys = ("run", "fingerprint", "seconds", "comparable", "reasons")  # the last two of a comparison only
-    return json.dumps({key: summary[key] for key in keys if key in summary} | {"rows": rows})
+    diverged = {"diverged": summary["diverged"]} if summary.get("diverged") else {}
+    return json.dumps({key: summary[key] for key in keys if key in summary} | {"rows": rows} | diverged)
 
 
 def comparability(records: "Sequence[Record]", names: Sequence[str]) -> dict[str, Any]:
@@ -109,7 +110,8 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
         table.add_column(escape(heading), justify="right", no_wrap=True)
     table.add_column("MB", justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
-    for method in dict.fromkeys(r["method"] for r in summary["rows"]):
+    lost = (r["method"] for r in summary.get("diverged", ()))
+    for method in dict.fromkeys((*(r["method"] for r in summary["rows"]), *lost)):
         cells = [with_spread(by.get((method, m)), measure, spread=m in with_std) for _, m in columns]
         sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
         table.add_row(

@@ -51,8 +51,11 @@ def simulate(experiment: Experiment, folder: Path, callback: callbacks.Callback 
     """Simulate the same experiment in this process, one client after another; the run's folder."""
     alone = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"), track=())
     if (folder / "run.json").exists():
-        return loop.resume(folder, callback, allow_code=True).folder
-    return loop.start(alone, folder, callback).folder
+        done = loop.resume(folder, callback, allow_code=True)
+    else:
+        done = loop.start(alone, folder, callback)
+    loop.require_none_diverged(done.summary.get("diverged", ()))  # as the run over a network, which it ends
+    return done.folder
 
 
 def comparable(experiment: Experiment) -> None:

@@ -29,8 +29,9 @@ from unskew.history import History, load_run, of_all_seeds
 from unskew.keys import Key
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row
+from unskew.record.logs import DIVERGED
 from unskew.report.stats import Curve, curve
-from unskew.run import loop, models
+from unskew.run import loop
 from unskew.run.callbacks import Callback
 
 FOLDER = Path(__file__).parent
@@ -198,8 +199,16 @@ def run(experiment: config.Experiment, folder: Path, callback: Callback) -> Hist
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
+        DivergedError: If a method diverged, once the others are done.
         RunError: If the folder holds another run, or cannot be resumed.
     """
+    history = _run(experiment, folder, callback)
+    loop.require_none_diverged(history.diverged)
+    return history
+
+
+def _run(experiment: config.Experiment, folder: Path, callback: Callback) -> History:
+    """`run`, whose history may be that of methods of which some diverged."""
     if not (folder / "run.json").exists():
         return load_run(loop.start(experiment, folder, callback).folder)
     if config.written_fingerprint(folder / "config.toml") != config.fingerprint(experiment):
@@ -212,8 +221,8 @@ class Survivors:
     """The methods of an experiment that completed under all seeds.
 
     Attributes:
-        history: Their run.
-        folder: Its folder.
+        history: Their part of the run.
+        folder: The run's folder.
         diverged: Label -> seed and round in which a method diverged: "diverged in seed 1, round 3".
     """
 
@@ -223,29 +232,25 @@ class Survivors:
 
 
 def run_survivors(experiment: config.Experiment, folder: Path, callback: Callback) -> Survivors:
-    """Run as `run` does, but let the other methods complete if one diverges.
+    """Run as `run` does, but take the other methods' results if one diverges.
 
-    The others are run once more without it, from the start, in a folder beside the first, `NAME without METHOD`; a
-    method's results do not depend on the other methods.
+    A method that diverged under one seed counts as lost, though the run has its results under the others.
 
     Raises:
         ConfigError, DataError, RunError: As in `run`.
     """
+    try:
+        history = _run(experiment, folder, callback)
+    except DivergedError:
+        history = History([], {"rows": [], "seconds": 0.0}, None)
     diverged: dict[str, str] = {}
-    methods, at = experiment.methods, folder
-    while methods:
-        left = dataclasses.replace(experiment, methods=methods)
-        try:
-            return Survivors(run(left, at, callback), at, diverged)
-        except DivergedError as error:
-            if error.where is None:
-                raise
-            label, seed, at_round = error.where
-            callback.note(f"{error}; {experiment.name} goes on without {label}")
-        diverged[label] = f"diverged in seed {seed}, round {at_round}"
-        methods = tuple(m for m in methods if m.label != label)
-        at = folder.with_name(" without ".join([folder.name, *map(models.file_name, diverged)]))
-    return Survivors(History([], {"rows": [], "seconds": 0.0}, None), folder, diverged)
+    for row in DIVERGED.rows(folder):
+        diverged.setdefault(row["method"], f"diverged in seed {row['seed']}, round {row['round']}")
+    rows, table = (
+        [row for row in of if row["method"] not in diverged] for of in (history.rows, history.summary["rows"])
+    )
+    survived = dataclasses.replace(history, rows=rows, summary={**history.summary, "rows": table, "diverged": []})
+    return Survivors(survived, folder, diverged)
 
 
 @dataclass(eq=False)
@@ -285,7 +290,7 @@ class Draft:
         return self.count(experiment, run(experiment, self.request.folder / folder, self.request.callback))
 
     def run_survivors(self, experiment: config.Experiment, folder: str) -> Survivors:
-        """The run of the methods that do not diverge, in a folder of this name or one beside it."""
+        """The run of the methods that do not diverge, in a folder of this name."""
         survivors = run_survivors(experiment, self.request.folder / folder, self.request.callback)
         self.count(experiment, survivors.history)
         return survivors

@@ -109,6 +109,29 @@ class NetworkRow(TypedDict):
     framing: Count
 
 
+class DivergedRow(TypedDict):
+    """A method that diverged under a seed: in which round, and how that was noticed."""
+
+    method: str
+    seed: Count
+    round: Count
+    reason: str
+
+
+class ResumedRow(TypedDict):
+    """The first round that was run otherwise than the run began, and what is `changed`: then -> now, or a setting."""
+
+    method: str
+    seed: Count
+    round: Count
+    changed: list[str]
+
+
+def why_diverged(row: DivergedRow) -> str:
+    """A method's divergence as an error says it."""
+    return f"{row['method']}, seed {row['seed']}: {row['reason']}"
+
+
 def deployed(folder: Path, command: str) -> bool:
     """True if the run in a folder, begun by `command`, is one over a network, whose clients hold data of their own."""
     return command.startswith("unskew deploy") or (folder / "network.jsonl").exists()
@@ -198,9 +221,12 @@ FAILURES: RowLog[FailureRow] = RowLog("failures", FailureRow)
 WORK: RowLog[WorkRow] = RowLog("work", WorkRow)
 INFO: RowLog[InfoRow] = RowLog("info", InfoRow)
 NETWORK: RowLog[NetworkRow] = RowLog("network", NetworkRow)
+DIVERGED: RowLog[DivergedRow] = RowLog("diverged", DivergedRow)
+
+RESUMED: RowLog[ResumedRow] = RowLog("resumed", ResumedRow)
 
 
-LOGS: dict[str, RowLog[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK)}
+LOGS: dict[str, RowLog[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK, DIVERGED)}
 """The logs, by name."""
 
 
@@ -257,6 +283,7 @@ class RunCard(TypedDict):
     until: NotRequired[UntilCard]
     remarks: NotRequired[list[str]]
     network_sha256: NotRequired[str]
+    begun_in: NotRequired[str]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 
@@ -384,6 +411,7 @@ class SummaryCard(TypedDict):
     asked: NotRequired[list[MeasureCard]]
     rows: list[ResultRow]
     seeds: NotRequired[list[Count]]
+    diverged: NotRequired[list[DivergedRow]]
     stopped: NotRequired[dict[str, Any] | None]
     executor_notes: NotRequired[dict[str, Any] | None]
 

@@ -177,6 +177,8 @@ class Record:
         comparable: False for runs that were merged though they differ in more than their methods.
         left_out: Sentences on files that are damaged and that the results do without.
         run_of: Method -> the name of its run, of runs that were merged.
+        runs: Name -> whether it is finished, of runs that were merged.
+        diverged: Methods that diverged, each under its seed; no other field has numbers of that training.
     """
 
     folder: Path
@@ -214,6 +216,8 @@ class Record:
     comparable: bool = True
     left_out: tuple[str, ...] = ()
     run_of: Mapping[str, str] = field(default_factory=dict)
+    diverged: tuple[logs.DivergedRow, ...] = ()
+    runs: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -254,6 +258,10 @@ class Record:
     def evaluated(self, method: str, seed: int, name: str) -> Collection[int]:
         """The rounds in which the part that a metric is measured on was evaluated, whether it is defined or not."""
         return self._evaluated.get((method, seed, part_of(name)), ())
+
+    def diverged_seeds(self, method: str) -> frozenset[int]:
+        """Seeds under which a method diverged."""
+        return frozenset(row["seed"] for row in self.diverged if row["method"] == method)
 
     def cell(self, method: str) -> Cell:
         """The first cell of a method: its setting and bound are those of every seed."""
@@ -317,6 +325,8 @@ def read(folder: Path) -> Record:
     card = document(folder / "run.json", logs.RunCard)
     cells = _cells(card, folder / "run.json")
     known = {(c.method, c.seed) for c in cells}
+    diverged = tuple(row for _, row in _Rows(logs.DIVERGED, folder, known, []))
+    without = {(row["method"], row["seed"]) for row in diverged}
     summary = _summary(folder / "summary.json") if (folder / "summary.json").is_file() else None
     # An empty ledger is legitimate (nothing travels in a centralised run); the other files every finished run has.
     for name in ("config.toml", "metrics.jsonl", "partition.json") if summary else ():
@@ -327,12 +337,14 @@ def read(folder: Path) -> Record:
     headline = described(card["measures"][0] if "measures" in card else None)
     series, client_values, tested = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
     client_values |= _client_columns(folder, known, headline)
+    series, client_values, tested = (_kept(of, without) for of in (series, client_values, tested))
     flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
     failures = tuple(
         LostReplyRow(row["method"], row["seed"], row["round"], row["client"], row["reason"])
         for _, row in _Rows(logs.FAILURES, folder, known, cut_short)
     )
+    flows, models = _kept(flows, without), _kept(models, without)
     predicted, damage = _predicted(folder / "plan.json")
     partitions = _partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {}
     if (until := card.get("until")) is not None:
@@ -371,8 +383,9 @@ def read(folder: Path) -> Record:
         headline=headline,
         asked=tuple(map(described, card.get("measures", [])[2:])),
         until=until,
-        remarks=tuple(map(plain, card.get("remarks", ()))),
+        remarks=(*map(plain, card.get("remarks", ())), *_resumed(folder)),
         left_out=() if damage is None else (damage,),
+        diverged=diverged,
     )
 
 
@@ -446,6 +459,21 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
     clients = seeds[str(seed)].get("clients")
     rows = columns.training_rows(record.folder, seed) if clients is None else (client["train"] for client in clients)
     return tuple(map(tuple, rows))
+
+
+def _resumed(folder: Path) -> Iterator[str]:
+    """Sentences on rounds from which on the run was run otherwise than it began."""
+    for row in logs.RESUMED.rows(folder):
+        at = f"round {row['round']} of {row['method']}, seed {row['seed']}"
+        yield f"resumed at {at}, and run otherwise from there on: {'; '.join(row['changed'])}"
+
+
+_Value = TypeVar("_Value")
+
+
+def _kept(values: Mapping[Any, _Value], without: Collection[tuple[str, int]]) -> dict[Any, _Value]:
+    """Values by method, seed and more, without those of some methods and seeds."""
+    return {at: value for at, value in values.items() if at[:2] not in without}
 
 
 def metric_rows(folder: Path) -> list[logs.MetricRow]:

@@ -32,6 +32,7 @@ from unskew.report.tables import (
     paired,
     paired_tails,
     reference,
+    span,
     with_spread,
 )
 from unskew.words import in_a_cell
@@ -133,8 +134,8 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
         lines.append(
             [
                 escape(_plain(f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method)),
-                str(len(row.seeds)),
-                str(row.rounds),
+                str(len(row.seeds)) + (f" of {row.planned}" if len(row.seeds) < row.planned else ""),
+                escape(span(row.rounds)),
                 value(measure.shared, row.shared),
                 escape(with_spread(row.tail, measure)),
                 *([apart(differences)] if base is not None else []),
@@ -167,7 +168,8 @@ def _plain(text: str) -> str:
 
 def _note(record: Record) -> str:
     """One line without markup that says what the numbers are."""
-    unfinished = "" if record.finished else " The run is not finished."
+    names = [name for name, done in record.runs.items() if not done] or ([] if record.finished else [record.name])
+    unfinished = f" Not finished: {', '.join(names)}." if names else ""
     kind = "95 % interval" if record.until is None else "95 % confidence sequence"
     bold = (
         f"Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of paired "
@@ -202,8 +204,9 @@ def _csv_row(
         "method": row.method,
         "setting": row.setting,
         "bound": row.bound,
+        "finished": _finished(record, row.method),
         "seeds": len(row.seeds),
-        "round": row.rounds,
+        **_both("round", row.rounds),
         **_both(f"global_{row.measure.name}", row.shared),
         **_both(f"global_{row.measure.name}_tail", row.tail),
         **_both(f"global_{row.measure.name}_best_on_test", row.best),
@@ -220,6 +223,11 @@ def _csv_row(
         **{f"mb_{d}": row.mb[d].mean if d in row.mb else None for d in DIRECTIONS},
         "seconds": row.seconds.mean if row.seconds else None,
     }
+
+
+def _finished(record: Record, method: str) -> bool:
+    """True if the run with this method is finished."""
+    return record.runs.get(record.run_of.get(method, ""), record.finished)
 
 
 def _both(name: str, spread: Spread | None) -> dict[str, object]:

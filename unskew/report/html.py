@@ -97,6 +97,7 @@ def _environment() -> jinja2.Environment:
     filters: dict[str, Callable[..., str]] = {
         "amount": tables.amount,
         "bracket": tables.bracket,
+        "span": tables.span,
         "breakable": _breakable,
         "count": tables.count,
         "described": described,
@@ -287,6 +288,7 @@ def _notes(record: Record) -> tuple[str, ...]:
     elif record.summary.stopped is not None:
         why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
         notes.append(f"This run stopped before its last round ({why}); “last round” means the last one reached.")
+    notes += tables.diverged(record)
     notes += [
         f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
     ]

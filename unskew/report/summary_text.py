@@ -34,10 +34,12 @@ def what(record: Record) -> str:
     bounds = [m for m in record.methods if record.cell(m).bound is not None]
     trained = f"{counted(len(competitors), 'method')} ({listed(competitors)})" if competitors else "no competing method"
     also = f", with {listed(bounds)} as {'a bound' if len(bounds) == 1 else 'bounds'}," if bounds else ""
-    rounds = max(reached(record, c.method, c.seed) for c in record.cells)
+    rounds = [reached(record, c.method, c.seed) for c in record.cells if c.seed not in record.diverged_seeds(c.method)]
+    fewest, most = min(rounds, default=0), max(rounds, default=0)
+    least = f"{fewest:,} to " if record.finished and fewest < most else ""  # where training may end early
     so_far = "" if record.finished else " so far"
     return (
-        f"This run trained {trained}{also} on {_data(record)}, for {counted(rounds, 'round')}{so_far}, "
+        f"This run trained {trained}{also} on {_data(record)}, for {least}{counted(most, 'round')}{so_far}, "
         f"with {counted(len(record.seeds), 'seed')} ({listed([str(s) for s in record.seeds])}).{_evaluated(record)}"
     )
 

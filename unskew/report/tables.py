@@ -24,7 +24,7 @@ from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, holm,
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
-from unskew.words import of_seeds
+from unskew.words import counted, of_seeds
 
 BOUNDS: dict[Bound, str] = {"lower": "lower bound", "pooled": "bound, pooled data"}
 
@@ -37,7 +37,7 @@ class Headline:
     mean over the clients' own models, `worst` that of the worst tenth; `across` is the standard deviation over the
     clients (ddof 0: these are all there are).
     `unseen` is the mean over clients that came after training, as they are served, `adapted` after adapting.
-    `rounds` is the last round reached, the lowest over seeds; `planned` is the number of seeds asked for.
+    `rounds` are the last rounds reached, of each seed; `planned` is the number of seeds asked for.
     """
 
     method: str
@@ -45,7 +45,7 @@ class Headline:
     bound: Bound | None
     seeds: tuple[int, ...]
     planned: int
-    rounds: int
+    rounds: Spread | None
     measure: Measure
     shared: Spread | None
     tail: Spread | None
@@ -112,11 +112,12 @@ def reached(record: Record, method: str, seed: int) -> int:
 def counted_seeds(record: Record, method: str) -> tuple[int, ...]:
     """The seeds that a method's row counts, ascending.
 
-    All of them in a finished run.  In an unfinished one, the seeds that came as far as the furthest: a mean over
-    seeds at different rounds would measure the moment of the interruption.
+    All of them in a finished run but those under which it diverged.  In an unfinished one, the seeds that came as far
+    as the furthest: a mean over seeds at different rounds would measure the moment of the interruption.
     """
-    seeds = {c.seed: reached(record, method, c.seed) for c in record.cells if c.method == method}
-    furthest = max(seeds.values())
+    left = {c.seed for c in record.cells if c.method == method} - record.diverged_seeds(method)
+    seeds = {seed: reached(record, method, seed) for seed in left}
+    furthest = max(seeds.values(), default=0)
     return tuple(sorted(s for s, r in seeds.items() if record.finished or (r == furthest > 0)))
 
 
@@ -172,7 +173,7 @@ def _headline(record: Record, method: str) -> Headline:
         bound=cell.bound,
         seeds=seeds,
         planned=sum(c.method == method for c in record.cells),
-        rounds=min((reached(record, method, s) for s in seeds), default=0),
+        rounds=Spread(tuple(float(reached(record, method, s)) for s in seeds)) if seeds else None,
         measure=measure,
         shared=last(measure.shared),
         tail=results(record, method, seeds, measure.shared, _steadier(record)),
@@ -192,10 +193,28 @@ Pick = Callable[[Mapping[int, float], Collection[int]], float | None]
 
 
 def results(record: Record, method: str, seeds: Sequence[int], name: str, pick: Pick = last_value) -> Spread | None:
-    """A method's results under these seeds, of which some may not be defined; None if none is."""
+    """A method's results under these seeds, of which some may not be defined; None if none is.
+
+    Seeds under which it diverged are counted as such: it is not as good as the others let it seem.
+    """
     values = [pick(record.series.get((method, s, name), {}), record.evaluated(method, s, name)) for s in seeds]
     defined = tuple(value for value in values if value is not None)
-    return Spread(defined, len(values) - len(defined)) if defined else None
+    lacks = len(values) - len(defined) + len(record.diverged_seeds(method))
+    return Spread(defined, lacks) if defined else None
+
+
+def diverged(record: Record) -> tuple[str, ...]:
+    """Sentences on methods that diverged: under how many seeds, and in which rounds."""
+    sentences = []
+    for method in record.methods:
+        rounds = [f"seed {r['seed']} in round {r['round']}" for r in record.diverged if r["method"] == method]
+        seeds = sum(c.method == method for c in record.cells)
+        counts = "it has no results" if len(rounds) == seeds else "its results are of the others alone"
+        if rounds:
+            sentences.append(
+                f"{method} diverged under {len(rounds)} of {counted(seeds, 'seed')} ({', '.join(rounds)}): {counts}."
+            )
+    return tuple(sentences)
 
 
 def _steadier(record: Record) -> Pick:
@@ -464,6 +483,7 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         newcomers={(names[m], seed, part): v for r, names in pairs for (m, seed, part), v in r.newcomers.items()},
         flows={(names[m], s, d, k): v for r, names in pairs for (m, s, d, k), v in r.flows.items()},
         failures=tuple(replace(f, method=names[f.method]) for r, names in pairs for f in r.failures),
+        diverged=tuple({**row, "method": names[row["method"]]} for r, names in pairs for row in r.diverged),
         ignored={names[m]: n for r, names in pairs for m, n in r.ignored.items()},
         until=next((r.until for r in records if r.until is not None), None),
         summary=records[0].summary if all(r.finished for r in records) else None,
@@ -603,6 +623,15 @@ def amount(value: float) -> str:
     size = abs(value)
     digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 1 else min(6, 1 - math.floor(math.log10(size)))
     return f"{value:,.{digits}f}"
+
+
+def span(values: Spread | None) -> str:
+    """Whole numbers over seeds, from the lowest to the highest.
+
+    >>> span(Spread((10, 7, 5))), span(Spread((4, 4))), span(None)
+    ('5–10', '4', '–')
+    """
+    return "–" if values is None else "–".join(f"{n:,.0f}" for n in sorted({min(values.values), max(values.values)}))
 
 
 def count(value: float) -> str:

@@ -10,8 +10,10 @@
     failures.jsonl    {"method", "seed", "round", "client", "step", "reason"}
     work.jsonl        {"method", "seed", "round", "hop", "client", "examples"}: local training
     info.jsonl        {"method", "seed", "round", "type", "info"}: what a method reports
+    resumed.jsonl     only if the run went on otherwise than it began: {"method", "seed", "round", "changed"}
     network.jsonl     of a deployed run only: {"method", "seed", "round", "hop", "client", "way", "what", "payload",
                       "framing"}: messages that really crossed the network
+    diverged.jsonl    only if one did: {"method", "seed", "round", "reason"}: methods that diverged, each under its seed
     checkpoints/      the last two, each a folder of its own
     checksums/        CRC-32 of each row of each log, four bytes a row: which row was changed, if one was
     models/           the final models of each method and seed: the global one, and every client's own
@@ -44,12 +46,23 @@ from unskew.errors import RunError
 from unskew.files import appendable, read_bytes, readable, rename_folder, sync_folder, write_atomically
 from unskew.lock import lock, lockable
 from unskew.record import columns
-from unskew.record.logs import LARGE, LARGEST, checksums_file, deployed, lines, read_text, refusal, unreadable
+from unskew.record.logs import (
+    DIVERGED,
+    LARGE,
+    LARGEST,
+    checksums_file,
+    deployed,
+    lines,
+    read_text,
+    refusal,
+    unreadable,
+    why_diverged,
+)
 from unskew.record.logs import rows as rows_of
 
 LOGS = ("metrics", "ledger", "failures", "work", "info")
 # Created with the first row: not every run has one.
-RARE = ("network",)
+RARE = ("network", "diverged")
 DOCUMENTS = ("run.json", "partition.json")
 FOLDERS = ("models", "checkpoints", "checksums", columns.FOLDER, columns.TESTED, "tensorboard")
 """Folders in a run's folder that a run writes to."""
@@ -79,6 +92,8 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
     Raises:
         RunError: If the path exists already, or the disk refuses.
     """
+    if folder.is_symlink():  # a rename would have to replace it
+        folder = folder.resolve()
     temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
         if taken(folder):
@@ -385,13 +400,19 @@ def document_hashes(folder: Path) -> dict[str, str]:
 
 
 def require_done(folder: Path) -> None:
-    """Refuse a folder without a run, or with a run that is not done.
+    """Refuse a folder without a run, or with a run that is not done or has no result.
 
     Raises:
-        RunError: Naming which of the two it is.
+        RunError: Naming which of these it is.
     """
     if not (folder / "summary.json").exists():
-        read_json(folder / "run.json")
+        cells = read_json(folder / "run.json").get("cells", ())
+        diverged = list(DIVERGED.rows(folder))
+        if diverged and len(diverged) == len(cells):
+            raise RunError(
+                f"the run in {folder} has no results: every method diverged under every seed, first "
+                f"{why_diverged(diverged[0])}; start a new run"
+            )
         raise RunError(
             f"the run in {folder} is not done: it has no summary.json; run unskew resume {folder}, "
             f"in Python unskew.resume({str(folder)!r}), or read it so far by load_run(..., unfinished=True)"

@@ -79,12 +79,14 @@ def run(left_out: Sequence[LeftOut], folder: Path, callback: Callback) -> None:
     Raises:
         RunError: If a folder holds another experiment, or a run cannot be resumed.
         ConfigError, DataError: If the experiment is impossible.
+        DivergedError: If a method diverged, once the others of that run are done.
     """
     for each in left_out:
         at = folder / each.folder
         if not (at / "run.json").exists():
-            loop.start(each.experiment, at, callback)
+            done = loop.start(each.experiment, at, callback)
         elif written_fingerprint(at / "config.toml") != fingerprint(each.experiment):
             raise RunError(f"{at} holds a run of another experiment; give another --out")
         else:
-            loop.resume(at, callback, allow_code=True)  # the user's own file, as `loop.start` has run it
+            done = loop.resume(at, callback, allow_code=True)  # the user's own file, as `loop.start` has run it
+        loop.require_none_diverged(done.summary.get("diverged", ()))

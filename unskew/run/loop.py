@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,9 +23,11 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import ValidationError
 
-from unskew import info, machine, wire
+from unskew import info, machine, schema, wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
+from unskew.data.sources import FILES
 from unskew.errors import (
+    ConfigError,
     DivergedError,
     MemoryShortage,
     ProtocolError,
@@ -35,8 +37,17 @@ from unskew.errors import (
     WorkerError,
     shortage,
 )
-from unskew.experiment.config import Experiment, fingerprint, load, own_modules, to_toml, written_fingerprint
-from unskew.files import write_atomically
+from unskew.experiment.config import (
+    Experiment,
+    Runtime,
+    fingerprint,
+    load,
+    override,
+    own_modules,
+    to_toml,
+    written_fingerprint,
+)
+from unskew.files import append_row, write_atomically
 from unskew.info import Info
 from unskew.keys import Key, drawn_since, global_states
 from unskew.ledger import totals
@@ -45,7 +56,19 @@ from unskew.local.workers.pool import JobPool
 from unskew.models import IN_PYTHON
 from unskew.protocol import ClientId, report_of
 from unskew.record import columns
-from unskew.record.logs import INFO, METRICS, SCHEMA, WORK, evaluated, part_of, sentence
+from unskew.record.logs import (
+    DIVERGED,
+    INFO,
+    METRICS,
+    SCHEMA,
+    WORK,
+    DivergedRow,
+    ResumedRow,
+    evaluated,
+    part_of,
+    sentence,
+    why_diverged,
+)
 from unskew.run import attack, checkpoint, decide, models, one_class, tested, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
@@ -92,6 +115,8 @@ UNKEYED_METRICS = (
 DRAWS = {"PyTorch's": "torch.rand(3, generator=(me.key / 'start').generator())"}
 DRAWN_BY_NUMPY = "(me.key / 'start').numpy().random(3)"
 """The call that draws by a key in place of any other global generator than those of `DRAWS`."""
+SAME_BITS = frozenset({"sequential", "workers", "ray"})
+"""Executors that train each client by itself, in one process or several, and so give the same bits."""
 ABANDONED = "too few usable replies for a result, so the model stays as it was"
 BATCH = 256
 """Clients whose final models are in memory at a time, where they were not evaluated together."""
@@ -130,10 +155,12 @@ def start(
 ) -> RunResult:
     """Run an experiment into a new folder, in this process unless `backend` says otherwise.
 
-    An impossible run is refused before the folder is made.
+    An impossible run is refused before the folder is made.  A method that diverges under a seed ends there, and the
+    other methods and seeds go on: `diverged` of the summary names it.  Over a network it ends the run.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
+        DivergedError: If every method diverged under every seed, so that there is no result.
         RunError: If the folder exists or cannot be written, or (Interrupted) the user stopped the run.
     """
     trackers.check(experiment.track)
@@ -158,6 +185,18 @@ def documents(
     }
 
 
+def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
+    """Refuse a run's results where they are needed of every method under every seed.
+
+    Raises:
+        DivergedError: Of the first that diverged.
+    """
+    for row in diverged:
+        error = DivergedError(why_diverged(row))
+        error.where = (row["method"], row["seed"], row["round"])
+        raise error
+
+
 def divide_all(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
     """Divide the examples among the clients, by seed, and check every method against that.
 
@@ -177,19 +216,24 @@ def resume(
     backend: Backend = IN_PROCESS,
     *,
     allow_code: bool = False,
+    settings: Sequence[str] = (),
 ) -> RunResult:
     """Resume a run where it was stopped, bit for bit if machine and versions are the same.
 
     Args:
         folder: The run's folder.
         callback: Sees every round.
-        force: Resume even though versions, device or executor have changed; the bits may then differ.
+        force: Resume even though versions, device, threads or executor have changed; the bits may then differ.  From
+            one to another of `SAME_BITS`, executors that give the same, it is not needed.
         backend: Runs the clients; by default this process.
         allow_code: Import a method or network of one's own that the folder names; never for a folder from elsewhere
             whose code one would not run.
+        settings: Settings of its `runtime` that the rest is run with, such as "runtime.workers=8"; config.toml stays as
+            it is, and resumed.jsonl has them, with what else is other than at the start.
 
     Raises:
-        ConfigError: If the folder names such code and `allow_code` is not given.
+        ConfigError: If the folder names such code and `allow_code` is not given, or a setting is not of `runtime`.
+        DivergedError: As in `start`.
         RunError: If the folder is not a run, was changed or has links to other folders, is that of a run over a network
             without such a backend, or (EnvironmentChanged) the environment has changed.
     """
@@ -208,11 +252,12 @@ def resume(
             return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml", allow_code=allow_code)
         config_sha256 = require_same_settings(folder, fingerprint(experiment), fingerprint(experiment, portable=True))
+        experiment = with_data_found(folder, run_otherwise(experiment, settings))
         saved = checkpoint.latest(folder)
         if saved is not None and saved.position.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
         setup = backend.prepare(experiment)
-        require_same_environment(folder, experiment, setup, force)
+        changed = require_same_environment(folder, experiment, setup, force)
         require_same_network(folder, experiment, setup)
         feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
         partition = _partition(feds, experiment.client_rows)
@@ -222,9 +267,12 @@ def resume(
                 place = _first_difference(read_json(folder / name), json.loads(partition))
                 where = f", first at {place}" if name == "partition.json" and place else ""
                 raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
+        record_resumed(folder, experiment, saved, [*changed, *settings])
         with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
             done = run_setup.cells(experiment)[: saved.position.cell if saved else 0]
-            if lost := models.lost(folder, ((method.label, seed) for seed, method in done)):
+            without = {(row["method"], row["seed"]) for row in DIVERGED.rows(folder)}
+            trained = [cell for cell in ((method.label, seed) for seed, method in done) if cell not in without]
+            if lost := models.lost(folder, trained):
                 informed.note(
                     f"warning: {folder / 'models'} has no model of {some(lost)}, trained before the run was "
                     "stopped and not trained again; restore its files, or do without it"
@@ -250,23 +298,80 @@ def require_same_settings(folder: Path, config_sha256: str, portable_sha256: str
     """
     card = read_json(folder / "run.json")
     if config_sha256 != card.get("config_sha256") and portable_sha256 != card.get("portable_sha256"):
-        raise RunError(f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run")
+        raise RunError(
+            f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run (unskew resume "
+            "--set runtime.workers=N runs the rest with other workers)"
+        )
     return str(card.get("config_sha256"))
 
 
-def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> None:
+def run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experiment:
+    """The experiment with other settings of its `runtime`, on which at most rounding depends.
+
+    Raises:
+        ConfigError: If a setting is of something else, or impossible.
+    """
+    for setting in settings:
+        if not setting.strip().startswith("runtime."):
+            raise ConfigError(
+                f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got {setting}; "
+                "begin a new run for that, and set both side by side with unskew compare"
+            )
+    given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
+    table = override({"runtime": given}, settings)["runtime"]
+    return replace(experiment, runtime=schema.build(Runtime, table, "runtime"))
+
+
+def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
+    """The experiment with the path of its data in the folder where its run was begun, if they are not in this one."""
+    kind, _, path = experiment.task.data.partition(":")
+    begun_in = read_json(folder / "run.json").get("begun_in")
+    there = Path(str(begun_in)) / path
+    if begun_in is None or not begins_here(experiment) or Path(path).exists() or not there.exists():
+        return experiment
+    return replace(experiment, task=replace(experiment.task, data=f"{kind}:{there}"))
+
+
+def begins_here(experiment: Experiment) -> bool:
+    """True if the path of the data begins at the working folder."""
+    kind, _, path = experiment.task.data.partition(":")
+    return kind in FILES and not Path(path).expanduser().is_absolute()
+
+
+def record_resumed(
+    folder: Path, experiment: Experiment, saved: checkpoint.Saved | None, changed: Sequence[str]
+) -> None:
+    """Note in the run's folder from which round on it is run otherwise than it began, if it is."""
+    position = saved.position if saved else None
+    cell, at = (position.cell, position.round) if position else (0, 0)
+    cells = run_setup.cells(experiment)
+    if changed and cell < len(cells):
+        seed, method = cells[cell]
+        row = ResumedRow(method=method.label, seed=seed, round=at + 1, changed=list(changed))
+        with explained(folder / "resumed.jsonl", folder):
+            append_row(folder / "resumed.jsonl", row)
+
+
+def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> list[str]:
     """Refuse to go on, unless forced, under other versions, device, executor or code than a run began with.
+
+    Returns:
+        What is other now, as `run_setup.differences` has it.
 
     Raises:
         EnvironmentChanged: If one differs.
     """
     then = read_json(folder / "run.json").get("environment", {})
-    changed = run_setup.differences(then, run_setup.environment(experiment, setup))
-    if changed and not force:
+    now = run_setup.environment(experiment, setup)
+    changed = run_setup.differences(then, now)
+    neutral = {then.get("executor"), now["executor"]} <= SAME_BITS
+    telling = [of for of in changed if not (neutral and of.startswith("executor "))]
+    if telling and not force:
         raise EnvironmentChanged(
-            f"{folder} was started in another environment ({'; '.join(changed)}), so results may differ; "
+            f"{folder} was started in another environment ({'; '.join(telling)}), so results may differ; "
             "use --force (in Python force=True) to go on all the same"
         )
+    return changed
 
 
 def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> None:
@@ -380,6 +485,8 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
     }
     if (network := _network_sha256(experiment, setup)) is not None:
         card["network_sha256"] = network
+    if begins_here(experiment):
+        card["begun_in"] = str(Path.cwd())
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)
     return json.dumps(card, indent=1)
@@ -420,11 +527,13 @@ class _Run:
         self.cells = run_setup.cells(experiment)
         self.first = position.cell if position else 0
         self.done: tuple[str, ...] = position.done if position else ()
+        self.diverged: list[DivergedRow] = []
         self.told: set[str] = set()  # what was said once for all methods and seeds
         self.stopped: dict[str, str] = dict(position.stopped) if position else {}
         self.notes: dict[str, list[str]] = {k: list(v) for k, v in position.notes.items()} if position else {}
         self.before_s = position.seconds if position else 0.0
         self.begun = time.monotonic()
+        self.paced: tuple[float, int] | None = None  # when the first round here ended, and the rounds done by then
         self.rounds_before = self.first * experiment.rounds + (position.round if position else 0)
         self.config_sha256 = str(read_json(folder / "run.json")["config_sha256"])
         self.environment = run_setup.environment(experiment, setup)
@@ -445,6 +554,7 @@ class _Run:
     def go(self) -> RunResult:
         with self.listening():
             self.logs, self.pool = RunLogs(self.folder, self.saved.position.logs if self.saved else {}), None
+            self.diverged = list(DIVERGED.rows(self.folder))
             try:
                 # Before anything runs in parallel here: the callback's display has a thread of its own.
                 self.pool = self.workers()
@@ -458,12 +568,22 @@ class _Run:
                     if self.is_decided(index):
                         break
                     _Cell(self, index).go()
+                self.require_results()
                 self.logs.seal()
             finally:
                 if self.pool is not None:
                     self.pool.close()
                 self.logs.close()
             return RunResult(self.folder, self.finish())
+
+    def require_results(self) -> None:
+        """Refuse to end a run in which nothing was trained to its end.
+
+        Raises:
+            DivergedError: The first one.
+        """
+        if self.diverged and len(self.diverged) == len(self.done):
+            require_none_diverged(self.diverged)
 
     def is_decided(self, index: int) -> bool:
         """True if no seed is needed beyond those whose cells come before this one.
@@ -490,6 +610,8 @@ class _Run:
         for row in METRICS.rows(self.folder):
             if part_of(row["name"]) in ("global", "personal") and "client" not in row:
                 curves.setdefault((row["method"], row["seed"], row["name"]), {})[row["round"]] = row["value"]
+        without = {(lost["method"], lost["seed"]) for lost in self.diverged}
+        curves = {at: curve for at, curve in curves.items() if at[:2] not in without}
         rounds = evaluated(curves)
         pick = mean_of_last if until.metric == "last_fifth" else last_value
 
@@ -544,8 +666,9 @@ class _Run:
             experiment.mean_last,
             experiment.baseline,
             self.setup.task.headline,
+            self.diverged,
         )
-        summary = {
+        summary: dict[str, Any] = {
             "run": experiment.name,
             "fingerprint": self.fingerprint(),
             "seconds": self.seconds(),
@@ -553,6 +676,7 @@ class _Run:
             "headline": self.setup.task.headline.card(),
             "asked": [m.card() for m in self.setup.task.measures[2:]],
             "rows": table,
+            **({"diverged": self.diverged} if self.diverged else {}),
             "stopped": self.stopped or None,
             "executor_notes": self.notes or None,
         }
@@ -620,6 +744,9 @@ class _Cell:
             if isinstance(error, DivergedError) and (large := run_setup.large_target(self.run.setup)):
                 remedy = f"; it may be that {large}"
             what = with_names(str(error), self.run.feds[self.seed].client_names or ())
+            if isinstance(error, DivergedError) and not self.sim.clients.remote:
+                self.end_diverged(f"{what}{remedy}")
+                return
             explained_error = type(error)(f"{self.method.label}, seed {self.seed}: {what}{remedy}")
             if isinstance(explained_error, DivergedError):
                 explained_error.where = (self.method.label, self.seed, self.at)
@@ -714,7 +841,10 @@ class _Cell:
         self.state, self.round = state, t
         self.cell_s, self.bytes = self.cell_s + spent, self.bytes + sum(sent.values())
         done = self.index * run.experiment.rounds + t
-        fresh = done - run.rounds_before
+        # What is done once, as starting workers and compiling, is in the first round: the others tell the pace.
+        since, before = run.paced or (run.begun, run.rounds_before)
+        run.paced = run.paced or (time.monotonic(), done)
+        pace_s = (time.monotonic() - since) / (done - before)
         run.callback.progress(
             Progress(
                 method=self.method.label,
@@ -730,7 +860,7 @@ class _Cell:
                 evaluated=self.evaluated,
                 clients_per_second=len(trace.losses) / max(trained, 1e-9),
                 megabytes=self.bytes / 1e6,
-                left_s=(time.monotonic() - run.begun) / fresh * (len(run.cells) * run.experiment.rounds - done),
+                left_s=pace_s * (len(run.cells) * run.experiment.rounds - done),
             )
         )
 
@@ -994,6 +1124,19 @@ class _Cell:
         run.done = (*run.done, done)
         self.save_models()
         checkpoint.save(run.folder, {}, self.position(self.index + 1, 0))
+
+    def end_diverged(self, reason: str) -> None:
+        """Note that training diverged, keep its rounds before that, and move to the start of the next cell."""
+        run = self.run
+        row = DivergedRow(method=self.method.label, seed=self.seed, round=self.at, reason=reason)
+        run.diverged.append(row)
+        run.done = (*run.done, f"diverged in round {self.at}")
+        run.callback.note(f"{why_diverged(row)}; nothing of it counts, and the run goes on")
+        run.logs.append("diverged", [row])
+        run.logs.flush()
+        checkpoint.save(run.folder, {}, self.position(self.index + 1, 0))
+        if run.pool is not None and not run.pool.workers:  # closed, since its other answers were not wanted
+            run.pool = run.workers()
 
     def save_models(self) -> None:
         """Save the global model and, unless clients are remote, their own models."""

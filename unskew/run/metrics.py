@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.ledger import DIRECTIONS
-from unskew.record.logs import MetricRow, evaluated, part_of
+from unskew.record.logs import DivergedRow, MetricRow, evaluated, part_of
 from unskew.tasks.measure import Measure
 from unskew.words import of_seeds
 
@@ -55,7 +55,8 @@ def reduce_clients(name: str, values: npt.ArrayLike, examples: npt.ArrayLike, hi
         return []
     worst_first = np.sort(v) if higher else -np.sort(-v)
     tenth = worst_first[: max(1, math.ceil(len(v) / 10))]
-    reduced = (v.mean(), float((v * w).sum() / w.sum()), v.std(), tenth.mean())
+    with np.errstate(all="ignore"):  # of losses that are infinite, which their reader refuses
+        reduced = (v.mean(), float((v * w).sum() / w.sum()), v.std(), tenth.mean())
     return [Metric(f"{name}.{r}", float(x), float(w.sum())) for r, x in zip(REDUCTIONS, reduced, strict=True)]
 
 
@@ -152,13 +153,14 @@ def summarise(
     mean_last: int | None,
     baseline: str | None,
     headline: Measure,
+    diverged: Iterable[DivergedRow] = (),
 ) -> list[dict[str, Any]]:
     """The table of results: one row per method and metric, with the value of each seed.
 
     The result is the last round's; `.best` is the best evaluation on the test set and therefore optimistic;
     `.mean_last_fifth` averages the last fifth of evaluations; `.minus_X` is the paired difference to method X, seed by
     seed.  A metric that is not defined in the last round, as AUROC of one class, has no result under that seed; the
-    row then says so in `undefined`, the number of such seeds.
+    row then says so in `undefined`, the number of such seeds.  One under which a method diverged is such a seed, too.
 
     Args:
         rows: Rows of metrics.jsonl.
@@ -167,10 +169,12 @@ def summarise(
         mean_last: Number of evaluations that are averaged in place of the last fifth; the name is then `.mean_last_k`.
         baseline: Label of the method the others are compared with, if the run has it.
         headline: The task's headline metric.
+        diverged: Methods that diverged, each under its seed: no number of theirs counts.
     """
+    without = {(row["method"], row["seed"]) for row in diverged}
     curves: dict[tuple[str, int, str], dict[int, float]] = {}
     for row in rows:
-        if "client" not in row:
+        if "client" not in row and (row["method"], row["seed"]) not in without:
             curves.setdefault((row["method"], row["seed"], row["name"]), {})[row["round"]] = row["value"]
     series = {key: list(curve.values()) for key, curve in curves.items()}
     names = list(dict.fromkeys(name for _, _, name in series))
@@ -181,7 +185,7 @@ def summarise(
     def add(method: str, metric: str, per_seed: Mapping[int, float | None]) -> None:
         values = [value for value in per_seed.values() if value is not None]
         if values:
-            lacks = len(per_seed) - len(values)
+            lacks = len(per_seed) - len(values) + sum(of == method for of, _ in without)
             out.append({**result_row(method, setting, metric, values), **({"undefined": lacks} if lacks else {})})
 
     def ends(method: str, name: str, pick: Callable[..., float | None]) -> dict[int, float | None]:

@@ -18,10 +18,17 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load, to_toml, until_of
 from unskew.record import columns
 from unskew.run import checkpoint, loop
-from unskew.run.folder import DOCUMENTS, LOGS, create, is_deployed, locked, read_json, refuse_links
+from unskew.run.folder import DOCUMENTS, LOGS, RARE, create, is_deployed, locked, read_json, refuse_links
 from unskew.run.setup import IN_PROCESS
 
-COPIED = (*(f"{log}.jsonl" for log in LOGS), "checksums", "models", columns.FOLDER, columns.TESTED)
+COPIED = (
+    *(f"{log}.jsonl" for log in (*LOGS, *RARE)),
+    "resumed.jsonl",
+    "checksums",
+    "models",
+    columns.FOLDER,
+    columns.TESTED,
+)
 """What a run has written by its last checkpoint, and still needs."""
 
 
@@ -68,7 +75,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
     if is_deployed(folder):
         raise RunError(f"{folder} is a run over a network; its clients know its seeds, so begin another")
     with locked(folder):
-        was = load(folder / "config.toml", allow_code=allow_code)
+        was = loop.with_data_found(folder, load(folder / "config.toml", allow_code=allow_code))
         loop.require_same_settings(folder, fingerprint(was), fingerprint(was, portable=True))
         saved = checkpoint.latest(folder)
         if saved is None:

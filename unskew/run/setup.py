@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import math
 import os
 import platform
@@ -480,9 +481,9 @@ class Opener:
         return dataclasses.replace(self, setup=dataclasses.replace(self.setup, device=device))
 
 
-def opener_of(config: str) -> Opener:
-    """The same from a resolved configuration, for workers that cannot be forked."""
-    experiment = read(Path(config), allow_code=True)  # its code was allowed, or this run would not have begun
+def opener_of(config: str, *settings: str) -> Opener:
+    """The same from a resolved configuration and what is set otherwise, for workers that cannot be forked."""
+    experiment = read(Path(config), settings, allow_code=True)  # its code was allowed, or this run would not have begun
     setup = prepare(experiment)
     return Opener(experiment, setup, {seed: divide(experiment, setup.dataset, seed) for seed in experiment.seeds})
 
@@ -499,7 +500,10 @@ def pool(
     if start is None:
         return None
     model_bytes = sum(t.numel() * t.element_size() for t in setup.task.init(Key(0)).values())
-    recipe = Recipe("unskew.run.setup:opener_of", (str(config),))
+    # A run that was resumed may find its data elsewhere, and have other threads.
+    threads = experiment.runtime.threads
+    otherwise = (f"task.data={json.dumps(experiment.task.data)}", *([f"runtime.threads={threads}"] if threads else []))
+    recipe = Recipe("unskew.run.setup:opener_of", (str(config), *otherwise))
     processes: JobPool = start(
         PoolParts(Opener(experiment, setup, feds), experiment.runtime.workers, model_bytes, recipe, note)
     )

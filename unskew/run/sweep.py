@@ -60,6 +60,8 @@ ELSEWHERE_S = 1.0
 """How often a point that another process runs is looked at."""
 _ERROR = re.compile(r"[A-Za-z_.]*(?:Error|Exception|Interrupt|Interrupted|MemoryShortage)\b.*")
 """A line with which a process ends that fails."""
+COMPLETE = ("summary.json", "report.html")
+"""Files that a run writes last."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -499,7 +501,8 @@ class SweepRunner:
         seconds = time.monotonic() - child.begun
         point, folder = child.point, self._folder(child.point)
         try:
-            if child.process.returncode == 0 and (folder / "summary.json").exists():
+            # Of a run in which a method diverged it is 1: the others have results.
+            if child.process.returncode in (0, 1) and _is_done(folder):
                 seconds = _run_seconds(folder)
                 self.results[point.name] = PointResult(point.name, "done", folder, seconds)
                 self.say(f"{self._counter()} {point.name}: done in {seconds:.0f} s{_best(folder)}")
@@ -594,7 +597,7 @@ class _PointProcess:
 
 def _is_done(folder: Path) -> bool:
     # The report comes last: a run that was stopped before it has still to write it.
-    return all((folder / name).exists() for name in ("summary.json", "report.html"))
+    return all((folder / name).exists() for name in COMPLETE)
 
 
 def _run_seconds(folder: Path) -> float:
@@ -608,7 +611,8 @@ def _best(folder: Path) -> str:
     except UnskewError:
         return ""
     measure = described(summary.get("headline"))
-    means = {r["method"]: r["mean"] for r in summary["rows"] if r["metric"] == measure.shared}
+    rows = (r for r in summary["rows"] if r["metric"] == measure.shared and not r.get("undefined"))
+    means = {r["method"]: r["mean"] for r in rows}
     if not means:
         return ""
     best = measure.first(means)

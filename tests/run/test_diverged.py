@@ -1,0 +1,174 @@
+"""A method that diverges: the others and its other seeds are run, and nothing shows its mean as one over all seeds."""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import unskew
+from unskew.cli.app import app
+from unskew.errors import DivergedError, RunError
+from unskew.experiment.config import Experiment
+from unskew.record.logs import DIVERGED, rows
+from unskew.report import read, tables
+from unskew.report.export import table
+from unskew.report.html import write_report
+from unskew.run import loop
+
+METHODS = """
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "fedprox"
+label = "hot"
+[[methods]]
+name = "fedprox"
+label = "hopeless"
+local = { lr = 1e30 }
+"""
+WHEN = [{"method": "hot", "seed": 1, "round": 2}, {"method": "hopeless", "seed": 0, "round": 1},
+        {"method": "hopeless", "seed": 1, "round": 1}]  # fmt: skip
+one_round = loop._Cell.one_round
+
+
+def hot(cell: Any) -> None:
+    """A round, except that "hot" diverges in the second one under seed 1."""
+    if (cell.method.label, cell.seed, cell.round) == ("hot", 1, 1):
+        cell.at = 2
+        raise DivergedError("round 2: global.loss became inf; lower lr or server_lr")
+    one_round(cell)
+
+
+@pytest.fixture(scope="module")
+def experiment(tiny: Callable[..., Experiment]) -> Experiment:
+    return tiny("rounds=2", "seeds=[0, 1]", methods=METHODS)
+
+
+@pytest.fixture(scope="module")
+def folder(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop._Cell, "one_round", hot)
+        return loop.start(experiment, tmp_path_factory.mktemp("diverged") / "run").folder
+
+
+def test_the_other_methods_and_seeds_are_run_and_the_lost_ones_are_recorded(folder: Path) -> None:
+    summary = json.loads((folder / "summary.json").read_text())
+    by_seed = sorted(DIVERGED.rows(folder), key=lambda row: (row["method"] != "hot", row["seed"]))
+    assert [{k: row[k] for k in WHEN[0]} for row in by_seed] == WHEN
+    assert summary["diverged"] == list(DIVERGED.rows(folder))
+    assert by_seed[0]["reason"] == "round 2: global.loss became inf; lower lr or server_lr"
+    results = {r["method"]: r for r in summary["rows"] if r["metric"] == "global.accuracy"}
+    assert "undefined" not in results["fedavg"]
+    assert (len(results["hot"]["seeds"]), results["hot"]["undefined"]) == (1, 1)
+    assert "hopeless" not in {r["method"] for r in summary["rows"]}
+
+
+def test_methods_that_do_not_diverge_have_the_numbers_they_have_alone(
+    folder: Path, experiment: Experiment, tmp_path: Path
+) -> None:
+    alone = loop.start(replace(experiment, methods=experiment.methods[:1]), tmp_path / "alone").folder
+
+    def numbers(of: Path) -> list[dict[str, Any]]:
+        return [r for r in rows(of / "metrics.jsonl") if r["method"] == "fedavg" and r["name"] != "seconds"]
+
+    assert numbers(folder) == numbers(alone)
+
+
+def test_resuming_gives_the_same_results_and_says_nothing_is_lost(
+    folder: Path, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(cell: Any) -> None:
+        hot(cell)
+        if (cell.method.label, cell.seed, cell.round) == ("hot", 1, 1):  # before it diverges
+            cell.run.stop.set()
+
+    monkeypatch.setattr(loop._Cell, "one_round", stopped)
+    with pytest.raises(loop.Interrupted):
+        loop.start(experiment, tmp_path / "run")
+    assert len(list(DIVERGED.rows(tmp_path / "run"))) == 1
+    monkeypatch.setattr(loop._Cell, "one_round", hot)
+    notes: list[str] = []
+    watcher = type("Watcher", (loop.NoCallback,), {"note": lambda self, text: notes.append(text)})()
+    summary = loop.resume(tmp_path / "run", watcher).summary
+    assert summary["fingerprint"] == json.loads((folder / "summary.json").read_text())["fingerprint"]
+    assert not [note for note in notes if "has no model" in note]
+    assert [note for note in notes if note.startswith("hot, seed 1: round 2: ")]
+
+
+def test_tables_say_under_how_many_seeds_there_is_a_result(folder: Path) -> None:
+    record = read(folder)
+    assert tables.diverged(record) == (
+        "hot diverged under 1 of 2 seeds (seed 1 in round 2): its results are of the others alone.",
+        "hopeless diverged under 2 of 2 seeds (seed 0 in round 1, seed 1 in round 1): it has no results.",
+    )
+    fedavg, hot_, hopeless = table(record).splitlines()[2:5]
+    assert fedavg.startswith("| fedavg | 2 | 2 | ")
+    assert hot_.startswith("| hot | 1 of 2 | 2 | ")
+    assert "(1 of 2 seeds)" in hot_
+    assert hopeless.startswith("| hopeless | 0 of 2 | – | – |")
+    shown = list(csv.DictReader(io.StringIO(table(record, "csv"))))
+    assert [row["seeds"] for row in shown] == ["2", "1", "0"]
+    assert tables.leader(record) != "hot"
+
+
+def test_a_report_and_a_history_say_so_too(folder: Path, tmp_path: Path) -> None:
+    assert "hot diverged under 1 of 2 seeds" in write_report(folder, tmp_path / "r.html").read_text()
+    history = unskew.load_run(folder)
+    assert history.methods == ("fedavg", "hot", "hopeless")
+    assert "diverged: hot, seed 1: round 2: global.loss became inf" in str(history)
+    assert [t for t, _ in history.curve("hot")] == [0, 1, 2]
+    assert history.value("hot") == history.value("hot", seed=0)
+    with pytest.raises(KeyError, match="hopeless is not known, since it diverged: hopeless, seed 0: "):
+        history.value("hopeless")
+    with pytest.raises(KeyError, match="hot is not known, since it diverged"):
+        history.value("hot", seed=1)
+
+
+def test_the_command_shows_the_results_and_ends_with_exit_code_1(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "run")
+    shown = CliRunner().invoke(app, ["resume", str(tmp_path / "run"), "--json"])
+    assert shown.exit_code == 1
+    assert [row["method"] for row in json.loads(shown.stdout)["diverged"]] == ["hopeless", "hot", "hopeless"]
+    assert "hot diverged under 1 of 2 seeds" in shown.stderr
+    other = shutil.copytree(folder, tmp_path / "other")
+    out = ["--out", str(tmp_path / "c.html")]
+    compared = CliRunner().invoke(app, ["compare", str(tmp_path / "run"), str(other), *out])
+    assert compared.exit_code == 0
+    assert "other: hot diverged under 1 of 2 seeds" in compared.stderr
+
+
+def test_a_run_in_which_everything_diverged_has_no_result_and_is_not_one_to_resume(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    with pytest.raises(DivergedError, match=r"^fedavg, seed 0: round 1, client ") as caught:
+        loop.start(tiny("local.lr=1e30", "seeds=[0, 1]"), tmp_path / "run")
+    assert caught.value.where == ("fedavg", 0, 1)
+    with pytest.raises(RunError, match="has no results: every method diverged under every seed, first fedavg, seed 0"):
+        unskew.load_run(tmp_path / "run")
+
+
+def test_simulate_refuses_a_run_of_which_no_method_is_left_and_no_other() -> None:
+    data = {"data": "digits", "rounds": 1, "progress": False, "split": unskew.IID(num_clients=3)}
+    hopeless = {"hot": unskew.FedAvg(local=unskew.SgdConfig(lr=1e30))}
+    with pytest.raises(DivergedError, match=r"^hot, seed 0: "):
+        unskew.simulate(hopeless, **data)
+    history = unskew.simulate({"cold": unskew.FedAvg(), **hopeless}, **data)
+    assert [row["method"] for row in history.diverged] == ["hot"]
+
+
+@pytest.mark.network
+def test_worker_processes_go_on_after_one_of_their_jobs_diverged(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    hopeless_first = "".join(f"[[methods]]{part}" for part in reversed(METHODS.split("[[methods]]")[1:]))
+    experiment = tiny("rounds=1", 'runtime.executor="workers"', "runtime.workers=2", methods=hopeless_first)
+    summary = loop.start(experiment, tmp_path / "run").summary
+    assert [row["method"] for row in summary["diverged"]] == ["hopeless"]
+    assert {row["method"] for row in summary["rows"]} == {"fedavg", "hot"}
