@@ -314,8 +314,8 @@ def run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experiment
     for setting in settings:
         if not setting.strip().startswith("runtime."):
             raise ConfigError(
-                f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got {setting}; "
-                "begin a new run for that, and set both side by side with unskew compare"
+                f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got "
+                f"{setting}; begin a new run for that, and set both side by side with unskew compare"
             )
     given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
     table = override({"runtime": given}, settings)["runtime"]

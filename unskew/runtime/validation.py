@@ -275,7 +275,7 @@ def _tables(
         kind = next(iter(_inner(value, of)), None)
         yield path, value, part_names, [] if kind is None else list(_kinds(kind[-1]))
     elif is_record(value) or isinstance(value, tuple | list | dict):
-        allowed = getattr(value, "part_names", frozenset()) if is_record(value) else frozenset()
+        allowed: frozenset[str] = getattr(value, "part_names", frozenset()) if is_record(value) else frozenset()
         for k, v, hint in _inner(value, of):
             yield from _tables(v, hint, f"{path}/{k}", allowed)
 
