@@ -107,7 +107,7 @@ def _refuse_thawed(who: str, method: Any) -> None:
         wire.memory_type(method),
         *(of for s in signatures for of in (s.message, s.reply)),
     ]
-    for kind in {kind for of in types for kind in _records(of, set())}:
+    for kind in {kind for of in types for kind in _records(of)}:
         if not kind.__dataclass_params__.frozen:
             raise ProtocolError(
                 f"{who}: {kind.__name__}, which is sent or kept, must be a frozen dataclass, so that nobody changes "
@@ -115,15 +115,14 @@ def _refuse_thawed(who: str, method: Any) -> None:
             )
 
 
-def _records(of: Any, seen: set[Any]) -> Iterator[Any]:
-    """Yield the dataclasses that a value of a type may hold."""
-    if of in seen:  # a class may hold itself
+def _records(of: Any, outer: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """Yield the dataclasses that a value of a type may hold; `outer` have been looked at."""
+    if of in outer:  # a class may hold itself
         return
-    seen.add(of)
     if is_record_type(of):
         yield get_origin(of) or of
     for part in hints_of(of).values() if is_record_type(of) else get_args(of):
-        yield from _records(part, seen)
+        yield from _records(part, (*outer, of))
 
 
 World = tuple[Population, LocalTrainer]

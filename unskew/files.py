@@ -111,9 +111,9 @@ def unlinked(path: Path) -> Path:
     return path
 
 
-def _open_regular(name: str, flags: int) -> int:
+def _open_regular(name: str, flags: int, mode: int = 0o666) -> int:
     try:
-        fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
             error.strerror = LINK
@@ -159,10 +159,10 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Append a row to a file of JSON lines, on the disk when this returns; only its owner can read a new file.
 
     Raises:
-        OSError: If the disk refuses.
+        OSError: If the disk refuses, or the file is a link or a device: its folder may be somebody else's.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
+    fd = _open_regular(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
     with os.fdopen(fd, "r+b", buffering=0) as f:
         size = f.seek(0, os.SEEK_END)
         if size and os.pread(f.fileno(), 1, size - 1) != b"\n":

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -86,26 +87,24 @@ MOST_MARKED = 10_000
 Marks = dict[str, tuple[Any, int, int | None]]
 """Leaves by path, each tensor with its version, which PyTorch counts up when it is changed in place, and a checksum."""
 
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
 
 def marks(tree: Any, content: bool = False) -> Marks:
     """Note the leaves of a tree as they are.
 
     Args:
         tree: The tree.
-        content: Sum up the bits of each tensor, too, for changes through `.data` and `.numpy()`, which PyTorch does not
-            count.
+        content: Compute a checksum of each tensor on the CPU, too, for changes through `.data` and `.numpy()`, which
+            PyTorch does not count.
     """
     noted = _marks(tree)
     return {path: (t, n, _checksum(t)) for path, (t, n, _) in noted.items()} if content else noted
 
 
 def _checksum(leaf: Any) -> int:
-    """Sum of a tensor's bits as whole numbers: unlike a sum of floats, the same in any order."""
-    if not isinstance(leaf, Tensor) or leaf.dtype == torch.bool or leaf.element_size() not in _BITS:
-        return int(leaf.sum()) if isinstance(leaf, Tensor) and leaf.dtype == torch.bool else 0
-    return int(leaf.detach().view(_BITS[leaf.element_size()]).sum(dtype=torch.int64))
+    """CRC-32 of a tensor's bytes; 0 on another device, where each would have to be waited for, or if it has none."""
+    if not isinstance(leaf, Tensor) or leaf.device.type != "cpu" or leaf.layout != torch.strided or leaf.numel() == 0:
+        return 0
+    return zlib.crc32(leaf.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy())
 
 
 def _marks(tree: Any) -> Marks:

@@ -209,7 +209,7 @@ def test_a_run_folder_that_exists_or_cannot_be_made_is_refused(unskew: Unskew, h
     (here / "taken" / "thesis.tex").write_text("years of work")
     refused(unskew("run", "tiny.toml", "--out", "taken"), "RunError", "taken exists already; choose another --out")
     (here / "taken" / "config.toml").write_text("")
-    refused(unskew("run", "tiny.toml", "--out", "taken"), "RunError", "taken exists already", "unskew resume", "--out")
+    refused(unskew("run", "tiny.toml", "--out", "taken"), "RunError", "taken exists already; choose another --out")
     refused(unskew("run", "tiny.toml", "--out", "tiny.toml/r"), "RunError", "tiny.toml/r", "Not a directory")
     refused(unskew("run", "tiny.toml", "--out", "/proc/r"), "RunError", "/proc/r", "--out")
     assert (here / "taken" / "thesis.tex").read_text() == "years of work"
@@ -334,10 +334,7 @@ def test_a_method_cannot_be_added_to_a_run_and_the_refusal_says_how_to_compare_o
     same = unskew("run", "tiny.toml", "--out", "a", "--seed", 0)
     refused(same, "RunError", "a exists already; continue it with unskew resume a, or choose another --out")
     more = unskew("run", "tiny.toml", "--out", "a", "--seed", 0, "--set", "bounds=true")
-    refused(
-        more, "RunError", "a exists already with other settings, which it keeps (unskew resume a goes on with those)"
-    )
-    refused(more, "RunError", "a method, runs by itself, and unskew compare sets both", "choose another --out")
+    refused(more, "RunError", "a exists already and is a run with other settings; ", "side by side with unskew compare")
 
 
 def test_an_option_that_is_no_setting_is_answered_with_the_nearest_option(unskew: Unskew) -> None:

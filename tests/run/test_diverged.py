@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 import unskew
 from unskew.cli.app import app
 from unskew.errors import DivergedError, RunError
-from unskew.experiment.config import Experiment
+from unskew.experiment.config import Experiment, load, to_toml
 from unskew.record.logs import DIVERGED, rows
 from unskew.report import read, tables
 from unskew.report.export import table
 from unskew.report.html import write_report
 from unskew.run import loop
+from unskew.run.sweep import PointResult, SweepRunner
 
 METHODS = """
 [[methods]]
@@ -142,6 +143,40 @@ def test_the_command_shows_the_results_and_ends_with_exit_code_1(folder: Path, t
     compared = CliRunner().invoke(app, ["compare", str(tmp_path / "run"), str(other), *out])
     assert compared.exit_code == 0
     assert "other: hot diverged under 1 of 2 seeds" in compared.stderr
+
+
+def test_a_sweep_names_what_diverged_in_its_points_and_ends_with_exit_code_1(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [PointResult("001-mu=1", "done", folder, 1.0)]
+    monkeypatch.setattr(SweepRunner, "run", lambda self: results)
+    text = to_toml(load(folder / "config.toml")) + '\n[sweep]\ngrid = { "methods.1.mu" = [1] }\n'
+    (tmp_path / "s.toml").write_text(text)
+    shown = CliRunner().invoke(app, ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--json"])
+    assert shown.exit_code == 1
+    (point,) = json.loads(shown.stdout)["points"]
+    assert [row["method"] for row in point["diverged"]] == ["hopeless", "hot", "hopeless"]
+    assert "diverged: 001-mu=1: hot, seed 1: round 2: global.loss became inf" in shown.stderr
+
+
+def test_a_lost_reply_of_a_training_that_diverged_is_in_no_count(folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(folder, tmp_path / "run")
+    lost = [{"method": "hot", "seed": seed, "round": 1, "client": 0, "reason": "late"} for seed in (0, 1)]
+    (other / "failures.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lost))
+    (other / "checksums" / "failures.crc32").unlink()
+    assert [(row.method, row.seed) for row in read(other).failures] == [("hot", 0)]
+
+
+def test_seeds_are_not_added_for_a_method_that_diverges_under_all(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    watcher = type("Watcher", (loop.NoCallback,), {"note": lambda self, text: notes.append(text)})()
+    hopeless = METHODS.replace('[[methods]]\nname = "fedprox"\nlabel = "hot"\n', "")
+    experiment = tiny("rounds=1", "seeds={ until = 0.1, least = 2, most = 5 }", methods=hopeless)
+    summary = loop.start(experiment, tmp_path / "run", watcher).summary
+    assert summary["seeds"] == [0, 1]
+    assert "decided after 2 seeds, but for hopeless, which diverged under each" in notes
 
 
 def test_a_run_in_which_everything_diverged_has_no_result_and_is_not_one_to_resume(

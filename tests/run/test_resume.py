@@ -671,9 +671,34 @@ def test_the_rest_of_a_run_can_have_other_workers_and_says_so(stopped: Path, uns
     assert contents(loop.resume(stopped, settings=settings).folder)["fingerprint"] == unstopped["fingerprint"]
     (row,) = RESUMED.rows(stopped)
     assert (row["method"], row["seed"], row["round"]) == ("scaffold", 0, 4)
-    assert row["changed"] == ["executor sequential -> workers", *settings]
+    assert row["changed"] == ["executor sequential -> workers", "runtime.workers=1"]
     assert 'executor = "sequential"' in (stopped / "config.toml").read_text()
     assert any(remark.startswith("resumed at round 4 of scaffold, seed 0") for remark in read(stopped).remarks)
+
+
+def test_each_change_of_where_a_run_goes_on_is_recorded_and_a_finished_one_keeps_its_settings(
+    several: Experiment, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        loop.start(several, folder, Presses(1))
+    for settings in (["runtime.workers=1"], ["runtime.workers=1"], [], ["runtime.workers=2"]):
+        with pytest.raises(Interrupted):
+            loop.resume(folder, Presses(1), settings=settings)
+    changes = [row["changed"] for row in RESUMED.rows(folder)]
+    assert changes == [["runtime.workers=1"], [], ["runtime.workers=2"]]
+    loop.resume(folder)
+    assert any(remark.endswith("and run from there on as it began") for remark in read(folder).remarks)
+    with pytest.raises(ConfigError, match=r"other settings of runtime alone.*got rounds=9"):
+        loop.resume(folder, settings=["rounds=9"])
+
+
+def test_nothing_is_written_through_a_link_in_a_folder_from_elsewhere(stopped: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    (stopped / "resumed.jsonl").symlink_to(tmp_path / "mine")
+    with pytest.raises(RunError, match="link"):
+        loop.resume(stopped, settings=["runtime.workers=1"])
+    assert (tmp_path / "mine").read_text() == ""
 
 
 def test_data_are_found_where_the_run_was_begun(

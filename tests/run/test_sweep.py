@@ -347,8 +347,9 @@ def test_a_point_that_another_process_runs_is_left_to_it(
         running = threads.submit(runner(made, out, said).run)
         until(lambda: said == [f"{point.name}: runs in another process, which is waited for"])
         assert not running.done()
-        if how == "done":
+        if how == "done":  # what outlives that run, as a tracker's process, may keep the lock
             made_elsewhere(folder)
+            (result,) = running.result()
         elif how == "failed":
             failed_elsewhere(out, point)
         other.close()
@@ -375,6 +376,17 @@ def test_a_point_is_in_use_as_long_as_its_process_lives_whatever_became_of_the_s
     log = again._claimed(point)
     assert log is not None
     log.close()
+
+
+def test_a_failed_point_that_another_process_tries_again_is_open(tmp_path: Path) -> None:
+    (point,) = made = points(tmp_path, 'grid = { "methods.0.mu" = [0.3] }')
+    out = tmp_path / "out"
+    (out / "logs").mkdir(parents=True)
+    failed_elsewhere(out, point)
+    with lock.lockable(out / "logs" / f"{point.name}.txt") as other:
+        lock.lock(other)
+        assert [r.status for r in runner(made, out).collected()] == ["open"]
+    assert [r.status for r in runner(made, out).collected()] == ["failed"]
 
 
 def test_each_shard_runs_its_own_points_and_the_results_are_those_of_all(tmp_path: Path) -> None:

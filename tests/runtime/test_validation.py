@@ -163,6 +163,7 @@ class Signs:
     sign: dict[str, Int8[Tensor, "..."]]
     scale: dict[str, Float[Tensor, ""]]
     rows: dict[str, Float[Tensor, "classes"]] | None = None
+    wide: dict[str, Float[Tensor, "any other"]] | dict[str, Int8[Tensor, "..."]] | None = None
 
 
 def signs(**other: Any) -> Signs:
@@ -172,7 +173,8 @@ def signs(**other: Any) -> Signs:
 
 def test_a_table_s_type_says_what_its_tensors_are() -> None:
     passed(signs(), Signs)
-    passed(signs(rows={"0.weight": torch.zeros(3)}), Signs)
+    passed(signs(rows={"0.weight": torch.zeros(3)}, wide={"0.weight": MODEL["0.weight"]}), Signs)
+    passed(signs(wide=signs().sign), Signs)
     GUARD.check(signs(), Signs)
 
 
@@ -183,6 +185,8 @@ def test_a_table_s_type_says_what_its_tensors_are() -> None:
         ({"sign": {"0.weight": torch.zeros(9, 9, dtype=torch.int8)}}, r"got torch.int8 \(9, 9\) \(at /sign\)"),
         ({"sign": {"other": torch.zeros(5, 4, dtype=torch.int8)}}, r"no tensor 'other' \(at /sign\); the part_names"),
         ({"scale": {"0.weight": torch.zeros(10**4)}}, "Float"),
+        ({"scale": {"0.weight": torch.tensor(1.0, dtype=torch.float64)}}, r"got torch.float64 \(\) \(at /scale\)"),
+        ({"wide": {"0.weight": torch.zeros(500, 500)}}, r"got torch.float32 \(500, 500\) \(at /wide\)"),
         ({"scale": {"0.weight": torch.tensor(float("nan"))}}, "finite"),
         ({"rows": {"0.weight": torch.zeros(4)}}, "must have 3 classes"),
     ],

@@ -66,12 +66,14 @@ def sweep(
 
     Several such commands on one folder share its points.  With [bold]--shard[/] each
     has its own and waits for no other, as jobs of an array; the table and the
-    page are of all points that are done.
+    page are of all points that are done.  Where a method diverged, it is named
+    at the end, and the exit code is 1.
 
     [dim]unskew sweep my.toml --jobs 4[/]
     [dim]unskew sweep digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}'[/]
     """
     from unskew import machine
+    from unskew.record.logs import why_diverged
     from unskew.run.folder import read_json
     from unskew.run.sweep import SweepRunner, alone, check, expand, repeated, shard
 
@@ -104,9 +106,13 @@ def sweep(
     failed = [r for r in results if r.status == "failed"]
     for result in failed:
         print(f"failed: {result.point}: {result.error}", file=sys.stderr)
+    lost = {point: summary["diverged"] for point, summary in summaries.items() if summary.get("diverged")}
+    for point, rows in lost.items():
+        for row in rows:
+            print(f"diverged: {shown(f'{point}: {why_diverged(row)}')}", file=sys.stderr)
     if missing := len(results) - len(done) - len(failed):
         say(f"{counted(missing, 'point')} of other shards not done yet; the last shard to end writes the page of all")
-    if {r.point for r in failed} & {p.name for p in own}:
+    if {*lost, *(r.point for r in failed)} & {p.name for p in own}:
         raise typer.Exit(1)
 
 
@@ -131,6 +137,7 @@ def _as_json(
                 "status": r.status,
                 "run": str(r.folder),
                 "error": r.error,
+                "diverged": summaries.get(r.point, {}).get("diverged", []),
             }
             for r in results
         ],

@@ -119,7 +119,10 @@ class DivergedRow(TypedDict):
 
 
 class ResumedRow(TypedDict):
-    """The first round that was run otherwise than the run began, and what is `changed`: then -> now, or a setting."""
+    """The first round that was run otherwise than the run began, and what is `changed`: then -> now, or a setting.
+
+    Where that is nothing, it is the first that was run as the run began, again.
+    """
 
     method: str
     seed: Count

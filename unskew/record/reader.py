@@ -178,7 +178,8 @@ class Record:
         left_out: Sentences on files that are damaged and that the results do without.
         run_of: Method -> the name of its run, of runs that were merged.
         runs: Name -> whether it is finished, of runs that were merged.
-        diverged: Methods that diverged, each under its seed; no other field has numbers of that training.
+        diverged: Methods that diverged, each under its seed; no other field has numbers of that training, but
+            warnings may be of it.
     """
 
     folder: Path
@@ -343,6 +344,7 @@ def read(folder: Path) -> Record:
     failures = tuple(
         LostReplyRow(row["method"], row["seed"], row["round"], row["client"], row["reason"])
         for _, row in _Rows(logs.FAILURES, folder, known, cut_short)
+        if (row["method"], row["seed"]) not in without
     )
     flows, models = _kept(flows, without), _kept(models, without)
     predicted, damage = _predicted(folder / "plan.json")
@@ -398,7 +400,7 @@ class InfoOfRound(NamedTuple, Generic[AnyInfo]):
 
 
 def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOfRound[AnyInfo]]:
-    """Info of a type or a subtype of it that a method reported, in the order written.
+    """Info of a type or a subtype of it that a method reported, in the order written, but where it diverged.
 
     Read from the file each time, because the info of all rounds may be more than a record should hold.
 
@@ -406,6 +408,7 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOf
         RunError: If info.jsonl is corrupt; names the line.
     """
     path = logs.INFO.file(record.folder)
+    without = {(row["method"], row["seed"]) for row in record.diverged}
     for number, line in logs.written(path):
         try:
             head = adapter(_Head).validate_json(line, strict=True)
@@ -414,7 +417,8 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOf
                 return
             raise refusal(path, number, logs.sentence(error)) from None
         known: Any = kind if head["type"] == info_type(kind) else TYPES.get(head["type"])
-        if head["method"] != method or known is None or not issubclass(known, kind):
+        lost = (head["method"], head["seed"]) in without
+        if lost or head["method"] != method or known is None or not issubclass(known, kind):
             continue
         partition = record.partitions.get(head["seed"])
         context = None if partition is None else {"clients": len(partition.sizes)}
@@ -465,7 +469,8 @@ def _resumed(folder: Path) -> Iterator[str]:
     """Sentences on rounds from which on the run was run otherwise than it began."""
     for row in logs.RESUMED.rows(folder):
         at = f"round {row['round']} of {row['method']}, seed {row['seed']}"
-        yield f"resumed at {at}, and run otherwise from there on: {'; '.join(row['changed'])}"
+        how = f"otherwise from there on: {'; '.join(row['changed'])}" if row["changed"] else "from there on as it began"
+        yield f"resumed at {at}, and run {how}"
 
 
 _Value = TypeVar("_Value")

@@ -97,7 +97,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
     temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
         if taken(folder):
-            raise RunError(f"{folder} exists already{_other_settings(folder, files)}choose another --out")
+            raise RunError(f"{folder} exists already{_instead(folder, files)}")
         for part in ("checkpoints", "models"):
             (temporary / part).mkdir(parents=True)
         temporary.chmod(0o700)
@@ -115,19 +115,15 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
         remove(temporary)
 
 
-def _other_settings(folder: Path, files: Mapping[str, object]) -> str:
-    """Say what can be done about a folder that exists, up to the choice of another."""
+def _instead(folder: Path, files: Mapping[str, object]) -> str:
+    """Say what can be done about a folder that exists."""
     try:
-        written: object = read_bytes(folder / "config.toml", LARGE).decode()
-    except (OSError, ValueError):
-        return "; "
-    resume = f"unskew resume {folder}"
-    if written == files.get("config.toml"):
-        return f"; continue it with {resume}, or "
-    return (
-        f" with other settings, which it keeps ({resume} goes on with those); what is to be added, such as a method, "
-        "runs by itself, and unskew compare sets both side by side: "
-    )
+        same = read_json(folder / "run.json")["config_sha256"] == json.loads(str(files["run.json"]))["config_sha256"]
+    except (RunError, KeyError, ValueError):
+        return "; choose another --out"
+    if same:
+        return f"; continue it with unskew resume {folder}, or choose another --out"
+    return " and is a run with other settings; choose another --out, and set both side by side with unskew compare"
 
 
 def taken(folder: Path) -> bool:

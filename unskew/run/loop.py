@@ -60,6 +60,7 @@ from unskew.record.logs import (
     DIVERGED,
     INFO,
     METRICS,
+    RESUMED,
     SCHEMA,
     WORK,
     DivergedRow,
@@ -99,7 +100,7 @@ from unskew.runtime.round import Driver, Trace
 from unskew.signals import handled
 from unskew.tree import check_unchanged, marks, moved
 from unskew.version import __version__
-from unskew.words import some, with_names
+from unskew.words import listed, some, with_names
 
 SAVE_AFTER_S = 10.0
 ECHO_S = 1.0
@@ -245,6 +246,7 @@ def resume(
         refuse_deployed(folder)
     read_json(folder / "run.json")  # a folder without one is no run
     refuse_links(folder)
+    require_of_runtime(settings)
     with locked(folder):
         if (folder / "summary.json").exists():
             config = folder / "config.toml"  # of which nothing that it names is imported
@@ -267,7 +269,9 @@ def resume(
                 place = _first_difference(read_json(folder / name), json.loads(partition))
                 where = f", first at {place}" if name == "partition.json" and place else ""
                 raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
-        record_resumed(folder, experiment, saved, [*changed, *settings])
+        named = {f"runtime.{of.partition(' ')[0]}" for of in changed}
+        other = [setting for setting in settings if setting.partition("=")[0].strip() not in named]
+        record_resumed(folder, experiment, saved, [*changed, *other])
         with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
             done = run_setup.cells(experiment)[: saved.position.cell if saved else 0]
             without = {(row["method"], row["seed"]) for row in DIVERGED.rows(folder)}
@@ -309,7 +313,18 @@ def run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experiment
     """The experiment with other settings of its `runtime`, on which at most rounding depends.
 
     Raises:
-        ConfigError: If a setting is of something else, or impossible.
+        ConfigError: If a setting is impossible.
+    """
+    given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
+    table = override({"runtime": given}, settings)["runtime"]
+    return replace(experiment, runtime=schema.build(Runtime, table, "runtime"))
+
+
+def require_of_runtime(settings: Sequence[str]) -> None:
+    """Refuse to change anything of a run but where it is run.
+
+    Raises:
+        ConfigError: If a setting is of something else than its `runtime`.
     """
     for setting in settings:
         if not setting.strip().startswith("runtime."):
@@ -317,9 +332,6 @@ def run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experiment
                 f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got "
                 f"{setting}; begin a new run for that, and set both side by side with unskew compare"
             )
-    given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
-    table = override({"runtime": given}, settings)["runtime"]
-    return replace(experiment, runtime=schema.build(Runtime, table, "runtime"))
 
 
 def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
@@ -341,11 +353,12 @@ def begins_here(experiment: Experiment) -> bool:
 def record_resumed(
     folder: Path, experiment: Experiment, saved: checkpoint.Saved | None, changed: Sequence[str]
 ) -> None:
-    """Note in the run's folder from which round on it is run otherwise than it began, if it is."""
+    """Note in the run's folder from which round on it is run otherwise than it began, or as it began again."""
+    rows = list(RESUMED.rows(folder))
     position = saved.position if saved else None
     cell, at = (position.cell, position.round) if position else (0, 0)
     cells = run_setup.cells(experiment)
-    if changed and cell < len(cells):
+    if list(changed) != (rows[-1]["changed"] if rows else []) and cell < len(cells):
         seed, method = cells[cell]
         row = ResumedRow(method=method.label, seed=seed, round=at + 1, changed=list(changed))
         with explained(folder / "resumed.jsonl", folder):
@@ -594,9 +607,13 @@ class _Run:
         if until is None or index % len(self.experiment.methods) or seeds < until.least:
             return False
         differences, measure = self.differences(), self.setup.task.headline
-        if not differences or not decide.is_settled(differences, until.until / measure.scale):
+        # A method that diverges under every seed is not compared, however many more seeds it is trained under.
+        lost = [m for m in self.experiment.compared if sum(row["method"] == m for row in self.diverged) == seeds]
+        settled = decide.is_settled(differences, until.until / measure.scale) if differences else len(lost) > 0
+        if not settled:
             return False
-        self.callback.note(f"decided after {seeds} seeds")
+        but = f", but for {listed(lost)}, which diverged under each" if lost else ""
+        self.callback.note(f"decided after {seeds} seeds{but}")
         return True
 
     def differences(self) -> dict[str, list[float]]:

@@ -401,11 +401,20 @@ class SweepRunner:
             return own
         if _is_done(folder):
             return PointResult(point.name, "done", folder, _run_seconds(folder))
-        if own is None and recorded.get("status") == "failed":
-            return PointResult(
-                point.name, "failed", folder, float(recorded.get("seconds", 0.0)), str(recorded.get("error"))
-            )
+        if own is None and recorded.get("status") == "failed" and not self._runs(point):
+            return self._failure(point, recorded)
         return own or PointResult(point.name, "open", folder, 0.0)
+
+    def _failure(self, point: Point, recorded: Mapping[str, Any]) -> PointResult:
+        seconds, error = float(recorded.get("seconds", 0.0)), str(recorded.get("error"))
+        return PointResult(point.name, "failed", self._folder(point), seconds, error)
+
+    def _runs(self, point: Point) -> bool:
+        """True if a process runs the point now."""
+        log = self._claimed(point)
+        if log is not None:
+            log.close()
+        return log is None
 
     def _recorded(self) -> dict[str, Mapping[str, Any]]:
         """The rows of `sweep.json`, by point; none if it is not there yet."""
@@ -433,7 +442,7 @@ class SweepRunner:
         row = self._recorded().get(point.name, {})
         if row.get("status") != "failed" or row == self._before.get(point.name):
             return False
-        result = self.results[point.name] = self._result(point, row)
+        result = self.results[point.name] = self._failure(point, row)
         self.say(f"{self._counter()} {point.name}: FAILED in another process: {result.error}")
         return True
 
@@ -441,6 +450,9 @@ class SweepRunner:
         """Start a point's process; None if another process runs the point, or has run it."""
         folder, log = self._folder(point), self._claimed(point)
         if log is None:
+            # What outlives a run that is done, as a tracker's process, may still hold the lock.
+            if not self._was_done(point, "done by another process"):
+                self._left(point)
             return None
         try:
             # Only now nobody else can end it between this look and its start.
@@ -487,7 +499,6 @@ class SweepRunner:
             log.close()
             raise
         log.close()
-        self._left(point)
         return None
 
     def _left(self, point: Point) -> None:

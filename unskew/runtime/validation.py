@@ -28,14 +28,18 @@ from unskew.wrappers.uploads import at, uploads
 _HOLDING = (tuple, list, dict, Mapping, Sequence)
 
 
+Kinds = Sequence[tuple[Any, tuple[Any, ...]]]
+"""The members of a type, each with its `Annotated` metadata."""
+
+
 @dataclass(frozen=True, eq=False)
 class Validator:
     """Bounds on messages.
 
     Attributes:
         like: The model; a table of named tensors must hold tensors of it, in its shapes and element types.  Where the
-            table's type says what its tensors are, `dict[str, Int8[Tensor, "..."]]`, they are of that element type, and
-            of the model's shapes where the type leaves the shape open.
+            table's type says what its tensors are, they are of the one element type that it names, as Int8 does, and of
+            the shape that it fixes, as `Float[Tensor, ""]` does; what it leaves open is the model's.
         max_bytes: Largest size of an encoded message, bytes.
         max_norm: Largest L2 norm of all floating-point tensors of a message together.
         least: Smallest whole number in a message: 0 in replies, which hold counts and choices.
@@ -59,6 +63,14 @@ class Validator:
         self.check(value, of)
         return value
 
+    def _left_open(self, t: Tensor, kinds: Kinds) -> tuple[bool, bool]:
+        """Say whether a tensor's type leaves its shape, and its element type, to the model."""
+        named = _named(t, kinds)
+        if named is None:
+            return True, True
+        fixed = all(d.isdecimal() or d in self.sizes for d in named.dim_str.split())
+        return not fixed, not (isinstance(named.dtypes, list | tuple) and len(named.dtypes) == 1)
+
     def check(self, value: Any, of: Any = Any) -> None:
         """Refuse a value of type `of` that cannot be a message of this run.
 
@@ -75,10 +87,8 @@ class Validator:
                         f"the model has no tensor {name!r} (at {path or 'top'}); the "
                         "part_names of its record must list the names of what is not the model's"
                     )
-                dims = _dims(t, kinds)  # the codec has held the tensor to its type, but for what "..." stands for
-                if dims is not None and (t.shape == model.shape or not _free(dims)):
-                    continue
-                if (t.shape, t.dtype) != (model.shape, model.dtype):
+                shapes, dtypes = self._left_open(t, kinds)  # of what it declares, the codec has seen to the rest
+                if (shapes and t.shape != model.shape) or (dtypes and t.dtype != model.dtype):
                     raise WireError(
                         f"tensor {name} must be {model.dtype} {tuple(model.shape)}, got {t.dtype} {tuple(t.shape)} "
                         f"(at {path or 'top'}); a table of anything else says so in its type, as "
@@ -87,7 +97,7 @@ class Validator:
         bound: dict[str, int | tuple[int, ...]] = dict(self.sizes)
         for path, leaf, kinds in _declared(value, of):
             if isinstance(leaf, Tensor):
-                dims = _dims(leaf, kinds) or []
+                dims = _named(leaf, kinds).dim_str.split() if _named(leaf, kinds) else []
                 for name, length in _lengths(dims, leaf.shape if dims else ()):
                     if length != bound.setdefault(name, length):
                         raise WireError(
@@ -227,10 +237,6 @@ def _square(t: Tensor, path: str) -> float:
     return sum((float(piece.double().square().sum()) for piece in torch.split(t.reshape(-1), 1 << 18)), 0.0)
 
 
-Kinds = Sequence[tuple[Any, tuple[Any, ...]]]
-"""The members of a type, each with its `Annotated` metadata."""
-
-
 def _kinds(of: Any, bounds: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     if get_origin(of) is Annotated:
         inner, *own = get_args(of)
@@ -244,10 +250,9 @@ def _kinds(of: Any, bounds: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[A
         yield of, bounds
 
 
-def _dims(t: Tensor, kinds: Kinds) -> list[str] | None:
-    """Return the dimensions that a tensor's type names; None if it is a plain tensor."""
-    named = next((m for m, _ in kinds if hasattr(m, "dim_str") and isinstance(t, m)), None)
-    return None if named is None else named.dim_str.split()
+def _named(t: Tensor, kinds: Kinds) -> Any:
+    """Return the type of a tensor that names element types and dimensions; None if it is a plain tensor."""
+    return next((m for m, _ in kinds if hasattr(m, "dim_str") and isinstance(t, m)), None)
 
 
 def _inner(value: Any, of: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -272,8 +277,8 @@ def _tables(
     A record that keeps something else in such a table declares it by an attribute `part_names`, the names allowed.
     """
     if isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()):
-        kind = next(iter(_inner(value, of)), None)
-        yield path, value, part_names, [] if kind is None else list(_kinds(kind[-1]))
+        members = [get_args(m)[-1] for m, _ in _kinds(of) if get_origin(m) in _HOLDING]
+        yield path, value, part_names, [kind for m in members for kind in _kinds(m)]
     elif is_record(value) or isinstance(value, tuple | list | dict):
         allowed: frozenset[str] = getattr(value, "part_names", frozenset()) if is_record(value) else frozenset()
         for k, v, hint in _inner(value, of):
@@ -289,14 +294,9 @@ def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, K
         yield path, value, list(_kinds(of))
 
 
-def _free(dims: Sequence[str]) -> list[int]:
-    """Find the dimension that stands for any number of them."""
-    return [i for i, d in enumerate(dims) if d == "..." or d[0] == "*"]
-
-
 def _lengths(dims: Sequence[str], shape: Sequence[int]) -> Iterator[tuple[str, int | tuple[int, ...]]]:
     """Yield the named dimensions of a tensor of this type with their lengths; for `*name`, all its lengths."""
-    if free := _free(dims):
+    if free := [i for i, d in enumerate(dims) if d == "..." or d[0] == "*"]:
         (i,) = free
         end = len(shape) - (len(dims) - i - 1)
         dimensions: list[int | tuple[int, ...]] = [*shape[:i], tuple(shape[i:end]), *shape[end:]]

@@ -284,12 +284,14 @@ def _is_table_type(hint: Any) -> bool:
     return get_origin(hint) is dict and get_args(hint)[1] is Tensor
 
 
-def has_table(hint: Any) -> bool:
-    """True if a value of a type may hold a table of tensors by name or number, at any depth."""
-    if is_record_type(hint):
-        return any(map(has_table, hints_of(hint).values()))
+def has_table(hint: Any, outer: tuple[Any, ...] = ()) -> bool:
+    """True if a value of a type may hold a table of tensors by name or number, at any depth; `outer` are looked at."""
+    if hint in outer:  # a record may hold itself
+        return False
+    inner = (*hints_of(hint).values(),) if is_record_type(hint) else get_args(hint)
     values = get_args(hint)[1:] if get_origin(hint) is dict else ()
-    return any(v is Tensor or hasattr(v, "dim_str") for v in values) or any(map(has_table, get_args(hint)))
+    tables = any(v is Tensor or hasattr(v, "dim_str") for v in values)
+    return tables or any(has_table(part, (*outer, hint)) for part in inner)
 
 
 def _is_table(value: Any) -> bool:
