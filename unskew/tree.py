@@ -104,7 +104,7 @@ def _checksum(leaf: Any) -> int:
     """CRC-32 of a tensor's bytes; 0 on another device, where each would have to be waited for, or if it has none."""
     if not isinstance(leaf, Tensor) or leaf.device.type != "cpu" or leaf.layout != torch.strided or leaf.numel() == 0:
         return 0
-    return zlib.crc32(leaf.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy())
+    return zlib.crc32(leaf.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _marks(tree: Any) -> Marks:
