@@ -1,8 +1,7 @@
 """A method of one's own with both halves new: signs with error feedback, after Karimireddy et al., ICML 2019.
 
-A client sends one sign per weight and one scale per tensor, and remembers what the signs left out; the server steps
-along the mean of what was meant.  Messages, state and memory are frozen dataclasses or trees of tensors; a table that
-is no model says in its type what its tensors are.
+A client sends one sign per weight and one scale per tensor, and remembers what the signs left out.  A table that is no
+model says in its type what its tensors are.
 
 python examples/new_server_rule.py [ROUNDS]
 """
@@ -37,15 +36,13 @@ class SignedFedAvg:
     def round(self, state: Params, fed: Federation) -> Plan[Params]:
         replies = yield from ask(self.train, {c: state for c in fed.sample()})
         meant = [map_params(torch.mul, r.sign, r.scale) for r in replies.values()]
-        mean = weighted_mean(meant, [1.0] * len(meant))
-        return map_params(lambda w, d: w + self.server_lr * d, state, mean)
+        return map_params(lambda w, d: w + self.server_lr * d, state, weighted_mean(meant, [1.0] * len(meant)))
 
     @step
     def train(self, me: Me, msg: Params, memory: Params | None) -> Step[tuple[Signs, Params | None]]:
         w = yield from sgd(msg, self.local)
         wanted = map_params(lambda new, old, e: new - old + e, w, msg, memory or zeros_like(msg))
-        sign = map_params(lambda t: t.sign().to(torch.int8), wanted)
-        scale = map_params(lambda t: t.abs().mean(), wanted)
+        sign, scale = (map_params(f, wanted) for f in (lambda t: t.sign().to(torch.int8), lambda t: t.abs().mean()))
         return Signs(sign, scale), map_params(lambda t, s, a: t - s * a, wanted, sign, scale)
 
     def serve(self, state: Params, client: ClientId | None) -> Params:

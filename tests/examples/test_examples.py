@@ -128,7 +128,7 @@ def personal(printed: str) -> None:
 def resume(printed: str) -> None:
     # 20 clients, 19,680 bytes down and a little more up: 0.79 MB a round, and the second reaches the budget.
     assert re.search(r"budget: 2 rounds, 1\.5\d MB .*>= 1\.5 after round 2", printed)
-    assert "interrupted: stopped in the middle of a round; continue with: unskew resume FOLDER" in printed
+    assert "interrupted: stopped in the middle of a round; continue with: unskew.resume('FOLDER')" in printed
     assert "same fingerprint: True" in printed
 
 

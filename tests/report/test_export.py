@@ -56,8 +56,8 @@ APART = {"FedAvg": [0.50, 0.60, 0.55], "SCAFFOLD": [0.60, 0.70, 0.66], "Local": 
 
 # ---------------------------------------------------------------- unfinished runs
 def test_rows_of_runs_that_are_not_finished_are_marked() -> None:
-    runs = {"a": True, "b": False, "b/c": True}
-    merged = replace(made({"a/A": [0.5], "b/A": [0.5], "b/c/A": [0.5]}, finished=False), runs=runs)
+    runs, run_of = {"a": True, "b": False, "b/c": True}, {"a/A": "a", "b/A": "b", "b/c/A": "b/c"}
+    merged = replace(made({"a/A": [0.5], "b/A": [0.5], "b/c/A": [0.5]}, finished=False), runs=runs, run_of=run_of)
     assert [row["finished"] for row in csv.DictReader(io.StringIO(table(merged, "csv")))] == ["True", "False", "True"]
     assert "Not finished: b." in table(merged)
 

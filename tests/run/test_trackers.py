@@ -452,7 +452,7 @@ def test_the_history_goes_into_a_frame_with_a_row_for_each_number() -> None:
     import pandas
 
     frame = MADE.to_frame()
-    assert list(frame.columns) == ["method", "seed", "round", "name", "value", "weight", "client"]
+    assert list(frame.columns) == ["method", "seed", "round", "name", "value", "weight", "client", "client_name"]
     assert len(frame) == 2
     assert pandas.isna(frame["client"][0])
     assert frame["client"][1] == 2
