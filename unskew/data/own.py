@@ -216,9 +216,12 @@ def dataset(
                 f"{data.name} is a data set with its own labels and test part; leave test, target, client, patient and "
                 "preprocess out"
             )
-        if classes is not None:
-            raise DataError(f"{data.name} is a data set with its own classes; leave task.data_options.classes out")
-        return data
+        if classes not in (None, data.outputs):
+            raise DataError(
+                f"{data.name} is a data set with its own classes, {some(data.outputs)}; leave "
+                "task.data_options.classes out, or list these in their order to say that it is meant"
+            )
+        return data if classes is None else replace(data, ordered=True)
     check_names(target, client, patient, test)
     if targets.classes and isinstance(target, list | tuple) and len(target) == 1:
         target = str(target[0])

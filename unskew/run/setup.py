@@ -179,7 +179,7 @@ def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) ->
     loss = config.loss or next(iter(kind.losses))
     skipped = one_client and kind.needs_all_clients
     names = dataset.outputs
-    if kind.ordered and "classes" in config.data_options:
+    if kind.ordered and (dataset.ordered or "classes" in config.data_options):
         names = tuple(map(str, range(len(names))))
     wrong = "" if skipped else kind.check(dataset.y_train.numpy(), names, loss)
     if wrong and one_client and kind.targets.classes and "classes" not in config.data_options:
@@ -617,7 +617,7 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
         expected = hook(method.algorithm, "expected_losses")
         if expected is not None:
             yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
-    if experiment.task.kind == "binary" and "classes" not in experiment.task.data_options:
+    if experiment.task.kind == "binary" and not (setup.dataset.ordered or "classes" in experiment.task.data_options):
         yield from _common_class_is_second(setup.dataset)
     yield from _squashed_twice(experiment.task, setup)
     if large := large_target(setup, experiment.task.target_scale):
