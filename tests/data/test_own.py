@@ -744,7 +744,7 @@ def test_targets_whose_rows_are_labelled_in_another_order_are_refused() -> None:
 CASES = np.where(Y == 0, "case", "control")
 
 
-def _ordered(words: Any, *order: str) -> pandas.Categorical:
+def _ordered(words: Any, *order: Any) -> pandas.Categorical:
     return pandas.Categorical(words, order, ordered=True)
 
 
@@ -768,13 +768,37 @@ def test_an_ordered_category_has_its_classes_in_its_order(rules: Preprocess | No
     assert own.dataset((X, pandas.Categorical(CASES, order))).classes == ("case", "control")  # it has no order
 
 
+@pytest.mark.parametrize(("codes", "names"), [((1, 0), ("1", "0")), ((True, False), ("True", "False"))])
+def test_an_ordered_category_of_numbers_has_its_classes_in_its_order(codes: Any, names: tuple[str, ...]) -> None:
+    labels = np.where(Y == 0, codes[1], codes[0])  # one in three
+    y = _ordered(labels, *codes)
+    halves = {k: pandas.DataFrame({"a": X[of, 0], "y": y[of]}) for k, of in (("A", slice(30)), ("B", slice(30, 60)))}
+    joined, client = own.joined(halves, None, "y")
+    for given in (own.dataset((X, y)), own.dataset(joined, target="y", client=client)):
+        assert (given.classes, given.ordered) == (names, True)
+        assert given.label_type == ("boolean" if codes[0] is True else "integer")
+        labelled = np.array(names)[given.y_train.numpy()]
+        assert int((labelled == names[1]).sum()) < len(labelled) / 2
+    rising = own.dataset((X, _ordered(labels, *codes[::-1])))
+    assert (rising.classes, rising.ordered) == (names[::-1], False)
+    own.dataset((X, _ordered(labels, *codes)), targets=tasks.kind_of("regression").targets)
+
+
+def test_sites_whose_categories_of_numbers_rise_need_not_have_the_same() -> None:
+    halves = {"A": (X[:30], _ordered(Y[:30], 0, 1, 2)), "B": (X[30:], _ordered(Y[30:] + 1, 1, 2, 3))}
+    assert own.dataset(halves).classes == ("0", "1", "2", "3")
+    halves["B"] = (X[30:], _ordered(Y[30:], 2, 1, 0))
+    with pytest.raises(DataError, match=r"category of 0, 1, 2 at client A, and of 2, 1, 0 at client B; give all"):
+        own.dataset(halves)
+
+
 def test_clients_whose_ordered_categories_contradict_each_other_are_refused() -> None:
     one, other = _ordered(CASES, "control", "case"), _ordered(CASES, "case", "control")
     with pytest.raises(DataError, match=r"control, case at client A, and of case, control at client B; give all"):
         own.dataset({"A": (X, one), "B": (X, other)})
     with pytest.raises(DataError, match=r"column 'y' is an ordered category of control, case at client A"):
         own.joined({k: pandas.DataFrame({"a": X[:, 0], "y": y}) for k, y in (("A", one), ("B", other))}, None, "y")
-    with pytest.raises(DataError, match=r"y is 'Case' at client B, none of the ordered categories of client A"):
+    with pytest.raises(DataError, match=r"y is 'Case' at client B, none of the ordered categories at client A"):
         own.dataset({"A": (X, one), "B": (X, np.where(Y == 0, "Case", "control"))})
     assert own.dataset({"A": (X, one), "B": (X, CASES)}).classes == ("control", "case")
 
