@@ -240,6 +240,21 @@ def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_p
         us.simulate(us.FedAvg(FAST), data=us.load("digits"), task=us.TaskConfig(data_options=classes), **FEW)
 
 
+@pytest.mark.parametrize("library", [pandas, polars])
+def test_an_order_of_classes_may_be_declared_by_the_test_tables_of_clients_alone(library: Any) -> None:
+    words, order = np.where(np.arange(60) % 3 == 0, "case", "control"), ["control", "case"]
+
+    def tables(y: Any) -> dict[str, Any]:
+        frame = library.DataFrame({"a": X[:60, 0], "b": X[:60, 1], "y": y})
+        return {"Basel": frame[:30], "Bern": frame[30:]}
+
+    declared: Any = pandas.Categorical(words, order, ordered=True)
+    if library is polars:
+        declared = polars.Series(words.tolist(), dtype=polars.Enum(order))
+    given: dict[str, Any] = {"data": tables(words), "target": "y", "task": "binary", **FEW}
+    assert us.simulate(us.FedAvg(FAST), test=tables(declared), **given).model("fedavg").unskew.classes == tuple(order)
+
+
 class Series(nn.Module):
     def __init__(self, squeezed: bool) -> None:
         super().__init__()

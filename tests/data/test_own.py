@@ -768,6 +768,30 @@ def test_an_ordered_category_has_its_classes_in_its_order(rules: Preprocess | No
     assert own.dataset((X, pandas.Categorical(CASES, order))).classes == ("case", "control")  # it has no order
 
 
+def test_training_and_test_part_have_one_order_of_classes() -> None:
+    train, test = ((X[of], CASES[of]) for of in (slice(40), slice(40, 60)))
+    for one, other in (
+        (train, (test[0], _ordered(test[1], "control", "case"))),
+        ((train[0], _ordered(train[1], "control", "case")), test),
+    ):
+        given = own.dataset(one, test=other)
+        assert (given.classes, given.ordered) == (("control", "case"), True)
+    frame = pandas.DataFrame({"a": X[:, 0], "town": TOWNS, "y": _ordered(CASES, "control", "case")})
+    opposite = frame.assign(y=_ordered(CASES, "case", "control"))
+    with pytest.raises(
+        DataError,
+        match=r"category of control, case in the training part, and of case, control in the test part; give all the",
+    ):
+        own.dataset(frame[:40], target="y", client="town", test=opposite[40:])
+    unknown = np.where(CASES == "case", "Case", CASES)[40:]
+    with pytest.raises(
+        DataError, match=r"y is 'Case' in the test part, none of the ordered categories in the training"
+    ):
+        own.dataset((X, _ordered(CASES, "control", "case")), test=(X[40:], unknown))
+    listed = own.dataset(frame[:40], target="y", client="town", test=opposite[40:], classes=("case", "control"))
+    assert listed.classes == ("case", "control")  # who lists them decides
+
+
 @pytest.mark.parametrize(("codes", "names"), [((1, 0), ("1", "0")), ((True, False), ("True", "False"))])
 def test_an_ordered_category_of_numbers_has_its_classes_in_its_order(codes: Any, names: tuple[str, ...]) -> None:
     labels = np.where(Y == 0, codes[1], codes[0])  # one in three

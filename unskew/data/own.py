@@ -268,10 +268,12 @@ def dataset(
         _check_patients(rows, patient, fraction)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
     declared = classes
-    if rows.classes is None and targets.classes and _declares(rows.order):
-        occurring = {str(label) for part in parts.values() for label in np.unique(part.y).tolist()}
-        declared = tuple(name for name in map(_name, rows.order) if name in occurring)
-        rows = parts["train"] = replace(rows, classes=declared)
+    if rows.classes is None and targets.classes:
+        its = {f"in the {'training' if key == 'train' else key} part": (of.order, of.y) for key, of in parts.items()}
+        if order := _one_order("y" if target is None else called, its):
+            occurring = {str(label) for part in parts.values() for label in np.unique(part.y).tolist()}
+            declared = tuple(name for name in map(_name, order) if name in occurring)
+            rows = parts["train"] = replace(rows, classes=declared)
     code_names = (
         _code_names([part.y for part in parts.values()], rows, declared, one_client) if targets.classes else None
     )
