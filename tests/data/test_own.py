@@ -737,8 +737,24 @@ def test_targets_whose_rows_are_labelled_in_another_order_are_refused() -> None:
         own.dataset((x, y, shuffled))
     expected = own.dataset((x, y))
     assert equal(expected, own.dataset((x, shuffled.loc[x.index])))
-    assert equal(expected, own.dataset((x.set_index(x.index + 7), y)))  # rows that are but numbered have no labels
     assert equal(expected, own.dataset((x.set_index(x.index + 7), y.set_axis(y.index + 7))))
+
+
+def test_two_slices_of_one_table_are_not_paired() -> None:
+    x, y = pandas.DataFrame(np.tile(X, (2, 1))), pandas.Series(np.tile(Y, 2))
+    for one, other in ((slice(60), slice(60, 120)), (slice(60), slice(1, 61)), (slice(0, 120, 2), slice(60))):
+        with pytest.raises(DataError, match=r"the index of y has other labels .*both with \.reset_index"):
+            own.dataset((x[one], y[other]))
+        own.dataset((x[one].reset_index(drop=True), y[other].reset_index(drop=True)))
+
+
+def test_rows_that_were_numbered_anew_have_no_labels() -> None:
+    """As those of a frame that is made of scaled numbers, beside a target whose rows were drawn from a larger table."""
+    drawn = np.random.default_rng(0).permutation(500)[: len(Y)]
+    expected = own.dataset((X, Y))
+    for labels in (drawn, np.sort(drawn), [f"patient {i}" for i in drawn]):
+        numbered = own.dataset((pandas.DataFrame(X), pandas.Series(Y, index=labels)))
+        np.testing.assert_array_equal(numbered.y_train, expected.y_train)
 
 
 CASES = np.where(Y == 0, "case", "control")

@@ -872,7 +872,8 @@ def _of_arrays(arrays: Any, place: str, roles: Roles) -> GivenExamples:
 def _check_index(x: Any, other: Any, name: str, place: str) -> None:
     """Refuse what stands beside `x` under other labels of rows: that rows belong together by position is a guess then.
 
-    Rows that are numbered from 0 have no labels, unless the other's are these numbers in another order.
+    Rows that are numbered from 0 have no labels, unless the other's are these numbers in another order, or numbers in
+    equal steps: those are rather two slices of one table than rows that were numbered anew.
 
     Raises:
         DataError: If the labels differ.
@@ -882,7 +883,8 @@ def _check_index(x: Any, other: Any, name: str, place: str) -> None:
     if not (hasattr(mine, "equals") and hasattr(its, "equals")) or len(mine) != len(its) or mine.equals(its):
         return
     same = set(mine) == set(its)
-    if not same and any(np.array_equal(np.asarray(index), np.arange(len(index))) for index in (mine, its)):
+    numbered = any(np.array_equal(np.asarray(index), np.arange(len(index))) for index in (mine, its))
+    if numbered and not same and not (_in_steps(mine) and _in_steps(its)):
         return
     one_of = next((tuple(map(plain_value, two)) for two in zip(mine, its, strict=True) if two[0] != two[1]), None)
     if one_of is None:  # alike but for their types
@@ -893,6 +895,12 @@ def _check_index(x: Any, other: Any, name: str, place: str) -> None:
         f"{place}: the index of {name} has {differ} ({one_of[1]!r} beside {one_of[0]!r}), and rows are paired by "
         f"position; give {way} .reset_index(drop=True) if they are in one order"
     )
+
+
+def _in_steps(index: Any) -> bool:
+    """True for the labels of a slice of a table whose rows are numbered: whole numbers, each as far from the next."""
+    labels = np.asarray(index)
+    return labels.dtype.kind in "iu" and len(np.unique(np.diff(labels))) <= 1
 
 
 def _is_text(frame: Any) -> bool:
