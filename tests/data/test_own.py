@@ -853,7 +853,11 @@ def test_volumes_of_floats_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("x", "way"),
     [
-        (np.zeros((60, 8, 8, 4), np.uint8), r"drop the alpha channel, as x\[\.\.\., :3\], or give floats$"),
+        (
+            np.zeros((60, 8, 8, 4), np.uint8),
+            r"drop the alpha channel, as x\[\.\.\., :3\], or give floats with the channels first, "
+            r"np\.moveaxis\(x, 3, 1\)\.astype\('float32'\)$",
+        ),
         (np.zeros((60, 4, 8, 8), np.uint8), r"drop the alpha channel, as x\[:, :3\], or give floats$"),
         (np.zeros((60, 8, 8), bool), r"got bool of shape \(\d+, 8, 8\); give x\.astype\('float32'\)$"),
         (np.zeros((60, 1, 4, 4, 4), np.uint8), r"\(N, C, D, H, W\).* got uint8 of shape .*; give floats$"),
@@ -862,3 +866,8 @@ def test_volumes_of_floats_are_taken_as_they_are() -> None:
 def test_arrays_that_are_nearly_images_are_refused_with_what_to_do(x: Any, way: str) -> None:
     with pytest.raises(DataError, match=way):
         own.dataset((x, Y))
+
+
+def test_images_with_an_alpha_channel_are_taken_as_they_are_advised() -> None:
+    x = np.zeros((60, 8, 9, 4), np.uint8)
+    assert own.dataset((np.moveaxis(x, 3, 1).astype("float32"), Y)).input_shape == (4, 8, 9)
