@@ -495,7 +495,7 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
         if task.preprocess is not None:
             own.check_test_of(data, test)
         joined, client = own.joined(data, table["client"], table["target"])
-        table = {**table, "client": client, "test": own.joined(test, client)[0]}
+        table = {**table, "client": client, "test": own.joined(test, client, table["target"])[0]}
         table["by_client"] = ["train", "test"] if own.is_frames(test) else ["train"]
         if own.is_frames(test):
             table["test_rows_at"] = own.row_of_client(test, "test")

@@ -1003,6 +1003,6 @@ def test_advice_says_that_a_target_is_too_large_to_train_on(simple: Advice) -> N
     of = dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=large), check=check)
     assert re.fullmatch(
         r"Undecided: sites could not be trained alone: lower lr or set clip_norm; the target has a root mean square of "
-        r"130 \(.*target_scale = \[130, 100\]\)\.",
+        r"130 \(.*target_scale = \[100, 100\]\)\.",
         of.headline,
     )

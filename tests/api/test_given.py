@@ -240,6 +240,21 @@ def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_p
         us.simulate(us.FedAvg(FAST), data=us.load("digits"), task=us.TaskConfig(data_options=classes), **FEW)
 
 
+@pytest.mark.parametrize("library", [pandas, polars])
+def test_an_order_of_classes_may_be_declared_by_the_test_tables_of_clients_alone(library: Any) -> None:
+    words, order = np.where(np.arange(60) % 3 == 0, "case", "control"), ["control", "case"]
+
+    def tables(y: Any) -> dict[str, Any]:
+        frame = library.DataFrame({"a": X[:60, 0], "b": X[:60, 1], "y": y})
+        return {"Basel": frame[:30], "Bern": frame[30:]}
+
+    declared: Any = pandas.Categorical(words, order, ordered=True)
+    if library is polars:
+        declared = polars.Series(words.tolist(), dtype=polars.Enum(order))
+    given: dict[str, Any] = {"data": tables(words), "target": "y", "task": "binary", **FEW}
+    assert us.simulate(us.FedAvg(FAST), test=tables(declared), **given).model("fedavg").unskew.classes == tuple(order)
+
+
 class Series(nn.Module):
     def __init__(self, squeezed: bool) -> None:
         super().__init__()
@@ -547,10 +562,31 @@ def test_softmax_in_evaluation_alone_is_not_said_to_slow_training(tmp_path: Path
     assert not read(tmp_path / "r").remarks
 
 
+@pytest.mark.parametrize(
+    ("middle", "spread", "scale", "said"),
+    [
+        (14_950.0, 10.0, None, r"of 14,9\d\d \(.*target_scale = \[149[456]0, 10\]\)"),  # not 15000, five spreads off
+        (-1987.0, 5.0, None, r"of 1,98\d \(.*target_scale = \[-198[678], 5\]\)"),
+        (14_950.0, 10.0, (0.0, 1.0), r"of 14,9\d\d, by task\.target_scale = \[0, 1\] \(.*scale = \[149[456]0, 10\]\)"),
+        (14_950.0, 10.0, (14_950.0, 10.0), ""),
+        (14_950.0, 10.0, "poisson", ""),  # outputs are logarithms of rates
+    ],
+)
+def test_a_target_is_measured_by_its_scale_and_the_advised_one_is_as_fine_as_the_spread(
+    middle: float, spread: float, scale: Any, said: str, tmp_path: Path
+) -> None:
+    y = middle + spread * np.random.default_rng(0).normal(size=len(X))
+    task = us.TaskConfig(kind="regression", **{"loss" if scale == "poisson" else "target_scale": scale})
+    us.simulate(us.FedAvg(replace(FAST, lr=1e-12)), data=(X, y), task=task, split=us.IID(2), out=tmp_path / "r", **FEW)
+    told = [remark for remark in read(tmp_path / "r").remarks if "root mean square" in remark]
+    assert len(told) == bool(said)
+    assert not said or re.search(said, told[0])
+
+
 def test_a_target_far_from_one_is_named_before_the_run_and_where_training_diverges(tmp_path: Path) -> None:
     x, big = X[:, :2], {"task": "regression", "model": "mlp", "split": us.IID(num_clients=2), **FEW}
     with pytest.raises(
-        DivergedError, match=r"a root mean square of [45]\d,\d\d\d .* task\.target_scale = \[50000, 1000\]"
+        DivergedError, match=r"a root mean square of [45]\d,\d\d\d .* task\.target_scale = \[48000, 1000\]"
     ):
         us.simulate(us.FedAvg(FAST), data=(x, 50_000 + 1000 * x[:, 0].astype(float)), **big)
     for size, told in ((1.0, False), (300.0, True)):

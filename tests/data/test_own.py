@@ -737,14 +737,30 @@ def test_targets_whose_rows_are_labelled_in_another_order_are_refused() -> None:
         own.dataset((x, y, shuffled))
     expected = own.dataset((x, y))
     assert equal(expected, own.dataset((x, shuffled.loc[x.index])))
-    assert equal(expected, own.dataset((x.set_index(x.index + 7), y)))  # rows that are but numbered have no labels
     assert equal(expected, own.dataset((x.set_index(x.index + 7), y.set_axis(y.index + 7))))
+
+
+def test_two_slices_of_one_table_are_not_paired() -> None:
+    x, y = pandas.DataFrame(np.tile(X, (2, 1))), pandas.Series(np.tile(Y, 2))
+    for one, other in ((slice(60), slice(60, 120)), (slice(60), slice(1, 61)), (slice(0, 120, 2), slice(60))):
+        with pytest.raises(DataError, match=r"the index of y has other labels .*both with \.reset_index"):
+            own.dataset((x[one], y[other]))
+        own.dataset((x[one].reset_index(drop=True), y[other].reset_index(drop=True)))
+
+
+def test_rows_that_were_numbered_anew_have_no_labels() -> None:
+    """As those of a frame that is made of scaled numbers, beside a target whose rows were drawn from a larger table."""
+    drawn = np.random.default_rng(0).permutation(500)[: len(Y)]
+    expected = own.dataset((X, Y))
+    for labels in (drawn, np.sort(drawn), [f"patient {i}" for i in drawn]):
+        numbered = own.dataset((pandas.DataFrame(X), pandas.Series(Y, index=labels)))
+        np.testing.assert_array_equal(numbered.y_train, expected.y_train)
 
 
 CASES = np.where(Y == 0, "case", "control")
 
 
-def _ordered(words: Any, *order: str) -> pandas.Categorical:
+def _ordered(words: Any, *order: Any) -> pandas.Categorical:
     return pandas.Categorical(words, order, ordered=True)
 
 
@@ -768,13 +784,61 @@ def test_an_ordered_category_has_its_classes_in_its_order(rules: Preprocess | No
     assert own.dataset((X, pandas.Categorical(CASES, order))).classes == ("case", "control")  # it has no order
 
 
+def test_training_and_test_part_have_one_order_of_classes() -> None:
+    train, test = ((X[of], CASES[of]) for of in (slice(40), slice(40, 60)))
+    for one, other in (
+        (train, (test[0], _ordered(test[1], "control", "case"))),
+        ((train[0], _ordered(train[1], "control", "case")), test),
+    ):
+        given = own.dataset(one, test=other)
+        assert (given.classes, given.ordered) == (("control", "case"), True)
+    frame = pandas.DataFrame({"a": X[:, 0], "town": TOWNS, "y": _ordered(CASES, "control", "case")})
+    opposite = frame.assign(y=_ordered(CASES, "case", "control"))
+    with pytest.raises(
+        DataError,
+        match=r"category of control, case in the training part, and of case, control in the test part; give all the",
+    ):
+        own.dataset(frame[:40], target="y", client="town", test=opposite[40:])
+    unknown = np.where(CASES == "case", "Case", CASES)[40:]
+    with pytest.raises(
+        DataError, match=r"y is 'Case' in the test part, none of the ordered categories in the training"
+    ):
+        own.dataset((X, _ordered(CASES, "control", "case")), test=(X[40:], unknown))
+    listed = own.dataset(frame[:40], target="y", client="town", test=opposite[40:], classes=("case", "control"))
+    assert listed.classes == ("case", "control")  # who lists them decides
+
+
+@pytest.mark.parametrize(("codes", "names"), [((1, 0), ("1", "0")), ((True, False), ("True", "False"))])
+def test_an_ordered_category_of_numbers_has_its_classes_in_its_order(codes: Any, names: tuple[str, ...]) -> None:
+    labels = np.where(Y == 0, codes[1], codes[0])  # one in three
+    y = _ordered(labels, *codes)
+    halves = {k: pandas.DataFrame({"a": X[of, 0], "y": y[of]}) for k, of in (("A", slice(30)), ("B", slice(30, 60)))}
+    joined, client = own.joined(halves, None, "y")
+    for given in (own.dataset((X, y)), own.dataset(joined, target="y", client=client)):
+        assert (given.classes, given.ordered) == (names, True)
+        assert given.label_type == ("boolean" if codes[0] is True else "integer")
+        labelled = np.array(names)[given.y_train.numpy()]
+        assert int((labelled == names[1]).sum()) < len(labelled) / 2
+    rising = own.dataset((X, _ordered(labels, *codes[::-1])))
+    assert (rising.classes, rising.ordered) == (names[::-1], False)
+    own.dataset((X, _ordered(labels, *codes)), targets=tasks.kind_of("regression").targets)
+
+
+def test_sites_whose_categories_of_numbers_rise_need_not_have_the_same() -> None:
+    halves = {"A": (X[:30], _ordered(Y[:30], 0, 1, 2)), "B": (X[30:], _ordered(Y[30:] + 1, 1, 2, 3))}
+    assert own.dataset(halves).classes == ("0", "1", "2", "3")
+    halves["B"] = (X[30:], _ordered(Y[30:], 2, 1, 0))
+    with pytest.raises(DataError, match=r"category of 0, 1, 2 at client A, and of 2, 1, 0 at client B; give all"):
+        own.dataset(halves)
+
+
 def test_clients_whose_ordered_categories_contradict_each_other_are_refused() -> None:
     one, other = _ordered(CASES, "control", "case"), _ordered(CASES, "case", "control")
     with pytest.raises(DataError, match=r"control, case at client A, and of case, control at client B; give all"):
         own.dataset({"A": (X, one), "B": (X, other)})
     with pytest.raises(DataError, match=r"column 'y' is an ordered category of control, case at client A"):
         own.joined({k: pandas.DataFrame({"a": X[:, 0], "y": y}) for k, y in (("A", one), ("B", other))}, None, "y")
-    with pytest.raises(DataError, match=r"y is 'Case' at client B, none of the ordered categories of client A"):
+    with pytest.raises(DataError, match=r"y is 'Case' at client B, none of the ordered categories at client A"):
         own.dataset({"A": (X, one), "B": (X, np.where(Y == 0, "Case", "control"))})
     assert own.dataset({"A": (X, one), "B": (X, CASES)}).classes == ("control", "case")
 
@@ -789,7 +853,11 @@ def test_volumes_of_floats_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("x", "way"),
     [
-        (np.zeros((60, 8, 8, 4), np.uint8), r"drop the alpha channel, as x\[\.\.\., :3\], or give floats$"),
+        (
+            np.zeros((60, 8, 8, 4), np.uint8),
+            r"drop the alpha channel, as x\[\.\.\., :3\], or give floats with the channels first, "
+            r"np\.moveaxis\(x, 3, 1\)\.astype\('float32'\)$",
+        ),
         (np.zeros((60, 4, 8, 8), np.uint8), r"drop the alpha channel, as x\[:, :3\], or give floats$"),
         (np.zeros((60, 8, 8), bool), r"got bool of shape \(\d+, 8, 8\); give x\.astype\('float32'\)$"),
         (np.zeros((60, 1, 4, 4, 4), np.uint8), r"\(N, C, D, H, W\).* got uint8 of shape .*; give floats$"),
@@ -798,3 +866,8 @@ def test_volumes_of_floats_are_taken_as_they_are() -> None:
 def test_arrays_that_are_nearly_images_are_refused_with_what_to_do(x: Any, way: str) -> None:
     with pytest.raises(DataError, match=way):
         own.dataset((x, Y))
+
+
+def test_images_with_an_alpha_channel_are_taken_as_they_are_advised() -> None:
+    x = np.zeros((60, 8, 9, 4), np.uint8)
+    assert own.dataset((np.moveaxis(x, 3, 1).astype("float32"), Y)).input_shape == (4, 8, 9)

@@ -101,6 +101,27 @@ def test_grades_in_words_stand_in_their_declared_order(declared: str, tmp_path: 
     assert with_bins(kept, named_dataset(replace(kept, data_dir=str(tmp_path / "run")))).classes == tuple(order)
 
 
+@pytest.mark.parametrize("given", ["named", "loaded", "listed"])
+def test_grades_in_words_stand_in_the_order_in_which_a_file_names_them(given: str, tmp_path: Path) -> None:
+    """`dead` would be the first by the alphabet; a data set that declares no order is told that its own is meant."""
+    order = ("mild", "severe", "dead")
+    grades = {"x_train": X, "y_train": np.digitize(RISK, [-0.5, 0.5]), "classes": np.array(order)}
+    np.savez(tmp_path / "grades.npz", **grades)
+    source = f"npz:{tmp_path / 'grades.npz'}"
+    loaded = load(source)
+    undeclared = replace(loaded, ordered=False)
+    data, options = {"named": (source, {}), "loaded": (loaded, {}), "listed": (undeclared, {"classes": order})}[given]
+    settings: dict[str, Any] = {"split": us.IID(num_clients=2), "rounds": 1, "progress": False}
+    task = {"kind": "ordinal", "data_options": options}
+    history = us.simulate(us.FedAvg(), data=data, task=task, out=tmp_path / "run", **settings)
+    assert history.model("fedavg").unskew.classes == order
+    if given != "named":
+        kept = config.load(tmp_path / "run" / "config.toml").task
+        assert with_bins(kept, named_dataset(replace(kept, data_dir=str(tmp_path / "run")))).classes == order
+        with pytest.raises(us.ConfigError, match=r"needs grades in an order.*or as classes in a file of arrays"):
+            us.simulate(us.FedAvg(), data=undeclared, task="ordinal", **settings)
+
+
 def test_grades_from_1_are_named_by_their_numbers_where_they_are_listed() -> None:
     task = us.TaskConfig("digits", kind="ordinal", data_options={"classes": ["1", "2", "3"]})
     history = us.simulate(

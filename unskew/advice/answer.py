@@ -172,7 +172,7 @@ class Advice:
             if self.verdict == "undecided":
                 lost = {**self.check.lost, **self.race.lost}
                 if ALONE in lost:
-                    large = large_target(self.sites.setup)
+                    large = large_target(self.sites.setup, self.sites.experiment.task.target_scale)
                     return f"Undecided: sites could not be trained alone: {lost[ALONE]}{large and f'; {large}'}."
                 return "Undecided: nothing could be compared with local training; give it more time."
             why = "no method could be trained within the limits" if self.limits.tight else "no method could be trained"

@@ -665,8 +665,10 @@ def _remedy(x: Array) -> str:
     if x.dtype.kind == "b":
         return "; give x.astype('float32')"
     if x.dtype.kind in "iu" and x.ndim == 4 and 4 in (x.shape[1], x.shape[3]):
-        last = x.shape[3] == 4
-        return f"; drop the alpha channel, as x{'[..., :3]' if last else '[:, :3]'}, or give floats"
+        if x.shape[3] == 4:  # floats of this shape would be taken for images with their channels first
+            floats = "with the channels first, np.moveaxis(x, 3, 1).astype('float32')"
+            return f"; drop the alpha channel, as x[..., :3], or give floats {floats}"
+        return "; drop the alpha channel, as x[:, :3], or give floats"
     return "; give floats" if x.dtype.kind in "iu" and x.ndim > 3 else ""
 
 

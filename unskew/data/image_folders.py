@@ -132,7 +132,8 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     if options.testing and "test" not in files:
         data = all_for_testing(data)
     inputs = replace(data.inputs, made_grey=options.channels == 1)
-    return replace(data, inputs=inputs, doubts=(*doubts, *data.doubts), rows=None)
+    ordered = options.classes is not None
+    return replace(data, inputs=inputs, doubts=(*doubts, *data.doubts), rows=None, ordered=ordered)
 
 
 # ---------------------------------------------------------------- folders

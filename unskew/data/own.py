@@ -93,7 +93,7 @@ class GivenExamples:
         files: The examples' files, for sentences; empty if they come from none.
         numbers: Row of each example in the data as they were given, (N,); by default they are all of these, in order.
         truths: The labels were true and false, not words for it.
-        order: Words in the order that a column declares for its labels, of which not all need occur; empty without.
+        order: Labels in the order that a column declares for them, of which not all need occur; empty without.
     """
 
     name: str
@@ -109,7 +109,7 @@ class GivenExamples:
     files: Sequence[str] = ()
     numbers: _Array | None = None
     truths: bool = False
-    order: tuple[str, ...] = ()
+    order: tuple[Any, ...] = ()
 
     @property
     def row_numbers(self) -> _Array:
@@ -216,9 +216,12 @@ def dataset(
                 f"{data.name} is a data set with its own labels and test part; leave test, target, client, patient and "
                 "preprocess out"
             )
-        if classes is not None:
-            raise DataError(f"{data.name} is a data set with its own classes; leave task.data_options.classes out")
-        return data
+        if classes not in (None, data.outputs):
+            raise DataError(
+                f"{data.name} is a data set with its own classes, {some(data.outputs)}; leave "
+                "task.data_options.classes out, or list these in their order to say that it is meant"
+            )
+        return data if classes is None else replace(data, ordered=True)
     check_names(target, client, patient, test)
     if targets.classes and isinstance(target, list | tuple) and len(target) == 1:
         target = str(target[0])
@@ -264,12 +267,15 @@ def dataset(
     if rows.patients is not None and held_out is None:
         _check_patients(rows, patient, fraction)
     parts = {"train": rows, **({} if held_out is None else {"test": held_out})}
-    if rows.classes is None and rows.order and rows.y.dtype.kind == "U":
-        occurring = {word for part in parts.values() for word in np.unique(part.y).tolist()}
-        rows = parts["train"] = replace(rows, classes=tuple(word for word in rows.order if word in occurring))
-    ordered = classes is not None or (rows.classes is not None and bool(rows.order))
+    declared = classes
+    if rows.classes is None and targets.classes:
+        its = {f"in the {'training' if key == 'train' else key} part": (of.order, of.y) for key, of in parts.items()}
+        if order := _one_order("y" if target is None else called, its):
+            occurring = {str(label) for part in parts.values() for label in np.unique(part.y).tolist()}
+            declared = tuple(name for name in map(_name, order) if name in occurring)
+            rows = parts["train"] = replace(rows, classes=declared)
     code_names = (
-        _code_names([part.y for part in parts.values()], rows, classes, one_client) if targets.classes else None
+        _code_names([part.y for part in parts.values()], rows, declared, one_client) if targets.classes else None
     )
     arrays = _arrays_of(parts, roles, bool(code_names), own_test, None if column is not None else test_rows_at)
     if (names := code_names or rows.classes or _label_names(target, targets)) is not None:
@@ -292,7 +298,7 @@ def dataset(
         rows={key: part.row_numbers for key, part in parts.items()},
         one_client=one_client,
         constants=constants,
-        label_type=_label_type(code_names, classes, all(of.truths for of in parts.values()))
+        label_type=_label_type(code_names, declared, all(of.truths for of in parts.values()))
         if targets.classes
         else None,
     )
@@ -301,7 +307,7 @@ def dataset(
     sentences = (*few, *alike, *_doubts(given, rows, preprocess, one_client, untested_told=bool(few)))
     for sentence in sentences:
         warnings.warn(sentence, DataWarning, stacklevel=2)
-    return replace(given, doubts=(*given.doubts, *sentences), ordered=ordered)
+    return replace(given, doubts=(*given.doubts, *sentences), ordered=declared is not None)
 
 
 def names_of_classes(names: object, targets: Targets) -> tuple[str, ...] | None:
@@ -418,7 +424,7 @@ def joined(data: Any, client: str | None, target: object = None) -> tuple[Any, s
         raise DataError(f"client {empty[0]} has no rows; leave it out")
     names = _different(data)
     library = importlib.import_module(libraries.pop())
-    order = _one_order(
+    order = _order_at_clients(
         f"column {target!r}", {i: frame[target] for i, frame in data.items()} if target in columns else {}
     )
     if library.__name__ == "polars":
@@ -433,40 +439,57 @@ def joined(data: Any, client: str | None, target: object = None) -> tuple[Any, s
     return table, CLIENT
 
 
-def order_of(labels: Any) -> tuple[str, ...]:
-    """The words of an ordered category of pandas, or of an Enum of Polars, in its order; empty of anything else."""
+def order_of(labels: Any) -> tuple[Any, ...]:
+    """The labels in the order of an ordered category of pandas, or of an Enum of Polars; empty of anything else.
+
+    They are words, truths or whole numbers: other numbers are no classes.
+    """
     dtype: Any = getattr(labels, "dtype", None)
     if not getattr(dtype, "ordered", type(dtype).__name__ == "Enum"):
         return ()
-    words = dtype.categories.to_list()
-    return tuple(words) if all(isinstance(word, str) for word in words) else ()
+    known = dtype.categories.to_list()
+    whole = all(isinstance(one, str | int) or (isinstance(one, float) and one.is_integer()) for one in known)
+    return tuple(known) if whole else ()
 
 
-def _one_order(what: str, labels: Mapping[Any, Any]) -> tuple[str, ...]:
-    """The order of words that clients' labels declare; empty if none does.
+def _name(label: Any) -> str:
+    """A label as the name of its class."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def _declares(order: Sequence[Any]) -> bool:
+    """True for an order of labels that they do not have anyhow, as rising numbers do."""
+    return any(isinstance(label, str) for label in order) or list(order) != sorted(order)
+
+
+def _one_order(what: str, labels: Mapping[str, tuple[Sequence[Any], Any]]) -> tuple[Any, ...]:
+    """The order of labels that places declare, each by its order and its labels; empty if none does.
 
     Raises:
-        DataError: If two declare another order, or a client has a word that is not in it.
+        DataError: If two declare another order, or a place has a label that is not in it.
     """
-    orders = {name: order for name, of in labels.items() if (order := order_of(of))}
-    if not orders:
+    orders = {where: order for where, (order, _) in labels.items() if order}
+    if not any(map(_declares, orders.values())):
         return ()
-    first = max(orders, key=lambda name: len(orders[name]))
-    known, way = orders[first], "give all clients the same categories in one order"
-    for name, of in labels.items():
-        own = orders.get(name, known)
-        if own != tuple(word for word in known if word in own):
+    first = max(orders, key=lambda where: len(orders[where]))
+    known, way = list(map(_name, orders[first])), "give all the same categories in one order"
+    for where, (order, of) in labels.items():
+        own = list(map(_name, order)) or known
+        if own != [name for name in known if name in own]:
             raise DataError(
-                f"{what} is an ordered category of {', '.join(known)} at client {first}, and of {', '.join(own)} at "
-                f"client {name}; {way}"
+                f"{what} is an ordered category of {', '.join(known)} {first}, and of {', '.join(own)} {where}; {way}"
             )
-        strange = next((word for word in column_values(of).tolist() if not is_gap(word) and word not in known), None)
+        strange = next((one for one in column_values(of).tolist() if not is_gap(one) and _name(one) not in known), None)
         if strange is not None:
             raise DataError(
-                f"{what} is {strange!r} at client {name}, none of the ordered categories of client {first} "
-                f"({', '.join(known)}); {way}"
+                f"{what} is {strange!r} {where}, none of the ordered categories {first} ({', '.join(known)}); {way}"
             )
-    return known
+    return tuple(orders[first])
+
+
+def _order_at_clients(what: str, labels: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """The order that clients' labels declare, as `_one_order`."""
+    return _one_order(what, {f"at client {name}": (order_of(of), of) for name, of in labels.items()})
 
 
 def check_test_of(data: Mapping[Any, Any], test: object) -> None:
@@ -849,7 +872,8 @@ def _of_arrays(arrays: Any, place: str, roles: Roles) -> GivenExamples:
 def _check_index(x: Any, other: Any, name: str, place: str) -> None:
     """Refuse what stands beside `x` under other labels of rows: that rows belong together by position is a guess then.
 
-    Rows that are numbered from 0 have no labels, unless the other's are these numbers in another order.
+    Rows that are numbered from 0 have no labels, unless the other's are these numbers in another order, or numbers in
+    equal steps: those are rather two slices of one table than rows that were numbered anew.
 
     Raises:
         DataError: If the labels differ.
@@ -859,7 +883,8 @@ def _check_index(x: Any, other: Any, name: str, place: str) -> None:
     if not (hasattr(mine, "equals") and hasattr(its, "equals")) or len(mine) != len(its) or mine.equals(its):
         return
     same = set(mine) == set(its)
-    if not same and any(np.array_equal(np.asarray(index), np.arange(len(index))) for index in (mine, its)):
+    numbered = any(np.array_equal(np.asarray(index), np.arange(len(index))) for index in (mine, its))
+    if numbered and not same and not (_in_steps(mine) and _in_steps(its)):
         return
     one_of = next((tuple(map(plain_value, two)) for two in zip(mine, its, strict=True) if two[0] != two[1]), None)
     if one_of is None:  # alike but for their types
@@ -870,6 +895,12 @@ def _check_index(x: Any, other: Any, name: str, place: str) -> None:
         f"{place}: the index of {name} has {differ} ({one_of[1]!r} beside {one_of[0]!r}), and rows are paired by "
         f"position; give {way} .reset_index(drop=True) if they are in one order"
     )
+
+
+def _in_steps(index: Any) -> bool:
+    """True for the labels of a slice of a table whose rows are numbered: whole numbers, each as far from the next."""
+    labels = np.asarray(index)
+    return labels.dtype.kind in "iu" and len(np.unique(np.diff(labels))) <= 1
 
 
 def _is_text(frame: Any) -> bool:
@@ -1093,7 +1124,7 @@ def _of_clients(data: Mapping[Any, Any], roles: Roles) -> GivenExamples:
         columns=of[first].columns,
         table=table,
         numbers=numbers,
-        order=_one_order("y", {names[name]: arrays[1] for name, arrays in data.items()}),
+        order=_order_at_clients("y", {names[name]: arrays[1] for name, arrays in data.items()}),
     )
 
 

@@ -888,7 +888,7 @@ def _assemble(
     names = classes if targets.classes else None
 
     def build() -> Dataset:
-        return from_arrays(
+        dataset = from_arrays(
             name,
             arrays,
             test_key,
@@ -900,6 +900,7 @@ def _assemble(
             constants=constants,
             one_client=one_client,
         )
+        return replace(dataset, ordered=targets.classes and names_of(name, "classes", arrays) is not None)
 
     return _placed(where, build)
 

@@ -99,8 +99,8 @@ class TaskConfig:
         bins: Edges between bins of a target that is a number, or their number in a simulation: by which examples are
             counted and divided, as by classes.
         target_scale: Mean and spread of a regression's target, as agreed beforehand.  The loss is that of targets
-            standardised by them, so the network's outputs are about 1; metrics and predictions are in the target's
-            own unit.
+            standardised by them, so the network's outputs are about 1; predictions and metrics but the loss are in
+            the target's own unit.
         augment: Applied to training batches only.
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
     """

@@ -758,7 +758,8 @@ class _Cell:
             world = self.run.experiment.world.outage
             some = isinstance(error, QuorumError) and bool(world.unreachable or world.late)
             remedy = "; a larger clients_per_round or a smaller world.outage leaves more" * some
-            if isinstance(error, DivergedError) and (large := run_setup.large_target(self.run.setup)):
+            scale = self.run.experiment.task.target_scale
+            if isinstance(error, DivergedError) and (large := run_setup.large_target(self.run.setup, scale)):
                 remedy = f"; it may be that {large}"
             what = with_names(str(error), self.run.feds[self.seed].client_names or ())
             if isinstance(error, DivergedError) and not self.sim.clients.remote:

@@ -179,7 +179,7 @@ def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) ->
     loss = config.loss or next(iter(kind.losses))
     skipped = one_client and kind.needs_all_clients
     names = dataset.outputs
-    if kind.ordered and "classes" in config.data_options:
+    if kind.ordered and (dataset.ordered or "classes" in config.data_options):
         names = tuple(map(str, range(len(names))))
     wrong = "" if skipped else kind.check(dataset.y_train.numpy(), names, loss)
     if wrong and one_client and kind.targets.classes and "classes" not in config.data_options:
@@ -617,10 +617,10 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
         expected = hook(method.algorithm, "expected_losses")
         if expected is not None:
             yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
-    if experiment.task.kind == "binary" and "classes" not in experiment.task.data_options:
+    if experiment.task.kind == "binary" and not (setup.dataset.ordered or "classes" in experiment.task.data_options):
         yield from _common_class_is_second(setup.dataset)
     yield from _squashed_twice(experiment.task, setup)
-    if large := large_target(setup):
+    if large := large_target(setup, experiment.task.target_scale):
         yield f"{large}, where training makes steps for one of about 1: it may diverge, or hardly move"
     most = _most_of_a_patient(setup.dataset)
     for method in experiment.methods:
@@ -671,18 +671,24 @@ def _squashed_twice(config: TaskConfig, setup: Setup) -> Iterator[str]:
         )
 
 
-def large_target(setup: Setup) -> str:
-    """The size of a target of numbers that is far above 1, and what to do; empty if it is not, or is not known."""
-    y = setup.dataset.y_train
-    if setup.task.kind.name != "regression" or setup.task.kind.link is not None or len(y) == 0:
+def large_target(setup: Setup, scale: tuple[float, float] | None) -> str:
+    """The size of a target of numbers, by its scale if it has one, that is far above 1, and what to do; empty if not.
+
+    The advised mean has the digits of the spread: a mean that is a few spreads off is no better than a large target.
+    """
+    kind, y = setup.task.kind, setup.dataset.y_train.double()
+    if kind.name != "regression" or kind.link in kind.links.values() or len(y) == 0:
         return ""
-    size = float(y.double().square().mean().sqrt())
+    center, spread = scale or (0.0, 1.0)
+    size = float(((y - center) / spread).square().mean().sqrt())
     if not LARGE < size < math.inf:
         return ""
-    mean, sd = float(f"{y.double().mean():.2g}"), float(f"{y.double().std(correction=0) or size:.1g}")
+    sd = f"{float(y.std(correction=0)) or spread * size:.0e}"
+    mean = round(float(y.mean()), -int(sd.partition("e")[2])) + 0.0  # no -0
+    by = "" if scale is None else f", by task.target_scale = [{center:.15g}, {spread:.15g}]"
     return (
-        f"the target has a root mean square of {size:,.0f} (say about where it lies and how far it spreads, and it is "
-        f"standardised for the loss alone: task.target_scale = [{mean:.10g}, {sd:.10g}])"
+        f"the target has a root mean square of {size:,.0f}{by} (say about where it lies and how far it spreads, and it "
+        f"is standardised for the loss alone: task.target_scale = [{mean:.15g}, {float(sd):.15g}])"
     )
 
 
