@@ -28,7 +28,7 @@ from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.record.columns import client_columns
 from unskew.record.doubts import doubts_of
-from unskew.record.logs import ADAPTED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
+from unskew.record.logs import ADAPTED, DIVERGED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
 from unskew.record.reader import Part, client_names, metric_rows, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import steadier, summarise, with_spread
@@ -545,10 +545,13 @@ def load_run(
     if ended:
         require_done(folder)
     rows = [dict(row) for row in metric_rows(folder)]
+    state: tuple[str, ...] = ()
     if ended:
         summary = dict(document(folder / "summary.json", SummaryCard))
     else:
-        summary = _summary_so_far(document(folder / "run.json", RunCard), rows)
+        card, diverged = document(folder / "run.json", RunCard), list(DIVERGED.rows(folder))
+        summary = _summary_so_far(card, rows, diverged)
+        state = (NO_RESULTS if len(diverged) == len(card["cells"]) else UNFINISHED,)
     doubts = doubts_of(folder)
     seeds = client_names(folder)
     trained = {names for names, _ in seeds.values()}
@@ -557,7 +560,7 @@ def load_run(
         summary,
         folder,
         trained.pop() if len(trained) == 1 else (),
-        (*([] if ended else [UNFINISHED]), *doubts.before, *doubts.during, *_undefined(rows, summary)),
+        (*state, *doubts.before, *doubts.during, *_undefined(rows, summary)),
         {seed: (*names, *later) for seed, (names, later) in seeds.items()},
         _network=network,
         _allow_code=allow_code,
@@ -565,10 +568,13 @@ def load_run(
 
 
 UNFINISHED = "This run has not finished: its numbers are those of the rounds that it has come to."
+NO_RESULTS = "This run has no results: every method diverged under every seed."
 
 
-def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The content of a summary.json so far, of the seeds of each method that came furthest."""
+def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]], diverged: Sequence[DivergedRow]) -> dict[str, Any]:
+    """The content of a summary.json so far, of the seeds of each method that came furthest and did not diverge."""
+    without = {(row["method"], row["seed"]) for row in diverged}
+    rows = [row for row in rows if (row["method"], row["seed"]) not in without]
     reached: dict[tuple[str, int], int] = {}
     for row in rows:
         reached[row["method"], row["seed"]] = max(row["round"], reached.get((row["method"], row["seed"]), 0))
@@ -590,7 +596,9 @@ def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, A
             None,
             card.get("baseline") or None,
             described(measures[0]),
+            diverged,
         ),
+        "diverged": list(diverged),
     }
 
 

@@ -102,6 +102,16 @@ def test_resuming_gives_the_same_results_and_says_nothing_is_lost(
     assert [note for note in notes if note.startswith("hot, seed 1: round 2: ")]
 
 
+def test_a_run_read_before_its_end_has_no_result_of_what_diverged(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    so_far = unskew.load_run(tmp_path / "run", unfinished=True)
+    assert so_far.diverged == list(DIVERGED.rows(folder))
+    assert so_far.value("hot") == unskew.load_run(folder).value("hot")
+    assert "This run has not finished" in str(so_far)
+    assert "(1 of 2 seeds)" in str(so_far)
+
+
 def test_tables_say_under_how_many_seeds_there_is_a_result(folder: Path) -> None:
     record = read(folder)
     assert tables.diverged(record) == (
@@ -152,6 +162,10 @@ def test_a_run_in_which_everything_diverged_has_no_result_and_is_not_one_to_resu
     assert caught.value.where == ("fedavg", 0, 1)
     with pytest.raises(RunError, match="has no results: every method diverged under every seed, first fedavg, seed 0"):
         unskew.load_run(tmp_path / "run")
+    so_far = unskew.load_run(tmp_path / "run", unfinished=True)
+    assert so_far.summary["rows"] == []
+    assert so_far.doubts[0] == "This run has no results: every method diverged under every seed."
+    assert "diverged: fedavg, seed 1: " in str(so_far)
 
 
 def test_simulate_refuses_a_run_of_which_no_method_is_left_and_no_other() -> None:
