@@ -153,8 +153,8 @@ def simulate(
         RunError: If `out` exists or cannot be written.
         KeyboardInterrupt: If Ctrl-C, or a signal to end, stopped the run; it says what is kept of it.
         QuorumError: If training fails, naming method, seed and round.
-        DivergedError: If every method diverged under one seed or more, naming the first.  If only some did, the history
-            has the others, and of these what they have under their other seeds, marked so; `diverged` of it says which.
+        DivergedError: If every method diverged under every seed, naming the first.  Otherwise the history has the other
+            trainings, and what lacks a seed is marked so; `diverged` of it says which did.
     """
     settings = {
         "name": Path(out).name if out is not None else "simulation",
@@ -199,12 +199,10 @@ def simulate(
 
             outcome = loop.start(experiment, Path(out), listening, backend=backend)
             write_report(outcome.folder)
-            _require_survivors(experiment, outcome)
             return _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
         scratch = Scratch()
         try:
             outcome = loop.start(experiment, scratch.folder, listening, backend=backend)
-            _require_survivors(experiment, outcome)
         except BaseException as error:
             scratch.remove()
             if isinstance(error, loop.Interrupted):
@@ -284,17 +282,6 @@ def _told(history: History, progress: bool) -> History:
 def _warn(doubts: Iterable[str]) -> None:
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=1)
-
-
-def _require_survivors(experiment: Experiment, outcome: loop.RunResult) -> None:
-    """Refuse a run of which no method was trained to its end under every seed.
-
-    Raises:
-        DivergedError: If there is no such method.
-    """
-    diverged = outcome.summary.get("diverged", ())
-    if {row["method"] for row in diverged} >= {method.label for method in experiment.methods}:
-        loop.require_none_diverged(diverged)
 
 
 def require_settings(settings: Mapping[str, Any], owner: str) -> None:

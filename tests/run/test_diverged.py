@@ -168,7 +168,20 @@ def test_a_run_in_which_everything_diverged_has_no_result_and_is_not_one_to_resu
     assert "diverged: fedavg, seed 1: " in str(so_far)
 
 
-def test_simulate_refuses_a_run_of_which_no_method_is_left_and_no_other() -> None:
+@pytest.mark.parametrize("out", [None, "run"])
+def test_simulate_keeps_the_other_seeds_of_its_only_method(
+    out: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop._Cell, "one_round", hot)
+    history = unskew.simulate(
+        {"hot": unskew.FedAvg()}, data="digits", rounds=2, seeds=(0, 1), split=unskew.IID(num_clients=3),
+        progress=False, out=out and tmp_path / out,
+    )  # fmt: skip
+    assert [(row["method"], row["seed"]) for row in history.diverged] == [("hot", 1)]
+    assert "(1 of 2 seeds)" in str(history)
+
+
+def test_simulate_refuses_a_run_of_which_no_training_is_left_and_no_other() -> None:
     data = {"data": "digits", "rounds": 1, "progress": False, "split": unskew.IID(num_clients=3)}
     hopeless = {"hot": unskew.FedAvg(local=unskew.SgdConfig(lr=1e30))}
     with pytest.raises(DivergedError, match=r"^hot, seed 0: "):
