@@ -239,7 +239,7 @@ def test_what_no_file_can_describe_runs_but_is_never_resumed_as_something_else(
 ) -> None:
     us.simulate({"mine": algorithm}, **TINY, out=tmp_path / "r")
     (tmp_path / "r" / "summary.json").unlink()
-    with pytest.raises(ConfigError, match="cannot be imported from made in Python"):
+    with pytest.raises(ConfigError, match=r"was given as a value, and no file says how.*a method needs a new run"):
         loop.resume(tmp_path / "r")
 
 
@@ -333,6 +333,40 @@ def test_a_run_of_a_model_that_is_a_value_goes_on_with_the_same_one(tmp_path: Pa
     resumed = us.resume(tmp_path / "r", model=model)
     assert resumed.summary["fingerprint"] == whole.summary["fingerprint"]
     assert us.predict(resumed.model("fedavg"), PAIR[0]) == us.predict(whole.model("fedavg"), PAIR[0])
+
+
+def test_a_loss_and_a_metric_given_as_values_are_given_again(tmp_path: Path) -> None:
+    def doubled(outputs: Any, y: Any) -> Any:
+        return 2 * nn.functional.cross_entropy(outputs, y, reduction="none")
+
+    def shift(outputs: Any, y: Any) -> float:
+        return float(outputs.mean() - y.mean())
+
+    class StopsOnce(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            if progress.round == 1:
+                raise KeyboardInterrupt
+
+    settings: dict[str, Any] = {"split": us.IID(num_clients=4), "rounds": 2, "evaluate": ["global", shift]}
+    whole = us.simulate(us.FedAvg(FAST), **settings, loss=doubled)
+    with pytest.raises(KeyboardInterrupt, match=r"unskew\.resume\('.*r', loss=\.\.\., metrics=\[\.\.\.\]\)$"):
+        us.simulate(us.FedAvg(FAST), **settings, loss=doubled, callback=StopsOnce(), out=tmp_path / "r")
+    with pytest.raises(ConfigError, match=r"^loss '.*doubled' was given as a value.*resume\(FOLDER, loss=\.\.\."):
+        us.resume(tmp_path / "r", metrics=[shift])
+    with pytest.raises(ConfigError, match="was given no metric float as a value; leave it out"):
+        us.resume(tmp_path / "r", loss=doubled, metrics=[shift, float])
+    resumed = us.resume(tmp_path / "r", loss=doubled, metrics=[shift])
+    assert resumed.summary["fingerprint"] == whole.summary["fingerprint"]
+    assert resumed.value("fedavg", "global.shift") == whole.value("fedavg", "global.shift")
+
+
+def test_the_run_of_a_method_with_code_in_it_is_not_said_to_be_one_to_resume(tmp_path: Path) -> None:
+    class Stops(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="it cannot be resumed, since no file describes the code in mine"):
+        us.simulate({"mine": us.FedAvg(terms=(pull,))}, **TINY, callback=Stops(), out=tmp_path / "r")
 
 
 def test_a_model_that_a_run_names_is_not_given_again(tmp_path: Path) -> None:
