@@ -281,8 +281,8 @@ class History:
     def to_frame(self) -> "pandas.DataFrame":
         """Every number of every round as a pandas.DataFrame, one per row.
 
-        Columns: method, seed, round, name, value, weight, client and client_name, which are missing (pandas.NA and
-        None) unless the number is per-client; so is client_name where the data name no clients.
+        Columns: method, seed, round, name, value, weight, client and client_name, which are missing, so that `isna` is
+        true, unless the number is per-client; so is client_name where the data name no clients.
 
         Raises:
             ConfigError: If pandas is not installed.
@@ -356,10 +356,11 @@ class History:
     def gains(self) -> "list[GainRow]":
         """Gains from federation: each method's over local training, with its 95 % interval, as the report has it.
 
-        A row is {"method", "client", "gain", "low", "high", "verdict", "why"}, and `pandas.DataFrame` makes a table of
-        them.  It is of a client, or of the mean over clients, where client is None.  A gain is the headline of the
-        client's own model on its own test data minus that alone, a fraction for accuracies, and above zero where the
-        client is better off.  The verdict is gains, loses or open; `why` says why there is no interval.
+        A row is {"method", "client", "seed", "gain", "low", "high", "verdict", "why"}, and `pandas.DataFrame` makes a
+        table of them.  It is of a client, called as in `client_values`, or of the mean over clients, where client is
+        None; seed is that of a client that no other seed has, as where each divides the data anew.  A gain is the
+        headline of the client's own model on its own test data minus that alone, a fraction for accuracies, and above
+        zero where the client is better off.  The verdict is gains, loses or open; `why` says why there is no interval.
 
         Raises:
             RunError: If no method of the run trains every client alone, no client has results, or the run's files are

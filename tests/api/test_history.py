@@ -324,8 +324,9 @@ def test_of_settings_it_warns_before_the_first_round() -> None:
 def test_whom_federation_serves_is_had_as_rows_and_said_below_the_table(history: us.History) -> None:
     rows = history.gains()
     (of,) = worth.worths(read(history.folder))
-    assert [(row["method"], row["client"]) for row in rows] == [
-        ("FedAvg", None), *(("FedAvg", client.name) for client in of.clients)
+    of_seeds = [(client, seed) for seed in (0, 1) for client in history.client_values("FedAvg", seed=seed)]
+    assert [(row["method"], row["client"], row["seed"]) for row in rows] == [
+        ("FedAvg", None, None), *(("FedAvg", *client) for client in of_seeds)
     ]  # fmt: skip
     mean, first = rows[0], rows[1]
     assert (mean["gain"], mean["low"], mean["high"]) == (of.whole.mean, of.whole.low, of.whole.high)
