@@ -368,7 +368,7 @@ class History:
         """
         from unskew.report import worth
 
-        record = read(self.folder)
+        record = read(self.folder, results_alone=True)
         if worth.alone(record) is None:
             raise RunError(
                 "a gain is over local training, and no method of this run trains every client alone; run it with "
@@ -390,7 +390,7 @@ class History:
             trains_alone = any(
                 cell.get("bound") == "lower" for cell in document(self.folder / "run.json", RunCard)["cells"]
             )
-            return worth.verdict(read(self.folder)) if trains_alone else ""
+            return worth.verdict(read(self.folder, results_alone=True)) if trains_alone else ""
         except RunError:  # the table is none the worse without its files
             return ""
 

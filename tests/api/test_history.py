@@ -337,6 +337,15 @@ def test_whom_federation_serves_is_had_as_rows_and_said_below_the_table(history:
     assert html.escape(answer) in history._repr_html_()
 
 
+def test_an_answer_is_had_without_reading_what_was_sent(history: us.History, tmp_path: Path) -> None:
+    folder = shutil.copytree(history.folder, tmp_path / "run")
+    for name in ("ledger", "work"):
+        (folder / f"{name}.jsonl").write_text("no row\n")
+    of_copy = dataclasses.replace(history, path=folder, _scratch=None)
+    assert str(of_copy) == str(history)
+    assert of_copy.gains() == history.gains()
+
+
 def test_a_run_without_local_training_says_what_gains_need(kept: us.History) -> None:
     with pytest.raises(RunError, match=r"no method of this run trains every client alone; .*bounds=True"):
         kept.gains()
