@@ -247,6 +247,7 @@ def resume(
     """
     folder = Path(folder)
     with stopped_as_python(), torch_left_alone(), watching(not progress) as watcher:
+        loop.require_run(folder)
         inputs = _given_again(folder, model, loss, metrics)
         shown = watcher if progress else _Quiet()
         listening = shown if callback is None else callbacks.Several(shown, callback)

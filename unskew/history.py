@@ -148,7 +148,7 @@ class History:
             KeyError: If that method has no such metric of single clients under that seed.
             RunError: If the run's files are gone or corrupt.
         """
-        seed = min(row["seed"] for row in self.rows) if seed is None else seed
+        seed = min((row["seed"] for row in self.rows), default=0) if seed is None else seed
         metric = metric or f"personal.{self.headline.name}"
         cell = (method, seed, metric)
         rows = [r for r in self.rows if "client" in r and (r["method"], r["seed"], r["name"]) == cell]
@@ -255,13 +255,13 @@ class History:
         rows = [row for row in self.rows if row["seed"] == seed]
         if not rows:
             seeds = dict.fromkeys(row["seed"] for row in self.rows)
-            raise KeyError(f"no seed {seed!r} in this run; it has {', '.join(map(str, seeds))}")
+            raise KeyError(f"no seed {seed!r} in this run; it has {', '.join(map(str, seeds)) or 'no numbers yet'}")
         return rows
 
     def _unknown(self, method: str, metric: str, known: Iterable[str]) -> KeyError:
         """An error that names the methods there are, or the metrics nearest to the one asked for."""
         if method not in self.methods:
-            return KeyError(f"no method {method!r} in this run; it has {', '.join(self.methods)}")
+            return KeyError(f"no method {method!r} in this run; it has {', '.join(self.methods) or 'no numbers yet'}")
         if lost := [why_diverged(row) for row in self.diverged if row["method"] == method]:
             return KeyError(f"{metric} of {method} is not known, since it diverged: {'; '.join(lost)}")
         return self._lacking(metric, f"no {metric} of {method}", known)
@@ -428,6 +428,8 @@ class History:
         return [*self.doubts[:DOUBTS_SHOWN], *([f"{more} more in history.doubts"] if more > 0 else [])]
 
     def __repr__(self) -> str:
+        if not self.rows:
+            return "<History of no round: nothing was evaluated yet>"
         methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
         rounds, seeds = (len({row[key] for row in self.rows}) for key in ("round", "seed"))
         evaluated = f"{rounds - 1} rounds, {counted(seeds, 'seed')}"

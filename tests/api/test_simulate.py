@@ -289,6 +289,30 @@ def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
     assert us.resume(tmp_path / "r").rows == resumed.rows  # a cell that is run again
 
 
+def test_a_run_that_was_stopped_before_any_round_has_no_numbers_and_says_so(tmp_path: Path) -> None:
+    class Stops(callbacks.NoCallback):
+        def start(self, *_: Any) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        us.simulate("fedavg", **TINY, callback=Stops(), out=tmp_path / "r")
+    so_far = us.load_run(tmp_path / "r", unfinished=True)
+    assert repr(so_far) == "<History of no round: nothing was evaluated yet>"
+    for ask in (so_far.value, so_far.curve):
+        with pytest.raises(KeyError, match="no method 'fedavg' in this run; it has no numbers yet"):
+            ask("fedavg")
+    with pytest.raises(KeyError, match=r"fedavg, seed 0, has no personal\.accuracy of single clients"):
+        so_far.client_values("fedavg")
+
+
+@pytest.mark.parametrize("given", [{}, {"model": nn.Linear(2, 2)}])
+def test_a_folder_that_is_no_run_is_refused_as_that_whatever_is_given(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"^there is no folder .*gone; a run has none until"):
+        us.resume(tmp_path / "gone", **given)
+    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
+        us.resume(tmp_path, **given)
+
+
 def test_a_request_to_stop_ends_a_loop_that_goes_on_after_errors() -> None:
     class Stops(callbacks.NoCallback):
         def progress(self, progress: callbacks.Progress) -> None:

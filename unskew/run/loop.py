@@ -237,13 +237,7 @@ def resume(
         RunError: If the folder is not a run, was changed or has links to other folders, is that of a run over a network
             without such a backend, or (EnvironmentChanged) the environment has changed.
     """
-    if not folder.exists():
-        raise RunError(
-            f"there is no folder {folder}; a run has none until its data are read: give the command that began it again"
-        )
-    if isinstance(backend, InProcess) and not (folder / "summary.json").exists():
-        refuse_deployed(folder)
-    read_json(folder / "run.json")  # a folder without one is no run
+    require_run(folder, backend)
     refuse_links(folder)
     with locked(folder):
         if (folder / "summary.json").exists():
@@ -278,6 +272,21 @@ def resume(
                     "stopped and not trained again; restore its files, or do without it"
                 )
             return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
+
+
+def require_run(folder: Path, backend: Backend = IN_PROCESS) -> None:
+    """Refuse a folder that is not that of a run which such a backend can go on with.
+
+    Raises:
+        RunError: Naming what it lacks, or the command that goes on with a run over a network.
+    """
+    if not folder.exists():
+        raise RunError(
+            f"there is no folder {folder}; a run has none until its data are read: give the command that began it again"
+        )
+    if isinstance(backend, InProcess) and not (folder / "summary.json").exists():
+        refuse_deployed(folder)
+    read_json(folder / "run.json")  # a folder without one is no run
 
 
 def require_same_settings(folder: Path, config_sha256: str, portable_sha256: str) -> str:
