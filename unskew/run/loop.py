@@ -570,7 +570,7 @@ class _Run:
         return [method.label for method in self.experiment.methods if method.name.startswith(IN_PYTHON)]
 
     def going_on(self) -> str:
-        """How to go on with the run, or why nobody can."""
+        """The end of a message: how to go on with the run, or why nobody can."""
         if resuming := self.resuming():
             return f"continue with: {resuming}"
         return f"it cannot be resumed, since no file describes the code in {listed(self.made_here())}; run it again"
