@@ -32,10 +32,10 @@ from unskew.errors import ConfigError, DataError, DataWarning, RunError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.history import History, Scratch, load_run
-from unskew.models import IN_PYTHON
 from unskew.protocol import SgdConfig
 from unskew.record.doubts import doubts_of
 from unskew.record.logs import why_diverged
+from unskew.references import IN_PYTHON
 from unskew.run import callbacks, loop
 from unskew.run.folder import taken
 from unskew.run.progress import watching
@@ -129,6 +129,7 @@ def simulate(
             TaskConfig(class_weights="balanced").  Data, model, loss, preprocessing and a table's columns may be said
             there or by their own arguments; where both say something, and not the same, that is refused.
         loss: A loss of that kind of task by name, or a function from (outputs, targets) to the loss of each example.
+            Of one that no other program can import, as of such metrics, the run can be resumed as that of a model.
         bounds: Add local-only training, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `resume`; by default it is removed with the history.
         progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.  Without it, what would
@@ -153,8 +154,8 @@ def simulate(
         RunError: If `out` exists or cannot be written.
         KeyboardInterrupt: If Ctrl-C, or a signal to end, stopped the run; it says what is kept of it.
         QuorumError: If training fails, naming method, seed and round.
-        DivergedError: If every method diverged under one seed or more, naming the first.  If only some did, the history
-            has the others, and of these what they have under their other seeds, marked so; `diverged` of it says which.
+        DivergedError: If every method diverged under every seed, naming the first.  Otherwise the history has the other
+            trainings, and what lacks a seed is marked so; `diverged` of it says which did.
     """
     settings = {
         "name": Path(out).name if out is not None else "simulation",
@@ -199,12 +200,10 @@ def simulate(
 
             outcome = loop.start(experiment, Path(out), listening, backend=backend)
             write_report(outcome.folder)
-            _require_survivors(experiment, outcome)
             return _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
         scratch = Scratch()
         try:
             outcome = loop.start(experiment, scratch.folder, listening, backend=backend)
-            _require_survivors(experiment, outcome)
         except BaseException as error:
             scratch.remove()
             if isinstance(error, loop.Interrupted):
@@ -218,6 +217,8 @@ def resume(
     folder: str | Path,
     *,
     model: "nn.Module | Callable[..., nn.Module] | None" = None,
+    loss: Loss | None = None,
+    metrics: Sequence[Measure | Callable[[Any, Any], float]] = (),
     progress: bool = True,
     callback: callbacks.Callback | None = None,
     force: bool = False,
@@ -231,26 +232,26 @@ def resume(
     Args:
         folder: The folder that `simulate(out=...)` or `unskew run` wrote to.
         model: The network, if the run was given one as a value: the same, with the weights that it had then.
+        loss, metrics: The loss, and those of `evaluate` that are metrics, if the run was given them as values that no
+            other program can import: the same.
         progress, callback: As in `simulate`.
         force: Go on even though versions, device or executor have changed; the bits may then differ.
         allow_code: Import methods or a network of one's own that the folder names as `module:attribute`; never for a
             folder from elsewhere whose code one would not run.
 
     Raises:
-        ConfigError: If the run holds values that no file describes, its model is one and is not given or is none and
-            is given, or it names code and `allow_code` is not given.
+        ConfigError: If the run has methods that no file describes, its model, loss or a metric is a value and is not
+            given or is none and is given, or it names code and `allow_code` is not given.
         RunError: If the folder is not a run, was changed, or was begun with another network or in another environment.
         DivergedError, QuorumError, KeyboardInterrupt: As in `simulate`.
     """
     folder = Path(folder)
     with stopped_as_python(), torch_left_alone(), watching(not progress) as watcher:
-        if model is not None and not (named := _model_of(folder)).startswith(IN_PYTHON):
-            raise ConfigError(
-                f"the run in {folder} names its model, {named}, so model= would not be used; leave it out"
-            )
+        loop.require_run(folder)
+        inputs = _given_again(folder, model, loss, metrics)
         shown = watcher if progress else _Quiet()
         listening = shown if callback is None else callbacks.Several(shown, callback)
-        backend = InProcess(InMemoryInputs(**_network(model), from_python=True))
+        backend = InProcess(inputs)
         from unskew.report import write_report
 
         outcome = loop.resume(folder, listening, force, backend, allow_code=allow_code)
@@ -259,9 +260,35 @@ def resume(
         return _told(load_run(outcome.folder, network=again, allow_code=allow_code), progress)
 
 
-def _model_of(folder: Path) -> str:
-    """The name of a run's model; nothing that its folder names is imported."""
-    return str(config.read_toml(folder / "config.toml").get("task", {}).get("model", ""))
+def _given_again(
+    folder: Path,
+    model: "nn.Module | Callable[..., nn.Module] | None",
+    loss: Loss | None,
+    metrics: Sequence[Measure | Callable[[Any, Any], float]],
+) -> InMemoryInputs:
+    """The values that a run was given, and is given again; nothing that its folder names is imported.
+
+    Raises:
+        ConfigError: If the run names one of them.
+    """
+    again = [as_measure(metric) for metric in metrics]
+    values: dict[str, str] = {}
+    if model is not None or loss is not None or again:
+        written = config.read_toml(folder / "config.toml")
+        for name, given in (("model", model), ("loss", loss)):
+            named = str(written.get("task", {}).get(name, "the default"))
+            if given is not None and not named.startswith(IN_PYTHON):
+                raise ConfigError(
+                    f"the run in {folder} names its {name}, {named}, so {name}= would not be used; leave it out"
+                )
+        # A function of the same name may stand elsewhere by now: in a function, or outside it.
+        asked = (name for name in written.get("evaluate", ()) if name.startswith(IN_PYTHON))
+        values = {name.removeprefix(IN_PYTHON).rpartition(".")[2]: name for name in asked}
+    if strangers := [metric.name for metric in again if metric.name not in values]:
+        raise ConfigError(f"the run in {folder} was given no metric {strangers[0]} as a value; leave it out of metrics")
+    return InMemoryInputs(
+        **_network(model), loss=loss, metrics={values[metric.name]: metric for metric in again}, from_python=True
+    )
 
 
 class _Quiet(callbacks.NoCallback):
@@ -284,17 +311,6 @@ def _told(history: History, progress: bool) -> History:
 def _warn(doubts: Iterable[str]) -> None:
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=1)
-
-
-def _require_survivors(experiment: Experiment, outcome: loop.RunResult) -> None:
-    """Refuse a run of which no method was trained to its end under every seed.
-
-    Raises:
-        DivergedError: If there is no such method.
-    """
-    diverged = outcome.summary.get("diverged", ())
-    if {row["method"] for row in diverged} >= {method.label for method in experiment.methods}:
-        loop.require_none_diverged(diverged)
 
 
 def require_settings(settings: Mapping[str, Any], owner: str) -> None:

@@ -28,7 +28,7 @@ from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.record.columns import client_columns
 from unskew.record.doubts import doubts_of
-from unskew.record.logs import ADAPTED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
+from unskew.record.logs import ADAPTED, DIVERGED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
 from unskew.record.reader import Part, client_names, metric_rows, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import steadier, summarise, with_spread
@@ -148,7 +148,7 @@ class History:
             KeyError: If that method has no such metric of single clients under that seed.
             RunError: If the run's files are gone or corrupt.
         """
-        seed = min(row["seed"] for row in self.rows) if seed is None else seed
+        seed = min((row["seed"] for row in self.rows), default=0) if seed is None else seed
         metric = metric or f"personal.{self.headline.name}"
         cell = (method, seed, metric)
         rows = [r for r in self.rows if "client" in r and (r["method"], r["seed"], r["name"]) == cell]
@@ -255,13 +255,13 @@ class History:
         rows = [row for row in self.rows if row["seed"] == seed]
         if not rows:
             seeds = dict.fromkeys(row["seed"] for row in self.rows)
-            raise KeyError(f"no seed {seed!r} in this run; it has {', '.join(map(str, seeds))}")
+            raise KeyError(f"no seed {seed!r} in this run; it has {', '.join(map(str, seeds)) or 'no numbers yet'}")
         return rows
 
     def _unknown(self, method: str, metric: str, known: Iterable[str]) -> KeyError:
         """An error that names the methods there are, or the metrics nearest to the one asked for."""
         if method not in self.methods:
-            return KeyError(f"no method {method!r} in this run; it has {', '.join(self.methods)}")
+            return KeyError(f"no method {method!r} in this run; it has {', '.join(self.methods) or 'no numbers yet'}")
         if lost := [why_diverged(row) for row in self.diverged if row["method"] == method]:
             return KeyError(f"{metric} of {method} is not known, since it diverged: {'; '.join(lost)}")
         return self._lacking(metric, f"no {metric} of {method}", known)
@@ -281,8 +281,8 @@ class History:
     def to_frame(self) -> "pandas.DataFrame":
         """Every number of every round as a pandas.DataFrame, one per row.
 
-        Columns: method, seed, round, name, value, weight, client and client_name, which are missing (pandas.NA and
-        None) unless the number is per-client; so is client_name where the data name no clients.
+        Columns: method, seed, round, name, value, weight, client and client_name, which are missing, so that `isna` is
+        true, unless the number is per-client; so is client_name where the data name no clients.
 
         Raises:
             ConfigError: If pandas is not installed.
@@ -356,10 +356,11 @@ class History:
     def gains(self) -> "list[GainRow]":
         """Gains from federation: each method's over local training, with its 95 % interval, as the report has it.
 
-        A row is {"method", "client", "gain", "low", "high", "verdict", "why"}, and `pandas.DataFrame` makes a table of
-        them.  It is of a client, or of the mean over clients, where client is None.  A gain is the headline of the
-        client's own model on its own test data minus that alone, a fraction for accuracies, and above zero where the
-        client is better off.  The verdict is gains, loses or open; `why` says why there is no interval.
+        A row is {"method", "client", "seed", "gain", "low", "high", "verdict", "why"}, and `pandas.DataFrame` makes a
+        table of them.  It is of a client, called as in `client_values`, or of the mean over clients, where client is
+        None; seed is that of a client that no other seed has, as where each divides the data anew.  A gain is the
+        headline of the client's own model on its own test data minus that alone, a fraction for accuracies, and above
+        zero where the client is better off.  The verdict is gains, loses or open; `why` says why there is no interval.
 
         Raises:
             RunError: If no method of the run trains every client alone, no client has results, or the run's files are
@@ -367,7 +368,7 @@ class History:
         """
         from unskew.report import worth
 
-        record = read(self.folder)
+        record = read(self.folder, results_alone=True)
         if worth.alone(record) is None:
             raise RunError(
                 "a gain is over local training, and no method of this run trains every client alone; run it with "
@@ -389,7 +390,7 @@ class History:
             trains_alone = any(
                 cell.get("bound") == "lower" for cell in document(self.folder / "run.json", RunCard)["cells"]
             )
-            return worth.verdict(read(self.folder)) if trains_alone else ""
+            return worth.verdict(read(self.folder, results_alone=True)) if trains_alone else ""
         except RunError:  # the table is none the worse without its files
             return ""
 
@@ -427,6 +428,8 @@ class History:
         return [*self.doubts[:DOUBTS_SHOWN], *([f"{more} more in history.doubts"] if more > 0 else [])]
 
     def __repr__(self) -> str:
+        if not self.rows:
+            return "<History of no round: nothing was evaluated yet>"
         methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
         rounds, seeds = (len({row[key] for row in self.rows}) for key in ("round", "seed"))
         evaluated = f"{rounds - 1} rounds, {counted(seeds, 'seed')}"
@@ -545,10 +548,13 @@ def load_run(
     if ended:
         require_done(folder)
     rows = [dict(row) for row in metric_rows(folder)]
+    state: tuple[str, ...] = ()
     if ended:
         summary = dict(document(folder / "summary.json", SummaryCard))
     else:
-        summary = _summary_so_far(document(folder / "run.json", RunCard), rows)
+        card, diverged = document(folder / "run.json", RunCard), list(DIVERGED.rows(folder))
+        summary = _summary_so_far(card, rows, diverged)
+        state = (NO_RESULTS if len(diverged) == len(card["cells"]) else UNFINISHED,)
     doubts = doubts_of(folder)
     seeds = client_names(folder)
     trained = {names for names, _ in seeds.values()}
@@ -557,7 +563,7 @@ def load_run(
         summary,
         folder,
         trained.pop() if len(trained) == 1 else (),
-        (*([] if ended else [UNFINISHED]), *doubts.before, *doubts.during, *_undefined(rows, summary)),
+        (*state, *doubts.before, *doubts.during, *_undefined(rows, summary)),
         {seed: (*names, *later) for seed, (names, later) in seeds.items()},
         _network=network,
         _allow_code=allow_code,
@@ -565,10 +571,13 @@ def load_run(
 
 
 UNFINISHED = "This run has not finished: its numbers are those of the rounds that it has come to."
+NO_RESULTS = "This run has no results: every method diverged under every seed."
 
 
-def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The content of a summary.json so far, of the seeds of each method that came furthest."""
+def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]], diverged: Sequence[DivergedRow]) -> dict[str, Any]:
+    """The content of a summary.json so far, of the seeds of each method that came furthest and did not diverge."""
+    without = {(row["method"], row["seed"]) for row in diverged}
+    rows = [row for row in rows if (row["method"], row["seed"]) not in without]
     reached: dict[tuple[str, int], int] = {}
     for row in rows:
         reached[row["method"], row["seed"]] = max(row["round"], reached.get((row["method"], row["seed"]), 0))
@@ -590,7 +599,9 @@ def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, A
             None,
             card.get("baseline") or None,
             described(measures[0]),
+            diverged,
         ),
+        "diverged": list(diverged),
     }
 
 

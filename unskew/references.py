@@ -26,6 +26,9 @@ OURS = "unskew"
 PARTS = ("init", "round", "serve")
 SIZES = ("input_shape", "num_classes")
 
+IN_PYTHON = "made in Python:"
+"""Prefix of the name of a piece that no file describes, because `simulate` was given it as a value."""
+
 
 def permit(reference: str, place: str, where: str, registered: Collection[str]) -> None:
     """Refuse a reference to code that is not installed with unskew: the file it stands in may come from elsewhere.
@@ -77,6 +80,11 @@ def load(reference: str, what: str) -> Any:
         ConfigError: If it cannot be imported.
     """
     module, _, attribute = reference.partition(":")
+    if reference.startswith(IN_PYTHON):
+        raise ConfigError(
+            f"{what.replace(IN_PYTHON, '')} was given as a value, and no file says how to make it again; a loss or a "
+            "metric can be given once more, unskew.resume(FOLDER, loss=..., metrics=[...]); a method needs a new run"
+        )
     if "<" in attribute:  # as Python writes it: f.<locals>.Mine
         raise ConfigError(
             f"{what} is made inside a function, where no other process and no file finds it; move it to the top of its "

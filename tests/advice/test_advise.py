@@ -975,7 +975,7 @@ def test_a_site_whose_training_diverges_is_named() -> None:
 
 
 def test_a_notebook_shows_an_answer_and_a_table_by_site_and_its_repr_is_a_line(simple: Advice) -> None:
-    assert repr(simple) == f"<Advice, {simple.verdict}: {simple.headline} print() says more>"
+    assert repr(simple) == f"<Advice: {simple.headline} print() says more>"
     page = simple._repr_html_()
     for question, answer in simple.sentences():
         assert f"{html.escape(question)}</b></dt><dd>{html.escape(answer)}</dd>" in page

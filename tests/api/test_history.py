@@ -324,8 +324,9 @@ def test_of_settings_it_warns_before_the_first_round() -> None:
 def test_whom_federation_serves_is_had_as_rows_and_said_below_the_table(history: us.History) -> None:
     rows = history.gains()
     (of,) = worth.worths(read(history.folder))
-    assert [(row["method"], row["client"]) for row in rows] == [
-        ("FedAvg", None), *(("FedAvg", client.name) for client in of.clients)
+    of_seeds = [(client, seed) for seed in (0, 1) for client in history.client_values("FedAvg", seed=seed)]
+    assert [(row["method"], row["client"], row["seed"]) for row in rows] == [
+        ("FedAvg", None, None), *(("FedAvg", *client) for client in of_seeds)
     ]  # fmt: skip
     mean, first = rows[0], rows[1]
     assert (mean["gain"], mean["low"], mean["high"]) == (of.whole.mean, of.whole.low, of.whole.high)
@@ -334,6 +335,15 @@ def test_whom_federation_serves_is_had_as_rows_and_said_below_the_table(history:
     assert answer.startswith(("Federation", "On few"))
     assert answer in str(history)
     assert html.escape(answer) in history._repr_html_()
+
+
+def test_an_answer_is_had_without_reading_what_was_sent(history: us.History, tmp_path: Path) -> None:
+    folder = shutil.copytree(history.folder, tmp_path / "run")
+    for name in ("ledger", "work"):
+        (folder / f"{name}.jsonl").write_text("no row\n")
+    of_copy = dataclasses.replace(history, path=folder, _scratch=None)
+    assert str(of_copy) == str(history)
+    assert of_copy.gains() == history.gains()
 
 
 def test_a_run_without_local_training_says_what_gains_need(kept: us.History) -> None:

@@ -128,6 +128,16 @@ def test_a_number_by_site_is_that_of_the_site_of_this_name() -> None:
         assert frame[frame["client"].isna()]["client_name"].isna().all()
 
 
+def test_gains_call_clients_as_their_values_do() -> None:
+    x, y = TABLE[["age", "weight"]].to_numpy(), TABLE["y"].to_numpy()
+    for data, how in (((x, y), {"split": us.IID(3)}), (TABLE, {"target": "y", "client": "site"})):
+        history = us.simulate(["fedavg", "independent"], data=data, rounds=1, progress=False, **how)
+        mean, *clients = history.gains()
+        assert mean["client"] is None
+        assert [row["client"] for row in clients] == list(history.client_values("fedavg"))
+        assert {row["seed"] for row in clients} == {None}
+
+
 def test_newcomers_are_called_by_name_too() -> None:
     history = run(TABLE, target="y", client="site", unseen=["Basel"])
     assert set(history.client_values("fedavg", "unseen.accuracy")) == {"Basel"}

@@ -239,7 +239,7 @@ def test_what_no_file_can_describe_runs_but_is_never_resumed_as_something_else(
 ) -> None:
     us.simulate({"mine": algorithm}, **TINY, out=tmp_path / "r")
     (tmp_path / "r" / "summary.json").unlink()
-    with pytest.raises(ConfigError, match="cannot be imported from made in Python"):
+    with pytest.raises(ConfigError, match=r"was given as a value, and no file says how.*a method needs a new run"):
         loop.resume(tmp_path / "r")
 
 
@@ -289,6 +289,30 @@ def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
     assert us.resume(tmp_path / "r").rows == resumed.rows  # a cell that is run again
 
 
+def test_a_run_that_was_stopped_before_any_round_has_no_numbers_and_says_so(tmp_path: Path) -> None:
+    class Stops(callbacks.NoCallback):
+        def start(self, *_: Any) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        us.simulate("fedavg", **TINY, callback=Stops(), out=tmp_path / "r")
+    so_far = us.load_run(tmp_path / "r", unfinished=True)
+    assert repr(so_far) == "<History of no round: nothing was evaluated yet>"
+    for ask in (so_far.value, so_far.curve):
+        with pytest.raises(KeyError, match="no method 'fedavg' in this run; it has no numbers yet"):
+            ask("fedavg")
+    with pytest.raises(KeyError, match=r"fedavg, seed 0, has no personal\.accuracy of single clients"):
+        so_far.client_values("fedavg")
+
+
+@pytest.mark.parametrize("given", [{}, {"model": nn.Linear(2, 2)}])
+def test_a_folder_that_is_no_run_is_refused_as_that_whatever_is_given(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"^there is no folder .*gone; a run has none until"):
+        us.resume(tmp_path / "gone", **given)
+    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
+        us.resume(tmp_path, **given)
+
+
 def test_a_request_to_stop_ends_a_loop_that_goes_on_after_errors() -> None:
     class Stops(callbacks.NoCallback):
         def progress(self, progress: callbacks.Progress) -> None:
@@ -333,6 +357,40 @@ def test_a_run_of_a_model_that_is_a_value_goes_on_with_the_same_one(tmp_path: Pa
     resumed = us.resume(tmp_path / "r", model=model)
     assert resumed.summary["fingerprint"] == whole.summary["fingerprint"]
     assert us.predict(resumed.model("fedavg"), PAIR[0]) == us.predict(whole.model("fedavg"), PAIR[0])
+
+
+def test_a_loss_and_a_metric_given_as_values_are_given_again(tmp_path: Path) -> None:
+    def doubled(outputs: Any, y: Any) -> Any:
+        return 2 * nn.functional.cross_entropy(outputs, y, reduction="none")
+
+    def shift(outputs: Any, y: Any) -> float:
+        return float(outputs.mean() - y.mean())
+
+    class StopsOnce(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            if progress.round == 1:
+                raise KeyboardInterrupt
+
+    settings: dict[str, Any] = {"split": us.IID(num_clients=4), "rounds": 2, "evaluate": ["global", shift]}
+    whole = us.simulate(us.FedAvg(FAST), **settings, loss=doubled)
+    with pytest.raises(KeyboardInterrupt, match=r"unskew\.resume\('.*r', loss=\.\.\., metrics=\[\.\.\.\]\)$"):
+        us.simulate(us.FedAvg(FAST), **settings, loss=doubled, callback=StopsOnce(), out=tmp_path / "r")
+    with pytest.raises(ConfigError, match=r"^loss '.*doubled' was given as a value.*resume\(FOLDER, loss=\.\.\."):
+        us.resume(tmp_path / "r", metrics=[shift])
+    with pytest.raises(ConfigError, match="was given no metric float as a value; leave it out"):
+        us.resume(tmp_path / "r", loss=doubled, metrics=[shift, float])
+    resumed = us.resume(tmp_path / "r", loss=doubled, metrics=[shift])
+    assert resumed.summary["fingerprint"] == whole.summary["fingerprint"]
+    assert resumed.value("fedavg", "global.shift") == whole.value("fedavg", "global.shift")
+
+
+def test_the_run_of_a_method_with_code_in_it_is_not_said_to_be_one_to_resume(tmp_path: Path) -> None:
+    class Stops(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="it cannot be resumed, since no file describes the code in mine"):
+        us.simulate({"mine": us.FedAvg(terms=(pull,))}, **TINY, callback=Stops(), out=tmp_path / "r")
 
 
 def test_a_model_that_a_run_names_is_not_given_again(tmp_path: Path) -> None:

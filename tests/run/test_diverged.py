@@ -103,6 +103,16 @@ def test_resuming_gives_the_same_results_and_says_nothing_is_lost(
     assert [note for note in notes if note.startswith("hot, seed 1: round 2: ")]
 
 
+def test_a_run_read_before_its_end_has_no_result_of_what_diverged(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    so_far = unskew.load_run(tmp_path / "run", unfinished=True)
+    assert so_far.diverged == list(DIVERGED.rows(folder))
+    assert so_far.value("hot") == unskew.load_run(folder).value("hot")
+    assert "This run has not finished" in str(so_far)
+    assert "(1 of 2 seeds)" in str(so_far)
+
+
 def test_tables_say_under_how_many_seeds_there_is_a_result(folder: Path) -> None:
     record = read(folder)
     assert tables.diverged(record) == (
@@ -187,9 +197,26 @@ def test_a_run_in_which_everything_diverged_has_no_result_and_is_not_one_to_resu
     assert caught.value.where == ("fedavg", 0, 1)
     with pytest.raises(RunError, match="has no results: every method diverged under every seed, first fedavg, seed 0"):
         unskew.load_run(tmp_path / "run")
+    so_far = unskew.load_run(tmp_path / "run", unfinished=True)
+    assert so_far.summary["rows"] == []
+    assert so_far.doubts[0] == "This run has no results: every method diverged under every seed."
+    assert "diverged: fedavg, seed 1: " in str(so_far)
 
 
-def test_simulate_refuses_a_run_of_which_no_method_is_left_and_no_other() -> None:
+@pytest.mark.parametrize("out", [None, "run"])
+def test_simulate_keeps_the_other_seeds_of_its_only_method(
+    out: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop._Cell, "one_round", hot)
+    history = unskew.simulate(
+        {"hot": unskew.FedAvg()}, data="digits", rounds=2, seeds=(0, 1), split=unskew.IID(num_clients=3),
+        progress=False, out=out and tmp_path / out,
+    )  # fmt: skip
+    assert [(row["method"], row["seed"]) for row in history.diverged] == [("hot", 1)]
+    assert "(1 of 2 seeds)" in str(history)
+
+
+def test_simulate_refuses_a_run_of_which_no_training_is_left_and_no_other() -> None:
     data = {"data": "digits", "rounds": 1, "progress": False, "split": unskew.IID(num_clients=3)}
     hopeless = {"hot": unskew.FedAvg(local=unskew.SgdConfig(lr=1e30))}
     with pytest.raises(DivergedError, match=r"^hot, seed 0: "):

@@ -495,7 +495,7 @@ class Advice:
         return "\n".join(f"{question} {answer}" for question, answer in self.sentences())
 
     def __repr__(self) -> str:
-        return f"<Advice, {self.verdict}: {shown(self.headline)} print() says more>"
+        return f"<Advice: {shown(self.headline)} print() says more>"
 
     def _repr_html_(self) -> str:
         """The sentences and a table by site, as a notebook shows them."""

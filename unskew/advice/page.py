@@ -15,7 +15,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.sources import saved_sha256
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
-from unskew.models import IN_PYTHON
+from unskew.references import IN_PYTHON
 from unskew.report import figures, html
 from unskew.report.gain import Floats, Gain
 from unskew.report.section import Chart, Section, Table, TableRow

@@ -14,6 +14,7 @@ from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Method
 from unskew.protocol import SgdConfig
+from unskew.references import IN_PYTHON
 from unskew.tree import is_record
 from unskew.words import with_article
 from unskew.wrappers.base import Wrapped
@@ -109,7 +110,7 @@ def method_of(value: object, label: str | None = None, local: SgdConfig | None =
         inner = inner.of
     label = label or f"{type(inner).__name__}{words}"
     _check(value, label)
-    return Method(label, f"made in Python:{kind.__qualname__}", _as_in_a_file(_settings(value)), value)
+    return Method(label, f"{IN_PYTHON}{kind.__qualname__}", _as_in_a_file(_settings(value)), value)
 
 
 def _wrappers(value: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from unskew import references
 from unskew.errors import ConfigError, did_you_mean
+from unskew.references import IN_PYTHON
 from unskew.registry import Registry
 
 if TYPE_CHECKING:
@@ -85,9 +86,6 @@ MODELS = Registry(
     about=ABOUT,
     made_later=True,
 )
-
-IN_PYTHON = "made in Python:"
-"""Prefix of the name of a model that no file describes, because `simulate` was given it as a value."""
 
 LOSS: dict[str, str] = {"svm": "multi_margin"}
 """The loss a model is meant for, where that is not `cross_entropy`."""

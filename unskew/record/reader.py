@@ -8,7 +8,7 @@ kept in the record, so that a report can say so.
 """
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, NotRequired, TypeVar
@@ -314,8 +314,11 @@ def method_tables(record: Record) -> dict[str, dict[str, Any]]:
     return {str(m.get("label")): m for m in configured(record).get("methods", [])}
 
 
-def read(folder: Path) -> Record:
+def read(folder: Path, results_alone: bool = False) -> Record:
     """The record of a run folder, finished or not.
+
+    With `results_alone` it is without what was sent and who worked, which are most of a long run: `flows`, `models` and
+    `passes` are empty, and their files are not read.
 
     Raises:
         RunError: If `folder` is not a run folder, or a file in it is missing or corrupt; names file and line.
@@ -339,7 +342,7 @@ def read(folder: Path) -> Record:
     series, client_values, tested = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
     client_values |= _client_columns(folder, known, headline)
     series, client_values, tested = (_kept(of, without) for of in (series, client_values, tested))
-    flows, models = _flows(_Rows(logs.LEDGER, folder, known, cut_short))
+    flows, models = _flows(() if results_alone else _Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
     failures = tuple(
         LostReplyRow(row["method"], row["seed"], row["round"], row["client"], row["reason"])
@@ -376,7 +379,7 @@ def read(folder: Path) -> Record:
         cut_short=tuple(cut_short),
         predicted=predicted,
         models=models,
-        passes=_passes(_Rows(logs.WORK, folder, known, cut_short)),
+        passes=_passes(() if results_alone else _Rows(logs.WORK, folder, known, cut_short)),
         info=info,
         warned=warned,
         ignored=ignored,
@@ -645,7 +648,9 @@ def _tested_rows(folder: Path, known: set[tuple[str, int]]) -> dict[tuple[str, i
 _Counts = dict[tuple[str, int], dict[int, int]]  # (method, seed) -> {round: count}
 
 
-def _flows(rows: _Rows[logs.TransferRow]) -> tuple[dict[tuple[str, int, Direction, Kind], Flow], _Counts]:
+def _flows(
+    rows: Iterable[tuple[int, logs.TransferRow]],
+) -> tuple[dict[tuple[str, int, Direction, Kind], Flow], _Counts]:
     sums: dict[tuple[str, int, Direction, Kind], list[int]] = {}
     models: _Counts = {}
     for _, row in rows:
@@ -660,7 +665,7 @@ def _flows(rows: _Rows[logs.TransferRow]) -> tuple[dict[tuple[str, int, Directio
     return {k: Flow(*v) for k, v in sums.items()}, models
 
 
-def _passes(rows: _Rows[logs.WorkRow]) -> _Counts:
+def _passes(rows: Iterable[tuple[int, logs.WorkRow]]) -> _Counts:
     hops: dict[tuple[str, int], dict[int, set[int]]] = {}
     for _, row in rows:
         hops.setdefault((row["method"], row["seed"]), {}).setdefault(row["round"], set()).add(row["hop"])

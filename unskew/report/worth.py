@@ -59,7 +59,8 @@ class ClientGain:
     """A client's gain, with its number and name, and its test examples, 0 if not known.
 
     `rarest` is the class of which it has the fewest test examples, and how many, if the measure depends on that.
-    `patients` are those of its test examples, 0 if not known.
+    `patients` are those of its test examples, 0 if not known.  `label` is what the data call it, or its number where
+    they name no clients, and `seed` the only one that has it, None where all have the same.
     """
 
     number: int
@@ -68,6 +69,8 @@ class ClientGain:
     gain: Gain
     rarest: tuple[int, str] | None = None
     patients: int = 0
+    label: str | int = ""
+    seed: int | None = None
 
     @property
     def telling(self) -> int:
@@ -141,7 +144,9 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
             of_rows = None if ranked else known
         else:
             chance, of_rows = _bound(pairs, min(people, n) if people else n, m), None
-        of = ClientGain(c, name, n, Gain(math.nan, None, None, ""), _rarest(record, seeds, c), people)
+        called, seed = names[seeds[0]], None if lasting else seeds[0]
+        unknown, label = Gain(math.nan, None, None, ""), called[c] if called else c
+        of = ClientGain(c, name, n, unknown, _rarest(record, seeds, c), people, label, seed)
         chance = None if of.too_few else chance
         gain_of_client = gain([sign * (a - b) for a, b in pairs], chance, m.percent, sequential=sequential)
         return replace(of, gain=gain_of_client), _Rows(chance, of_rows)
@@ -256,12 +261,14 @@ def _patients(record: Record, seed: int, client: int) -> int:
 class GainRow(TypedDict):
     """A client's gain with a method, or that of the mean over clients, of which `client` is None.
 
+    `client` is its name, or its number where the data name no clients; `seed` is None where all seeds have the same.
     Gains are fractions for accuracies, above zero where the client is better off; `why` says why there is no interval,
     or no gain, and so no verdict.
     """
 
     method: str
-    client: str | None
+    client: str | int | None
+    seed: int | None
     gain: float | None
     low: float | None
     high: float | None
@@ -277,11 +284,11 @@ def rows(record: Record) -> list[GainRow]:
     m, of = record.headline, []
     for w in worths(record):
         mean = "" if w.whole.low is not None else "the chance of its test examples is not known"
-        of.append(_row_of(w.method, None, w.whole, mean))
-        of += [_row_of(w.method, c.name, c.gain, _no_interval(c, m)) for c in w.clients]
+        of.append(_row_of(w.method, None, None, w.whole, mean))
+        of += [_row_of(w.method, c.label, c.seed, c.gain, _no_interval(c, m)) for c in w.clients]
         of += [
             GainRow(
-                method=w.method, client=name, gain=None, low=None, high=None, verdict="open",
+                method=w.method, client=name, seed=None, gain=None, low=None, high=None, verdict="open",
                 why=f"it has no test rows from which {m.label} can be measured",
             )
             for name in unjudged(record)
@@ -289,10 +296,11 @@ def rows(record: Record) -> list[GainRow]:
     return of
 
 
-def _row_of(method: str, client: str | None, gain: Gain, why: str) -> GainRow:
+def _row_of(method: str, client: str | int | None, seed: int | None, gain: Gain, why: str) -> GainRow:
     return GainRow(
-        method=method, client=client, gain=gain.mean, low=gain.low, high=gain.high, verdict=gain.verdict, why=why
-    )
+        method=method, client=client, seed=seed, gain=gain.mean, low=gain.low, high=gain.high, verdict=gain.verdict,
+        why=why,
+    )  # fmt: skip
 
 
 def _no_interval(client: ClientGain, m: Measure) -> str:

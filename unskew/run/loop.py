@@ -53,7 +53,6 @@ from unskew.keys import Key, drawn_since, global_states
 from unskew.ledger import totals
 from unskew.local.executor import FIRST, EvalJob
 from unskew.local.workers.pool import JobPool
-from unskew.models import IN_PYTHON
 from unskew.protocol import ClientId, report_of
 from unskew.record import columns
 from unskew.record.logs import (
@@ -70,6 +69,7 @@ from unskew.record.logs import (
     sentence,
     why_diverged,
 )
+from unskew.references import IN_PYTHON
 from unskew.run import attack, checkpoint, decide, models, one_class, tested, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
@@ -238,13 +238,7 @@ def resume(
         RunError: If the folder is not a run, was changed or has links to other folders, is that of a run over a network
             without such a backend, or (EnvironmentChanged) the environment has changed.
     """
-    if not folder.exists():
-        raise RunError(
-            f"there is no folder {folder}; a run has none until its data are read: give the command that began it again"
-        )
-    if isinstance(backend, InProcess) and not (folder / "summary.json").exists():
-        refuse_deployed(folder)
-    read_json(folder / "run.json")  # a folder without one is no run
+    require_run(folder, backend)
     refuse_links(folder)
     require_of_runtime(settings)
     with locked(folder):
@@ -282,6 +276,21 @@ def resume(
                     "stopped and not trained again; restore its files, or do without it"
                 )
             return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
+
+
+def require_run(folder: Path, backend: Backend = IN_PROCESS) -> None:
+    """Refuse a folder that is not that of a run which such a backend can go on with.
+
+    Raises:
+        RunError: Naming what it lacks, or the command that goes on with a run over a network.
+    """
+    if not folder.exists():
+        raise RunError(
+            f"there is no folder {folder}; a run has none until its data are read: give the command that began it again"
+        )
+    if isinstance(backend, InProcess) and not (folder / "summary.json").exists():
+        refuse_deployed(folder)
+    read_json(folder / "run.json")  # a folder without one is no run
 
 
 def require_same_settings(folder: Path, config_sha256: str, portable_sha256: str) -> str:
@@ -557,12 +566,27 @@ class _Run:
         return self.before_s + time.monotonic() - self.begun
 
     def resuming(self) -> str:
-        """The call that goes on with the run: in Python if it was called there."""
+        """The call that goes on with the run: in Python if it was called there; empty if nothing can."""
+        if self.made_here():
+            return ""
         if self.setup.inputs.from_python:
-            model = ", model=..." * (self.experiment.task.model.startswith(IN_PYTHON))
-            code = ", allow_code=True" * bool(own_modules(self.experiment))
-            return f"unskew.resume({str(self.folder)!r}{model}{code})"
+            task = self.experiment.task
+            again = ", model=..." * task.model.startswith(IN_PYTHON)
+            again += ", loss=..." * (task.loss or "").startswith(IN_PYTHON)
+            again += ", metrics=[...]" * any(name.startswith(IN_PYTHON) for name in self.experiment.metrics)
+            again += ", allow_code=True" * bool(own_modules(self.experiment))
+            return f"unskew.resume({str(self.folder)!r}{again})"
         return f"unskew resume{' --allow-code' * bool(own_modules(self.experiment))} {self.folder}"
+
+    def made_here(self) -> list[str]:
+        """Labels of methods that no file describes, as they hold code."""
+        return [method.label for method in self.experiment.methods if method.name.startswith(IN_PYTHON)]
+
+    def going_on(self) -> str:
+        """The end of a message: how to go on with the run, or why nobody can."""
+        if resuming := self.resuming():
+            return f"continue with: {resuming}"
+        return f"it cannot be resumed, since no file describes the code in {listed(self.made_here())}; run it again"
 
     def go(self) -> RunResult:
         with self.listening():
@@ -653,7 +677,7 @@ class _Run:
                 self.experiment, self.setup, self.feds, self.folder / "config.toml", self.callback.note
             )
         except WorkerError as error:
-            raise WorkerError(f"{error}; continue with: {self.resuming()}") from error
+            raise WorkerError(f"{error}; {self.going_on()}") from error
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -669,7 +693,7 @@ class _Run:
             try:
                 yield
             except KeyboardInterrupt:
-                text = f"stopped in the middle of a round; continue with: {self.resuming()}"
+                text = f"stopped in the middle of a round; {self.going_on()}"
                 raise Interrupted(text) from None
 
     def finish(self) -> dict[str, Any]:
@@ -771,14 +795,15 @@ class _Cell:
             raise explained_error from error
         except WorkerError as error:
             raise WorkerError(
-                f"{self.method.label}, seed {self.seed}, round {self.at}: {error}; continue with: {self.run.resuming()}"
+                f"{self.method.label}, seed {self.seed}, round {self.at}: {error}; {self.run.going_on()}"
             ) from error
         except Exception as error:
             if (short := shortage(error)) is None:
                 raise
+            resuming = self.run.resuming()
+            going_on = f"on a machine with more, {resuming} goes on" if resuming else self.run.going_on()
             raise MemoryShortage(
-                f"{self.method.label}, seed {self.seed}, round {self.at}: {short}; on a machine with more, "
-                f"{self.run.resuming()} goes on"
+                f"{self.method.label}, seed {self.seed}, round {self.at}: {short}; {going_on}"
             ) from error
 
     def rounds(self) -> None:
@@ -794,7 +819,7 @@ class _Cell:
                 self.keep()
                 raise Interrupted(
                     f"stopped by request after round {self.round} of {self.method.label}, seed {self.seed}; "
-                    f"continue with: {run.resuming()}"
+                    f"{run.going_on()}"
                 )
             try:
                 self.one_round()
