@@ -11,6 +11,7 @@ import importlib
 import re
 import shutil
 import tempfile
+import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -420,7 +421,11 @@ class History:
         below = [f"diverged: {shown(why_diverged(row))}" for row in self.diverged]
         below += [shown(self._answer)] if self._answer else []
         below += [f"- {shown(doubt)}" for doubt in self._few_doubts()]
-        return "\n".join([*text, *([""] if below else []), *below])
+        wrapped = (
+            textwrap.fill(line, WIDE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+            for line in below
+        )
+        return "\n".join([*text, *([""] if below else []), *wrapped])
 
     def _few_doubts(self) -> list[str]:
         """The doubts that leave the table in sight, and how many more there are."""
@@ -488,6 +493,9 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 DOUBTS_SHOWN = 8
 """Doubts that stand below a table of results."""
+
+WIDE = 118
+"""Characters in a line below a table of results."""
 
 ASIDE = 4
 """Further metrics that stand beside each other in text; the next ones stand below."""
