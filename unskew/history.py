@@ -151,6 +151,8 @@ class History:
         """
         seed = min((row["seed"] for row in self.rows), default=0) if seed is None else seed
         metric = metric or f"personal.{self.headline.name}"
+        if (method, seed) in self._lost():
+            raise self._unknown(method, metric, ())
         cell = (method, seed, metric)
         rows = [r for r in self.rows if "client" in r and (r["method"], r["seed"], r["name"]) == cell]
         if rows:

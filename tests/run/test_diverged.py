@@ -140,6 +140,9 @@ def test_a_report_and_a_history_say_so_too(folder: Path, tmp_path: Path) -> None
         history.value("hopeless")
     with pytest.raises(KeyError, match="hot is not known, since it diverged"):
         history.value("hot", seed=1)
+    assert history.client_values("hot", seed=0)
+    with pytest.raises(KeyError, match="hot is not known, since it diverged"):
+        history.client_values("hot", seed=1)
 
 
 def test_the_command_shows_the_results_and_ends_with_exit_code_1(folder: Path, tmp_path: Path) -> None:
