@@ -188,13 +188,9 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         RunError: If another process writes to it, or the file system has no locks.
     """
-    with explained(folder / ".lock", folder):
-        f = lockable(folder / ".lock")
-    with f:
-        try:
-            lock(f)
-        except BlockingIOError:
-            raise RunError(f"{folder} is in use by another process; wait for it or stop it") from None
+    with _lock_of(folder) as f:
+        if f is None:
+            raise RunError(f"{folder} is in use by another process; wait for it or stop it")
         _LOCKS.add(f)
         try:
             yield
@@ -210,14 +206,22 @@ def in_use(folder: Path) -> bool:
     """
     if not (folder / ".lock").exists():
         return False
+    with _lock_of(folder) as f:
+        return f is None
+
+
+@contextmanager
+def _lock_of(folder: Path) -> Iterator[IO[bytes] | None]:
+    """The lock of a folder, taken; None if another process has it."""
     with explained(folder / ".lock", folder):
         f = lockable(folder / ".lock")
     with f:
+        free = True
         try:
             lock(f)
         except BlockingIOError:
-            return True
-    return False
+            free = False
+        yield f if free else None
 
 
 @dataclass(frozen=True)
