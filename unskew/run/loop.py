@@ -192,7 +192,8 @@ def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
     Raises:
         DivergedError: Of the first that diverged.
     """
-    for row in diverged:
+    if diverged:
+        row = diverged[0]
         error = DivergedError(why_diverged(row))
         error.where = (row["method"], row["seed"], row["round"])
         raise error

@@ -679,13 +679,13 @@ def large_target(setup: Setup, scale: tuple[float, float] | None) -> str:
     kind, y = setup.task.kind, setup.dataset.y_train.double()
     if kind.name != "regression" or kind.link in kind.links.values() or len(y) == 0:
         return ""
-    center, spread = scale or (0.0, 1.0)
-    size = float(((y - center) / spread).square().mean().sqrt())
+    middle, spread = scale or (0.0, 1.0)
+    size = float(((y - middle) / spread).square().mean().sqrt())
     if not LARGE < size < math.inf:
         return ""
     sd = f"{float(y.std(correction=0)) or spread * size:.0e}"
     mean = round(float(y.mean()), -int(sd.partition("e")[2])) + 0.0  # no -0
-    by = "" if scale is None else f", by task.target_scale = [{center:.15g}, {spread:.15g}]"
+    by = "" if scale is None else f", by task.target_scale = [{middle:.15g}, {spread:.15g}]"
     return (
         f"the target has a root mean square of {size:,.0f}{by} (say about where it lies and how far it spreads, and it "
         f"is standardised for the loss alone: task.target_scale = [{mean:.15g}, {float(sd):.15g}])"

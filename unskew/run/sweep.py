@@ -258,8 +258,8 @@ def shard(points: Sequence[Point], part: str) -> tuple[Point, ...]:
     Raises:
         ConfigError: If `part` is not such a pair of numbers.
     """
-    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", part)
-    if found is None or not 1 <= (i := int(found[1])) <= (n := int(found[2])):
+    numbers = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", part)
+    if numbers is None or not 1 <= (i := int(numbers[1])) <= (n := int(numbers[2])):
         raise ConfigError(f"--shard must be I/N with I from 1 to N, such as 3/16, got {part!r}")
     return tuple(points[i - 1 :: n])
 

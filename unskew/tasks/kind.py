@@ -124,8 +124,7 @@ class TaskKind:
         """
         link = self.links.get(loss or "")
         if scale is not None:
-            mean, sd = scale
-            link = lambda outputs: outputs * sd + mean  # noqa: E731
+            link = functools.partial(_off_scale, scale)
         if link is None:
             return self
         through, predict, report = link, self.predict, self.report
@@ -188,6 +187,12 @@ class TaskKind:
 
 
 # ---------------------------------------------------------------- what outputs are seen through
+def _off_scale(scale: tuple[float, float], outputs: Tensor) -> Tensor:
+    """Outputs in the target's own unit."""
+    mean, sd = scale
+    return outputs * sd + mean
+
+
 def _of_arrays(link: Callable[[Tensor], Tensor]) -> Callable[[Array], Array]:
     return lambda outputs: link(torch.from_numpy(outputs)).numpy()
 
