@@ -9,6 +9,9 @@ import pytest
 import torch
 
 import unskew as us
+from unskew.algorithms.feddc import DriftTerm
+from unskew.algorithms.feddif import Regulariser
+from unskew.algorithms.feddyn import DynamicRegulariser
 from unskew.errors import ProtocolError
 from unskew.local.terms import check_gradient
 from unskew.protocol import Batch
@@ -223,3 +226,18 @@ def test_a_term_that_changes_the_parameters_in_place_is_refused(executor: str, d
 def test_a_term_that_looks_for_the_round_is_told_who_gives_it() -> None:
     with pytest.raises(ProtocolError, match=r"looks for 'round', .*\(given: anchor\); the step that trains gives it"):
         accuracy("sequential", "logistic", (lambda params, aux: aux["round"],))
+
+
+@pytest.mark.parametrize("corrects", [False, True])
+def test_gradients_that_methods_write_out_are_those_of_their_terms(corrects: bool) -> None:
+    draws = torch.Generator().manual_seed(5)
+    params, centre, turn = ({"a": torch.randn(5, 3, generator=draws)} for _ in range(3))
+    share = torch.tensor(0.7)
+    terms: list[tuple[Any, dict[str, Any]]] = [
+        (DriftTerm(0.3), {"centre": centre, "correction": turn if corrects else {}, "share": share}),
+        (DriftTerm(0.0), {"centre": centre, "correction": turn, "share": share}),
+        (DynamicRegulariser(0.3), {"anchor": centre, "g": turn, "share": share}),
+        (Regulariser(), {"anchor": centre, "correction": turn, "scale": share}),
+    ]
+    for term, aux in terms:
+        assert check_gradient(term, params, aux)  # refuses what differs by more than rounding

@@ -129,6 +129,13 @@ class DriftTerm:
         value: Tensor = aux["share"] * torch.stack([*quadratic, *linear]).sum()
         return value
 
+    def gradient(self, params: Params, aux: Aux) -> Params:
+        """1/omega [alpha (y - (w - h)) + c - c_i]."""
+        turn, scale = aux["correction"], aux["share"]
+        return {
+            n: (params[n] - t).mul_(self.alpha).add_(turn.get(n, 0.0)).mul_(scale) for n, t in aux["centre"].items()
+        }
+
 
 @dataclass(frozen=True)
 class FedDC:

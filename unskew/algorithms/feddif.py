@@ -319,6 +319,11 @@ class Regulariser:
         total: Tensor = aux["scale"] * pull + turn
         return total
 
+    def gradient(self, params: Params, aux: Aux) -> Params:
+        """2 scale (w - anchor) + correction."""
+        twice, correction = 2.0 * aux["scale"], aux["correction"]
+        return {n: (params[n] - w).mul_(twice).add_(correction[n]) for n, w in aux["anchor"].items()}
+
 
 # ---------------------------------------------------------------- presets
 Preset = Literal["paper", "p000", "p001"]

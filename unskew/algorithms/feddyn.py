@@ -97,6 +97,11 @@ class DynamicRegulariser:
         value: Tensor = aux["share"] * torch.stack(parts).sum()
         return value
 
+    def gradient(self, params: Params, aux: Aux) -> Params:
+        """1/omega [alpha (y - w) - g]."""
+        w, scale = aux["anchor"], aux["share"]
+        return {n: (params[n] - w[n]).mul_(self.alpha).sub_(g).mul_(scale) for n, g in aux["g"].items()}
+
 
 @dataclass(frozen=True)
 class FedDyn:

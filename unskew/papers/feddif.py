@@ -267,6 +267,9 @@ def accuracy(request: ReproductionRequest) -> Result:
     draft = Draft.of(request)
     sizes = []
     chosen = {name: settings for name, settings in draft["settings"].items() if settings}
+    left_out = [m for m in draft["experiment"]["methods"] if m not in draft["compared"]]
+    if left_out:
+        request.remarks.append(f"Not run: {', '.join(left_out)}.")
     for name, settings in chosen.items():
         ground = draft.ground(name)
         drift = {"drift": {"a": ground.pop("drift")}}
@@ -274,7 +277,8 @@ def accuracy(request: ReproductionRequest) -> Result:
         sizes.append(f"{name} ({draft.size(name)} images, {ground['rounds']} rounds)")
         for setting in settings:
             split = {"split": {"alpha": draft["alphas"][setting]}}
-            compared = experiment(f"feddif-{name}-{setting}", ground, split, {"methods": thresholds})
+            layers = (ground, split, {"methods": thresholds})
+            compared = experiment(f"feddif-{name}-{setting}", *layers, methods=draft["compared"])
             folder, where = f"{name}-{setting}", f"{name}, {setting}"
             history = draft.run(compared, folder)
             paper = {m: row[setting] for m, row in TABLE2.items()} if name == "cifar10" else {}
