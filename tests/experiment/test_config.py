@@ -167,9 +167,9 @@ def test_a_split_that_has_a_setting_is_named_beside_one_that_has_not() -> None:
         ("methods.1.sampling=big", "methods.1.sampling must be one of 'uniform' or 'size', got \"big\""),
         ("methods.0.label=3", "methods.0.label must be a line of at most 60 characters, got 3"),
         (f"methods.0.label={'x' * 61}", f'methods.0.label must be a line of at most 60 characters, got "{"x" * 56}...'),
-        ("methods.0=3", "methods.0 must be a table with a name, got 3"),
-        ("methods=[]", "methods must be a list of at least one table, got []"),
-        ("methods=fedavg", 'methods must be a list of at least one table, got "fedavg"'),
+        ("methods.0=3", "methods.0 must be a name or a table with one, got 3"),
+        ("methods=[]", "methods must be a list of at least one name or table, got []"),
+        ("methods=fedavg", 'methods must be a list of at least one name or table, got "fedavg"'),
         ("split=iid", None),
         ("split.alpha=0", "split.alpha must be > 0, got 0"),
         ("split.alpha=-0.2", "split.alpha must be > 0, got -0.2"),
@@ -263,7 +263,22 @@ def test_contradictions_are_refused() -> None:
     assert refusal("seed=1", "seeds=[1]") == "seed and seeds exclude each other; leave one out"
     assert refusal("methods.1.label=fedavg") == "two methods are called 'fedavg'; give one of them another label"
     assert refusal(text='method = { name = "fedavg" }') == "rounds is required"
-    assert refusal(text='rounds = 1\nmethod = "fedavg"') == ('method must be a table with a name, got "fedavg"')
+
+
+def test_a_method_at_its_defaults_is_its_name() -> None:
+    by_name = 'rounds = 1\nmethods = ["fedavg", "fedprox+dw"]\n'
+    in_tables = 'rounds = 1\nmethods = [{ name = "fedavg" }, { name = "fedprox+dw" }]\n'
+    assert config.parse(tomllib.loads(by_name)) == config.parse(tomllib.loads(in_tables))
+    changed = config.override(tomllib.loads(by_name), ["methods.1.mu=0.5"])
+    assert changed["methods"] == [{"name": "fedavg"}, {"name": "fedprox+dw", "mu": 0.5}]
+    assert config.parse(config.override(changed, ['methods=["moon"]'])).methods[0].name == "moon"
+    assert config.parse(tomllib.loads('rounds = 1\nmethod = "fedavg"')).methods[0].label == "fedavg"
+
+
+@pytest.mark.parametrize("text", ['method = "os:getcwd"', 'methods = ["os:getcwd"]', 'methods = ["fedavg+os:getcwd"]'])
+def test_a_name_alone_imports_no_code_that_a_table_would_not(text: str) -> None:
+    with pytest.raises(ConfigError, match="os:getcwd"):
+        config.parse(tomllib.loads(f"rounds = 1\n{text}"))
 
 
 def test_an_unknown_executor_is_refused_with_those_there_are() -> None:

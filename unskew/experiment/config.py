@@ -549,7 +549,7 @@ def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: If a setting is not of that form or leads through something that is not a table.
     """
-    out: dict[str, Any] = _copy(raw)
+    out = methods_as_tables(_copy(raw))
     for setting in settings:
         key, sign, text = setting.partition("=")
         *path, last = (part.strip() for part in key.split("."))
@@ -561,6 +561,24 @@ def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
             if not isinstance(table, dict | list):
                 raise ConfigError(f"--set {key}: {part} is a value, not a table")
         table[_entry(table, last, key) if isinstance(table, list) else last] = _value(text)
+    return out
+
+
+def methods_as_tables(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`raw` with a table for each method of which it has only the name.
+
+    >>> methods_as_tables({"methods": ["fedavg", {"name": "fedprox", "mu": 0.1}]})
+    {'methods': [{'name': 'fedavg'}, {'name': 'fedprox', 'mu': 0.1}]}
+    """
+
+    def table(entry: Any) -> Any:
+        return {"name": entry} if isinstance(entry, str) else entry
+
+    out = dict(raw)
+    if "method" in out:
+        out["method"] = table(out["method"])
+    if isinstance(out.get("methods"), list):
+        out["methods"] = [table(entry) for entry in out["methods"]]
     return out
 
 
@@ -592,9 +610,9 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     Raises:
         ConfigError: If a key is unknown, a value is out of range, or settings contradict each other.
     """
+    table = methods_as_tables(raw)
     if not allow_code:
-        _permit(raw, where)
-    table = dict(raw)
+        _permit(table, where)
     known = (*(k for k in schema.parameters(Experiment) if k != "until"), "method", "local", "bounds", "seed")
     for key in table:
         if key == "sweep":
@@ -617,7 +635,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     entries = [table.pop("method")] if single else table.pop("methods")
     if not isinstance(entries, list) or not entries:
         raise ConfigError(
-            f"methods must be a list of at least one table, got {schema.show(entries)}{schema.in_file(where)}"
+            f"methods must be a list of at least one name or table, got {schema.show(entries)}{schema.in_file(where)}"
         )
     places = ["method"] if single else [f"methods.{i}" for i in range(len(entries))]
     methods = [_method(entry, local, place, where) for entry, place in zip(entries, places, strict=True)]
@@ -758,7 +776,9 @@ def setting_named(word: str) -> str | None:
 
 def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Method:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-        raise ConfigError(f"{place} must be a table with a name, got {schema.show(entry)}{schema.in_file(where)}")
+        raise ConfigError(
+            f"{place} must be a name or a table with one, got {schema.show(entry)}{schema.in_file(where)}"
+        )
     name, options = _with_wrappers(entry, place, where)
     label = entry.get("label", name)
     if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
