@@ -19,6 +19,7 @@ from unskew.record.columns import RowResults
 from unskew.record.reader import Cell, DataSplit, Record, Warned, read
 from unskew.report import worth
 from unskew.report.contributions import Contribution, contributions
+from unskew.report.gain import Floats, gain, over_all_rows
 from unskew.report.html import write_report
 from unskew.run import leave_out
 from unskew.run.callbacks import NoCallback
@@ -208,6 +209,35 @@ def test_the_interval_of_the_mean_adds_up_the_clients_variances() -> None:
     whole = worth.worths(r)[0].whole
     assert whole.mean == pytest.approx(0.1 / 3)
     assert whole.high == pytest.approx(0.0327 + 0.1233, abs=1e-4)
+
+
+def test_of_the_mean_over_clients_a_single_test_row_decides_nothing() -> None:
+    """One row won, and 40 of each of three others that all agree.
+
+    The row: middle 1/3, variance (2/3 - 1/9) / 3 = .1852; of 40 that agree (1/42) / 42 = .00057.  Middle of the mean 1/12,
+    variance (.1852 + 3 * .00057) / 16, whose root is .1081.
+    """
+    chance = over_all_rows([np.ones(1), *[np.zeros(40)] * 3], share=True)
+    assert chance.variance == pytest.approx(0.1081**2, abs=1e-5)
+    assert 0.25 + chance.shift == pytest.approx(1 / 12)
+    assert gain([0.25], chance, share=True).verdict == "open"
+
+
+@pytest.mark.parametrize(("rows", "differ"), [((2, 40, 40, 40), 0.05), ((3, 100, 100), 0.02), ((20,) * 4, 0.5)])
+def test_where_a_small_client_s_rows_differ_most_the_mean_is_seldom_said_to_gain(
+    rows: tuple[int, ...], differ: float
+) -> None:
+    rng, draws = np.random.default_rng(1), 400
+
+    def of_client(n: int, p: float) -> Floats:
+        return rng.choice([-1.0, 0.0, 1.0], n, p=[p / 2, 1 - p, p / 2])
+
+    decided = 0
+    for _ in range(draws):
+        known = [of_client(n, 0.5 if i == 0 else differ) for i, n in enumerate(rows)]
+        mean = float(np.mean([r.mean() for r in known]))
+        decided += gain([mean], over_all_rows(known, share=True), share=True).verdict != "open"
+    assert decided / draws <= 0.07  # 12 to 15 % where variances were pooled over clients alone
 
 
 def test_an_interval_of_all_right_and_none_right_has_a_width() -> None:

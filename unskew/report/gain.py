@@ -14,7 +14,7 @@ row, with the sum of its rows' differences (`unskew.data.patients.by_patient`).
 
 For shares of rows the rows' interval is the adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals
 for comparing matched proportions", Statistics in Medicine 24, 2005: half an observation more in each of the four cells,
-so that few rows never look certain; that of the mean over clients is at least as if one of all rows differed.  For an
+so that few rows never look certain, neither of a client nor, client by client, in the mean over them.  For an
 AUROC it is DeLong's of two correlated ones.  A gain without a variance over rows has no interval at all: seeds alone do
 not tell whether a client gains.  With one seed, chance of seeds is not known, and the interval leaves it out.
 
@@ -127,20 +127,33 @@ def over_rows(rows: Floats, share: bool, ranked: bool = False) -> Chance | None:
     if ranked:
         return Chance(float(rows.var()) / n)
     if share:
-        middle = float(rows.sum()) / (n + 2)
-        return Chance(((float((rows**2).sum()) + 1) / (n + 2) - middle**2) / (n + 2), shift=middle - float(rows.mean()))
+        return _of_share(rows)
     return Chance(float(rows.var(ddof=1)) / n, n - 1) if n > 1 else None
 
 
+def _of_share(rows: Floats) -> Chance:
+    """Agresti and Min's adjusted chance: as if each method had one row more right that the other has wrong."""
+    n = len(rows)
+    middle = float(rows.sum()) / (n + 2)
+    return Chance(((float((rows**2).sum()) + 1) / (n + 2) - middle**2) / (n + 2), shift=middle - float(rows.mean()))
+
+
 def over_all_rows(known: Sequence[Floats], share: bool) -> Chance:
-    """The chance in the mean over clients, from the differences by row of each."""
-    of_row = pooled_variance(known)
-    if share:  # where methods agree on every row, few rows would look certain
-        of_row = max(of_row, 1 / (sum(map(len, known)) + 2))
-    variance = of_row * sum(1 / len(r) for r in known)
-    # Where clients of few rows differ most, the pooled variance is too small for them.
-    variance = max(variance, sum(float(r.var(ddof=1)) / len(r) for r in known if len(r) > 1)) / len(known) ** 2
-    return Chance(variance, sum(len(r) - 1 for r in known) or math.inf)
+    """The chance in the mean over clients, from the differences by row of each.
+
+    The variance of a row is pooled over clients; where those of few rows differ most that is too small for them, so the
+    sum of each client's own counts where it is larger.  Of shares these are adjusted, as is the interval's middle: a
+    client's only row, or rows that all agree, would look certain.
+    """
+    k = len(known)
+    pooled = pooled_variance(known) * sum(1 / len(r) for r in known)
+    freedom = sum(len(r) - 1 for r in known) or math.inf
+    if share:
+        each = [_of_share(r) for r in known]
+        variance, shift = max(pooled, sum(c.variance for c in each)), sum(c.shift for c in each)
+        return Chance(variance / k**2, freedom, shift / k)
+    own = sum(float(r.var(ddof=1)) / len(r) for r in known if len(r) > 1)
+    return Chance(max(pooled, own) / k**2, freedom)
 
 
 def pooled_variance(rows: Sequence[Floats]) -> float:
