@@ -214,8 +214,8 @@ def test_the_interval_of_the_mean_adds_up_the_clients_variances() -> None:
 def test_of_the_mean_over_clients_a_single_test_row_decides_nothing() -> None:
     """One row won, and 40 of each of three others that all agree.
 
-    The row: middle 1/3, variance (2/3 - 1/9) / 3 = .1852; of 40 that agree (1/42) / 42 = .00057.  Middle of the mean 1/12,
-    variance (.1852 + 3 * .00057) / 16, whose root is .1081.
+    The row: middle 1/3, variance (2/3 - 1/9) / 3 = .1852; of 40 that agree (1/42) / 42 = .00057.  The mean's: middle
+    1/12, variance (.1852 + 3 * .00057) / 16, whose root is .1081.
     """
     chance = over_all_rows([np.ones(1), *[np.zeros(40)] * 3], share=True)
     assert chance.variance == pytest.approx(0.1081**2, abs=1e-5)

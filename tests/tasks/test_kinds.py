@@ -668,3 +668,16 @@ def test_a_metric_from_a_strangers_file_is_not_imported() -> None:
 def test_a_measure_has_one_of_its_two_functions(functions: Any, got: str) -> None:
     with pytest.raises(ConfigError, match=f"'mine' must have one of the functions each, .*, got {got}$"):
         us.simulate({"a": us.FedAvg()}, evaluate=["global", us.Measure("mine", "mine", **functions)], rounds=1)
+
+
+def test_calibration_is_the_same_in_any_order_of_rows_with_equal_scores() -> None:
+    """Scores 0, 0, 0, 1 with one, none, none and one positive: a third in the lower place, all in the upper."""
+    scores, y = np.array([[0.0], [0.0], [0.0], [1.0]]), np.array([1, 0, 0, 1])
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
+        curve = binary.ranked(scores[order], y[order])
+        assert curve is not None
+        assert curve.happened == pytest.approx((1 / 3, 1.0))
+        assert curve.likely == pytest.approx((0.5, 1 / (1 + math.exp(-1))))
+    distinct = binary.ranked(np.arange(20.0)[:, None], np.arange(20) % 2)
+    assert distinct is not None
+    assert distinct.happened == (0.5,) * 10

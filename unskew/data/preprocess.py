@@ -785,7 +785,7 @@ def record(inputs: Inputs) -> dict[str, Any] | None:
     return {
         "columns": [{key: value for key, value in asdict(c).items() if value or key == "name"} for c in inputs.columns],
         "clients": list(inputs.clients),
-        "rows": "training rows only",
+        "rows": "training rows, those held out for validation among them",
         "each_client_sends": {
             "count, mean and sum of squared deviations (24 bytes)": [c.name for c in shared],
             "the words it holds": [c.name for c in words],

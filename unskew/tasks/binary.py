@@ -139,8 +139,7 @@ def ranked(outputs: Outputs, y: Labels) -> Info | None:
         return None
     false, detected, _ = roc_curve(y, scores)
     precision, recall_, _ = precision_recall_curve(y, scores)
-    order = np.argsort(scores, kind="stable")
-    tenths = [part for part in np.array_split(order, 10) if len(part)]
+    tenths = _tenths(scores)
     likely = 1 / (1 + np.exp(-np.clip(scores, -700, 700)))
     return RankedClasses(
         false_alarms=_some(false),
@@ -153,6 +152,13 @@ def ranked(outputs: Outputs, y: Labels) -> Info | None:
         average_precision=average_precision(outputs, y),
         share=float(y.mean()),
     )
+
+
+def _tenths(scores: Array) -> list[npt.NDArray[np.intp]]:
+    """Examples by tenth of their ranks; equal scores share their middle rank, so that no order of rows parts them."""
+    ends = [np.searchsorted(np.sort(scores), scores, side) for side in ("left", "right")]
+    tenth = 5 * (ends[0] + ends[1]) // len(scores)
+    return [np.flatnonzero(tenth == k) for k in np.unique(tenth)]
 
 
 def _some(values: Array) -> tuple[float, ...]:
