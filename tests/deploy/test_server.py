@@ -589,7 +589,7 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
     assert DeploymentState.open(path, "a").count(0) == 3  # whatever became of those rounds
     with pytest.raises(RunError, match="another experiment"):
         DeploymentState.open(path, "b")
-    assert DeploymentState.open(path, "portable", "a").config == "portable"  # as an older version wrote it
+    assert DeploymentState.open(path, "portable", ["a"]).config == "portable"  # as an older version wrote it
     path.write_text("{}")
     with pytest.raises(RunError, match="is damaged; restore it from a copy"):
         DeploymentState.open(path, "a")

@@ -24,6 +24,7 @@ import torch
 
 from unskew import wire
 from unskew.errors import ConfigError, MemoryShortage, RunError
+from unskew.experiment import config
 from unskew.experiment.config import Experiment, load, parse, to_toml
 from unskew.local.trainer import LocalTrainer
 from unskew.record.logs import RESUMED
@@ -586,6 +587,29 @@ def test_a_run_from_before_a_setting_was_there_goes_on(stopped: Path, unstopped:
     assert 'precision = "float32"\n' in config_file.read_text()
     config_file.write_text(config_file.read_text().replace('precision = "float32"\n', ""))
     assert contents(loop.resume(stopped).folder)["fingerprint"] == unstopped["fingerprint"]
+
+
+def test_a_run_of_an_older_version_goes_on_whose_method_had_fewer_settings(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, resolved = tiny(methods='methods = ["fedavg", "scaffold"]'), config.resolved
+    whole = loop.start(experiment, tmp_path / "whole").summary["fingerprint"]
+
+    def older(experiment: Experiment) -> dict[str, Any]:
+        table = resolved(experiment)
+        assert table["methods"][1].pop("scaled") is False
+        return table
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as at_that_time:
+        at_that_time.setattr(config, "resolved", older)
+        with pytest.raises(Interrupted):
+            loop.start(experiment, run, Presses(3))
+    assert "scaled" not in (run / "config.toml").read_text()
+    assert config.is_written_in(run / "config.toml", experiment)
+    assert not config.is_written_in(run / "config.toml", replace(experiment, rounds=5))
+    assert loop.resume(run).summary["fingerprint"] == whole
+    assert loop.resume(run).summary["fingerprint"] == whole  # now from its summary
 
 
 def test_half_precision_is_another_experiment(stopped: Path) -> None:

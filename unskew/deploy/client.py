@@ -20,7 +20,7 @@ from unskew.data.sources import FILES, gives_bytes
 from unskew.data.tables import ENDINGS
 from unskew.deploy.settings import ClientConfig, own_data_example, own_state, path_in, read_rules, read_settings
 from unskew.errors import ConfigError, DataError, WireError
-from unskew.experiment.config import Experiment, TaskConfig, fingerprint, load
+from unskew.experiment.config import Experiment, TaskConfig, load, written_fingerprint
 from unskew.keys import Key
 from unskew.protocol import hook, steps_of
 from unskew.run import models
@@ -105,7 +105,7 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         client=config.client,
         num_clients=config.num_clients,
         library=__version__,
-        config=fingerprint(experiment, portable=True),
+        config=written_fingerprint(folder / config.experiment, portable=True),
         classes=setup.dataset.outputs,
         layout=layout_hash(setup.task.init(Key(0))),
         data=data,

@@ -34,7 +34,7 @@ from unskew.deploy.settings import (
 )
 from unskew.deploy.wheel import other_version
 from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
-from unskew.experiment.config import Experiment, TaskConfig, fingerprint, load, read_toml, written_fingerprint
+from unskew.experiment.config import Experiment, TaskConfig, is_written_in, load, read_toml
 from unskew.files import rename_folder, write_atomically
 from unskew.protocol import hook
 from unskew.record.logs import LOGS
@@ -497,8 +497,7 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
         RunError: If there is something else in `out`, or the run failed.
     """
     if (out / "summary.json").exists():
-        same = written_fingerprint(out / "config.toml") == fingerprint(experiment)
-        if not same:
+        if not is_written_in(out / "config.toml", experiment):
             raise RunError(f"{out} holds a run of another experiment; choose another --out")
         return out
     have = clients_of(experiment)
@@ -541,7 +540,7 @@ def prepare(experiment: Experiment, num_clients: int, out: Path, config: ServerC
     """
     deployment = out / "deploy"
     if deployment.is_dir() and (deployment / "server" / "experiment.toml").exists():
-        if written_fingerprint(deployment / "server" / "experiment.toml") != fingerprint(experiment):
+        if not is_written_in(deployment / "server" / "experiment.toml", experiment):
             raise RunError(f"{out} holds a run of another experiment; choose another --out")
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists already and holds no deployment; choose another --out")

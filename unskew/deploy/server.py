@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from unskew.deploy import folders
 from unskew.deploy.client import divided, split_hash
 from unskew.deploy.settings import ServerConfig, find_own_code, packed_clients, read_settings
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, Method, fingerprint, load
+from unskew.experiment.config import Experiment, Method, fingerprint, load, written_fingerprint
 from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
@@ -76,10 +76,12 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     number = packed_clients(path, config, registered) if registered else _num_clients(experiment, setup)
     if config.min_clients > number:
         raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients} ({path})")
+    # As the file is written, which `unskew deploy pack` does in full: read, it would be another after an upgrade.
+    settings = written_fingerprint(folder / "experiment.toml", portable=True)
     expected = Expected(
         number,
         __version__,
-        fingerprint(experiment, portable=True),
+        settings,
         setup.dataset.outputs,
         layout_hash(setup.task.init(Key(0))),
         columns_hash(setup.dataset.inputs.columns),
@@ -89,8 +91,8 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     spends = any(hook(m.algorithm, "spending") is not None for m in experiment.methods)
     deployment = DeploymentState.open(
         folder / "deployment.json",
-        fingerprint(experiment, portable=True),
-        "" if spends else fingerprint(experiment),
+        settings,
+        () if spends else (fingerprint(experiment, portable=True), fingerprint(experiment)),
     )
     deployment.check_data(setup.dataset.sha256)
     nodes = {node: client for client, node in registered.items()} if registered else None
@@ -223,13 +225,13 @@ class DeploymentState:
         self.starts, self.clients, self.begun, self.data = starts, clients, begun, data
 
     @classmethod
-    def open(cls, path: Path, config: str, before: str = "") -> "DeploymentState":
+    def open(cls, path: Path, config: str, before: Sequence[str] = ()) -> "DeploymentState":
         """Read the state of a deployment for one more server process.
 
         Args:
             path: deployment.json.
             config: Fingerprint of the experiment, wherever its data lie.
-            before: The fingerprint with their path, as older versions wrote it, which is accepted, too.
+            before: Fingerprints that older versions would have written, which are accepted, too.
 
         Raises:
             RunError: If it cannot be read, or belongs to another experiment.
@@ -248,7 +250,7 @@ class DeploymentState:
             raise RunError(
                 f"{path} is damaged; restore it from a copy, clients' memory is tied to its contents"
             ) from None
-        if deployment.config == before:
+        if deployment.config in before:
             deployment.config = config
         if deployment.config != config:
             raise RunError(f"{path} belongs to a run of another experiment; make a new folder with unskew deploy pack")

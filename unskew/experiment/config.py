@@ -911,6 +911,24 @@ def written_fingerprint(path: Path, portable: bool = False) -> str:
     return _fingerprint(read_toml(path), portable)
 
 
+def is_written_in(path: Path, experiment: Experiment) -> bool:
+    """True if a file that `to_toml` wrote describes an experiment.
+
+    A setting that the file's version of unskew did not have yet counts as its default, by which nothing changes.  Code
+    that the file names is not imported.
+
+    Raises:
+        ConfigError: If the file is missing or is not TOML.
+    """
+    wanted = fingerprint(experiment)
+    if written_fingerprint(path) == wanted:
+        return True
+    try:
+        return fingerprint(load(path)) == wanted
+    except ConfigError:
+        return False
+
+
 def _fingerprint(table: Mapping[str, Any], portable: bool) -> str:
     ignored = {"": ("name", "track", "track_options"), "runtime": ("checkpoint_every", "codec"), "task": ("data_dir",)}
     kept = {key: _without(value, ignored.get(key, ())) for key, value in _without(table, ignored[""]).items()}

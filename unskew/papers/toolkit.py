@@ -211,7 +211,7 @@ def _run(experiment: config.Experiment, folder: Path, callback: Callback) -> His
     """`run`, whose history may be that of methods of which some diverged."""
     if not (folder / "run.json").exists():
         return load_run(loop.start(experiment, folder, callback).folder)
-    if config.written_fingerprint(folder / "config.toml") != config.fingerprint(experiment):
+    if not config.is_written_in(folder / "config.toml", experiment):
         raise RunError(f"{folder} holds a run of another experiment than {experiment.name}; give another --out")
     return load_run(loop.resume(folder, callback).folder)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, fingerprint, written_fingerprint
+from unskew.experiment.config import Experiment, is_written_in
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback
@@ -85,7 +85,7 @@ def run(left_out: Sequence[LeftOut], folder: Path, callback: Callback) -> None:
         at = folder / each.folder
         if not (at / "run.json").exists():
             done = loop.start(each.experiment, at, callback)
-        elif written_fingerprint(at / "config.toml") != fingerprint(each.experiment):
+        elif not is_written_in(at / "config.toml", each.experiment):
             raise RunError(f"{at} holds a run of another experiment; give another --out")
         else:
             done = loop.resume(at, callback, allow_code=True)  # the user's own file, as `loop.start` has run it

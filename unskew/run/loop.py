@@ -244,11 +244,10 @@ def resume(
     require_of_runtime(settings)
     with locked(folder):
         if (folder / "summary.json").exists():
-            config = folder / "config.toml"  # of which nothing that it names is imported
-            require_same_settings(folder, written_fingerprint(config), written_fingerprint(config, portable=True))
+            require_same_settings(folder)
             return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml", allow_code=allow_code)
-        config_sha256 = require_same_settings(folder, fingerprint(experiment), fingerprint(experiment, portable=True))
+        config_sha256 = require_same_settings(folder)
         experiment = with_data_found(folder, run_otherwise(experiment, settings))
         saved = checkpoint.latest(folder)
         if saved is not None and saved.position.config_sha256 != config_sha256:
@@ -294,15 +293,11 @@ def require_run(folder: Path, backend: Backend = IN_PROCESS) -> None:
     read_json(folder / "run.json")  # a folder without one is no run
 
 
-def require_same_settings(folder: Path, config_sha256: str, portable_sha256: str) -> str:
-    """Refuse to go on with other settings than a run began with.
+def require_same_settings(folder: Path) -> str:
+    """Refuse to go on with other settings than a run began with; nothing that its config.toml names is imported.
 
-    The data may lie elsewhere by now; whether they are the same is seen when they are read (`require_same_data`).
-
-    Args:
-        folder: The run's folder.
-        config_sha256: Fingerprint of the settings now.
-        portable_sha256: The same without the path of the data.
+    The data may lie elsewhere by now; whether they are the same is seen when they are read (`require_same_data`).  What
+    counts is the file as it was written: read by a later version it has that version's settings, too.
 
     Returns:
         The fingerprint that the run began with.
@@ -310,8 +305,10 @@ def require_same_settings(folder: Path, config_sha256: str, portable_sha256: str
     Raises:
         RunError: If they differ.
     """
-    card = read_json(folder / "run.json")
-    if config_sha256 != card.get("config_sha256") and portable_sha256 != card.get("portable_sha256"):
+    card, config = read_json(folder / "run.json"), folder / "config.toml"
+    if written_fingerprint(config) != card.get("config_sha256") and (
+        written_fingerprint(config, portable=True) != card.get("portable_sha256")
+    ):
         raise RunError(
             f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run (unskew resume "
             "--set runtime.workers=N runs the rest with other workers)"

@@ -76,7 +76,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         raise RunError(f"{folder} is a run over a network; its clients know its seeds, so begin another")
     with locked(folder):
         was = loop.with_data_found(folder, load(folder / "config.toml", allow_code=allow_code))
-        loop.require_same_settings(folder, fingerprint(was), fingerprint(was, portable=True))
+        loop.require_same_settings(folder)
         saved = checkpoint.latest(folder)
         if saved is None:
             raise RunError(f"{folder} has no checkpoint to go on from; begin a run with `seeds = {{ until = ... }}`")

@@ -427,10 +427,9 @@ class SweepRunner:
 
     def _was_done(self, point: Point, how: str = "was done already") -> bool:
         folder = self._folder(point)
-        if (folder / "run.json").exists():
-            card = read_json(folder / "run.json")
-            if card.get("config_sha256") != config.fingerprint(point.experiment):
-                raise RunError(f"{folder} is the run of another experiment; choose another --out")
+        begun = (folder / "run.json").exists()
+        if begun and not config.is_written_in(folder / "config.toml", point.experiment):
+            raise RunError(f"{folder} is the run of another experiment; choose another --out")
         if not _is_done(folder):
             return False
         self.results[point.name] = PointResult(point.name, "done", folder, _run_seconds(folder))
