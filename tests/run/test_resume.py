@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 
-from unskew import wire
+from unskew import version, wire
 from unskew.errors import ConfigError, MemoryShortage, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, load, parse, to_toml
@@ -610,6 +610,16 @@ def test_a_run_of_an_older_version_goes_on_whose_method_had_fewer_settings(
     assert not config.is_written_in(run / "config.toml", replace(experiment, rounds=5))
     assert loop.resume(run).summary["fingerprint"] == whole
     assert loop.resume(run).summary["fingerprint"] == whole  # now from its summary
+
+
+def test_another_build_of_the_same_version_goes_on_and_is_noted(
+    stopped: Path, unstopped: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = version.build()
+    monkeypatch.setattr(version, "build", lambda: "0123456789ab")
+    assert contents(loop.resume(stopped).folder)["fingerprint"] == unstopped["fingerprint"]
+    (row,) = RESUMED.rows(stopped)
+    assert row["changed"] == [f"build {build} -> 0123456789ab"]
 
 
 def test_half_precision_is_another_experiment(stopped: Path) -> None:

@@ -1,5 +1,6 @@
 """A sweep: one file becomes many, all are checked before one is run, and each goes its own way."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -267,6 +268,7 @@ def test_a_run_of_another_experiment_in_a_points_place_is_refused(tmp_path: Path
     folder = tmp_path / "out" / "runs" / made[0].name
     folder.mkdir(parents=True)
     (folder / "run.json").write_text('{"config_sha256": "other"}')
+    (folder / "config.toml").write_text(config.to_toml(dataclasses.replace(made[0].experiment, rounds=99)))
     with pytest.raises(RunError, match="is the run of another experiment"):
         runner(made, tmp_path / "out").run()
 

@@ -375,6 +375,8 @@ def record_resumed(
 def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> list[str]:
     """Refuse to go on, unless forced, under other versions, device, executor or code than a run began with.
 
+    Another build of the same version is no refusal: most change no run, and what it changes is in a run's notes.
+
     Returns:
         What is other now, as `run_setup.differences` has it.
 
@@ -385,7 +387,8 @@ def require_same_environment(folder: Path, experiment: Experiment, setup: Setup,
     now = run_setup.environment(experiment, setup)
     changed = run_setup.differences(then, now)
     neutral = {then.get("executor"), now["executor"]} <= SAME_BITS
-    telling = [of for of in changed if not (neutral and of.startswith("executor "))]
+    noted = {run_setup.BUILD, *(["executor"] if neutral else [])}
+    telling = [of for of in changed if of.partition(" ")[0] not in noted]
     if telling and not force:
         raise EnvironmentChanged(
             f"{folder} was started in another environment ({'; '.join(telling)}), so results may differ; "

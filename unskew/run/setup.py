@@ -735,6 +735,10 @@ CODE_OF = "code of "
 """Beginning of an environment's names that stand for modules of one's own."""
 
 
+BUILD = "build"
+"""Key of `environment` that tells builds of one version apart: resume notes another one and goes on."""
+
+
 def environment(experiment: Experiment, setup: Setup) -> dict[str, str]:
     """Versions, device, executor and code of one's own that the bits of a run depend on; resume compares them."""
     code = references.sources(resolved(experiment))
@@ -744,6 +748,7 @@ def environment(experiment: Experiment, setup: Setup) -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "unskew": version.__version__,
+        BUILD: version.build(),
         "platform": f"{sys.platform} {platform.machine()}",
         "cpu": processor(),
         "cores": str(os.cpu_count()),

@@ -427,9 +427,10 @@ class SweepRunner:
 
     def _was_done(self, point: Point, how: str = "was done already") -> bool:
         folder = self._folder(point)
-        begun = (folder / "run.json").exists()
-        if begun and not config.is_written_in(folder / "config.toml", point.experiment):
-            raise RunError(f"{folder} is the run of another experiment; choose another --out")
+        if (folder / "run.json").exists():
+            same = read_json(folder / "run.json").get("config_sha256") == config.fingerprint(point.experiment)
+            if not same and not config.is_written_in(folder / "config.toml", point.experiment):
+                raise RunError(f"{folder} is the run of another experiment; choose another --out")
         if not _is_done(folder):
             return False
         self.results[point.name] = PointResult(point.name, "done", folder, _run_seconds(folder))
