@@ -107,17 +107,44 @@ def test_a_secret_for_noise_that_came_with_the_folder_is_refused_and_one_made_he
     accepted = tmp_path / "accepted"
     (client / "state").mkdir()
     (client / "state" / "draws.secret").write_bytes(b"\0" * 32)
-    with pytest.raises(DeployError, match="state is made when a client runs, and this folder never ran on this"):
+    with pytest.raises(DeployError, match=r"has run before \(it has state\), .* ask the coordinator for a fresh one"):
         signing.check(client, accepted)
     shutil.rmtree(client / "state")
     signing.check(client, accepted, remember=False)  # --check starts nothing, and remembers nothing
     (client / "state").mkdir()
-    with pytest.raises(DeployError, match="state is made when"):
+    with pytest.raises(DeployError, match="has run before"):
         signing.check(client, accepted)
     (client / "state").rmdir()
     signing.check(client, accepted)
     assert len((client / "state" / "draws.secret").read_bytes()) == 32
     signing.check(client, accepted)
+
+
+def test_a_client_that_is_started_with_another_home_is_told_so_once_and_removes_nothing(
+    client: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message that cost a model: one file after the other, each to be removed."""
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    for home in ("mine", "", "mine"):
+        monkeypatch.setenv("HOME", str(tmp_path / home))
+        if home:
+            operate.check_signature(client, print)
+            for name in ("models", "audit.jsonl", "logs"):
+                (client / name).mkdir(exist_ok=True)
+            continue
+        with pytest.raises(DeployError) as refused:
+            operate.check_signature(client, print, remember=False)
+        text, accepted = str(refused.value), tmp_path / ".local/state/unskew/accepted"
+        assert (
+            f"{client} has run before (it has audit.jsonl, logs, models, state), but {accepted} has no record" in text
+        )
+        assert "start it with the HOME, or XDG_STATE_HOME, that it had" in text
+        assert "remove" not in text
+    monkeypatch.setenv("HOME", str(tmp_path))
+    mark = Path(text.partition("here, make ")[2].partition(" an empty file")[0])
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    operate.check_signature(client, print)
 
 
 def test_a_folder_that_is_sent_again_with_a_secret_is_not_taken_for_the_one_that_runs(

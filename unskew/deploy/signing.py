@@ -132,17 +132,18 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         known = path.name in {*files, MANIFEST, SIGNATURE, KEY} or path.name.removesuffix(".tmp") in MADE
         if not known and path.suffix != ".safetensors" and path not in mine:
             raise DeployError(f"{path} was not packed; move it out of the folder, which holds what was signed alone")
-        if path.name in MADE and made_here and not runs_here:
-            raise DeployError(
-                f"{folder / _SECRET} is missing, or another than that with which this folder ran on this machine: take "
-                f"no folder with a state from anybody; if you lost or moved that file yourself, make {mark} an empty "
-                "file"
-            )
-        if path.name in MADE and not runs_here:
-            raise DeployError(
-                f"{path} is made when a client runs, and this folder never ran on this machine; remove it, or if you "
-                f"moved the folder here yourself, make {mark} an empty file"
-            )
+    made = sorted(path.name for path in folder.iterdir() if path.name in MADE)
+    if made and made_here and not runs_here:
+        raise DeployError(
+            f"{folder / _SECRET} is missing, or another than that with which this folder ran on this machine: take "
+            f"no folder with a state from anybody; if you lost or moved that file yourself, make {mark} an empty file"
+        )
+    if made and not runs_here:
+        raise DeployError(
+            f"{folder} has run before (it has {', '.join(made)}), but {mark.parent} has no record of it: if it is "
+            "yours, start it with the HOME, or XDG_STATE_HOME, that it had, or if you moved it here, make "
+            f"{mark} an empty file; if it came to you like this, ask the coordinator for a fresh one"
+        )
     if remember:
         own_secret(make_private(folder / "state"))
         hashes = (made_here or set()) | {_secret_hash(folder)}
