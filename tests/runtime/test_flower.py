@@ -621,6 +621,26 @@ def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> No
     assert "a node is rejected: it says it is client 5, its key is not registered" in said
 
 
+def test_a_client_that_does_not_answer_yet_is_not_called_refused(tmp_path: Path) -> None:
+    """It was killed a moment ago, say; the network still lists it."""
+    there = deployed("fedavg", tmp_path)
+
+    def fails(message: Message) -> Message:
+        raise OSError("reset")
+
+    there.grid.handlers[there.node(1)] = fails
+    said: list[str] = []
+    registered = {there.node(c): c for c in range(6)}
+    membership = Membership(
+        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, note=said.append
+    )
+    membership.call()
+    [line] = [line for line in said if line.startswith("client 1 ")]
+    assert line.startswith("client 1 takes no part for now: it does not answer (client ")
+    assert line.endswith("; it is asked again")
+    assert not any("refused" in line for line in said)
+
+
 def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -367,7 +367,7 @@ class Membership:
                 return
             left = end - time.monotonic()
             if left <= 0.0:
-                why = "".join(f"; {self._name(node, c)}: {reason}" for node, (c, reason) in self._refused.items())
+                why = "".join(f"; {self._refusal(node, c)}: {reason}" for node, (c, reason) in self._refused.items())
                 raise QuorumError(
                     f"{len(self._node)} of {self.expected.num_clients} clients are connected after {wait_s:g} s, "
                     f"{at_least} needed; present: {', '.join(map(str, self.present)) or 'none'}{why}"
@@ -433,7 +433,7 @@ class Membership:
             # A late node is busy with an old message, or died and is still listed; one that fails may be mended soon.
             wait_s = PATIENCE * waited_s if delivery.late else min(AGAIN_S, PATIENCE * waited_s)
             self._again[node] = time.monotonic() + wait_s
-            self._reject(node, owner, f"it did not introduce itself ({delivery.lost})", for_now=True)
+            self._reject(node, owner, f"it does not answer ({delivery.lost})", for_now=True)
             return
         try:
             head = read(delivery.reply, {k: REPLIES[k] for k in ("hello", "refused")})
@@ -491,12 +491,14 @@ class Membership:
             if client in range(self.expected.num_clients):
                 self._unreported.append((client, reason))
                 self.keep(client, reason)
-            self.note(f"{self._name(node, client)}: {reason}")
+            self.note(f"{self._refusal(node, client, for_now)}: {reason}{'; it is asked again' if for_now else ''}")
 
-    def _name(self, node: Node, client: ClientId) -> str:
+    def _refusal(self, node: Node, client: ClientId, for_now: bool = False) -> str:
         """Name a node that is rejected by its client's number, where that is not what it is rejected for."""
         own = {node: client} if self.registered is None else self.registered
         proven = client in range(self.expected.num_clients) and own.get(node) == client
+        if for_now:
+            return f"{f'client {client}' if proven else 'a node'} takes no part for now"
         return f"client {client} is refused" if proven else "a node is rejected"
 
 
