@@ -284,7 +284,7 @@ def test_no_signal_leaves_a_child_behind(bin: Path, tmp_path: Path) -> None:
         (
             "\033[93mWARNING \033[0m:   Connection attempt failed, retrying in 10.32 seconds\n"
             "\033[92mINFO \033[0m:      SuperNode terminated gracefully.\nINFO:     Finished server process [7]",
-            "ended: the connection to the server was lost (log: ",
+            "ended: the server ended the connection, as it does when it was started again (log: ",
         ),
         ("\033[93mWARNING \033[0m: odd\nINFO:     Finished server process [7]", "with code 3: WARNING : odd (log: "),
         ("INFO:     Finished server process [7]", "ended with code 3 (log: "),
@@ -383,6 +383,26 @@ def test_a_node_that_ends_is_started_again_with_growing_pauses_and_at_last_given
         with pytest.raises(DeployError, match="no luck"):
             live()
     assert [line.split()[-2] for line in said] == ["1", "2", "4", "8", "16"]
+
+
+def test_a_server_that_was_started_again_is_no_fault_of_the_client_s(bin: Path, client: Path) -> None:
+    """What a SuperNode prints whose session the server no longer knows, and no failed attempt before it."""
+    script(
+        bin,
+        "flower-supernode",
+        "echo 'WARNING :   EXPERIMENTAL: SuperExec'; echo 'INFO :      SuperNode terminated gracefully.'; "
+        "echo 'INFO:     Finished server process [16466]'; exit 0",
+    )
+    script(bin, "flower-superexec", "exec sleep 60")
+    said: list[str] = []
+    with processes.ProcessGroup() as group:
+        node = launch.ClientProcesses(group, client, said.append)
+        keep_until(node, lambda: said)
+    assert said[0].startswith(
+        "client's SuperNode ended: the server ended the connection, as it does when it was started"
+    )
+    assert said[0].endswith("); it is tried again in 1 s")
+    assert not any(word in said[0] for word in ("code 0", "INFO", "EXPERIMENTAL", "restarting"))
 
 
 def test_a_refused_key_is_tried_until_its_last_session_must_be_over(

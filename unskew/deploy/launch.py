@@ -62,10 +62,7 @@ def explain(child: ChildProcess) -> str:
         ),
         (r"CERTIFICATE_VERIFY_FAILED", "the server's certificate is not of this federation; copy ca.crt from its pack"),
         (r"No space left on device", "the disk is full; make room"),
-        (
-            r"Connection attempt failed[^\n]*\s+INFO[^\n]*SuperNode terminated gracefully",
-            "the connection to the server was lost",
-        ),
+        (r"SuperNode terminated gracefully", SERVER_ENDED),
     ):
         if re.search(pattern, output):
             return f"{child.name} ended: {sentence} (log: {child.log})"
@@ -84,6 +81,9 @@ REFUSED = (
     "the server refuses this client's key: it is not in the server's folder clients/, or another process uses it "
     "(two clients with one identity)"
 )
+
+# A SuperNode ends itself, with code 0, when a server that was started again no longer knows its session.
+SERVER_ENDED = "the server ended the connection, as it does when it was started again"
 
 
 # ---------------------------------------------------------------- server
@@ -418,5 +418,5 @@ class ClientProcesses:
         if self.failures > 5 and not away:
             raise DeployError(why)
         pause = min(2.0 ** (self.failures - 1), LONGEST_PAUSE_S)
-        self.say(f"{why}; restarting in {pause:.0f} s")
+        self.say(f"{why}; {'it is tried again' if SERVER_ENDED in why else 'restarting'} in {pause:.0f} s")
         self.due = now + pause
