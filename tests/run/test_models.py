@@ -397,6 +397,9 @@ def test_a_model_that_is_not_there_is_refused_in_words(options: dict[str, Any], 
 def test_files_that_are_damaged_or_no_models_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="has no models"):
         load_model(tmp_path, "fedavg")
+    (tmp_path / "client.toml").touch()
+    with pytest.raises(RunError, match=r"; if the run has ended, ask the coordinator for the global model$"):
+        load_model(tmp_path, "fedavg")
     models_in = tmp_path / "run" / "models"
     models_in.mkdir(parents=True)
     for name, data in contents(run).items():

@@ -544,6 +544,8 @@ def cells(folder: Path) -> list[tuple[str, int]]:
     if not named:
         inside = next((p for p in (folder / "run", folder / "server" / "run") if (p / "models").is_dir()), None)
         where = f"; those of the deployment's server are in {inside}" if inside is not None else ""
+        if (folder / "client.toml").is_file():  # a client that was away in the last exchange never gets one
+            where = "; if the run has ended, ask the coordinator for the global model"
         raise RunError(f"{folder} has no models: they are written when a method is done with a seed{where}")
     return named
 
