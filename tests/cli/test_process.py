@@ -124,7 +124,28 @@ def test_a_terminal_without_our_signs_gets_others(unskew: Unskew, monkeypatch: p
     assert unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report").code == 0
     plain.flush()
     text = plain.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
-    assert "mean ? standard deviation" in text
+    assert "mean +- standard deviation" in text
+
+
+@pytest.mark.parametrize(
+    ("encoding", "written"),
+    [
+        ("ascii", "-1.39 [-3.53, +0.76] +-2 - 'it' \"so\" M?nchen ?"),
+        ("latin-1", "-1.39 [-3.53, +0.76] ±2 - 'it' \"so\" München ?"),
+        ("utf-8", "−1.39 [−3.53, +0.76] ±2 – ’it’ “so” München 世"),
+    ],
+)
+def test_a_number_keeps_its_sign_in_every_encoding(encoding: str, written: str) -> None:
+    line = "import sys; sys.argv = ['unskew', '--version']; from unskew.cli import main\ntry:\n  main()\nfinally:\n  "
+    signs = "−1.39 [−3.53, +0.76] ±2 – ’it’ “so” München 世"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{line}print({signs!a})"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    assert ran.stdout.decode(encoding).splitlines()[-1] == written
 
 
 # ---------------------------------------------------------------- being stopped

@@ -19,7 +19,7 @@ def main() -> None:
     import click
 
     from unskew.cli.app import COMMANDS, app
-    from unskew.cli.text import with_options
+    from unskew.cli.text import PLAIN, with_options
     from unskew.errors import MemoryShortage, UnskewError, shortage
 
     warnings.showwarning = _warn
@@ -29,8 +29,8 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
     called = COMMANDS.get(next((word for word in sys.argv[1:] if word[:1] != "-"), ""))
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
-            stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "+-", not a traceback
+            stream.reconfigure(errors=PLAIN)
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()

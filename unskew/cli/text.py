@@ -1,5 +1,6 @@
 """Text on the terminal: names in data and folders, which neither Rich nor the terminal is to obey, and settings."""
 
+import codecs
 import inspect
 import re
 from collections.abc import Callable
@@ -8,6 +9,21 @@ from typing import Any
 from rich import markup
 
 from unskew.errors import shown
+
+PLAIN = "unskew.plain"
+"""Error handler with which a stream writes signs that its encoding lacks as others: no number loses its own."""
+_SIGNS = {"−": "-", "–": "-", "—": "-", "±": "+-", "∓": "-+", "≤": "<=", "≥": ">=", "×": "x", "→": "->", "…": "..."}
+_SIGNS |= {"’": "'", "‘": "'", "“": '"', "”": '"'}
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Replace what could not be encoded; a sign without another becomes a question mark."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_SIGNS.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(PLAIN, _plain)
 
 
 def escape(text: str) -> str:
