@@ -318,7 +318,8 @@ def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("age", {"m2": -1.0}, "m2 of column 'age' must be 0 or larger, and not infinite, got -1.0"),
         ("age", {"m2": float("inf")}, "m2 of column 'age' must be 0 or larger, and not infinite, got inf"),
         ("chol", {"n": 0}, "mean of column 'chol' must be 0 where n is 0"),
-        ("chol", {"n": 1}, "m2 of column 'chol' must be 0 where n is 0 or 1"),
+        ("chol", {"n": 0, "mean": 0.0}, "m2 of column 'chol' must be 0 where n is 0"),
+        ("chol", {"n": 1}, "n of column 'chol' must be 0, or more than 1, as .* is that value, got 1"),
         ("age", {"words": ["old"]}, "n of column 'age' must be 0 for words, got 20"),
         (
             "smokes",
@@ -471,6 +472,33 @@ def test_sums_of_a_single_row_are_refused_and_of_few_rows_warned_of(tmp_path: Pa
         else:
             with pytest.warns(DataWarning, match=says):
                 unskew(str(path), *options)
+
+
+def test_sums_of_a_columns_only_value_are_refused_and_of_few_values_warned_of(tmp_path: Path) -> None:
+    """Rows are many, and the values of a column one or a few."""
+    sums = tmp_path / "x.json"
+    options = ("--target", "sick", "--test", "part", "--sums", str(sums))
+    for n, says in ((1, None), (2, r"fewer than 5 values in its training rows: lab \(2\); sums"), (5, ""), (0, "")):
+        rows = [f"{60 + i},{7.5 + i if i < n else ''},{'ab'[i % 2]},{i % 2},train" for i in range(12)]
+        path = tmp_path / f"{n}.csv"
+        path.write_text("\n".join(["age,lab,ward,sick,part", *rows, "50,1,rare,1,test"]))
+        if says is None:
+            with pytest.raises(DataError, match="one value in its training rows of lab, and its mean is that value"):
+                unskew(str(path), *options)
+            assert not sums.exists()
+        elif says:
+            with pytest.warns(DataWarning, match=says):
+                unskew(str(path), *options)
+        else:
+            unskew(str(path), *options)
+            assert json.loads(sums.read_text())["lab"]["n"] == n
+
+
+def test_words_of_few_rows_are_named_before_they_are_sent(tmp_path: Path) -> None:
+    rows = [f"{60 + i},{'HIV clinic' if i == 3 else 'a'},{i % 2},train" for i in range(12)]
+    (tmp_path / "own.csv").write_text("\n".join(["age,ward,sick,part", *rows, "50,other,1,test"]))
+    with pytest.warns(DataWarning, match=r"fewer than 5 rows each of some words .*: 'HIV clinic' \(ward\); words are"):
+        unskew(str(tmp_path / "own.csv"), "--target", "sick", "--test", "part", "--sums", str(tmp_path / "x.json"))
 
 
 def test_a_site_of_few_rows_is_told_that_it_has_few(tmp_path: Path) -> None:

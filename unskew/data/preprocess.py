@@ -690,8 +690,9 @@ def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
             ("mean", f"a number of size {LARGEST:g} at most", of.mean, abs(of.mean) <= LARGEST),
             ("m2", "0 or larger, and not infinite", of.m2, 0 <= of.m2 <= 4 * MOST_ROWS * LARGEST**2),
             ("mean", "0 where n is 0", of.mean, of.n > 0 or of.mean == 0),
-            ("m2", "0 where n is 0 or 1", of.m2, of.n > 1 or of.m2 == 0),
+            ("m2", "0 where n is 0", of.m2, of.n > 0 or of.m2 == 0),
             ("n", "0 for words", of.n, of.n == 0 or not words),
+            ("n", "0, or more than 1, as the mean of one value is that value", of.n, of.n != 1),
             ("words", f"at most {MANY_WORDS} different words", len(words), len(words) <= MANY_WORDS),
             ("words", "all different", len(words), len(words) == len(set(words))),
         ]

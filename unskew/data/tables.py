@@ -27,7 +27,7 @@ from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.doubts import FEW_ROWS
 from unskew.data.image_folders import OF_SYSTEMS, is_image
-from unskew.data.inputs import GAPS, Column, check_known, gap_numbers, raw_column
+from unskew.data.inputs import GAPS, Column, RawTable, check_known, gap_numbers, gaps_in, raw_column
 from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import (
     ANY,
@@ -268,7 +268,7 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
 
     Raises:
         ConfigError: If it is not said which rows are for testing.
-        DataError: If the file cannot be read, there is one training row, which sums would tell, or as in
+        DataError: If the file cannot be read, sums would tell a row or a value because there is no other, or as in
             `unskew.data.preprocess.sums`.
     """
     frame, _ = frame_of(kind, path, replace(options, alone=True))
@@ -292,7 +292,38 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
         if count < FEW_ROWS:
             few = f"{path} has {count} training rows, fewer than {FEW_ROWS}: sums of so few tell much about each"
             warnings.warn(few, DataWarning, stacklevel=2)
-        return sums(rules, {name: raw_column(frame[name], name)[~tested] for name in names})
+        table = {name: raw_column(frame[name], name)[~tested] for name in names}
+        by_column = sums(rules, table)
+        single = [name for name, of in by_column.items() if of.n == 1]
+        if single:
+            raise DataError(
+                f"{path} has one value in its training rows of {some(single)}, and its mean is that value itself: "
+                "leave the column out at every site (--leave-out), fill its gaps, or empty it here"
+            )
+        for sentence in _of_few(path, table, by_column) if count >= FEW_ROWS else ():
+            warnings.warn(sentence, DataWarning, stacklevel=2)
+        return by_column
+
+
+def _of_few(path: Path, table: RawTable, by_column: Mapping[str, ColumnSums]) -> list[str]:
+    """Sentences on what the sums of a column tell about a few rows: its only values, and words that hardly any has."""
+    few = [f"{name} ({of.n})" for name, of in by_column.items() if 0 < of.n < FEW_ROWS]
+    words = [
+        f"{word!r} ({name})"
+        for name, of in by_column.items()
+        if of.words is not None
+        for word, rows in Counter(map(str, table[name][~gaps_in(table[name])].tolist())).items()
+        if rows < FEW_ROWS
+    ]
+    return [
+        f"{path} has fewer than {FEW_ROWS} {what} in its training rows: {some(names)}; {why}, so leave the column out "
+        f"at every site (--leave-out), or {instead}, unless others may know"
+        for what, names, why, instead in (
+            ("values", few, "sums of so few tell much about each", "empty it here"),
+            ("rows each of some words", words, "words are disclosed as they are", "group rare ones"),
+        )
+        if names
+    ]
 
 
 def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | None]:
