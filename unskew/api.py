@@ -105,7 +105,8 @@ def simulate(
             or Polars DataFrame, or a Hugging Face dataset, with `target` and, if it has one, `client`; {client:
             DataFrame}, with `target`; the path of a table, .csv or .parquet; a torch Dataset of (input, label) pairs;
             what `unskew.load` returns; or a name.  Labels may be words.  By default what `task` names, else digits.
-            With `out`, the run's folder keeps data that are given as values, to be resumed with.
+            With `out`, the run's folder keeps all rows of data that are given as values, in data.npz, to be
+            resumed with.
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
             with (input_shape, num_classes) or nothing; or a name; by default what `task` names, else that of the kind
             of task, of texts bag_of_words.  The run of a module, or of a function that no other program can import,
@@ -200,6 +201,9 @@ def simulate(
 
             outcome = loop.start(experiment, Path(out), listening, backend=backend)
             write_report(outcome.folder)
+            if keeps:
+                at = outcome.folder / DATA_FILE
+                shown.note(f"{at} holds all rows of the data, for unskew.resume: remove it before you share the folder")
             return _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
         scratch = Scratch()
         try:

@@ -217,3 +217,17 @@ def test_what_has_no_rows_is_said(tmp_path: Path) -> None:
     (tmp_path / "odd" / "rows.npz").unlink()
     with pytest.raises(RunError, match="does not say which rows each client has: its data are no rows of tables"):
         us.History([], {}, tmp_path / "odd").rows_of("test")
+
+
+def test_a_kept_folder_says_that_it_holds_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All rows, test rows among them; without the file the folder is read as before."""
+    x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
+    us.simulate(us.FedAvg(), data=(x, y), split=us.IID(2), model="logistic", rounds=1, out=tmp_path / "kept")
+    assert f"{tmp_path / 'kept' / 'data.npz'} holds all rows of the data" in capsys.readouterr().err
+    with np.load(tmp_path / "kept" / "data.npz") as kept:
+        assert len(kept["x_train"]) + len(kept["x_test"]) == 60
+    (tmp_path / "kept" / "data.npz").unlink()
+    assert us.load_run(tmp_path / "kept").value("fedavg") is not None
+    us.simulate(us.FedAvg(), data="digits", model="logistic", rounds=1, out=tmp_path / "named")
+    assert not (tmp_path / "named" / "data.npz").exists()
+    assert "data.npz" not in capsys.readouterr().err
