@@ -138,6 +138,21 @@ class Privacy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CohortNoise:
+    """Noise on sums over cohorts, by which several trainings add up.
+
+    Attributes:
+        multiplier: Standard deviation over the clipping norm, z, of all that a round releases together.
+        clients: Number of clients.
+        cohort: Clients of the largest cohort.
+    """
+
+    multiplier: Finite
+    clients: Count
+    cohort: Count
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrivacyBudget(Info):
     """Differential privacy of models: what has been spent up to a round.
 
@@ -147,6 +162,7 @@ class PrivacyBudget(Info):
         noise: Standard deviation of the last round's noise on every number.
         releases: Rounds, or uploads of the client asked most often, that the guarantee adds up.
         budget: Largest epsilon that may be spent; None is no limit.
+        sums: The noise of each release, where a server adds it to sums over cohorts.
     """
 
     type: ClassVar[str] = "unskew.privacy"
@@ -156,6 +172,7 @@ class PrivacyBudget(Info):
     noise: Finite
     releases: Count
     budget: Finite | None = None
+    sums: CohortNoise | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -794,6 +794,8 @@ class Hooks:
         covers_examples: True if that noise covers single examples, so that none may change what others become.
         spending: What a reply costs a client, in differential privacy.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
+        noised_sums: `noised_sums(seed, rounds, clients, cohort)`, the sums over cohorts with noise of which a run's
+            trainings add up, under a server's own noise.
         expected_losses: `expected_losses(lost, cohort)`, in words, if more is lost than replies with this probability.
         counts_steps: True if it counts a client's steps from its setting `local`; a wrapper that makes clients take
             others then puts their number there.
@@ -818,6 +820,7 @@ class Hooks:
     covers_examples: bool = False
     spending: Any = None
     planned: Any = None
+    noised_sums: Any = None
     expected_losses: Any = None
     counts_steps: bool = False
     weighting: str | None = None

@@ -165,6 +165,35 @@ def test_nothing_told_costs_nothing_and_without_the_accountant_there_is_no_claim
         privacy.require()
 
 
+def test_trainings_of_the_same_clients_add_up() -> None:
+    """Six Gaussian mechanisms of multiplier 4 / 2, three times each, are one of 2 / sqrt(18)."""
+    cells = [privacy.NoisedSums(seed, 4.0, 6, 6, 3, 1e-5) for seed in (0, 1, 2) for _ in range(2)]
+    by_hand = dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(18), 1e-5)
+    assert privacy.together_epsilon(cells, 1e-5) == pytest.approx(by_hand, rel=1e-9)
+    assert privacy.together(cells).startswith("all 6 trainings with noise on their sums together: epsilon 10.75 at")
+    assert privacy.together([*cells[:1], privacy.NoisedSums(1, 0.0, 6, 6, 3, 1e-5)]) == ""
+
+
+def test_cohorts_are_drawn_once_for_all_methods_of_a_seed_and_anew_for_another() -> None:
+    """Two methods share a round's cohort, so their sums are one of multiplier z / sqrt(2) over one draw."""
+    one = privacy.NoisedSums(0, 4.0, 1000, 10, 50, 1e-6)
+    both, again = [one, one], [one, one._replace(seed=1)]
+    shared = privacy.cohort_epsilon(4.0 / math.sqrt(2), 1000, 10, 50, 1e-6)
+    assert privacy.together_epsilon(both, 1e-6) == pytest.approx(shared, rel=1e-9)
+    anew = privacy.cohort_epsilon(4.0, 1000, 10, 100, 1e-6)
+    assert privacy.together_epsilon(again, 1e-6) == pytest.approx(anew, rel=1e-9)
+    assert anew < shared
+    # One that ends sooner is together with the other in its own rounds alone, over the larger of both cohorts.
+    short = privacy.together_epsilon([one, one._replace(releases=20, cohort=5)], 1e-6)
+    assert privacy.together_epsilon([one], 1e-6) < short < shared
+
+
+def test_a_budget_ends_what_a_training_is_planned_to_release() -> None:
+    two = privacy.cohort_epsilon(8.0, 6, 6, 2, 1e-5)
+    by = wrap(UNIFORM, CentralDP(noise_multiplier=8.0, max_epsilon=two), ClipNorm(1.0))
+    assert by.noised_sums(3, 5, 6, 9) == privacy.NoisedSums(3, 8.0, 6, 6, 2, 1e-5)
+
+
 def test_more_rounds_cost_more_and_larger_cohorts_too() -> None:
     spent = [privacy.cohort_epsilon(2.0, 100, 10, rounds, 1e-5) for rounds in (0, 1, 10, 100)]
     assert spent[0] == 0.0

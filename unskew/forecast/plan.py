@@ -30,6 +30,7 @@ from unskew.protocol import hook
 from unskew.run import setup as run_setup
 from unskew.run.decide import FIRST
 from unskew.run.setup import Setup
+from unskew.server import privacy
 from unskew.world.outage import Outage
 
 
@@ -160,11 +161,14 @@ def forecast(
                 f"{', '.join(labels)}: {lost} of {of} rounds have too few replies for a result and leave the model as "
                 "it was"
             )
+    clients = next(iter(feds.values())).num_clients
     for method in experiment.methods:
         planned = hook(method.algorithm, "planned")
         if planned is not None:
-            clients = next(iter(feds.values())).num_clients
             notes.append(f"{method.label}: {planned(experiment.rounds, clients, experiment.cohort(clients))}")
+    sums = ((hook(method.algorithm, "noised_sums"), seed) for seed, method in cells)
+    released = (of(seed, experiment.rounds, clients, experiment.cohort(clients)) for of, seed in sums if of is not None)
+    notes += filter(None, [privacy.together(released)])
     costs = tuple(
         totals.cost(m, models[m.label][1] if m.label in models else "unknown", timer) for m in experiment.methods
     )

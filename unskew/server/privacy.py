@@ -12,6 +12,9 @@ Cohorts    A server that adds noise of z times a bound C to the sum of a cohort'
            (Y.-X. Wang, B. Balle, S. Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical Moments
            Accountant", AISTATS 2019, theorem 27), towards everyone who does not know who was drawn.  Both bounds hold,
            with and without amplification, and the smaller is given.
+Together   Trainings on the same clients compose.  Those of one seed draw the same cohort in a round, so that their sums
+           of that round are one mechanism, of multiplier (sum z^-2)^(-1/2), over the largest of their cohorts, of which
+           the others are parts; cohorts of other seeds and rounds are drawn anew (4).
 Examples   Noise of z times a bound C on the sum of a batch's clipped gradients is a Gaussian mechanism of multiplier z
            for neighbours in which one example is replaced by one that adds nothing: the sum moves by up to C.  A batch
            in which every example is by itself with probability q (Poisson) amplifies that (I. Mironov, K. Talwar,
@@ -23,7 +26,10 @@ Departures What clients themselves upload with noise is not amplified: their ser
 import functools
 import importlib
 import math
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from unskew.errors import ConfigError
 
@@ -160,6 +166,61 @@ def composed_epsilon(mechanisms: tuple[tuple[tuple[float, float], int], ...], de
     total = [0.0] * len(ORDERS)
     for (z, q), n in mechanisms:
         one = _sampled_renyi(z, q) if q < 1.0 else tuple(order / (2.0 * z**2) for order in ORDERS)
+        total = [t + n * r for t, r in zip(total, one, strict=True)]
+    return min(plain, float(_rdp().compute_epsilon(ORDERS, total, delta)[0]))
+
+
+class NoisedSums(NamedTuple):
+    """The noised sums of a training: its seed, z, N, the largest cohort M, a sum for each of T rounds, and delta."""
+
+    seed: int
+    noise_multiplier: float
+    clients: int
+    cohort: int
+    releases: int
+    delta: float
+
+
+def together(trainings: Iterable[NoisedSums]) -> str:
+    """Say what trainings on the same clients cost together (eq. 4); empty if no two of them have noise and released.
+
+    Raises:
+        ConfigError: If the accountant is not installed.
+    """
+    noised = [t for t in trainings if t.noise_multiplier and t.releases]
+    if len(noised) < 2:
+        return ""
+    delta = min(t.delta for t in noised)
+    return (
+        f"all {len(noised)} trainings with noise on their sums together: epsilon {together_epsilon(noised, delta):.4g} "
+        f"at delta {delta:g} for one client's data, for whoever sees the models of all"
+    )
+
+
+def together_epsilon(released: Sequence[NoisedSums], delta: float) -> float:
+    """Compute the epsilon of trainings on the same clients together (eq. 4), for one client's data replaced by others.
+
+    Args:
+        released: Noised sums of each training, all with noise and at least one sum.
+        delta: Between 0 and 1.
+
+    Raises:
+        ConfigError: If the accountant is not installed.
+    """
+    rounds: Counter[tuple[float, int, int]] = Counter()
+    for seed in {t.seed for t in released}:
+        own = [t for t in released if t.seed == seed]
+        for before, last in pairwise((0, *sorted({t.releases for t in own}))):
+            at_once = [t for t in own if t.releases >= last]
+            z = sum(t.noise_multiplier**-2 for t in at_once) ** -0.5
+            cohort, clients = max(t.cohort for t in at_once), max(t.clients for t in at_once)
+            rounds[z, clients, min(cohort, clients)] += last - before
+    plain = epsilon(sum(n * (2.0 / z) ** 2 for (z, _, _), n in rounds.items()) ** -0.5, 1, delta)
+    if all(cohort == clients for _, clients, cohort in rounds):
+        return plain
+    total = [0.0] * len(ORDERS)
+    for (z, clients, cohort), n in rounds.items():
+        one = _renyi(z, clients, cohort) if cohort < clients else tuple(2.0 * order / z**2 for order in ORDERS)
         total = [t + n * r for t, r in zip(total, one, strict=True)]
     return min(plain, float(_rdp().compute_epsilon(ORDERS, total, delta)[0]))
 

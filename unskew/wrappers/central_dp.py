@@ -31,7 +31,7 @@ import torch
 from annotated_types import Ge, Gt, Interval
 
 from unskew.errors import ConfigError, QuorumError
-from unskew.info import Privacy, PrivacyBudget
+from unskew.info import CohortNoise, Privacy, PrivacyBudget
 from unskew.keys import Key
 from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCount, report_of, steps_of
 from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
@@ -342,6 +342,13 @@ class CentralDP(Wrapper):
             return f"epsilon {self.max_epsilon:g}, its budget, is less than the {spent:.4g} that {rounds} rounds cost"
         return f"epsilon {spent:.4g} at delta {self.delta:g} for one client's data after {rounds} rounds"
 
+    def noised_sums(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.NoisedSums:
+        """Return what a training will release, of which several add up; fewer rounds where the budget ends it."""
+        cohort, most, releases = min(cohort, clients), self.max_epsilon or math.inf, rounds
+        while releases and self.epsilon(releases, clients, cohort) > most:
+            releases -= 1
+        return privacy.NoisedSums(seed, self.noise_multiplier, clients, cohort, releases, self.delta)
+
     def info(self, method: Any, state: CentralState[Any]) -> tuple[object, ...]:
         """Report the method's own info and the privacy spent so far."""
         own = report_of(method, state.of)
@@ -365,6 +372,7 @@ class CentralDP(Wrapper):
                 noise=state.noise,
                 releases=state.releases,
                 budget=self.max_epsilon,
+                sums=CohortNoise(multiplier=self.noise_multiplier, clients=state.clients, cohort=state.cohort),
                 warnings=(stopped,) if state.stopped else (),
             ),
         )

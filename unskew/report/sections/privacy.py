@@ -3,12 +3,14 @@
 `unskew.wrappers.central_dp`, `unskew.wrappers.local_dp` and `unskew.wrappers.dp_sgd` have the mechanisms.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from unskew.info import ExampleBudget, PrivacyBudget
 from unskew.record.reader import Record, info_of
 from unskew.report import figures, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.server import privacy as accountant
 from unskew.words import sentence
 
 LISTED = 20
@@ -28,9 +30,17 @@ def draw(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Lin
         for m, i in last.items()
     )
     by_client = [clients_table(m, i) for m, i in last.items() if isinstance(i, ExampleBudget) and i.spent]
+    together = accountant.together(
+        accountant.NoisedSums(
+            seed, sums.multiplier, sums.clients, sums.cohort, info.releases, info.privacy.delta or math.nan
+        )
+        for seeds in spent.values()
+        for seed, rounds in seeds.items()
+        if (sums := (info := rounds[max(rounds)]).sums) is not None
+    )
     return Section(
         "Differential privacy",
-        f"{lead}.",
+        f"{lead}. {sentence(together)}" if together else f"{lead}.",
         tuple(c for c in [_chart(spent, marks)] if c),
         (_table(last, marks), *by_client),
     )
@@ -100,7 +110,7 @@ def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, figures.LineSt
             for method, info in last.items()
         ),
         "Noise is that of the last round on every number of the sum, or of an upload. Of several seeds the largest ε "
-        "is given. "
+        "is given, and whoever sees the models of several trainings learns more than from one. "
         "A simulation's noise follows from its seed: the guarantee is that of the same rounds with secret noise.",
         frozenset({4, 5, 6}),
     )  # fmt: skip
