@@ -234,8 +234,18 @@ def test_an_adaptive_norm_finds_the_quantile_and_its_noise_is_paid_for() -> None
     _, states = played(CentralDP(clip=1e-3, noise_multiplier=0.0, adaptive=AdaptiveClip(lr=1.0)), 2)
     # Nobody is within the first norm: b = 0, and C grows by exp(eta gamma) = e^.5.
     assert states[1].clip == pytest.approx(1e-3 * math.exp(0.5))
-    with pytest.raises(ConfigError, match="noise_multiplier / 2"):
-        CentralDP(noise_multiplier=2.0, adaptive=AdaptiveClip(noise=1.0)).sum_noise(10)
+    with pytest.raises(ConfigError, match=r"adaptive\.noise must be > noise_multiplier / 2 = 1, got 1"):
+        CentralDP(noise_multiplier=2.0, adaptive=AdaptiveClip(noise=1.0))
+
+
+def test_the_default_noise_on_the_count_leaves_some_for_the_sum_of_any_cohort() -> None:
+    """A twentieth of the cohort, or 0.6 z: then 1 / z_sum^2 = 1 / z^2 - 1 / (1.2 z)^2, z_sum = 1.809 z."""
+    by = CentralDP(noise_multiplier=2.0, adaptive=AdaptiveClip())
+    assert by.sum_noise(6) == by.sum_noise(24) == pytest.approx(2.0 * 1.2 / math.sqrt(0.44))
+    assert by.sum_noise(200) == pytest.approx((2.0**-2 - 20.0**-2) ** -0.5)
+    _, states = played(by)
+    assert states[-1].noise == pytest.approx(by.sum_noise(6) * states[-2].clip)
+    played(CentralDP(noise_multiplier=0.0, adaptive=AdaptiveClip(noise=1e-9)))
 
 
 # ---------------------------------------------------------------- composition

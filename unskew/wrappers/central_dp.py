@@ -50,17 +50,17 @@ class AdaptiveClip:
     Attributes:
         quantile: Share of the updates that are not to be clipped, gamma.
         lr: Step size of the norm's logarithm, eta_C.
-        noise: Standard deviation of the noise on the count of updates within the norm, sigma_b, in clients; None takes
-            a twentieth of the cohort, as in the paper.
+        noise: Standard deviation of the noise on the count of updates within the norm, sigma_b, in clients; more than
+            z / 2.  None takes a twentieth of the cohort, as in the paper, or 0.6 z if that is more, for small cohorts.
     """
 
     quantile: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.5
     lr: Annotated[float, Gt(0.0)] = 0.2
     noise: Annotated[float, Gt(0.0)] | None = None
 
-    def noise_for(self, cohort: int) -> float:
+    def noise_for(self, cohort: int, noise_multiplier: float) -> float:
         """Return sigma_b."""
-        return cohort / 20 if self.noise is None else self.noise
+        return max(cohort / 20, 0.6 * noise_multiplier) if self.noise is None else self.noise
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,12 @@ class CentralDP(Wrapper):
             raise ConfigError("max_epsilon needs noise: set noise_multiplier > 0, or leave max_epsilon out")
         if math.isinf(self.clip) and (self.noise_multiplier or self.adaptive):
             raise ConfigError("noise is proportional to clip, so clip must be finite, got inf; set clip")
+        least = self.noise_multiplier / 2
+        if self.adaptive is not None and least and self.adaptive.noise is not None and self.adaptive.noise <= least:
+            raise ConfigError(
+                f"adaptive.noise must be > noise_multiplier / 2 = {least:g}, got {self.adaptive.noise:g}; raise it, or "
+                "leave it out"
+            )
         if self.noise_multiplier:
             privacy.require()
 
@@ -278,7 +284,7 @@ class CentralDP(Wrapper):
             assert model is not None
             z = self.sum_noise(len(ask.to))
             after = replace(state, releases=releases, cohort=cohort, noise=z * state.clip if z else 0.0)
-            count_noise = self.adaptive.noise_for(len(ask.to)) if self.adaptive and z else 0.0
+            count_noise = self.adaptive.noise_for(len(ask.to), self.noise_multiplier) if self.adaptive and z else 0.0
             joint = NoisedSum(
                 ask.reduce, model, state.clip, after.noise, count_noise, len(ask.to), fed.private / "central dp"
             )
@@ -304,20 +310,11 @@ class CentralDP(Wrapper):
         return replace(after, of=inner)
 
     def sum_noise(self, cohort: int) -> float:
-        """Return the standard deviation of the noise on the sum over C: z, or what the count's noise leaves (eq. 3).
-
-        Raises:
-            ConfigError: If it leaves nothing.
-        """
+        """Return the standard deviation of the noise on the sum over C: z, or what the count's noise leaves (eq. 3)."""
         z = self.noise_multiplier
         if self.adaptive is None or not z:
             return z
-        count = 2.0 * self.adaptive.noise_for(cohort)
-        if not count > z:
-            raise ConfigError(
-                f"adaptive.noise must be > noise_multiplier / 2 = {z / 2:g}, got {count / 2:g} for a cohort of "
-                f"{cohort}; set adaptive.noise"
-            )
+        count = 2.0 * self.adaptive.noise_for(cohort, z)
         return math.sqrt(1.0 / (z**-2 - count**-2))
 
     # ------------------------------------------------------------------ what it costs
