@@ -292,6 +292,39 @@ def test_validation_rows_are_nobodys_test_rows(tiny: Callable[..., Experiment]) 
     assert not set(val) & set(train)
 
 
+def test_stopping_by_validation_examples_is_refused_beside_noise(tiny: Callable[..., Experiment]) -> None:
+    """Training would end by what has no noise: refused before any data are read, beside any wrapper with noise."""
+    for wrapper in ("central_dp", "local_dp", "dp_sgd"):
+        with pytest.raises(
+            ConfigError, match=r"stop\.metric would end training by .* without noise.* of fedavg.* does not"
+        ):
+            tiny("stop.metric=0.9", "task.data=npz:/nowhere.npz", f"methods.0.with=['{wrapper}']")
+    tiny("stop.megabytes=1", "methods.0.with=['central_dp']")
+
+
+def test_a_target_that_nothing_can_meet_is_said_once(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a deployment whose clients report nothing."""
+    plain = loop.evaluate
+    monkeypatch.setattr(
+        loop, "evaluate", lambda *of, **by: [m for m in plain(*of, **by) if not m.name.startswith("val.")]
+    )
+    notes: list[str] = []
+
+    class Noting(NoCallback):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    loop.start(tiny("stop.metric=1e-9", "rounds=3"), tmp_path / "run", Noting())
+    (said,) = (note for note in notes if "stop.metric" in note)
+    assert "round 1: stop.metric ends nothing while there are no validation results" in said
+    monkeypatch.undo()
+    notes.clear()
+    loop.start(tiny("stop.metric=1.0", "rounds=2"), tmp_path / "with", Noting())
+    assert not any("stop.metric" in note for note in notes)
+
+
 def test_stopping_by_megabytes_and_by_seconds(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     """One round of 4 clients sends 4 models down and 4 up, about 22 kB: 30 kB are reached after round 2.
 

@@ -398,6 +398,12 @@ class Experiment:
                 f"stop.metric must be a value of {kind.headline.label} in {kind.headline.levels}, got "
                 f"{self.stop.metric:g}"
             )
+        noised = next((m.label for m in self.methods if hook(m.algorithm, "has_dp_noise")), None)
+        if self.stop.metric is not None and noised is not None:
+            raise ConfigError(
+                "stop.metric would end training by validation examples without noise, which the differential privacy "
+                f"of {noised} does not cover; leave stop.metric out, or run {noised} by itself"
+            )
         if self.stop.metric is not None and self.val_fraction == 0.0:
             object.__setattr__(self, "val_fraction", 0.1)
 

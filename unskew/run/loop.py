@@ -113,6 +113,8 @@ UNKEYED_METRICS = (
     "numbers were drawn from {} global generator while models were evaluated, so the same run again has other "
     "metrics; a network should draw only while it is trained: if self.training"
 )
+NO_VALIDATION = "stop.metric ends nothing while there are no validation results, and none came in this round"
+REPORTED_NONE = ": no client with validation examples reports any, as with metrics = false in its client.toml"
 DRAWS = {"PyTorch's": "torch.rand(3, generator=(me.key / 'start').generator())"}
 DRAWN_BY_NUMPY = "(me.key / 'start').numpy().random(3)"
 """The call that draws by a key in place of any other global generator than those of `DRAWS`."""
@@ -876,6 +878,8 @@ class _Cell:
             randomness = self.randomness()
             metrics += self.evaluate(state, t, last)
             own += [UNKEYED_METRICS.format(whose) for whose in drawn_since(randomness)]
+            if run.experiment.stop.metric is not None and not any(m.name.startswith("val.") for m in metrics):
+                own.append(NO_VALIDATION + REPORTED_NONE * self.sim.clients.remote)
         spent = time.monotonic() - began
         reported = self.info(state, t, own, trace.abandoned)
         if given:
