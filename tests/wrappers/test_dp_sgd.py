@@ -19,7 +19,7 @@ import unskew as us
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg, ModelMessage
 from unskew.algorithms.parts import steps_of as local_steps_of
-from unskew.errors import ConfigError, WireError
+from unskew.errors import ConfigError, DivergedError, WireError
 from unskew.info import ExampleBudget, whole
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -70,6 +70,36 @@ def test_a_clipped_sum_never_moves_further_than_the_norm_by_one_example() -> Non
     g = {"w": torch.tensor([[30.0, 40.0], [0.3, 0.4], [math.inf, 0.0], [0.0, 0.0]])}
     torch.testing.assert_close(clipped(g, 1.0), torch.tensor([0.9, 1.2]))
     torch.testing.assert_close(clipped({"w": g["w"][:1]}, math.inf), torch.tensor([30.0, 40.0]))
+
+
+@pytest.mark.parametrize("far", [1e25, 3e38])
+def test_no_single_example_decides_whether_training_ends(far: float) -> None:
+    """Its loss overflows, and its gradient is clipped, or not finite and zero: all that shows has noise.
+
+    Without noise there is no guarantee, and the loss says at once that something is wrong.
+    """
+    x = torch.tensor([[1.0, 0.0], [-far, far]])
+    trainer, by = linear(x, torch.tensor([0, 0])), DPSGD(clip=1.0, noise_multiplier=1.0, share=1.0)
+    job = Sgd({"0.weight": torch.tensor([[1e15, 0.0], [0.0, 1e15]])}, SgdConfig(0.5, local_steps=2))
+    assert bool(trained(trainer, by, job)["0.weight"].isfinite().all())
+    with pytest.raises(DivergedError, match="a loss or parameter became NaN or infinite"):
+        trained(trainer, dataclasses.replace(by, noise_multiplier=0.0), job)
+    loud = dataclasses.replace(by, noise_multiplier=100.0)
+    with pytest.raises(DivergedError, match="client 0: a parameter became NaN or infinite"):
+        trained(trainer, loud, dataclasses.replace(job, config=SgdConfig(1e38, local_steps=2)))
+
+
+def test_a_run_goes_on_with_an_example_far_outside(tmp_path: Path) -> None:
+    """Nothing else of the run may look at its loss either."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
+    x[7] = 1e25
+    noised = us.wrap(us.FedAvg(), DPSGD(noise_multiplier=1.0, share=0.9))
+    test = (rng.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2)
+    settings = {"split": us.IID(2), "test_fraction": 0.0, "evaluate": ["global"], "model": "logistic", "rounds": 2}
+    history = us.simulate({"noised": noised}, data=(x, y), test=test, progress=False, **settings)
+    assert history.diverged == []
+    assert math.isfinite(history.value("noised"))
 
 
 @pytest.mark.parametrize("case", ["fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedper", "fedavg, momentum"])

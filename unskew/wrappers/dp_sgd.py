@@ -13,6 +13,8 @@ Step       B    every example by itself with probability q: Poisson sampling, dr
 Privacy    One example of a client is covered, towards everyone, if it is replaced by one that adds nothing: n, which
            clients declare, stays the same.  Steps are Gaussian mechanisms of multiplier z on a Poisson sample,
            composed by dp-accounting (`unskew.server.privacy`, eq. 3); (1) makes that assumption true of the run.
+           An example without a finite gradient counts as zero, and whether training diverged is told by the noised
+           parameters alone.
            A personal model is not covered, nor are other clients' copies of the same example.
 Gradients  By torch.func, `vmap(grad)`, not by Opacus: its hooks rewrite the module, which executors here call
            functionally, and its optimiser and loader would be a second loop beside `SgdConfig`'s.
@@ -353,8 +355,12 @@ def clipped(gradients: Params, clip: float) -> Tensor:
 def train(local: Local, by: DPSGD, me: Me, job: Sgd) -> Fitted | None:
     """Train a client's model by noised gradients (eq. 1, 2).
 
+    An example without a finite gradient adds nothing, as nothing can clip it.  Under noise training ends by what has
+    noise alone: a loss that is NaN or infinite ends nothing.
+
     Raises:
-        DivergedError: If a parameter became NaN or infinite and may not; names client and round.
+        DivergedError: If a parameter, or without noise a loss, became NaN or infinite and may not; names client and
+            round.
         ProtocolError: If the model lacks a tensor.
     """
     config, n, lr = job.config, len(local.y), job.config.lr_at(me.round)
@@ -388,12 +394,13 @@ def train(local: Local, by: DPSGD, me: Me, job: Sgd) -> Fitted | None:
         with torch.no_grad():
             update(vector, total)
         seen, losses = seen + len(rows), losses + loss / max(len(rows), 1)
-    if not (math.isfinite(losses) and bool(torch.isfinite(vector).all())):
+    # A loss has no noise, so that it may decide nothing that shows, as whether the client answers.
+    if not (bool(torch.isfinite(vector).all()) and (by.noise_multiplier or math.isfinite(losses))):
         if job.may_diverge:
             return None
         raise DivergedError(
-            f"round {me.round}, client {me.id}: a loss or a parameter became NaN or infinite at learning rate {lr:g}; "
-            "lower lr or clip"
+            f"round {me.round}, client {me.id}: a {'' if by.noise_multiplier else 'loss or '}parameter became NaN or "
+            f"infinite at learning rate {lr:g}; lower lr or clip"
         )
     trained = {name: params[name].clone().to(t.device) for name, t in job.start.items()}
     return Fitted(trained, steps, lr, losses / steps, seen)
