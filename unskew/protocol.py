@@ -792,6 +792,7 @@ class Hooks:
         uses_private_randomness: True if results depend on draws that no one else can repeat.
         has_dp_noise: True if clients' uploads have differentially private noise.
         covers_examples: True if that noise covers single examples, so that none may change what others become.
+        check_examples: `check_examples(most)`, which refuses settings that a client of so many examples does not allow.
         spending: What a reply costs a client, in differential privacy.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
         noised_sums: `noised_sums(seed, rounds, clients, cohort)`, the sums over cohorts with noise of which a run's
@@ -818,6 +819,7 @@ class Hooks:
     uses_private_randomness: bool = False
     has_dp_noise: bool = False
     covers_examples: bool = False
+    check_examples: Any = None
     spending: Any = None
     planned: Any = None
     noised_sums: Any = None

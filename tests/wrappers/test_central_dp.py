@@ -1,5 +1,6 @@
 """Central differential privacy: its equations by hand, its accountant, and who is accounted for or refused."""
 
+import dataclasses
 import math
 import sys
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from unskew.tree import Params
 from unskew.wrappers.base import wrap
 from unskew.wrappers.central_dp import AdaptiveClip, CentralDP, NoisedSum
 from unskew.wrappers.clip_norm import ClipNorm
+from unskew.wrappers.local_dp import LocalDP
 from unskew.wrappers.top_k import TopK
 
 UNIFORM = FedAvg(local=LOCAL, weighting="uniform")
@@ -192,6 +194,14 @@ def test_a_budget_ends_what_a_training_is_planned_to_release() -> None:
     two = privacy.cohort_epsilon(8.0, 6, 6, 2, 1e-5)
     by = wrap(UNIFORM, CentralDP(noise_multiplier=8.0, max_epsilon=two), ClipNorm(1.0))
     assert by.noised_sums(3, 5, 6, 9) == privacy.NoisedSums(3, 8.0, 6, 6, 2, 1e-5)
+
+
+@pytest.mark.parametrize("by", [CentralDP(delta=0.2), LocalDP(delta=0.2, noise_multiplier=5.0)])
+def test_a_delta_that_gives_a_client_away_is_refused(by: Any) -> None:
+    """Of six clients one in five is allowed to be seen as a whole."""
+    with pytest.raises(ConfigError, match=r"delta must be below one over the number of clients, 1 / 6 = .*, got 0\.2"):
+        simulator("fedavg", "perceptron", algorithm=wrap(UNIFORM, by)).start()
+    simulator("fedavg", "perceptron", algorithm=wrap(UNIFORM, dataclasses.replace(by, delta=0.1))).start()
 
 
 def test_more_rounds_cost_more_and_larger_cohorts_too() -> None:

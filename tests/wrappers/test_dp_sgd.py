@@ -26,6 +26,7 @@ from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Layout, Me, Sgd, SgdConfig
 from unskew.run.audit import lower_bound
+from unskew.run.callbacks import NoCallback, Progress
 from unskew.server import privacy
 from unskew.tasks.task import make_task
 from unskew.tree import Params
@@ -390,6 +391,34 @@ def test_a_patient_of_several_examples_is_covered_less_and_the_run_says_so(tmp_p
     assert said.endswith("and a patient has up to 2, for whom epsilon is 2 times as large, and delta still more")
     assert not any("epsilon" in text for text in remarks(noised, patient_train=np.arange(80)))
     assert not any("epsilon" in text for text in remarks(us.FedAvg(), patient_train=np.arange(80) // 2))
+
+
+def test_a_delta_that_gives_an_example_away_is_refused_before_any_work() -> None:
+    """The larger of two clients has 40 training examples."""
+    x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
+    data = {"big": (x[:45], y[:45]), "small": (x[45:], y[45:])}
+    settings = {"test": (x + 1, y), "test_fraction": 0.1, "model": "logistic", "rounds": 1, "progress": False}
+    begun: list[str] = []
+    for delta, refused in ((0.025, True), (0.02, False)):
+        methods = {
+            "plain": us.FedAvg(),
+            "noised": us.wrap(us.FedAvg(), DPSGD(share=0.5, delta=delta), us.ClipNorm(1.0)),
+        }
+        if refused:
+            with pytest.raises(ConfigError, match="noised: delta must be below one over the number of a client's exam"):
+                us.simulate(methods, data=data, callback=Begun(begun), **settings)
+            assert begun == []
+        else:
+            us.simulate(methods, data=data, callback=Begun(begun), **settings)
+            assert begun
+
+
+class Begun(NoCallback):
+    def __init__(self, begun: list[str]) -> None:
+        self.begun = begun
+
+    def progress(self, progress: Progress) -> None:
+        self.begun.append(progress.method)
 
 
 def test_noise_on_examples_is_refused_where_one_example_scales_the_others() -> None:

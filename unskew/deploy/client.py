@@ -97,8 +97,11 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         setup = run_setup.prepare(experiment)
         feds = divided(experiment, setup, config.num_clients)
         data = split_hash(setup, feds)
+    examples = max(len(fed.clients[config.client].train) for fed in feds)
     for method in experiment.methods:
         run_setup.check_prior(method, setup)
+        if (check_examples := hook(method.algorithm, "check_examples")) is not None:
+            check_examples(examples)
     # The number of examples has no noise, nor has the scale of images.
     silent = not (config.metrics and policy.metrics) or any(private.values())
     info = ClientInfo(

@@ -524,6 +524,8 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
             raise ConfigError(f"{setting} needs data with domains, and {setup.dataset.name} has none; leave it out")
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, setup, fed, seed)
+            if (check_examples := hook(method.algorithm, "check_examples")) is not None:
+                check_examples(int(train.label_counts.sum(1).max()))
             if i == 0:
                 state = sim.start()
                 if fed.unseen is not None:

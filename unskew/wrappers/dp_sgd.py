@@ -59,7 +59,7 @@ from unskew.server import privacy
 from unskew.tasks.needs import needs_of
 from unskew.tree import Params
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, running, step_types, through
-from unskew.wrappers.budgets import BudgetState, within_budget
+from unskew.wrappers.budgets import BudgetState, check_delta, within_budget
 from unskew.wrappers.local_dp import uncovered
 
 ROOM = 2**24
@@ -283,6 +283,14 @@ class DPSGD(Wrapper):
     def covers_examples(self, method: Any) -> bool:
         """True if there is noise."""
         return self.noise_multiplier > 0
+
+    def check_examples(self, method: Any, most: int) -> None:
+        """Refuse a delta that is too large for a client of so many examples.
+
+        Raises:
+            ConfigError: If so.
+        """
+        check_delta(self.delta, most, "a client's examples")
 
     def uses_private_randomness(self, method: Any) -> bool:
         """True: clients draw batches and noise of their own."""

@@ -28,7 +28,7 @@ from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, Up
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
 from unskew.wrappers.base import Wrapped, first_request, name_of, step_types
-from unskew.wrappers.budgets import BudgetState, within_budget
+from unskew.wrappers.budgets import BudgetState, check_delta, within_budget
 from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads_of
 
 
@@ -39,7 +39,7 @@ class LocalDP(UploadWrapper):
     Attributes:
         clip: Clipping norm of an upload, C.
         noise_multiplier: Standard deviation of the noise on every number over C, z.
-        delta: Probability that belongs to epsilon.
+        delta: Probability that belongs to epsilon; below one over the number of clients.
         max_epsilon: Budget of each client: it is asked no more when its next upload would exceed it, and refuses by its
             own account; None is no limit.
 
@@ -108,8 +108,10 @@ class LocalDP(UploadWrapper):
         """Return the method's state before round 1, with nothing uploaded.
 
         Raises:
-            ConfigError: If the first round would upload statistics of batches, or sends no model to compare with.
+            ConfigError: If the first round would upload statistics of batches or sends no model to compare with, or
+                delta is too large.
         """
+        check_delta(self.delta, len(fed.clients), "clients")
         state = super().init(method, params, fed)
         request = first_request(method, state, fed)
         sent = [sent_model(m) or {} for m in request.to.values()] if isinstance(request, Ask) else []
