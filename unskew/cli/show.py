@@ -13,7 +13,7 @@ from rich.console import Console
 
 from unskew.cli.options import AsJson
 from unskew.cli.tables import comparability, print_fitting, results, results_json, run_names
-from unskew.errors import shown
+from unskew.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from unskew.record.reader import Record
@@ -78,16 +78,22 @@ def compare(
 def report(
     folder: Annotated[Path, typer.Argument()],
     out: Annotated[Path | None, typer.Option(help="The page to write.", show_default="FOLDER/report.html")] = None,
+    share: Annotated[Path | None, typer.Option(help="New folder for a copy to give away.")] = None,
 ) -> None:
     """Write a run's report again, one HTML page that needs no other file; print its path.
 
-    FOLDER is the run's, finished or not.
+    FOLDER is the run's, finished or not.  Of a finished one --share writes a
+    copy without data, models, and what tells single examples, which compare
+    and table read as they read the run's.
 
     [dim]unskew report runs/digits-20260101-120000[/]
     """
     from unskew.report import write_report
+    from unskew.report.share import share as write_copy
 
-    print(write_report(folder, out))
+    if share is not None and out is not None:
+        raise ConfigError("--share writes a folder with the page in it, and --out a page; give one of them")
+    print(write_report(folder, out) if share is None else write_copy(folder, share))
 
 
 def table(

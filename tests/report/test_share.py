@@ -1,0 +1,112 @@
+"""A copy of a run's folder for others: what it has, and what it must not have."""
+
+from pathlib import Path
+
+import numpy as np
+import polars
+import pytest
+from typer.testing import CliRunner
+
+import unskew as us
+from unskew.api import described
+from unskew.cli.app import app
+from unskew.errors import ConfigError, RunError
+from unskew.report import read
+from unskew.report.share import share, without_values
+from unskew.run import loop
+from unskew.run.setup import InProcess
+
+N = 120
+
+
+def table() -> polars.DataFrame:
+    """A regression with a word that one row has, and targets that can be looked for."""
+    rng = np.random.default_rng(0)
+    ward = ["RareWard" if i == 5 else "ab"[i % 2] for i in range(N)]
+    los = (rng.normal(size=N) * 3.0).round(6)
+    return polars.DataFrame({"age": rng.normal(60, 9, N), "ward": ward, "los": los, "site": list("ABC") * (N // 3)})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "own"
+    us.simulate(
+        {"alone": us.Independent(), "fedavg": us.FedAvg(), "noised": us.wrap(us.FedAvg(), us.CentralDP())},
+        data=table(), target="los", client="site", task="regression", preprocess=True, rounds=2, seeds=(0, 1),
+        local=us.SgdConfig(lr=0.001), progress=False, out=folder,
+    )  # fmt: skip
+    return folder
+
+
+def test_a_copy_has_no_row_of_the_data_and_no_model(run: Path, tmp_path: Path) -> None:
+    copy = share(run, tmp_path / "copy")
+    names = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
+    logs = {"metrics", "ledger", "failures", "work"}
+    assert names == {
+        "run.json", "config.toml", "partition.json", "info.jsonl", "summary.json", "report.html",
+        *(f"{name}.jsonl" for name in logs), *(f"checksums/{name}.crc32" for name in logs),
+    }  # fmt: skip
+    frame = table()
+    secrets = ["RareWard", str(tmp_path.parent), *map(str, frame["los"]), *map(str, frame["age"])]
+    secrets += [repr(float(np.float32(v))) for column in ("los", "age") for v in frame[column]]
+
+    def leaked(folder: Path) -> set[str]:
+        text = "".join(path.read_text() for path in folder.rglob("*.*") if path.suffix in (".json", ".jsonl", ".html"))
+        return {secret for secret in secrets if secret in text}
+
+    assert leaked(copy) == set()
+    assert "RareWard" in leaked(run)
+    assert len(leaked(run)) > 20  # true targets
+
+
+def test_a_copy_is_read_as_the_run_is(run: Path, tmp_path: Path) -> None:
+    copy, app_run = tmp_path / "copy", CliRunner()
+    assert app_run.invoke(app, ["report", str(run), "--share", str(copy)]).stdout.strip() == str(copy)
+    ours, theirs = us.load_run(run), us.load_run(copy)
+    assert theirs.rows == ours.rows
+    assert theirs.summary == ours.summary
+    assert theirs.client_values("fedavg") == ours.client_values("fedavg")
+    assert read(copy).partitions == read(run).partitions
+    tables = [app_run.invoke(app, ["table", str(folder)]).stdout for folder in (run, copy)]
+    assert tables[0] == tables[1]
+    other = share(run, tmp_path / "other")
+    assert app_run.invoke(app, ["compare", str(copy), str(other)]).exit_code == 0
+    text = (copy / "report.html").read_text()
+    assert "Differential privacy" in text
+    with pytest.raises(RunError, match="copy exists already"):
+        share(run, copy)
+    wrong = app_run.invoke(app, ["report", str(run), "--share", str(tmp_path / "x"), "--out", "y.html"])
+    assert isinstance(wrong.exception, ConfigError)
+
+
+def test_a_copy_of_a_run_with_many_clients_has_their_numbers_and_not_their_rows(tmp_path: Path) -> None:
+    settings = {"name": "many", "rounds": 1, "client_rows": 2}
+    experiment, inputs = described(us.FedAvg(), settings, data="digits", model="logistic", split=us.IID(4))
+    loop.start(experiment, tmp_path / "run", backend=InProcess(inputs))
+    copy = share(tmp_path / "run", tmp_path / "copy")
+    assert read(copy).partitions == read(tmp_path / "run").partitions
+    assert us.load_run(copy).client_values("fedavg") == us.load_run(tmp_path / "run").client_values("fedavg")
+    with np.load(copy / "partition-seed0.npz") as kept:
+        assert set(kept) <= {"label_counts", "test_counts", "domains"}
+
+
+def test_paths_and_values_of_columns_are_no_settings_of_a_copy() -> None:
+    """They name machines, people and words."""
+    task = {
+        "data": "csv:/srv/ward 7/own.csv",
+        "data_dir": "/srv",
+        "data_options": {"gaps": ["HIV"]},
+        "preprocess": {"scale": "agreed", "columns": {"ward": {"words": ["a"]}}},
+        "model": "mlp",
+    }
+    kept = {"data": "csv:own.csv", "preprocess": {"scale": "agreed"}, "model": "mlp"}
+    assert without_values({"rounds": 2, "task": task}) == {"rounds": 2, "task": kept}
+    assert without_values({"task": {"data": "digits"}}) == {"task": {"data": "digits"}}
+
+
+def test_a_run_that_has_not_ended_is_not_shared(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "run.json").write_text((run / "run.json").read_text())
+    with pytest.raises(RunError, match="is not done"):
+        share(tmp_path / "begun", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()

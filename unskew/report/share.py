@@ -1,0 +1,100 @@
+"""A copy of a run's folder for others: its results, without rows of the data, models, and what tells single examples.
+
+It is made of what is known to be needed, so that nothing new in a run's folder gets into copies by itself.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from unskew.info import AbandonedRound, ExampleBudget, PrivacyBudget
+from unskew.record import columns, logs
+from unskew.record.reader import Record, configured, read
+from unskew.report.html import write_report
+from unskew.run.folder import create, read_json, require_done
+
+LOGS = ("metrics", "ledger", "failures", "work", "network", "diverged")
+"""Logs that are copied row by row."""
+
+INFO = {kind.type for kind in (PrivacyBudget, ExampleBudget, AbandonedRound)}
+"""What methods reported that is copied: no embeddings, targets or predictions, and no warnings, which name values."""
+
+OF_RUN = logs.RunCard.__annotations__.keys() - {"command", "remarks"}
+OF_SPLIT = logs.SplitCard.__annotations__.keys() | {"seed"}
+OF_TASK = ("data_dir", "data_options")
+
+
+def share(folder: Path, out: Path) -> Path:
+    """Write what others may read of a run into a new folder, which reports and tables are made of as of the run's own.
+
+    It has the results, those of each client among them, what was sent, numbers of examples by client and class, and the
+    report.  It lacks the data and their rows, models and checkpoints, results by test row, what methods report but for
+    the privacy spent, words and numbers of columns, paths and the command line.
+
+    Args:
+        folder: Folder of a run that has ended.
+        out: The copy.
+
+    Raises:
+        RunError: If the run has not ended, cannot be read, or `out` exists or cannot be written.
+    """
+    require_done(folder)
+    record = read(folder)
+    create(out, dict(_files(folder, record)))
+    for empty in ("checkpoints", "models"):
+        (out / empty).rmdir()
+    write_report(out)
+    return out
+
+
+def _files(folder: Path, record: Record) -> Iterator[tuple[str, str | Callable[[Path], object]]]:
+    """The files of the copy by name, each as its text or as a function that writes it."""
+    card = {key: value for key, value in read_json(folder / "run.json").items() if key in OF_RUN or key == "schema"}
+    yield "run.json", json.dumps({**card, "command": ""}, indent=1)
+    yield "config.toml", tomli_w.dumps(without_values(configured(record)))
+    partition = read_json(folder / "partition.json")
+    seeds = {seed: {key: of[key] for key in of.keys() & OF_SPLIT} for seed, of in partition["seeds"].items()}
+    yield "partition.json", json.dumps({**partition, "seeds": {seed: _sizes(of) for seed, of in seeds.items()}})
+    for seed, of in seeds.items():
+        if "columns" in of:
+            yield columns.partition_file(int(seed)), partial(_write_counts, folder, int(seed))
+    info = logs.rows(folder / "info.jsonl") if (folder / "info.jsonl").is_file() else ()
+    yield "info.jsonl", "".join(f"{json.dumps(row)}\n" for row in info if row["type"] in INFO)
+    as_they_are = ["summary.json", "plan.json"]
+    for name in LOGS:
+        as_they_are += [f"{name}.jsonl", f"checksums/{name}.crc32"]
+    as_they_are += [f"{columns.FOLDER}/{path.name}" for path in sorted((folder / columns.FOLDER).glob("*.npz"))]
+    for name in as_they_are:
+        if (folder / name).is_file():
+            yield name, partial(_copy, folder / name)
+
+
+def without_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without paths, and without words and numbers of the data's columns."""
+    task = {key: value for key, value in settings.get("task", {}).items() if key not in OF_TASK}
+    kind, colon, path = str(task.get("data", "")).partition(":")
+    task["data"] = f"{kind}:{Path(path).name}" if colon else kind
+    if isinstance(task.get("preprocess"), dict):
+        task["preprocess"] = {key: value for key, value in task["preprocess"].items() if key != "columns"}
+    return {**settings, "task": task}
+
+
+def _sizes(split: dict[str, Any]) -> dict[str, Any]:
+    """One seed's division without the rows of clients that came after training."""
+    return {**split, "unseen": {"sizes": split["unseen"]["sizes"]}} if "unseen" in split else split
+
+
+def _write_counts(folder: Path, seed: int, path: Path) -> None:
+    of = columns.partition_columns(folder, seed)
+    np.savez_compressed(path, label_counts=of.label_counts, test_counts=of.test_counts, domains=of.domains)
+
+
+def _copy(source: Path, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    shutil.copyfile(source, path)
