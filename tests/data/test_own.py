@@ -296,6 +296,11 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a regression": ((X, Y + 0.5), {}, r"the label of row 0 is 0\.5; labels are classes"),
     "a label missing": ((X, [None, *Y[1:].tolist()]), {}, "the label of row 0 is missing"),
     "words as inputs": ((X.astype(str), Y), {}, "x of data must hold numbers"),
+    "names of images as inputs": (
+        {"a": (["a/ill/0.png", "a/well/1.PNG", "a/ill/2.dcm"], [1, 0, 1])}, {},
+        "x of client a holds the names of image files, such as 'a/ill/0.png', and not what is in them",
+    ),
+    "paths as inputs": (([Path("ill/0.png"), Path("well/1.png")], [1, 0]), {}, "x of data holds the names of image"),
     "ragged inputs": (([[1], [1, 2]], [0, 1]), {}, "x of data is not an array of numbers"),
     "no clients": ({}, {}, "has no client"),
     "a client that is no pair": ({"a": X}, {}, r"client a must be \(x, y\), or \(x, y, patients\), got one array"),
@@ -871,3 +876,8 @@ def test_arrays_that_are_nearly_images_are_refused_with_what_to_do(x: Any, way: 
 def test_images_with_an_alpha_channel_are_taken_as_they_are_advised() -> None:
     x = np.zeros((60, 8, 9, 4), np.uint8)
     assert own.dataset((np.moveaxis(x, 3, 1).astype("float32"), Y)).input_shape == (4, 8, 9)
+
+
+def test_texts_that_end_in_the_name_of_an_image_now_and_then_are_texts() -> None:
+    texts = [f"see scan{i}.png" if i % 3 == 0 else f"no scan of patient {i}" for i in range(30)]
+    assert own.dataset((texts, [0, 1] * 15)).inputs.kind == "texts"

@@ -40,6 +40,10 @@ OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")
 """What Windows and macOS write beside people's files, besides hidden ones."""
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+DICOM = ".dcm"
+NEARLY_ALL = 0.9
+"""Share of values that are names of image files from which on they are taken for such, and not for texts."""
+
 READ = f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}"
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 """What Pillow may take a file for, whatever its ending: of other formats one would start Ghostscript."""
@@ -341,6 +345,23 @@ def _names(folders: Sequence[Path]) -> str:
 def is_image(file: Path) -> bool:
     """True for a file whose ending is that of an image."""
     return file.suffix.lower() in IMAGES
+
+
+def check_no_files(values: Sequence[object], place: str) -> None:
+    """Refuse names of image files where examples are expected: a network would learn from the words in their paths.
+
+    Raises:
+        DataError: If nearly all values are such.
+    """
+    names = [str(value) for value in values if isinstance(value, str | os.PathLike)]
+    named = [name for name in names if name.lower().endswith((*IMAGES, DICOM))]
+    if not named or len(named) < NEARLY_ALL * len(values):
+        return
+    raise DataError(
+        f"{place} holds the names of image files, such as {shown(named[0])!r}, and not what is in them; give "
+        "data='images:FOLDER', where images lie in FOLDER/SITE/CLASS or a table in FOLDER has their labels and sites "
+        "(task.data_options.labels), or give arrays of pixels"
+    )
 
 
 def _why(file: Path, loose: bool = True) -> str:

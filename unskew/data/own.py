@@ -36,6 +36,7 @@ from unskew.data import doubts, hub
 from unskew.data.arrays import from_arrays
 from unskew.data.copies import copies
 from unskew.data.dataset import Dataset
+from unskew.data.image_folders import check_no_files
 from unskew.data.images import as_tensor
 from unskew.data.inputs import (
     Column,
@@ -913,6 +914,8 @@ def _inputs(values: Any, place: str) -> _Array:
     listed = values.to_list() if hasattr(values, "to_list") else values
     if isinstance(listed, np.ndarray) and listed.dtype.kind in "OU" and listed.ndim == 1:
         listed = listed.tolist()
+    if isinstance(listed, list | tuple):
+        check_no_files(listed, place)
     if not isinstance(listed, list | tuple) or not _begins_with_text(listed):
         return _array(values, place)
     for i, text in enumerate(listed):
@@ -940,6 +943,7 @@ def _array(values: Any, place: str) -> _Array:
     except (TypeError, ValueError) as error:
         raise DataError(f"{place} is not an array of numbers: {' '.join(str(error).split())}") from None
     if array.dtype.kind not in "fiub":
+        check_no_files(array.reshape(-1).tolist(), place)
         raise DataError(f"{place} must hold numbers, got {array.dtype} of shape {array.shape}")
     return array
 
