@@ -32,7 +32,7 @@ from unskew.record.doubts import doubts_of
 from unskew.record.logs import ADAPTED, DIVERGED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
 from unskew.record.reader import Part, client_names, metric_rows, read, rows_of
 from unskew.run.folder import require_done
-from unskew.run.metrics import steadier, summarise, with_spread
+from unskew.run.metrics import fewer_clients, steadier, summarise, with_spread
 from unskew.run.models import load_model
 from unskew.tasks.measure import Measure, described
 from unskew.words import beginning, counted, listed
@@ -481,7 +481,7 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     columns = {f"global {measure.label}": measure.shared}
     if (steady := steadier(summary["rows"], measure.shared)) is not None:
         columns[steady[1]] = steady[0]
-    columns["own test data"] = measure.own
+    columns[f"own test data{fewer_clients(summary['rows'], measure.own)}"] = measure.own
     if any(name.startswith(f"{SERVED}.") for _, name in by):
         columns |= {"newcomers": f"{SERVED}.{measure.name}.mean", "adapted": f"{ADAPTED}.{measure.name}.mean"}
     lines = [("method", *columns, "MB")]
@@ -518,7 +518,10 @@ def _asked(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]
                 (shown(method), *(with_spread(by.get((method, name)), m, unit=True) for name, m in columns))
                 for method in methods
             ]
-            heads = [m.name + (m.positive and f" for {m.positive}") for m in measures]
+            heads = [
+                m.name + (m.positive and f" for {m.positive}") + fewer_clients(summary["rows"], name)
+                for name, m in columns
+            ]
             tables.append((title, [("method", *heads), *lines]))
     return tables
 

@@ -1,7 +1,7 @@
 """Lists and numbers of things as a sentence has them."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -100,6 +100,20 @@ def of_seeds(defined: int, undefined: int) -> str:
     (' (4 of 5 seeds)', '')
     """
     return f" ({defined} of {defined + undefined} seeds)" if undefined else ""
+
+
+def of_clients(counts: Collection[Sequence[int]]) -> str:
+    """Say over how many of the clients a mean is, (these, all) of each such mean that is not over all.
+
+    >>> of_clients([(2, 4), (2, 4)]), of_clients([(2, 4), (3, 4)]), of_clients([])
+    (' (2 of 4 clients)', ' (2 to 3 of 4 clients)', '')
+    """
+    over, every = ({count[i] for count in counts} for i in (0, 1))
+    return f" ({_span(over)} of {_span(every)} clients)" if over else ""
+
+
+def _span(numbers: Collection[int]) -> str:
+    return " to ".join(f"{n:,}" for n in sorted({min(numbers), max(numbers)}))
 
 
 _FORMULA = re.compile(r"[=@\t\r\n\uff1d\uff20\uff0b\uff0d]|[+-](?!$|[0-9][0-9.,]*(e[+-]?[0-9]+)?$)", re.IGNORECASE)

@@ -70,7 +70,7 @@ def _width(table: Table) -> int:
 def results(summary: dict[str, Any], spreads: int = 2) -> Table:
     """The table of results to print: last round first, best labelled as such; `spreads` as in `print_fitting`."""
     from unskew.record.logs import ADAPTED, SERVED
-    from unskew.run.metrics import steadier, with_spread
+    from unskew.run.metrics import fewer_clients, steadier, with_spread
     from unskew.tasks.measure import described
 
     by = {(r["method"], r["metric"]): r for r in summary["rows"]}
@@ -99,7 +99,8 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
         title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (spreads > 0)} over "
         f"{' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seed{'s' * (seeds[-1] != 1)}",
         caption=f"{measure.label}: last round, global test set{more}; own data: each client's model on its own test "
-        "data" + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
+        f"data{fewer_clients(summary['rows'], measure.own)}"
+        + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
         box=SIMPLE,
         padding=(0, 1),
         pad_edge=False,
@@ -129,7 +130,7 @@ def asked(record: "Record", width: int) -> list[Table]:
 
     parts = []
     for of in tables.asked(record):
-        heads = [fill(m.axis, 14) for m in of.measures]
+        heads = [fill(head, 14) for head in of.heads]
         rows = [
             (method, [tables.with_spread(v, m) for v, m in zip(values, of.measures, strict=True)])
             for method, values in of.rows

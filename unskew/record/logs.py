@@ -39,7 +39,10 @@ T = TypeVar("T")
 
 # ---------------------------------------------------------------- rows
 class MetricRow(TypedDict):
-    """A number of a round; of a single client if it has `client`."""
+    """A number of a round; of a single client if it has `client`.
+
+    `clients` says over how many clients it is, and of how many, where it is not defined for all.
+    """
 
     method: str
     seed: Count
@@ -48,6 +51,7 @@ class MetricRow(TypedDict):
     value: Finite
     weight: NotRequired[Finite]
     client: NotRequired[Count | None]
+    clients: NotRequired[list[Count]]
 
 
 class TransferRow(TypedDict):
@@ -401,6 +405,7 @@ class ResultRow(TypedDict):
     std: NotRequired[float | None]
     seeds: list[float]
     undefined: NotRequired[Count]
+    clients: NotRequired[list[Count]]
 
 
 class SummaryCard(TypedDict):

@@ -169,6 +169,8 @@ class Record:
         cut_short: Names of files whose last line was incomplete and left out.
         newcomers: (method, seed, part) -> {client: headline} of clients that came after training, as `clients`; parts
             are unseen and unseen_adapted.
+        few: (method, seed, metric name) -> clients over which the last round's number is, and all that were evaluated,
+            where these are more.
         tested: (method, seed) -> {client: number of its test examples}, of the clients in `clients` that have rows.
         tested_rows: (method, seed) -> results by test row of the clients' own models, where the run kept them.
         until: The rule of a run that adds seeds until its comparisons are decided; its cells are those it has begun.
@@ -209,6 +211,7 @@ class Record:
     headline: Measure = ACCURACY
     asked: tuple[Measure, ...] = ()
     newcomers: Mapping[tuple[str, int, str], Mapping[int, float]] = field(default_factory=dict)
+    few: Mapping[tuple[str, int, str], tuple[int, int]] = field(default_factory=dict)
     tested: Mapping[tuple[str, int], Mapping[int, float]] = field(default_factory=dict)
     tested_rows: Mapping[tuple[str, int], columns.RowResults] = field(default_factory=dict)
     until: logs.UntilCard | None = None
@@ -339,9 +342,10 @@ def read(folder: Path, results_alone: bool = False) -> Record:
 
     cut_short: list[str] = []
     headline = described(card["measures"][0] if "measures" in card else None)
-    series, client_values, tested = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
+    series, few, client_values, tested = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
     client_values |= _client_columns(folder, known, headline)
     series, client_values, tested = (_kept(of, without) for of in (series, client_values, tested))
+    few = _kept(few, without)
     flows, models = _flows(() if results_alone else _Rows(logs.LEDGER, folder, known, cut_short))
     info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
     failures = tuple(
@@ -369,6 +373,7 @@ def read(folder: Path, results_alone: bool = False) -> Record:
         cells=cells,
         series=series,
         clients={(m, seed): values for (m, seed, part), values in client_values.items() if part == "personal"},
+        few=few,
         tested=tested,
         tested_rows=_tested_rows(folder, known),
         newcomers={at: values for at, values in client_values.items() if at[2] != "personal"},
@@ -599,9 +604,15 @@ _OfClients = dict[tuple[str, int, str], dict[int, float]]  # (method, seed, part
 
 def _metrics(
     rows: _Rows[logs.MetricRow], headline: Measure
-) -> tuple[dict[tuple[str, int, str], dict[int, float]], _OfClients, dict[tuple[str, int], dict[int, float]]]:
-    """All series, the headline of single clients in the last round that has them, and their numbers of examples."""
+) -> tuple[
+    dict[tuple[str, int, str], dict[int, float]],
+    dict[tuple[str, int, str], tuple[int, int]],
+    _OfClients,
+    dict[tuple[str, int], dict[int, float]],
+]:
+    """All series, over how few clients they are, single clients' last headlines, and their numbers of examples."""
     series: dict[tuple[str, int, str], dict[int, float]] = {}
+    few: dict[tuple[str, int, str], tuple[int, int]] = {}
     clients: dict[tuple[str, int, str], dict[int, dict[int, float]]] = {}
     tested: dict[tuple[str, int], dict[int, float]] = {}
     parts = _parts(headline)
@@ -609,6 +620,9 @@ def _metrics(
         method, seed, name, at, client = row["method"], row["seed"], row["name"], row["round"], row.get("client")
         if client is None:
             place, key = series.setdefault((method, seed, name), {}), at
+            few.pop((method, seed, name), None)
+            if len(over := row.get("clients", [])) == 2:
+                few[method, seed, name] = over[0], over[1]
         elif name in parts:
             place, key = clients.setdefault((method, seed, parts[name]), {}).setdefault(at, {}), client
             if parts[name] == "personal" and row.get("weight") is not None:
@@ -619,7 +633,7 @@ def _metrics(
             raise rows.refuse(number, f"{name} of {method}, seed {seed}, round {at} is given twice")
         place[key] = row["value"]
     ordered = {k: dict(sorted(v.items())) for k, v in series.items()}
-    return ordered, {k: dict(sorted(v[max(v)].items())) for k, v in clients.items()}, tested
+    return ordered, few, {k: dict(sorted(v[max(v)].items())) for k, v in clients.items()}, tested
 
 
 def _parts(headline: Measure) -> dict[str, str]:

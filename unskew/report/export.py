@@ -24,6 +24,7 @@ from unskew.report.tables import (
     amount,
     asked,
     bracket,
+    fewer_clients,
     for_own_models,
     headline,
     last_round,
@@ -153,7 +154,7 @@ def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], s
 def _further(record: Record, escape: Callable[[str], str]) -> Iterator[tuple[str, Lines]]:
     """Tables of the metrics that `evaluate` asks for: title, and head and rows as escaped text."""
     for of in asked(record):
-        head = [escape(_plain(title)) for title in ("method", *(m.axis for m in of.measures))]
+        head = [escape(_plain(title)) for title in ("method", *of.heads)]
         rows = [
             [escape(_plain(method)), *(escape(with_spread(v, m)) for v, m in zip(values, of.measures, strict=True))]
             for method, values in of.rows
@@ -177,9 +178,11 @@ def _note(record: Record) -> str:
         if record.comparable
         else "These runs are not comparable, so that no differences are given and nothing is bold."
     )
+    clients = fewer_clients(record, record.headline.own)
+    over = f" Personal {record.headline.label} is a mean over {clients.strip(' ()')}." if clients else ""
     return (
         f"Last round, and beside it the mean of the {last_words(record)} of evaluations, a dash where it is the last "
-        f"round alone; mean ± standard deviation over seeds. {bold}{unfinished}"
+        f"round alone; mean ± standard deviation over seeds. {bold}{over}{unfinished}"
     )
 
 

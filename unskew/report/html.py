@@ -163,11 +163,13 @@ def _run_view(record: Record) -> dict[str, object]:
 
 def _asked(record: Record, marks: _Marks) -> list[Table]:
     """The metrics that `evaluate` asks for, which would make the headline's table too wide."""
-    head = [(beginning(m.label), _unit(m)) for m in record.asked]
     return [
         Table(
             f"Last round, {table.where}",
-            (("Method", ""), *head),
+            (
+                ("Method", ""),
+                *((beginning(m.label) + few, _unit(m)) for m, few in zip(table.measures, table.clients, strict=True)),
+            ),
             tuple(
                 TableRow(
                     method,

@@ -24,7 +24,7 @@ from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, holm,
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
-from unskew.words import counted, of_seeds
+from unskew.words import counted, of_clients, of_seeds
 
 BOUNDS: dict[Bound, str] = {"lower": "lower bound", "pooled": "bound, pooled data"}
 
@@ -36,6 +36,7 @@ class Headline:
     `shared` is the global model's, `tail` the mean of its last evaluations where that is of several, `personal` the
     mean over the clients' own models, `worst` that of the worst tenth; `across` is the standard deviation over the
     clients (ddof 0: these are all there are).
+    `clients` says over how many clients `personal` is, where it is not over all that were evaluated.
     `unseen` is the mean over clients that came after training, as they are served, `adapted` after adapting.
     `rounds` are the last rounds reached, of each seed; `planned` is the number of seeds asked for.
     """
@@ -51,6 +52,7 @@ class Headline:
     tail: Spread | None
     best: Spread | None
     personal: Spread | None
+    clients: str
     worst: Spread | None
     across: Spread | None
     unseen: Spread | None
@@ -179,6 +181,7 @@ def _headline(record: Record, method: str) -> Headline:
         tail=results(record, method, seeds, measure.shared, _steadier(record)),
         best=results(record, method, seeds, measure.shared, lambda v, _: measure.best(v.values()) if v else None),
         personal=last(measure.own),
+        clients=fewer_clients(record, measure.own, method),
         worst=last(measure.worst),
         across=last(measure.across),
         unseen=last(f"{SERVED}.{measure.name}.mean"),
@@ -231,12 +234,19 @@ class Asked:
 
     Attributes:
         where: The test data that they were taken on, in words.
+        clients: Of each of `measures`, over how many clients it is, where it is not over all.
         rows: Method and its value in each of `measures`, None if not measured.
     """
 
     where: str
     measures: tuple[Measure, ...]
+    clients: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Spread | None, ...]], ...]
+
+    @property
+    def heads(self) -> list[str]:
+        """The columns' titles."""
+        return [m.axis + few for m, few in zip(self.measures, self.clients, strict=True)]
 
 
 def asked(record: Record) -> tuple[Asked, ...]:
@@ -246,10 +256,21 @@ def asked(record: Record) -> tuple[Asked, ...]:
         ("own test data, mean over clients", [m.own for m in record.asked]),
     )
     tables = [
-        Asked(where, record.asked, tuple((method, last_round(record, method, names)) for method in record.methods))
+        Asked(
+            where,
+            record.asked,
+            tuple(fewer_clients(record, name) for name in names),
+            tuple((method, last_round(record, method, names)) for method in record.methods),
+        )
         for where, names in parts
     ]
     return tuple(table for table in tables if any(value for _, values in table.rows for value in values))
+
+
+def fewer_clients(record: Record, name: str, *methods: str) -> str:
+    """Say over how many clients a metric is a mean after the last round, where it is not over all; empty if it is."""
+    counts = [few for (m, s, n), few in record.few.items() if n == name and (m in methods or not methods)]
+    return of_clients(counts)
 
 
 def last_round(record: Record, method: str, names: Sequence[str]) -> tuple[Spread | None, ...]:
@@ -478,6 +499,7 @@ def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> 
         cells=tuple(replace(c, method=names[c.method]) for r, names in pairs for c in r.cells),
         series={(names[m], seed, name): v for r, names in pairs for (m, seed, name), v in r.series.items()},
         clients={(names[m], seed): v for r, names in pairs for (m, seed), v in r.clients.items()},
+        few={(names[m], seed, name): v for r, names in pairs for (m, seed, name), v in r.few.items()},
         tested={(names[m], seed): v for r, names in pairs for (m, seed), v in r.tested.items()},
         tested_rows={(names[m], seed): v for r, names in pairs for (m, seed), v in r.tested_rows.items()},
         newcomers={(names[m], seed, part): v for r, names in pairs for (m, seed, part), v in r.newcomers.items()},

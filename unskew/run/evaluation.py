@@ -310,7 +310,7 @@ def reduced(name: str, task: Task, scores: ClientScores, last: bool) -> list[Met
     client_values: list[Metric] = []
     for measure, values in zip(task.measures, scores.values.T, strict=True):
         has = np.full(len(values), True) if measure.each is not None else ~np.isnan(values)
-        metrics += reduce_clients(f"{name}.{measure.name}", values[has], scores.n[has], measure.higher)
+        metrics += reduce_clients(f"{name}.{measure.name}", values[has], scores.n[has], measure.higher, len(has))
         if last:
             columns = (column[has].tolist() for column in (values, scores.n, scores.clients))
             client_values += [Metric(f"{name}.{measure.name}", *row) for row in zip(*columns, strict=True)]

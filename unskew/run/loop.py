@@ -1215,4 +1215,6 @@ def _trained(trace: Trace) -> Iterator[Metric]:
 
 def _row(m: Metric) -> dict[str, Any]:
     row: dict[str, Any] = {"name": m.name, "value": m.value, "weight": m.weight}
+    if m.clients is not None:
+        row["clients"] = list(m.clients)
     return row if m.client is None else {**row, "client": m.client}

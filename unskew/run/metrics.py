@@ -19,7 +19,7 @@ import numpy.typing as npt
 from unskew.ledger import DIRECTIONS
 from unskew.record.logs import DivergedRow, MetricRow, evaluated, part_of
 from unskew.tasks.measure import Measure
-from unskew.words import of_seeds
+from unskew.words import of_clients, of_seeds
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
 
@@ -33,15 +33,19 @@ class Metric:
         value: Fractions for accuracies, bytes for bytes.*, seconds for seconds.
         weight: Examples (or 1) behind the number.
         client: Number of the client, for per-client numbers.
+        clients: Of a number over clients for some of which it is not defined: how many it is over, and all.
     """
 
     name: str
     value: float
     weight: float = 1.0
     client: int | None = None
+    clients: tuple[int, int] | None = None
 
 
-def reduce_clients(name: str, values: npt.ArrayLike, examples: npt.ArrayLike, higher: bool) -> list[Metric]:
+def reduce_clients(
+    name: str, values: npt.ArrayLike, examples: npt.ArrayLike, higher: bool, of: int = 0
+) -> list[Metric]:
     """Mean, sample-weighted mean, standard deviation over clients, and mean of the worst tenth.
 
     Args:
@@ -49,6 +53,7 @@ def reduce_clients(name: str, values: npt.ArrayLike, examples: npt.ArrayLike, hi
         values: The value of each client.
         examples: Examples it was measured on.
         higher: True if higher is better.
+        of: Number of clients that were evaluated, where the measure is not defined for all; by default these.
     """
     v, w = np.asarray(values), np.asarray(examples)
     if not len(v):
@@ -57,7 +62,9 @@ def reduce_clients(name: str, values: npt.ArrayLike, examples: npt.ArrayLike, hi
     tenth = worst_first[: max(1, math.ceil(len(v) / 10))]
     with np.errstate(all="ignore"):  # of losses that are infinite, which their reader refuses
         reduced = (v.mean(), float((v * w).sum() / w.sum()), v.std(), tenth.mean())
-    return [Metric(f"{name}.{r}", float(x), float(w.sum())) for r, x in zip(REDUCTIONS, reduced, strict=True)]
+    few = (len(v), of) if len(v) < of else None
+    rows = zip(REDUCTIONS, reduced, strict=True)
+    return [Metric(f"{name}.{r}", float(x), float(w.sum()), clients=few) for r, x in rows]
 
 
 def sample_std(values: Sequence[float]) -> float | None:
@@ -140,6 +147,11 @@ def with_spread(row: Mapping[str, Any] | None, measure: Measure, spread: bool = 
     return mean + (measure.spread(row.get("std")) if spread else "") + few
 
 
+def fewer_clients(rows: Iterable[Mapping[str, Any]], metric: str) -> str:
+    """Say over how many clients a metric of a table of results is a mean, where it is not over all."""
+    return of_clients([row["clients"] for row in rows if row["metric"] == metric and "clients" in row])
+
+
 def first_reached(curve: Mapping[int, float], level: float, measure: Measure) -> int | None:
     """Return the first round in which a curve, {round: value}, is at a level or better; None if it never is."""
     return min((t for t, value in curve.items() if measure.reaches(value, level)), default=None)
@@ -161,6 +173,7 @@ def summarise(
     `.mean_last_fifth` averages the last fifth of evaluations; `.minus_X` is the paired difference to method X, seed by
     seed.  A metric that is not defined in the last round, as AUROC of one class, has no result under that seed; the
     row then says so in `undefined`, the number of such seeds.  One under which a method diverged is such a seed, too.
+    Of a mean over clients that is not over all, `clients` says over how many it is, and of how many.
 
     Args:
         rows: Rows of metrics.jsonl.
@@ -173,9 +186,11 @@ def summarise(
     """
     without = {(row["method"], row["seed"]) for row in diverged}
     curves: dict[tuple[str, int, str], dict[int, float]] = {}
+    few: dict[tuple[str, str], dict[int, list[int] | None]] = {}
     for row in rows:
         if "client" not in row and (row["method"], row["seed"]) not in without:
             curves.setdefault((row["method"], row["seed"], row["name"]), {})[row["round"]] = row["value"]
+            few.setdefault((row["method"], row["name"]), {})[row["seed"]] = row.get("clients")
     series = {key: list(curve.values()) for key, curve in curves.items()}
     names = list(dict.fromkeys(name for _, _, name in series))
     out: list[dict[str, Any]] = []
@@ -186,7 +201,9 @@ def summarise(
         values = [value for value in per_seed.values() if value is not None]
         if values:
             lacks = len(per_seed) - len(values) + sum(of == method for of, _ in without)
-            out.append({**result_row(method, setting, metric, values), **({"undefined": lacks} if lacks else {})})
+            over = min(filter(None, few.get((method, metric), {}).values()), default=None)
+            notes = {"undefined": lacks or None, "clients": over}
+            out.append(result_row(method, setting, metric, values) | {k: v for k, v in notes.items() if v is not None})
 
     def ends(method: str, name: str, pick: Callable[..., float | None]) -> dict[int, float | None]:
         at = {s: rounds[method, s, part_of(name)] for s in seeds if (method, s, part_of(name)) in rounds}
