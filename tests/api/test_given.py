@@ -589,6 +589,9 @@ def test_a_target_far_from_one_is_named_before_the_run_and_where_training_diverg
         DivergedError, match=r"a root mean square of [45]\d,\d\d\d .* task\.target_scale = \[48000, 1000\]"
     ):
         us.simulate(us.FedAvg(FAST), data=(x, 50_000 + 1000 * x[:, 0].astype(float)), **big)
+    age = np.random.default_rng(0).integers(30, 100, len(x)).astype(float)
+    with pytest.raises(DivergedError, match=r"a root mean square of [67]\d .* task\.target_scale = \[[67]\d, 20\]"):
+        us.simulate(us.FedAvg(replace(FAST, lr=50.0)), data=(x, age), **big)
     for size, told in ((1.0, False), (300.0, True)):
         y = size * x[:, 0].astype(float)
         us.simulate(us.FedAvg(replace(FAST, lr=1e-6)), data=(x, y), out=tmp_path / f"{size}", **big)

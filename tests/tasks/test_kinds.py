@@ -1,5 +1,6 @@
 """Kinds of task beside classification: losses and metrics by hand, and each in a run."""
 
+import html
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -203,6 +204,24 @@ def test_a_regression_that_is_worse_than_the_mean_is_a_warning_in_the_report(tmp
                 out=tmp_path / "run", progress=False)  # fmt: skip
     page = write_report(tmp_path / "run").read_text()
     assert "fedavg: the global model is further from the targets of the test examples than their own mean" in page
+    assert "or at another rate; the target has a root mean square of 50" in html.unescape(page)
+
+
+def test_what_has_been_done_or_cannot_be_done_is_not_advised_where_a_regression_is_worse_than_the_mean() -> None:
+    def said(data: Any, **task: Any) -> str:
+        (text,) = (
+            w for w in us.simulate(
+                us.FedAvg(local=SgdConfig(lr=1e-9)), data=data, task=us.TaskConfig(kind="regression", **task),
+                model="mlp", split=us.IID(num_clients=2), rounds=1, progress=False,
+            ).doubts if "further from the targets" in w
+        )  # fmt: skip
+        return text.partition("another rate")[2].partition(" (seed")[0]
+
+    noise = np.random.default_rng(1)
+    images, frame = noise.random((len(X), 6, 6), np.float32), pandas.DataFrame(X).add_prefix("x")
+    assert said((images, RISK + 50)).startswith("; the target has a root mean square of 5")
+    assert said((images, RISK + 50), target_scale=(45, 1)) == ""
+    assert said((frame, RISK + 50), target_scale=(45, 1)) == "; scale the columns (preprocess)"
 
 
 def test_next_token_takes_the_last_positions() -> None:

@@ -24,7 +24,7 @@ from unskew.protocol import ClientId
 from unskew.report.gain import Gain
 from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone
 from unskew.run.progress import duration
-from unskew.run.setup import large_target
+from unskew.run.setup import FROM_ONE, large_target
 from unskew.tasks.measure import FEWEST
 from unskew.words import beginning, counted, listed, sentence, separate_classes, spelling_variants
 
@@ -172,7 +172,7 @@ class Advice:
             if self.verdict == "undecided":
                 lost = {**self.check.lost, **self.race.lost}
                 if ALONE in lost:
-                    large = large_target(self.sites.setup, self.sites.experiment.task.target_scale)
+                    large = large_target(self.sites.setup, self.sites.experiment.task.target_scale, FROM_ONE)
                     return f"Undecided: sites could not be trained alone: {lost[ALONE]}{large and f'; {large}'}."
                 return "Undecided: nothing could be compared with local training; give it more time."
             why = "no method could be trained within the limits" if self.limits.tight else "no method could be trained"

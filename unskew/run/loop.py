@@ -786,7 +786,9 @@ class _Cell:
             some = isinstance(error, QuorumError) and bool(world.unreachable or world.late)
             remedy = "; a larger clients_per_round or a smaller world.outage leaves more" * some
             scale = self.run.experiment.task.target_scale
-            if isinstance(error, DivergedError) and (large := run_setup.large_target(self.run.setup, scale)):
+            if isinstance(error, DivergedError) and (
+                large := run_setup.large_target(self.run.setup, scale, run_setup.FROM_ONE)
+            ):
                 remedy = f"; it may be that {large}"
             what = with_names(str(error), self.run.feds[self.seed].client_names or ())
             if isinstance(error, DivergedError) and not self.sim.clients.remote:
@@ -1018,6 +1020,9 @@ class _Cell:
         if kind.report is not None:
             outputs, y = (column.cpu().numpy() for column in columns[-2:])
             report = kind.report(outputs.astype(np.float64), y)
+            if report is not None and report.warnings and kind.name == "regression":
+                remedy = run_setup.worse_than_the_mean(setup, experiment.task.target_scale)
+                report = replace(report, warnings=tuple(f"{text}{remedy}" for text in report.warnings))
             if report is not None:
                 yield report
 

@@ -673,8 +673,20 @@ def _squashed_twice(config: TaskConfig, setup: Setup) -> Iterator[str]:
         )
 
 
-def large_target(setup: Setup, scale: tuple[float, float] | None) -> str:
-    """The size of a target of numbers, by its scale if it has one, that is far above 1, and what to do; empty if not.
+FROM_ONE = 10.0
+"""Root mean square of a target from which on it may be why training diverged, or learned less than the mean."""
+
+
+def worse_than_the_mean(setup: Setup, scale: tuple[float, float] | None) -> str:
+    """What to do about a regression that is further off than the mean, of what has not been done; may be empty."""
+    if large := large_target(setup, scale, FROM_ONE):
+        return f"; {large}"
+    dataset = setup.dataset
+    return "; scale the columns (preprocess)" if dataset.inputs.kind == "table" and dataset.raw is None else ""
+
+
+def large_target(setup: Setup, scale: tuple[float, float] | None, least: float = LARGE) -> str:
+    """The size of a target of numbers, by its scale if it has one, that is above `least`, and what to do; empty if not.
 
     The advised mean has the digits of the spread: a mean that is a few spreads off is no better than a large target.
     """
@@ -683,7 +695,7 @@ def large_target(setup: Setup, scale: tuple[float, float] | None) -> str:
         return ""
     middle, spread = scale or (0.0, 1.0)
     size = float(((y - middle) / spread).square().mean().sqrt())
-    if not LARGE < size < math.inf:
+    if not least < size < math.inf:
         return ""
     sd = f"{float(y.std(correction=0)) or spread * size:.0e}"
     mean = round(float(y.mean()), -int(sd.partition("e")[2])) + 0.0  # no -0

@@ -60,7 +60,7 @@ def _worse_than_the_mean(outputs: Array, y: Array) -> tuple[str, ...]:
         return ()
     return (
         "the global model is further from the targets of the test examples than their own mean (R² "
-        f"{1 - error / variance:.2f}): scale columns or targets, or train for more rounds or at another rate",
+        f"{1 - error / variance:.2f}): train for more rounds, or at another rate",
     )
 
 
