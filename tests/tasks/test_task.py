@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 
 import pytest
@@ -256,6 +257,22 @@ def test_a_network_that_does_not_fit_the_data_is_refused_in_a_sentence(build, te
     with pytest.raises(ConfigError, match=text) as caught:
         check_network(make_task(build, 3, head="" if build is Pair else None), torch.zeros(2, 4))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ((2, 1, 8, 8), "; task.data_options.channels = 3 and task.data_options.size = 224, or another size, bring"),
+        ((2, 3, 8, 8), "; task.data_options.size = 224, or another size, bring the images to what it takes"),
+    ],
+)
+def test_images_that_were_read_from_files_can_be_read_as_the_network_takes_them(
+    shape: tuple[int, ...], text: str
+) -> None:
+    task = make_task(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 3)), 3)
+    with pytest.raises(ConfigError, match=re.escape(text)) as caught:
+        check_network(task, torch.zeros(shape), files=True)
+    assert "time series" not in str(caught.value)
 
 
 class Double(nn.Module):

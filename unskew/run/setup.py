@@ -126,7 +126,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
                 "others of the client; give numbers that were agreed on, or do not follow from its data"
             )
     task = make_named_task(experiment.task, dataset, inputs, experiment.metrics)
-    check_network(task, dataset.x_train[:2], dataset.y_train[:2])
+    check_network(task, dataset.x_train[:2], dataset.y_train[:2], files=experiment.task.data.startswith("images:"))
     count = parameter_count(task.init(Key(0)), task.layout)
     torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
     if experiment.runtime.deterministic:

@@ -276,7 +276,11 @@ _SAME_VALUES = ("View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Alias"
 
 
 def check_network(
-    task: Task, examples: Tensor, targets: Tensor | None = None, precision: Literal["float32", "bfloat16"] = "float32"
+    task: Task,
+    examples: Tensor,
+    targets: Tensor | None = None,
+    precision: Literal["float32", "bfloat16"] = "float32",
+    files: bool = False,
 ) -> None:
     """Refuse a network that cannot take the data or does not return logits, by one forward pass.
 
@@ -285,6 +289,7 @@ def check_network(
         examples: One or two examples as training sees them, (batch, *input_shape).
         targets: Their targets, to try the loss on; it is not tried without them.
         precision: As `SgdConfig.precision`.
+        files: The examples are images that were read from files, whose channels and size settings can change.
 
     Raises:
         ConfigError: If so; names the network, the shape of the examples, and what the network did instead.
@@ -306,7 +311,11 @@ def check_network(
         remedy = "give its first layer the width of the data, or reshape in its forward"
         if examples.dim() == 2 and not examples.is_floating_point():
             remedy = "token ids, as of texts, need a network that reads them, such as bag_of_words or bilstm"
-        if examples.dim() == 4 and examples.shape[1] == 1:
+        if files:
+            channels = next((m.in_channels for m in module.modules() if isinstance(m, nn.Conv2d)), 0)
+            others = f"task.data_options.channels = {channels} and " * (channels in {1, 3} - {examples.shape[1]})
+            remedy = f"{others}task.data_options.size = 224, or another size, bring the images to what it takes"
+        elif examples.dim() == 4 and examples.shape[1] == 1:
             given = f"(N, {examples.shape[2]}, {examples.shape[3]})"
             remedy += (
                 f"; x of shape {given} is taken for images of one channel, the 1 in front: a network for time series "
