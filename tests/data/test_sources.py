@@ -292,6 +292,13 @@ def test_a_broken_training_batch_is_named(tmp_path: Path):
             r"x_train must be images of whole numbers 0\.\.255 or of floats, got int32 from 0 to 510; divide them by "
             "the largest value they can have, the same at all sites, which gives floats of 0 to 1, or",
         ),
+        (
+            {
+                f"x_{part}": 2 * pictures(n)[..., 0].astype(np.int64) + n % 20
+                for part, n in (("train", 20), ("test", 8))
+            },
+            r"x_train must be images of whole numbers 0\.\.255 or of floats, got int64 from 0 to 510; divide them by ",
+        ),
         ({"x_train": pictures() - np.int16(9)}, r"whole numbers 0\.\.255 or of floats, got int16 from -9 to "),
         ({"x_train": np.zeros((20, 5), np.uint8)}, r"x_train must be images .* got uint8 of shape \(20, 5\)"),
         ({"x_test": np.zeros((8, 5), bool)}, r"x_test must be images .* got bool of shape \(8, 5\)"),

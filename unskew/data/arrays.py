@@ -581,7 +581,7 @@ def inputs_of(
             f"task.data_options: mean and std are for images of whole numbers 0..255, and {name} has {train.dtype} of "
             f"shape {train.shape}, which stay as they are; leave them out"
         )
-    if train.dtype == test.dtype == np.int64:
+    if train.dtype == test.dtype == np.int64 and max(train.ndim, test.ndim) < 3:
         return torch.from_numpy(train), torch.from_numpy(test), None, Inputs()
     if train.dtype.kind == "f" and test.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
