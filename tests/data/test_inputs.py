@@ -1,6 +1,7 @@
 """Raw inputs become what was trained on, to the bit."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,3 +144,11 @@ def test_decimal_commas_that_a_reader_left_as_words_are_named_with_the_way_to_re
         inputs.prepare({"crp": ["3,68", "4,1"]})
     with pytest.raises(DataError, match=r"'crp' must hold numbers, .* got 'high'$"):
         inputs.prepare({"crp": ["high"]})
+
+
+@pytest.mark.parametrize("files", ["a.png", ["a.png", "b.png"], Path("a.png"), [Path("a.png")], np.array(["a.png"])])
+def test_names_of_files_for_a_model_of_arrays_are_answered_with_what_it_takes(files: Any) -> None:
+    with pytest.raises(
+        DataError, match=r"give an array of numbers, as the model was trained on, got 'a\.png'; of files"
+    ):
+        Inputs(shape=(1, 8, 8), dtype="float32").prepare(files)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal as DecimalNumber
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -281,6 +282,12 @@ class Inputs:
         if self.kind == "table":
             return self.of(client)._table(x)
         values = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+        first = values.flat[0] if values.dtype.kind in "OU" and values.size else None
+        if isinstance(first, str | Path) and Path(first).suffix:
+            raise DataError(
+                f"give an array of numbers, as the model was trained on, got {str(first)!r}; of files, a model takes "
+                "images where it was trained on images of whole numbers 0..255"
+            )
         if values.dtype.kind not in "fiu" or values.ndim < 2:
             raise DataError(f"inputs must be a batch of numbers, got {values.dtype} of shape {values.shape}")
         prepared = self._images(values) if self.kind == "images" else self._as_given(values)
