@@ -529,6 +529,13 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
     if not named and any(table[key] is not None for key in ("test", "target", "client", "patient")):
         if sentence := unreadable(task.data):
             raise DataError(sentence)
+        if task.data.startswith("images:"):
+            raise ConfigError(
+                "test, target, client and patient go with a table, and those of images are columns of one beside them: "
+                f"task=us.TaskConfig({task.data!r}, data_options={{'labels': 'labels.csv', 'image': 'file', 'target': "
+                "'ill', 'client': 'hospital'}); test images lie in the same folder, in SITE/test/CLASS, or its column "
+                "'test' says which they are"
+            )
         raise ConfigError(
             "test, target, client and patient go with a table, which is a .csv or .parquet file or a folder of them, "
             f"and not with a name; got {task.data!r}"

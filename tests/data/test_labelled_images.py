@@ -3,11 +3,13 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import unskew as us
 from unskew import tasks
 from unskew.cli.app import app
 from unskew.data.dataset import Dataset
@@ -164,17 +166,31 @@ def test_images_that_no_row_names_are_told(tmp_path: Path) -> None:
         (["000,a,Bern"], {"labels": "../labels.csv"}, r"labels: \.\./labels\.csv lies outside of .*; put the table"),
         (["000,a,Bern"], {"labels": "part_0/000.png"}, r"labels: part_0/000\.png is no table; it must end in \.csv or"),
         (["000,a,Bern"], {"patient": "p"}, r"data_options\.patient: there is no column 'p'"),
-        (["000,a,Bern"], {"labels": None}, "labels"),
+        (["000,a,Bern"], {"labels": None}, "image, target, client name what is in the table of .*; name the"),
+        (["000,a,Bern"], {"test": 0.3}, r"test of images is the column of .*, got 0\.3; without it a fifth"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_so_is_told(
-    rows: list[str], options: Mapping[str, str | None], says: str, tmp_path: Path
+    rows: list[str], options: Mapping[str, object], says: str, tmp_path: Path
 ) -> None:
     for name in ("part_0/000.png", "part_1/001.png", "part_0/same.png", "part_1/same.png"):
         picture(tmp_path / "x" / name, 3)
     table(tmp_path / "x", rows, "file,dx,hospital")
     with pytest.raises((DataError, ConfigError), match=says):
         read(tmp_path / "x", **options)
+
+
+@pytest.mark.parametrize("settings", [{"target": "dx", "client": "hospital"}, {"test": "images:others"}])
+def test_columns_as_arguments_are_told_where_those_of_images_go(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"task=us\.TaskConfig\('images:.*', data_options={'labels': 'labels\.csv', "):
+        us.simulate("fedavg", data=f"images:{scans(tmp_path)}", **settings)
+
+
+def test_a_path_of_images_is_its_text(tmp_path: Path) -> None:
+    scans(tmp_path)
+    for look in (us.describe, us.load):
+        with pytest.raises(DataError, match=f"write images:{tmp_path / 'part_0'} for the images in it"):
+            look(tmp_path / "part_0")
 
 
 def test_a_link_out_of_the_folder_is_refused_though_a_row_names_it(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from unskew.data.lengths import check_words
 from unskew.data.numerals import lose_zeros, value_of
 from unskew.data.patients import names_of_patients
 from unskew.data.places import place, rows_at
-from unskew.errors import DataError, DataWarning, did_you_mean, shown
+from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, shown
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import counted, some
 
@@ -70,6 +70,25 @@ class LabelledImages:
 
 SETTINGS = ("labels", "image", "target", "client", "patient", "test")
 """Settings that images in folders do not have: where one is given, a table names the images."""
+
+
+def check_table_named(options: Mapping[str, Any]) -> None:
+    """Refuse columns of a table that is not named, and a share for testing, which images do not have.
+
+    Raises:
+        ConfigError: If there are any.
+    """
+    if isinstance(options.get("test"), float | int):
+        raise ConfigError(
+            "task.data_options.test of images is the column of their table (labels) that says which are for testing, "
+            f"got {options['test']!r}; without it a fifth of each site's images is set aside, or of its patients"
+        )
+    columns = [name for name in SETTINGS[1:] if name in options]
+    if columns and "labels" not in options:
+        raise ConfigError(
+            f"task.data_options: {', '.join(columns)} name{'s' * (len(columns) == 1)} what is in the table of the "
+            "images; name the table, too, as in labels = 'labels.csv', a file in their folder"
+        )
 
 
 def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS) -> Dataset:

@@ -230,7 +230,7 @@ def gives_bytes(source: str) -> bool:
 
 
 def load(
-    source: str,
+    source: str | Path,
     data_dir: Path | str | None = None,
     data_options: Mapping[str, Any] | None = None,
     preprocess: Preprocess | None = None,
@@ -260,6 +260,7 @@ def load(
         DataError: If the name is unknown, no file is found (every place is listed), a file is corrupt (its size and
             SHA-256 are shown), its content does not pass `checked`, or as in `hub.fetch`.
     """
+    source = str(source)
     kind, colon, rest = source.partition(":")
     assemble = partial(_assemble, targets=targets)
     if colon and kind in FILES and not rest:
@@ -277,6 +278,7 @@ def load(
         return _made(source, data_options or {})
     if colon and kind == "images":
         images, of_images = path_of(rest), dict(data_options or {})
+        labelled_images.check_table_named(of_images)
         if of_images.keys() & set(labelled_images.SETTINGS):
             named = schema.build(labelled_images.LabelledImages, of_images, "task.data_options", owner=source)
             return labelled_images.read_labelled(images, named, targets)
