@@ -56,14 +56,15 @@ def describe(
         DataError: If the data cannot be read, or a column is missing.
     """
     rules = rules_of(preprocess)
+    data = str(data) if isinstance(data, Path) else data
     leave_out = (leave_out,) if isinstance(leave_out, str) else leave_out
     columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
     of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "gaps": list(gaps) or None}
     written = {key: value for key, value in of_file.items() if value is not None}
     given = {key: value for key, value in columns.items() if value is not None} | written
     given |= {"leave_out": list(leave_out)} if leave_out else {}
-    if isinstance(data, str | Path) and (kind := tables.kind_at(str(data))) is not None:
-        return _of_file(kind, str(data), given, data_options or {}, rules)
+    if isinstance(data, str) and (kind := tables.kind_at(data)) is not None:
+        return _of_file(kind, data, given, data_options or {}, rules)
     if isinstance(data, str):
         if given:
             if sentence := tables.unreadable(data):
