@@ -105,8 +105,9 @@ def test_files_that_are_not_read_are_counted_by_why_and_where(tmp_path: Path) ->
     said = [str(one.message) for one in warned]
     assert said == list(data.doubts)
     assert said == [
-        f"5 of 25 files below {tmp_path} were not read: 1 has no ending (above the sites), 2 end in .dcm (Basel, "
-        "Bern), 1 lies in no class's folder (Bern), 1 ends in .gif (Bern); what is read is an image that ends in "
+        f"5 of 25 files below {tmp_path} were not read: 1 has no ending (above the sites), 2 end in .dcm (DICOM, which "
+        "is not read: save its pixels as 8-bit PNG, or give arrays) (Basel, Bern), 1 lies in no "
+        "class's folder (Bern), 1 ends in .gif (Bern); what is read is an image that ends in "
         ".png, .jpg, .jpeg, .bmp, .tif or .tiff below the folder of a class"
     ]
     assert len(data.y_train) == 20
@@ -124,7 +125,9 @@ def test_a_site_with_files_and_no_image_is_refused_by_name(tmp_path: Path) -> No
     pictures(tmp_path)
     for file in (tmp_path / "Bern").rglob("*.png"):
         file.rename(file.with_suffix(".dcm"))
-    with pytest.raises(DataError, match=r"Bern is a site's folder, and none of its 10 files is read: 10 end in \.dcm"):
+    with pytest.raises(
+        DataError, match=r"Bern is a site's folder, and none of its 10 files is read: 10 end in \.dcm \(DICOM"
+    ):
         load(f"images:{tmp_path}")
 
 
@@ -355,8 +358,19 @@ def test_a_model_takes_files_as_it_was_trained_on_them(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is no file .*gone\.png$"):
         us.predict(model, [tmp_path / "gone.png"])
     grey = Inputs("images", (0.5,), (0.1,), shape=(1, 8, 8))
-    with pytest.raises(DataError, match=r"light\.jpg has colours, and the model was trained on grey images"):
+    with pytest.raises(
+        DataError,
+        match=r"light\.jpg has colours, and the model was trained on grey images",
+    ):
         image_folders.read_files([tmp_path / "light.jpg"], grey)
+
+
+@pytest.mark.parametrize("name", ["scan.dcm", "scan.png"])
+def test_a_file_of_dicom_is_told_whatever_its_ending(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\0" * 128 + b"DICM" + b"0" * 100)
+    grey = Inputs("images", (0.5,), (0.1,), shape=(1, 8, 8))
+    with pytest.raises(DataError, match=rf"{name} is DICOM, which is not read: save its pixels as 8-bit PNG, or give"):
+        image_folders.read_files([tmp_path / name], grey)
 
 
 def test_a_model_of_images_that_were_made_grey_takes_new_ones_with_colours(tmp_path: Path) -> None:

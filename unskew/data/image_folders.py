@@ -44,6 +44,7 @@ DICOM = ".dcm"
 NEARLY_ALL = 0.9
 """Share of values that are names of image files from which on they are taken for such, and not for texts."""
 
+OF_DICOM = "DICOM, which is not read: save its pixels as 8-bit PNG, or give arrays"
 READ = f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}"
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 """What Pillow may take a file for, whatever its ending: of other formats one would start Ghostscript."""
@@ -298,7 +299,8 @@ def images_below(root: Path) -> list[Path]:
     if others:
         of, was = counted(len(images) + len(others), "file"), "was" if len(others) == 1 else "were"
         names = some([str(file.relative_to(root)) for file in others])
-        sentence = f"{len(others):,} of {of} below {root} {was} not read: {names}; what is read is {READ}"
+        dicom = f" (.dcm is {OF_DICOM})" * any(file.suffix.lower() == DICOM for file in others)
+        sentence = f"{len(others):,} of {of} below {root} {was} not read: {names}{dicom}; what is read is {READ}"
         warnings.warn(shown(sentence), DataWarning, stacklevel=2)
     return images
 
@@ -374,8 +376,8 @@ def _why(file: Path, loose: bool = True) -> str:
 def _reasons(left: Sequence[str]) -> str:
     """Numbers of files that are not read, by reason.
 
-    >>> _reasons([".dcm", ".dcm", "", "in no class's folder"])
-    "2 end in .dcm, 1 has no ending, 1 lies in no class's folder"
+    >>> _reasons([".gif", ".gif", "", "in no class's folder"])
+    "2 end in .gif, 1 has no ending, 1 lies in no class's folder"
     """
     return ", ".join(f"{n:,} {_phrase(why, n == 1)}" for why, n in Counter(left).most_common())
 
@@ -384,7 +386,7 @@ def _phrase(why: str, one: bool) -> str:
     if not why:
         return "has no ending" if one else "have no ending"
     if why[0] == ".":
-        return f"{'ends' if one else 'end'} in {why}"
+        return f"{'ends' if one else 'end'} in {why}" + f" ({OF_DICOM})" * (why == DICOM)
     return f"{'lies' if one else 'lie'} {why}"
 
 
@@ -495,7 +497,16 @@ def _opened(file: Path) -> Iterator[Any]:
     except FileNotFoundError:
         raise DataError(f"there is no file {file.absolute()}") from None
     except _BROKEN as error:
+        if _is_dicom(file):
+            raise _Unreadable(f"{file} is {OF_DICOM}") from None
         raise _Unreadable(f"{file} is not a readable image: {error}") from None
+
+
+def _is_dicom(file: Path) -> bool:
+    """True for a file of DICOM, by its ending or by the mark behind its preamble."""
+    with suppress(OSError), file.open("rb") as content:
+        return file.suffix.lower() == DICOM or content.read(132)[128:] == b"DICM"
+    return False
 
 
 def _require_room(root: Path, announced: Mapping[Path, _Announced], size: int | None, grey: bool) -> None:
