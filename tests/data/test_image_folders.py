@@ -360,9 +360,27 @@ def test_a_model_takes_files_as_it_was_trained_on_them(tmp_path: Path) -> None:
     grey = Inputs("images", (0.5,), (0.1,), shape=(1, 8, 8))
     with pytest.raises(
         DataError,
-        match=r"light\.jpg has colours, and the model was trained on grey images",
+        match=r"1 of 1 image has colours, and the model was trained on grey images: .*light\.jpg; save it in grey",
     ):
         image_folders.read_files([tmp_path / "light.jpg"], grey)
+
+
+def test_grey_images_that_were_saved_with_colours_are_taken_by_a_model_of_grey_ones(tmp_path: Path) -> None:
+    scan = Image.fromarray(RNG.integers(0, 255, (8, 8), np.uint8))
+    grey = Inputs("images", (0.5,), (0.1,), shape=(1, 8, 8))
+    files = [tmp_path / f"{mode}.png" for mode in ("L", "RGB", "RGBA", "LA", "P")]
+    for file in files:
+        (scan.convert("RGB").quantize(256) if file.stem == "P" else scan.convert(file.stem)).save(file)
+    first, *others = image_folders.read_files(files, grey)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+    for i in range(3):
+        Image.new("RGB", (8, 8), (9, 9, 8)).save(tmp_path / f"red{i}.png")
+    coloured = [tmp_path / f"red{i}.png" for i in range(3)]
+    with pytest.raises(
+        DataError, match=r"^3 of 8 images have colours, .* grey images: .*red0.*red2\.png; save them in"
+    ):
+        image_folders.read_files([*files, *coloured], grey)
 
 
 @pytest.mark.parametrize("name", ["scan.dcm", "scan.png"])

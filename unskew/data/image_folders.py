@@ -547,15 +547,15 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
     """The images in files, as those that a model was trained on were read.
 
     They are turned upright; where training had squares they are resized to them, grey ones get three channels where the
-    model has them, and ones with colours become grey where those for training did.
+    model has them, and ones with colours become grey where those for training did, or where their channels are equal.
 
     Args:
         files: The files.
         inputs: The model's, of kind "images".
 
     Raises:
-        DataError: If a file is no image, it has colours and those for training were grey by themselves, or memory has
-            no room.
+        DataError: If a file is no image, some have colours and those for training were grey by themselves, or memory
+            has no room.
     """
     if not inputs.shape:
         raise DataError("the model is of an older version and does not say how large its images were; give an array")
@@ -563,10 +563,23 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
     size = height if height == width else None
     announced = _all_announced(files)
     _require_room(files[0].parent, announced, size, channels == 1)
-    coloured = [file for file, one in announced.items() if not one.grey]
-    if channels == 1 and coloured and not inputs.made_grey:
-        raise DataError(f"{coloured[0]} has colours, and the model was trained on grey images; save it in grey")
+    if channels == 1 and not inputs.made_grey:
+        coloured = [file for file, one in announced.items() if not one.grey and _has_colours(file)]
+        if coloured:
+            has, it = ("has", "it") if len(coloured) == 1 else ("have", "them")
+            raise DataError(
+                f"{len(coloured):,} of {counted(len(announced), 'image')} {has} colours, and the model was trained on "
+                f"grey images: {some(list(map(str, coloured)))}; save {it} in grey"
+            )
     return pixels(files, size, channels == 1)
+
+
+def _has_colours(file: Path) -> bool:
+    """True unless the three channels of an image are equal, as of a grey scan that was saved with colours."""
+    with _opened(file) as image:
+        image.load()
+        channels = np.asarray(image.convert("RGB"))
+    return bool((channels != channels[..., :1]).any())
 
 
 def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:
