@@ -239,6 +239,27 @@ def test_a_number_of_each_image_is_learned(tmp_path: Path) -> None:
     ]
 
 
+def test_several_labels_of_an_image_are_columns_of_0_and_1(tmp_path: Path) -> None:
+    scans(tmp_path)
+    table(tmp_path, [f"{i:03},{i % 2},{i % 3 % 2},{SITES[i % 3]}" for i in range(30)], "file,cough,fever,hospital")
+    options = {"labels": "labels.csv", "image": "file", "target": ["cough", "fever"], "client": "hospital"}
+    kind = tasks.kind_of("multi_label")
+    data = load(f"images:{tmp_path}", None, options, targets=kind.targets)
+    assert data.outputs == ("cough", "fever")
+    trained, tested = levels(data)
+    assert data.own_test is not None
+    (train, test) = data.y_train[data.own_test.logical_not()], data.y_test
+    for level, y in ((trained, train), (tested, test)):
+        assert y.tolist() == [[i % 2, i % 3 % 2] for i in level]
+    with pytest.raises(DataError, match=r"target: there is no column 'cuogh'; did you mean cough\?"):
+        load(f"images:{tmp_path}", None, options | {"target": ["cuogh", "fever"]}, targets=kind.targets)
+    with pytest.raises(DataError, match="must name one column, whose values are classes, got cough, fever"):
+        load(f"images:{tmp_path}", None, options)
+    task = us.TaskConfig(f"images:{tmp_path}", "mlp", kind="multi_label", data_options=options)
+    history = us.simulate("fedavg", task=task, rounds=1, progress=False)
+    assert set(us.predict(history.model("fedavg"), [tmp_path / "part_0" / "000.png"])[0]) <= {"cough", "fever"}
+
+
 def test_a_deployed_client_has_a_table_of_its_own(tmp_path: Path) -> None:
     """The experiment names the columns; whose the images are goes without saying."""
     experiment = {

@@ -39,7 +39,7 @@ class LabelledImages:
     Attributes:
         labels: The table, CSV or Parquet, by its path from the folder.
         image: Column of the images.
-        target: Column of what is learned.
+        target: Column of what is learned; several columns where it has several, as 0 or 1 for each label.
         client: Column of the clients; by default the data name none, and a split divides them.
         patient: Column of who is on an image, by default not known: nobody is in training and in testing then.  Two
             clients' patients are two people, even if they have one name.
@@ -55,7 +55,7 @@ class LabelledImages:
 
     labels: str
     image: str
-    target: str
+    target: str | tuple[str, ...]
     client: str | None = None
     patient: str | None = None
     test: str | None = None
@@ -106,23 +106,30 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
     table, kind = _table(root, options.labels)
     columns = tables.TableOptions(options.target)
     words = tables.words_of(kind, table, columns)
-    for setting in ("image", "target", "client", "patient", "test"):
-        name = getattr(options, setting)
+    several = (options.target,) if isinstance(options.target, str) else options.target
+    single = (
+        ("image", options.image),
+        ("client", options.client),
+        ("patient", options.patient),
+        ("test", options.test),
+    )
+    for setting, name in (*(("target", name) for name in several), *single):
         if name is not None and not (options.alone and setting == "client"):
             own.check_column(words, name, f"task.data_options.{setting}")
     images, _ = image_folders.files_below(root)
     named = None if options.alone else options.client
     patient = None if options.testing and options.test is None else options.patient  # nobody is kept apart from anybody
     with rows_at(tables.lines_of(kind, table, columns)):
-        for name in filter(None, (options.image, options.target, named, options.patient, options.test)):
+        for name in filter(None, (options.image, *several, named, options.patient, options.test)):
             check_words(words[name], f"column {name!r} of {table.name}")
         files = _files(root, images, words[options.image], f"column {options.image!r} of {table.name}")
         grey, doubts = image_folders.look_at(root, files, options.size, options.channels)
         clients, names = (None, ()) if named is None else own.owners_of(_numbers(words[named]), named)
+        labels = [_target(words[name], targets, options.classes or ()) for name in several]
         rows = own.GivenExamples(
             root.name,
             image_folders.pixels(files, options.size, grey),
-            _target(words[options.target], targets, options.classes or ()),
+            labels[0] if len(labels) == 1 else np.column_stack(labels),
             clients,
             names,
             None if patient is None else names_of_patients(words[patient], f"column {patient!r}"),
