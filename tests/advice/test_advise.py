@@ -945,6 +945,17 @@ def test_where_every_site_alone_finds_one_class_training_alone_is_not_advised() 
     )
 
 
+def test_who_trains_with_whom_is_not_answered_as_if_whether_at_all_were_decided(simple: Advice) -> None:
+    said = "Whether with anybody is undecided; if so: "
+    gains = {"undecided": Gain(-0.02, -0.1, 0.06, "seeds"), "join": Gain(0.1, 0.05, 0.15, "seeds")}
+    for verdict, gain in gains.items():
+        check = dataclasses.replace(simple.check, gains=dict.fromkeys(simple.check.gains, gain))
+        of = dataclasses.replace(simple, check=check)
+        assert of.verdict == verdict
+        answer = dict(of.sentences())["Who should train with whom?"]
+        assert answer.startswith(said) == (verdict == "undecided")
+
+
 def test_a_site_without_test_rows_is_named_and_has_no_verdict(simple: Advice) -> None:
     judged = {label: {c: g for c, g in gains.items() if c < 3} for label, gains in _all_open(simple).items()}
     of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, groups=(), by_site=judged))

@@ -301,6 +301,8 @@ class Advice:
             text = "All together, each site with a model of its own."
         else:
             text = "All together, one model."
+        if text and self.verdict == "undecided" and self.family != "alone":
+            text = f"Whether with anybody is undecided; if so: {text[:1].lower()}{text[1:]}"
         if cosines is None:
             return f"{text} {sentence(self.measured.why)}" if self.measured.why else text
         inside, across = inside_and_across(cosines, self.groups or (tuple(range(len(names))),))
