@@ -295,7 +295,8 @@ def test_classes_that_are_named_have_that_order_and_no_other_folder(tmp_path: Pa
     pictures(tmp_path)
     shutil.rmtree(tmp_path / "Bern" / "malignant")
     names = {"classes": ["malignant", "benign", "unclear"]}
-    data = load(f"images:{tmp_path}", None, names)
+    with pytest.warns(DataWarning, match="^Bern has fewer than 5 training images"):
+        data = load(f"images:{tmp_path}", None, names)
     assert data.classes == tuple(names["classes"])
     assert data.y_train.bincount().tolist() == [5, 10]
     (tmp_path / "Basel" / "malignant").rename(tmp_path / "Basel" / "malign")
@@ -310,6 +311,27 @@ def test_named_classes_that_differ_in_case_are_meant(tmp_path: Path) -> None:
     pictures(tmp_path)
     (tmp_path / "Bern" / "benign").rename(tmp_path / "Bern" / "Benign")
     assert not load(f"images:{tmp_path}", None, {"classes": ["benign", "Benign", "malignant"]}).doubts
+
+
+def test_sites_are_doubted_as_those_of_a_table_are(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    (tmp_path / "Bern").rename(tmp_path / "basel")
+    for label, number in (("benign", "0"), ("malignant", "1")):
+        (tmp_path / "basel" / label).rename(tmp_path / "basel" / number)
+    shutil.copytree(tmp_path / "Basel" / "malignant", tmp_path / "Chur" / "malignant")
+    for file in (tmp_path / "Chur").rglob("*.png"):
+        Image.fromarray(RNG.integers(0, 255, (6, 4), np.uint8)).save(file)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = load(f"images:{tmp_path}")
+    assert [str(one.message) for one in caught] == [*data.doubts]
+    assert data.doubts == (
+        "Chur has fewer than 5 training images: too few to train on alone, and with few test images its results say "
+        "little",
+        "clients 'Basel', 'basel' differ in case or spaces alone: one client under several names? make them one",
+        "the target holds numbers at basel (0, 1), and words at Basel, Chur (benign, malignant), which count as "
+        "different: write them alike",
+    )
 
 
 def test_copies_in_training_and_test_are_named_by_their_files(tmp_path: Path) -> None:

@@ -203,9 +203,9 @@ def test_a_link_out_of_the_folder_is_refused_though_a_row_names_it(tmp_path: Pat
 
 
 def test_rows_numbers_that_pandas_writes_do_not_matter_and_zeros_are_kept(tmp_path: Path) -> None:
-    for i in range(10):
+    for i in range(20):
         picture(tmp_path / f"{i:04}.png", i)
-    table(tmp_path, [f"{i},{i:04},{i % 2 + 1},{i % 2 + 9}" for i in range(10)], ",file,dx,hospital")
+    table(tmp_path, [f"{i},{i:04},{i // 2 % 2 + 1},{i % 2 + 9}" for i in range(20)], ",file,dx,hospital")
     data = read(tmp_path)
     assert (data.client_names, data.classes) == (("9", "10"), ("1", "2"))
 
@@ -229,13 +229,13 @@ def test_labels_are_whole_numbers_unless_one_begins_with_a_zero(
 
 def test_a_number_of_each_image_is_learned(tmp_path: Path) -> None:
     """Bone age and the like: a regression of the table's numbers."""
-    for i in range(10):
+    for i in range(20):
         picture(tmp_path / f"{i}.png", i)
-    table(tmp_path, [f"{i},{i / 4},{'ab'[i % 2]}" for i in range(10)], "file,dx,hospital")
+    table(tmp_path, [f"{i},{i / 4},{'ab'[i % 2]}" for i in range(20)], "file,dx,hospital")
     data = load(f"images:{tmp_path}", None, OPTIONS, targets=tasks.kind_of("regression").targets)
     assert data.own_test is not None
     assert sorted([*data.y_train[data.own_test.logical_not()].tolist(), *data.y_test.tolist()]) == [
-        i / 4 for i in range(10)
+        i / 4 for i in range(20)
     ]
 
 
@@ -258,6 +258,27 @@ def test_several_labels_of_an_image_are_columns_of_0_and_1(tmp_path: Path) -> No
     task = us.TaskConfig(f"images:{tmp_path}", "mlp", kind="multi_label", data_options=options)
     history = us.simulate("fedavg", task=task, rounds=1, progress=False)
     assert set(us.predict(history.model("fedavg"), [tmp_path / "part_0" / "000.png"])[0]) <= {"cough", "fever"}
+
+
+def test_sites_of_a_table_of_images_are_doubted_as_those_of_rows_are(tmp_path: Path) -> None:
+    """Chur under two names, 6 and 4 of 10 images, which shares patients; Bern writes numbers; Basel has one class."""
+    scans(tmp_path)
+    target = {"Bern": ("0", "1"), "Basel": ("no", "no"), "Chur": ("no", "yes")}
+    site = [SITES[i % 3] + " " * (i in (2, 8, 14, 20)) for i in range(30)]
+    table(tmp_path, [f"{i:03},{target[site[i].strip()][i % 2]},{site[i]},{i // 6},train" for i in range(30)])
+    with pytest.warns(DataWarning) as caught:
+        doubts = read(tmp_path, patient="patient").doubts
+    assert sorted(str(one.message) for one in caught) == sorted(doubts)
+    few, alike, single, coded = doubts
+    assert few.startswith("Chur  has fewer than 5 training images")
+    assert alike == (
+        "clients 'Chur', 'Chur ' differ in case or spaces alone: one client under several names? make them one, or a "
+        "patient who is at both counts as two, and may train and test"
+    )
+    assert single.startswith("Basel has training images of one class only")
+    assert coded.startswith("the target holds numbers at Bern (0, 1), and words at Basel, Chur, Chur  (no, yes)")
+    look = us.describe(f"images:{tmp_path}", data_options=OPTIONS | {"patient": "patient"})
+    assert all(look.notes.count(doubt) == 1 for doubt in doubts)
 
 
 def test_a_deployed_client_has_a_table_of_its_own(tmp_path: Path) -> None:

@@ -881,3 +881,19 @@ def test_images_with_an_alpha_channel_are_taken_as_they_are_advised() -> None:
 def test_texts_that_end_in_the_name_of_an_image_now_and_then_are_texts() -> None:
     texts = [f"see scan{i}.png" if i % 3 == 0 else f"no scan of patient {i}" for i in range(30)]
     assert own.dataset((texts, [0, 1] * 15)).inputs.kind == "texts"
+
+
+def test_clients_of_arrays_are_doubted_as_those_of_a_table_are(tmp_path: Path) -> None:
+    x, y = RNG.integers(0, 256, (20, 4, 4), np.uint8), np.arange(20) % 2
+    words = np.where(y, "yes", "no")
+    with pytest.warns(DataWarning, match="'Bern', 'bern' differ in case or spaces alone") as caught:
+        data = own.dataset({"Bern": (x[:10], words[:10]), "bern": (x[10:], y[10:].astype(str))})
+    assert len(caught) == len(data.doubts) == 2
+    assert data.doubts[1].startswith("the target holds numbers at bern (0, 1), and words at Bern (no, yes)")
+    refused = tasks.kind_of("binary").check(data.y_train.numpy(), data.outputs, "cross_entropy")
+    assert refused.startswith("needs a target of two values, got 4 (0, 1, no, yes); write each in one way")
+    arrays = {"x_train": x, "y_train": y, "client_train": y, "clients": np.array(["Bern", "bern "])}
+    np.savez(tmp_path / "own.npz", **arrays)
+    with pytest.warns(DataWarning, match="'Bern', 'bern ' differ") as caught:
+        data = load(f"npz:{tmp_path / 'own.npz'}")
+    assert [str(one.message) for one in caught] == [*data.doubts]

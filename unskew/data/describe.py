@@ -1,6 +1,7 @@
 """A first look at data of any form that `simulate` takes (`unskew.data.look` says what is measured)."""
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def describe(
         arrays = sources.arrays_of(data, data_dir, data_options)
         if arrays is not None:
             return look(of_arrays(*arrays))
-        return look(of_dataset(sources.load(data, data_dir, data_options)))
+        return _of_dataset(lambda: sources.load(data, data_dir, data_options))
     if ignored := [*written, *(["data_options"] if data_options else [])]:
         raise ConfigError(
             f"{', '.join(ignored)} {'is' if len(ignored) == 1 else 'are'} for data that are named, and these are given "
@@ -109,7 +110,19 @@ def describe(
         by_client = own.client_arrays(data)
         if by_client is not None:
             return look(of_arrays("arrays", by_client))
-    return look(of_dataset(data if isinstance(data, Dataset) else own.dataset(data, **columns)))
+    return _of_dataset(lambda: data if isinstance(data, Dataset) else own.dataset(data, **columns))
+
+
+def _of_dataset(read: Callable[[], Dataset]) -> Look:
+    """Look at the data set that this reads, and warn of what reading doubts and the look does not say, too."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dataset = read()
+    seen = look(of_dataset(dataset))
+    for doubt in caught:
+        if str(doubt.message) not in (*seen.notes, *seen.leaks):
+            warnings.warn(doubt.message, stacklevel=3)
+    return seen
 
 
 def _of_file(

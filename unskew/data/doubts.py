@@ -1,4 +1,4 @@
-"""Doubts about a table, in sentences: a run warns of them as it reads its data, and `us.describe` tells them before.
+"""Doubts about data of one's own, in sentences: a run warns of them, and `us.describe` tells those of tables before.
 
 They are of the training rows.  Which rows are for testing may not be known yet: then all are.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.dataset import Dataset
 from unskew.data.inputs import (
     Array,
     RawTable,
@@ -72,8 +73,44 @@ def have(names: Collection[object]) -> str:
     return "has" if len(names) == 1 else "have"
 
 
+def of_sites(data: Dataset, alone: bool = False, untested_told: bool = False) -> list[str]:
+    """Sentences on the clients that somebody's data name, and on their labels, whatever the inputs are.
+
+    Args:
+        data: The data set.
+        alone: The examples are those of one client of several.
+        untested_told: Clients without test examples have been named.
+    """
+    train = np.ones(len(data.y_train), bool) if data.own_test is None else ~data.own_test.numpy()
+    labels = data.labels.numpy()
+    what = "images" if len(data.input_shape) > 1 else "rows"
+    sentences = []
+    if alone and train.sum() < FEW_ROWS:
+        sentences.append(f"there are fewer than {FEW_ROWS} training {what} here: too few to train on alone")
+    elif alone and data.targets.classes and len(data.classes) > 1:
+        present = np.unique(labels[train])
+        if len(present) == 1:
+            sentences.append(f"all training {what} here are of one class, {data.classes[int(present[0])]}")
+    if data.owners is None:
+        return sentences
+    owners, clients = data.owners.numpy(), data.client_names
+    trained = np.bincount(owners[train], minlength=len(clients)).tolist()
+    tested = None if data.own_test is None else np.bincount(owners[~train], minlength=len(clients)).tolist()
+    sentences += of_clients(clients, trained, tested, untested_told, data.patients is not None, what)
+    if data.targets.classes:
+        sentences += of_one_class(labels[train], owners[train], clients, what)
+        names = np.array(data.classes, object)[labels]
+        sentences += filter(None, [coded_differently("the target", names, owners, clients)])
+    return sentences
+
+
 def of_clients(
-    clients: Sequence[str], trained: Sequence[int], tested: Sequence[int] | None, untested_told: bool = False
+    clients: Sequence[str],
+    trained: Sequence[int],
+    tested: Sequence[int] | None,
+    untested_told: bool = False,
+    of_patients: bool = False,
+    what: str = "rows",
 ) -> list[str]:
     """Sentences on clients of few rows, on those without test rows, and on names that are one but for case and spaces.
 
@@ -82,24 +119,27 @@ def of_clients(
         trained: Training rows of each.
         tested: Test rows of each; None where each draws some of those for training.
         untested_told: Those without test rows have been named.
+        of_patients: It is known who is in each row.
+        what: What they have.
     """
     sentences = []
     test_rows = trained if tested is None else tested
     few = {name: n for name, rows, n in zip(clients, trained, test_rows, strict=True) if rows < FEW_ROWS}
     if few:
-        little = ", and with few test rows its results say little" if any(few.values()) else ""
+        little = f", and with few test {what} its results say little" if any(few.values()) else ""
         sentences.append(
-            f"{some(list(few))} {have(few)} fewer than {FEW_ROWS} training rows: too few to train on alone{little}"
+            f"{some(list(few))} {have(few)} fewer than {FEW_ROWS} training {what}: too few to train on alone{little}"
         )
     untested = [name for name, n in zip(clients, test_rows, strict=True) if n == 0]
     if untested and not untested_told:
         sentences.append(
-            f"{some(untested)} {have(untested)} no test rows: a result there cannot be measured, so nothing will tell "
-            "whether to join"
+            f"{some(untested)} {have(untested)} no test {what}: a result there cannot be measured, so nothing will "
+            "tell whether to join"
         )
     if alike := spelling_variants(clients):
+        both = ", or a patient who is at both counts as two, and may train and test" if of_patients else ""
         sentences.append(
-            f"clients {alike} differ in case or spaces alone: one client under several names? make them one"
+            f"clients {alike} differ in case or spaces alone: one client under several names? make them one{both}"
         )
     return sentences
 
@@ -119,20 +159,23 @@ def of_numbers(labels: npt.NDArray[np.int64]) -> list[str]:
     ]
 
 
-def of_one_class(labels: npt.NDArray[np.int64], owners: npt.NDArray[np.int64], clients: Sequence[str]) -> list[str]:
+def of_one_class(
+    labels: npt.NDArray[np.int64], owners: npt.NDArray[np.int64], clients: Sequence[str], what: str = "rows"
+) -> list[str]:
     """A sentence on clients whose training rows, if they are not few, are of one class.
 
     Args:
         labels: Class of each training row, (N,).
         owners: Number of its client, (N,), -1 where it has none.
         clients: Their names.
+        what: What they have.
     """
     held, width = owners >= 0, int(labels.max(initial=0)) + 1
     rows = np.bincount(owners[held], minlength=len(clients))
     kinds = np.bincount(np.unique(owners[held] * width + labels[held]) // width, minlength=len(clients))
     single = [clients[i] for i in np.flatnonzero((rows >= FEW_ROWS) & (kinds == 1)).tolist()]
     return single and [
-        f"{some(single)} {have(single)} training rows of one class only: a model trained there alone learns nothing "
+        f"{some(single)} {have(single)} training {what} of one class only: a model trained there alone learns nothing "
         "but to say it"
     ]
 

@@ -151,6 +151,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             targets=targets,
             one_client=options.alone,
             constants=constants,
+            testing=options.testing and options.test is None,
         )
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)

@@ -684,7 +684,8 @@ def _notes(
     if len(sites) == 1:
         sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
     tested = [site.test for site in sites] if rows.test is not None and not rows.common_test else None
-    sentences += doubts.of_clients(rows.client_names, [site.train for site in sites], tested)
+    trained, known = [site.train for site in sites], rows.patients is not None
+    sentences += doubts.of_clients(rows.client_names, trained, tested, of_patients=known, what=_what(rows))
     sentences += _of_one_class(rows, rows.target)
     sentences += _of_target(rows.target)
     if rows.clients is not None and (nobodys := (rows.clients < 0) & ~(test & rows.common_test)).any():
@@ -776,7 +777,11 @@ def _of_one_class(rows: Rows, target: Array | None) -> list[str]:
     if labels is None or rows.clients is None:
         return []
     train = slice(None) if rows.test is None else ~rows.test
-    return doubts.of_one_class(labels[train], rows.clients[train], rows.client_names)
+    return doubts.of_one_class(labels[train], rows.clients[train], rows.client_names, _what(rows))
+
+
+def _what(rows: Rows) -> str:
+    return "images" if rows.measured and "brightness" in rows.columns else "rows"
 
 
 def _of_target(target: Array | None) -> list[str]:

@@ -42,7 +42,6 @@ from unskew.data.inputs import (
     Column,
     Inputs,
     RawTable,
-    coded_differently,
     column_values,
     is_category,
     is_date,
@@ -176,6 +175,7 @@ def dataset(
     one_client: bool = False,
     constants: Sequence[tuple[float, float]] | None = None,
     by_client: Collection[str] = (),
+    testing: bool = False,
 ) -> Dataset:
     """The data set that `data` holds.
 
@@ -205,6 +205,7 @@ def dataset(
         one_client: The data are those of one client of several, which may lack a class.
         constants: Mean and deviation of each channel by which byte images are standardised, as for `from_arrays`.
         by_client: Those of train and test that are joined of a table for each client, in which rows are counted.
+        testing: Nobody trains on them, so that no client is doubted.
 
     Raises:
         ConfigError: If the preprocessing does not fit the columns.
@@ -305,7 +306,9 @@ def dataset(
     )
     few = [] if rows.patients is None or held_out is not None else _untested(rows, fraction, own_test)
     alike = filter(None, [_patients_alike(list(parts.values()))])
-    sentences = (*few, *alike, *_doubts(given, rows, preprocess, one_client, untested_told=bool(few)))
+    sentences = [*few, *alike]
+    if not testing:
+        sentences += _doubts(given, rows, preprocess, one_client, untested_told=bool(few))
     for sentence in sentences:
         warnings.warn(sentence, DataWarning, stacklevel=2)
     return replace(given, doubts=(*given.doubts, *sentences), ordered=declared is not None)
@@ -756,30 +759,17 @@ def _untested(rows: GivenExamples, fraction: float, own_test: bool) -> list[str]
 def _doubts(
     data: Dataset, rows: GivenExamples, rules: Preprocess | None, one_client: bool, untested_told: bool
 ) -> list[str]:
-    """Sentences on what may not be meant, in data that a user gave as a table.
+    """Sentences on what may not be meant, in data that a user gave: on sites and labels and, of a table, its columns.
 
     Clients without test rows are not named again where `untested_told`.
     """
+    of_sites = doubts.of_sites(data, one_client, untested_told)
     if not rows.columns or data.inputs.kind != "table":
-        return []
+        return of_sites
     x, x_test = as_tensor(data.x_train).numpy(), as_tensor(data.x_test).numpy()
     train = np.ones(len(x), bool) if data.own_test is None else ~data.own_test.numpy()
     table = _table_of(rows)
-    sentences = list(filter(None, [unscaled(table.columns) if rules is None else ""]))
-    if one_client and train.sum() < doubts.FEW_ROWS:
-        sentences.append(f"there are fewer than {doubts.FEW_ROWS} training rows here: too few to train on alone")
-    elif one_client and data.targets.classes and len(data.classes) > 1:
-        present = np.unique(data.labels.numpy()[train])
-        if len(present) == 1:
-            sentences.append(f"all training rows here are of one class, {data.classes[int(present[0])]}")
-    if data.owners is not None:
-        owners, clients = data.owners.numpy(), data.client_names
-        trained = np.bincount(owners[train], minlength=len(clients)).tolist()
-        tested = None if data.own_test is None else np.bincount(owners[~train], minlength=len(clients)).tolist()
-        sentences += doubts.of_clients(clients, trained, tested, untested_told)
-        if data.targets.classes:
-            sentences += doubts.of_one_class(data.labels.numpy()[train], owners[train], clients)
-            sentences += filter(None, [coded_differently("the target", rows.y, table.owners, table.clients)])
+    sentences = [*filter(None, [unscaled(table.columns) if rules is None else ""]), *of_sites]
     for name in table.columns:
         sentences += doubts.of_column(name, table, rules, one_client)
     if rows.patients is None:

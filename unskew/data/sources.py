@@ -35,6 +35,7 @@ import lzma
 import os
 import re
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,6 +57,7 @@ from unskew.data import hub, image_folders, labelled_images, tables
 from unskew.data.arrays import LAYOUT, NAMES, content_of, from_arrays, is_images, names_of, with_test_part
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
+from unskew.data.doubts import of_sites
 from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs, constants_of
 from unskew.data.lengths import names_array
@@ -63,7 +65,7 @@ from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.places import path_of, require_allowed
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.files import check_text
 from unskew.keys import Key
 from unskew.references import makes
@@ -902,7 +904,11 @@ def _assemble(
             constants=constants,
             one_client=one_client,
         )
-        return replace(dataset, ordered=targets.classes and names_of(name, "classes", arrays) is not None)
+        doubts = of_sites(dataset, one_client) if own else []
+        for doubt in doubts:
+            warnings.warn(doubt, DataWarning, stacklevel=2)
+        ordered = targets.classes and names_of(name, "classes", arrays) is not None
+        return replace(dataset, ordered=ordered, doubts=(*dataset.doubts, *doubts))
 
     return _placed(where, build)
 

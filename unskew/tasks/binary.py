@@ -17,7 +17,7 @@ from unskew.tasks.classification import Labels, Outputs, named, several
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, FEWEST, Array, Measure
 from unskew.tasks.targets import CLASS
-from unskew.words import some
+from unskew.words import letters, some
 
 _AT = re.compile(r"sensitivity_at_(\d{1,2})")
 
@@ -123,7 +123,14 @@ def two_classes(targets: Array, names: Sequence[str], loss: str) -> str:
     """Return an error message if there are not two classes."""
     if len(names) == 2:
         return ""
-    return f"needs a target of two values, got {len(names)} ({some(names)}); use classification"
+    numbers = [name for name in names if re.fullmatch(r"-?[0-9.]+", name)]
+    mixed = 0 < len(numbers) < len(names) or len(set(map(letters, names))) < len(names)
+    way = "use classification"
+    if mixed:
+        way = (
+            "write each in one way, in numbers or in words, at all clients, or, if all are classes, use classification"
+        )
+    return f"needs a target of two values, got {len(names)} ({some(names)}); {way}"
 
 
 def _predict(outputs: Tensor, names: Sequence[Any]) -> list[Any]:
