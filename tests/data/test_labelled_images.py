@@ -126,6 +126,18 @@ def test_a_column_of_test_images_may_not_part_a_patient_and_validation_images_do
         assert len(set.union(*of)) == 5
 
 
+def test_a_column_that_seems_to_name_patients_and_is_not_named_is_doubted(tmp_path: Path) -> None:
+    scans(tmp_path)
+    rows = [f"{i:03},{i % 2},{SITES[i % 3]},{i % 25},train" for i in range(30)]
+    table(tmp_path, rows, "file,dx,hospital,patient_id,part")
+    text = "column 'patient_id', which is not read, seems to say who is in a row, .* with patient = 'patient_id'"
+    with pytest.warns(DataWarning, match=text):
+        assert len(read(tmp_path).doubts) == 1
+    assert not read(tmp_path, testing=True).doubts
+    table(tmp_path, rows, "file,dx,hospital,visit,part")
+    assert not read(tmp_path).doubts
+
+
 def test_a_site_with_few_patients_is_named(tmp_path: Path) -> None:
     scans(tmp_path)
     people = ["1" if i % 3 == 0 else str(i // 6) for i in range(30)]

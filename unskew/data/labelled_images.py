@@ -22,7 +22,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.inputs import constants_of
 from unskew.data.lengths import check_words
 from unskew.data.numerals import lose_zeros, value_of
-from unskew.data.patients import names_of_patients
+from unskew.data.patients import names_of_patients, unnamed_patients
 from unskew.data.places import place, rows_at
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, shown
 from unskew.tasks.targets import CLASS, Targets
@@ -141,6 +141,9 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             own.check_parts(rows, apart, patient)
             rows = replace(rows.take(np.flatnonzero(~apart)), test=rows.take(np.flatnonzero(apart)))
         doubts += _unnamed(root, set(images) - set(files), len(images), table)
+        if options.patient is None and not options.testing:
+            taken = [getattr(options, setting) for setting in SETTINGS]
+            doubts += unnamed_patients({name: words[name] for name in words if name not in taken}, inputs=False)
         data = own.dataset(
             rows,
             target=options.target,
