@@ -1,7 +1,17 @@
 """Lists and numbers of things as a sentence has them."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Sequence
+
+
+def composed(name: str) -> str:
+    """A name in one form of Unicode: macOS writes an umlaut as two characters, Windows and Linux as one.
+
+    >>> len("Zu\u0308rich"), len(composed("Zu\u0308rich"))
+    (7, 6)
+    """
+    return unicodedata.normalize("NFC", name)
 
 
 def listed(parts: Sequence[str]) -> str:

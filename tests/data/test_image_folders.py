@@ -427,3 +427,16 @@ def test_a_model_of_images_that_were_made_grey_takes_new_ones_with_colours(tmp_p
     luma = np.asarray(Image.open(file).convert("L"))[None]
     for model in (history.model("FedAvg"), us.load_model(tmp_path / "model.safetensors")):
         assert us.predict(model, [file], probabilities=True) == us.predict(model, luma, probabilities=True)
+
+
+def test_names_of_folders_are_one_whatever_their_form_of_unicode(tmp_path: Path) -> None:
+    """Basel's computer composes an umlaut, Bern's does not; and so are the classes that somebody lists."""
+    pictures(tmp_path)
+    (tmp_path / "Basel" / "benign").rename(tmp_path / "Basel" / "gesund f\u00fcr jetzt")
+    (tmp_path / "Bern" / "benign").rename(tmp_path / "Bern" / "gesund fu\u0308r jetzt")
+    (tmp_path / "Bern").rename(tmp_path / "Zu\u0308rich")
+    data = load(f"images:{tmp_path}")
+    assert data.classes == ("gesund f\u00fcr jetzt", "malignant")
+    assert data.client_names == ("Basel", "Z\u00fcrich")
+    named = load(f"images:{tmp_path}", None, {"classes": ["malignant", "gesund fu\u0308r jetzt"]})
+    assert named.classes == ("malignant", "gesund f\u00fcr jetzt")

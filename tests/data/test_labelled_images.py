@@ -322,3 +322,17 @@ def test_a_first_look_at_an_experiments_images(tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text(tomli_w.dumps(experiment))
     result = CliRunner().invoke(app, ["data", str(tmp_path / "e.toml"), "--json"], catch_exceptions=False)
     assert [site["name"] for site in json.loads(result.stdout)["sites"]] == ["Basel", "Bern", "Chur"]
+
+
+def test_names_of_one_image_site_class_and_patient_may_have_several_forms_of_unicode(tmp_path: Path) -> None:
+    """Names in the table are composed and decomposed in turn; those of files are decomposed in one half of them."""
+    umlaut = "\u00e4", "a\u0308"
+    for i in range(40):
+        picture(tmp_path / f"{i}{umlaut[i // 20]}.png", i)
+    rows = [f"{i}{(u := umlaut[i % 2])}.png,m{u},B{umlaut[i // 4 % 2]}{i // 20},L{u}{i // 4 % 5}" for i in range(40)]
+    table(tmp_path, [row.replace("m", "g", i // 2 % 2) for i, row in enumerate(rows)], "file,dx,hospital,patient")
+    data = read(tmp_path, patient="patient")
+    assert (data.classes, data.client_names) == (("g\u00e4", "m\u00e4"), ("B\u00e40", "B\u00e41"))
+    train, test = levels(data)
+    assert sorted([*train, *test]) == list(range(40))
+    assert not {(i // 20, i // 4 % 5) for i in train} & {(i // 20, i // 4 % 5) for i in test}

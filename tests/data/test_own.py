@@ -897,3 +897,17 @@ def test_clients_of_arrays_are_doubted_as_those_of_a_table_are(tmp_path: Path) -
     with pytest.warns(DataWarning, match="'Bern', 'bern ' differ") as caught:
         data = load(f"npz:{tmp_path / 'own.npz'}")
     assert [str(one.message) for one in caught] == [*data.doubts]
+
+
+def test_names_in_two_forms_of_unicode_are_one(tmp_path: Path) -> None:
+    composed, apart = "Z\u00fcrich", "Zu\u0308rich"
+    frame = pandas.DataFrame({"x": X[:40, 0], "y": [composed, apart] * 20, "site": [apart, composed, "B", "C"] * 10})
+    frame["y"] = np.where(np.arange(40) % 3, frame["y"], "no")
+    data = own.dataset(frame, target="y", client="site")
+    assert (data.classes, data.client_names) == ((composed, "no"), ("B", "C", composed))
+    look = describe(frame, target="y", client="site")
+    assert [site.name for site in look.sites] == ["B", "C", composed]
+    with pytest.raises(DataError, match="have one name when written out"):
+        own.dataset({composed: (X[:20], Y[:20]), apart: (X[20:40], Y[20:40])})
+    np.savez(tmp_path / "own.npz", x_train=X[:40], y_train=frame["y"].to_numpy(np.str_))
+    assert load(f"npz:{tmp_path / 'own.npz'}").classes == (composed, "no")

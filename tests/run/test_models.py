@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import unskew as us
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import Column, Inputs
 from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment.config import Experiment
 from unskew.models import TABLE, build
@@ -582,3 +583,16 @@ def test_a_model_whose_outputs_are_no_numbers_predicts_nothing(run: Path) -> Non
 def test_a_path_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"there is no model's file and no run's folder .*nosuch\.safetensors"):
         load_model(tmp_path / "nosuch.safetensors")
+
+
+@pytest.mark.parametrize("kept", ["Z\u00fcrich", "Zu\u0308rich"])
+def test_a_client_goes_by_its_name_in_any_form_of_unicode(kept: str) -> None:
+    """Runs of older versions have kept names as they were written."""
+    cell: Any = SimpleNamespace(method="fedper", seed=0, client_names=("Bern", kept))
+    inputs = Inputs("table", columns=(Column("age", mean=(1.0, 2.0), sd=(1.0, 1.0)),), clients=("Bern", kept))
+    for asked in ("Z\u00fcrich", "Zu\u0308rich"):
+        assert models._client(cell, asked) == 1
+        own = inputs.of(asked)
+        assert (own.clients, own.columns[0].mean) == ((kept,), (2.0,))
+    with pytest.raises(RunError, match="there is no client 'Zurich'"):
+        models._client(cell, "Zurich")

@@ -37,7 +37,7 @@ from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, LabelType, Targets
-from unskew.words import spelling_variants
+from unskew.words import composed, spelling_variants
 
 TEST_FRACTION = 0.2
 """Share of each class that becomes the global test part where the source has none."""
@@ -437,9 +437,13 @@ def _numbered(name: str, content: Arrays, classes: tuple[str, ...] | None) -> tu
         raise DataError(f"{name}: y_train and y_test must both be words or both be integers")
     known = np.unique(np.concatenate(list(labels.values())))
     words = known.dtype.kind == "U"
+    if words and any(composed(word) != word for word in known.tolist()):
+        labels = {key: np.array(list(map(composed, y.tolist()))) for key, y in labels.items()}
+        known = np.unique(np.concatenate(list(labels.values())))
     if not words and (classes is not None or known[0] < 0 or known[-1] < max(MANY, 2 * len(known))):
         return content, classes
     if words and classes is not None:
+        classes = tuple(map(composed, classes))
         number = {word: i for i, word in enumerate(classes)}
         for key, y in labels.items():
             unknown = np.flatnonzero(~np.isin(y, classes))
@@ -545,7 +549,7 @@ def names_of(name: str, key: str, arrays: Arrays) -> tuple[str, ...] | None:
     if values.dtype.kind != "U" or values.ndim != 1 or len(values) == 0:
         raise DataError(f"{name}: {key} must be a list of names, got {values.dtype} of shape {values.shape}")
     check_array(values, f"{name}: {key}")
-    return tuple(str(v) for v in values)
+    return tuple(composed(str(v)) for v in values)
 
 
 def stratified(

@@ -28,7 +28,7 @@ from unskew.data.hub import GREY, check_depth, image_of
 from unskew.data.inputs import Inputs, constants_of
 from unskew.errors import DataError, DataWarning, did_you_mean, shown
 from unskew.keys import Key
-from unskew.words import counted, some
+from unskew.words import composed, counted, some
 
 LAYOUT = "PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file"
 OWN_LAYOUT = "PATH/CLASS/file, or PATH/train/CLASS/file and PATH/test/CLASS/file"
@@ -107,6 +107,8 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
     constants = constants_of(options.mean, options.std)
+    if options.classes is not None:
+        options = replace(options, classes=tuple(map(composed, options.classes)))
     if options.testing:
         options = replace(options, alone=_has_no_sites(root, options))
     contents = _contents(root, options)
@@ -178,7 +180,9 @@ def _has_no_sites(root: Path, options: ImageOptions) -> bool:
     home = os.path.realpath(root)
     folders, _ = entries(root, home)
     names = {folder.name.casefold() for folder in folders}
-    if names == {"train", "test"} or (names and {folder.name for folder in folders} <= set(options.classes or ())):
+    if names == {"train", "test"} or (
+        names and {composed(folder.name) for folder in folders} <= set(options.classes or ())
+    ):
         return True
     return any(is_image(file) for folder in folders for file in entries(folder, home)[1])
 
@@ -205,7 +209,7 @@ def _contents(root: Path, options: ImageOptions) -> _Contents:
     contents.left += [(_why(file), "") for file in loose]
     parts = {site.name: _read_site(site, contents, options) for site in sites}
     sites = [site for site in sites if site not in contents.empty]
-    if len(sites) < 2:
+    if len({composed(site.name) for site in sites}) < 2:
         raise DataError(
             f"{root} has {f'one folder with files, {sites[0].name}' if sites else 'no folder with files'}, where those "
             f"of at least 2 sites are expected: {LAYOUT}"
@@ -229,16 +233,17 @@ def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
         labels, in_part = entries(part, contents.home)
         left += [_why(file) for file in in_part] if divided else []
         for label in labels:
-            if options.classes is not None and label.name not in options.classes:
+            name = composed(label.name)
+            if options.classes is not None and name not in options.classes:
                 raise DataError(
                     f"{label} is the folder of none of the classes ({some(options.classes)})"
-                    f"{did_you_mean(label.name, options.classes)}; rename it, or name its class in data_options.classes"
+                    f"{did_you_mean(name, options.classes)}; rename it, or name its class in data_options.classes"
                 )
             files = list(_below(label, contents.home, options.layout))
             if not files:
                 empty.append(label)
             kind = part.name.casefold() if divided else ""
-            images += [_Image(kind, site.name, label.name, file) for file in files if is_image(file)]
+            images += [_Image(kind, composed(site.name), name, file) for file in files if is_image(file)]
             left += [_why(file, loose=False) for file in files if not is_image(file)]
     if not images and not left:
         empty = [site]

@@ -19,7 +19,7 @@ from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
-from unskew.words import counted, letters, listed, separate_classes, some, spelling_variants, with_article
+from unskew.words import composed, counted, letters, listed, separate_classes, some, spelling_variants, with_article
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
@@ -253,17 +253,20 @@ class Inputs:
         """
         if client is None or not self.clients:
             return self
-        if client not in self.clients:
+        names, called = self.clients, client
+        if client not in names and isinstance(client, str):
+            names, called = tuple(map(composed, names)), composed(client)
+        if called not in names:
             raise DataError(
                 f"columns were scaled or filled with each client's own numbers, and there are none of {client!r}"
                 f"{did_you_mean(str(client), self.clients)} (clients: {some(self.clients)})"
             )
-        at = self.clients.index(client)
+        at = names.index(str(called))
         own = [
             replace(c, **{key: of[at : at + 1] for key in ("fill", "mean", "sd") if len(of := getattr(c, key)) > 1})
             for c in self.columns
         ]
-        return replace(self, columns=tuple(own), clients=(client,))
+        return replace(self, columns=tuple(own), clients=(self.clients[at],))
 
     def prepare(self, x: Any, client: str | int | None = None) -> Tensor:
         """The tensor a network takes for a batch of raw inputs.

@@ -26,7 +26,7 @@ from unskew.data.patients import names_of_patients, unnamed_patients
 from unskew.data.places import place, rows_at
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, shown
 from unskew.tasks.targets import CLASS, Targets
-from unskew.words import counted, some
+from unskew.words import composed, counted, some
 
 Words = list[str | None]
 """A column as it is written, None where there is no value."""
@@ -216,7 +216,7 @@ def _files(root: Path, images: Sequence[Path], names: Words, column: str) -> lis
     for i, name in enumerate(names):
         if name is None:
             raise DataError(f"{column} names no image in {place(i)}; fill it, or leave the row out")
-        files = known.get(name.replace("\\", "/").removeprefix("./"), [])
+        files = known.get(composed(name.replace("\\", "/").removeprefix("./")), [])
         if not files:
             missing.append((name, i))
         elif len(files) > 1:
@@ -252,7 +252,7 @@ def _by_name(root: Path, images: Sequence[Path]) -> Mapping[str, list[Path]]:
         path = file.relative_to(root)
         names = path.as_posix(), path.with_suffix("").as_posix(), file.name, file.stem
         for of_kind, name in zip(known, names, strict=True):
-            of_kind.setdefault(name, []).append(file)
+            of_kind.setdefault(composed(name), []).append(file)
     return ChainMap(*known)
 
 

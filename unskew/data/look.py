@@ -51,7 +51,7 @@ from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.tasks.targets import Label, labels_of
-from unskew.words import counted, some
+from unskew.words import composed, counted, some
 
 NO_VALUE = "(none)"
 """Name of the class of rows that have no value in the target's column."""
@@ -382,11 +382,11 @@ def _target(values: Any) -> Array:
         return np.array(plain)
     if present and all(isinstance(v, int | float) and not isinstance(v, bool) for v in present):
         return np.array([math.nan if is_gap(v) else v for v in plain], np.float64)
-    return np.array([NO_VALUE if is_gap(v) else str(v) for v in plain], object)
+    return np.array([NO_VALUE if is_gap(v) else composed(str(v)) for v in plain], object)
 
 
 def _numbered(values: Any) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    plain = _listed(values)
+    plain = [composed(v) if isinstance(v, str) else v for v in _listed(values)]
     present = {v for v in plain if not is_gap(v)}
     ordered = sorted(present, key=lambda v: (isinstance(v, str), v) if not isinstance(v, str) else (True, v))
     number = {value: i for i, value in enumerate(ordered)}

@@ -64,7 +64,7 @@ from unskew.data.preprocess import (
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, LabelType, RowError, Targets, mislabelled
-from unskew.words import some, with_article
+from unskew.words import composed, some, with_article
 
 FORMS = (
     "(x, y) or (x, y, patients), a pandas or Polars DataFrame, {client: one of these}, a torch Dataset, a Hugging Face "
@@ -225,6 +225,7 @@ def dataset(
             )
         return data if classes is None else replace(data, ordered=True)
     check_names(target, client, patient, test)
+    classes = None if classes is None else tuple(map(composed, classes))
     if targets.classes and isinstance(target, list | tuple) and len(target) == 1:
         target = str(target[0])
     if targets.classes and not (target is None or isinstance(target, str)):
@@ -974,7 +975,7 @@ def _classes_of(name: str, labels: _Array) -> _Array:
     if any(words) and not all(words):
         raise DataError(f"{name}: some labels are words and some are numbers; make them all one or the other")
     if any(words):
-        return np.array([str(label) for label in plain])
+        return np.array([composed(str(label)) for label in plain])
     for i, label in enumerate(plain):
         if not -(2**63) <= label < 2**63:
             raise DataError(
@@ -1379,7 +1380,7 @@ def owners_of(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str,
 
 
 def _client_name(value: Any) -> str:
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    return composed(str(int(value) if isinstance(value, float) and value.is_integer() else value))
 
 
 def _measurements(frame: Any, columns: tuple[Any, ...]) -> _Array:

@@ -18,7 +18,7 @@ from unskew.data.lengths import check_words
 from unskew.data.places import place
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.words import counted, spelling_variants
+from unskew.words import composed, counted, spelling_variants
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -27,7 +27,7 @@ Bools = npt.NDArray[np.bool_]
 def names_of_patients(values: Sequence[Any], where: str) -> list[str]:
     """The patient of each row as a name, by what says so, such as "column 'who'".
 
-    17 and 17.0 are one, and so are names that differ in spaces at their ends.
+    17 and 17.0 are one, and so are names that differ in spaces at their ends or in their form of Unicode.
 
     Raises:
         DataError: If a row has none, or there is something else than words and whole numbers.
@@ -41,7 +41,7 @@ def names_of_patients(values: Sequence[Any], where: str) -> list[str]:
                 f"{where} must name patients by words or whole numbers, got {value!r} in {place(i)}; correct it, or "
                 "name others"
             )
-        names.append(value.strip() if isinstance(value, str) else str(int(value)))
+        names.append(composed(value.strip()) if isinstance(value, str) else str(int(value)))
     check_words(names, where)
     return names
 

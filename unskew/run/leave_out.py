@@ -13,6 +13,7 @@ from unskew.experiment.config import Experiment, is_written_in
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback
+from unskew.words import composed
 
 MOST = 50
 """Clients up to which each is left out unless some are named: a run for each of a thousand clients was not meant."""
@@ -54,6 +55,7 @@ def runs(experiment: Experiment, clients: Sequence[str] = ()) -> tuple[LeftOut, 
     names = fed.client_names or tuple(map(str, range(fed.num_clients)))
     if len(names) < 3:
         raise ConfigError(f"leave-one-out needs three clients, so that two are left, got {len(names)}")
+    clients = [name if name in names else composed(name) for name in clients]
     strangers = [name for name in clients if name not in names]
     if strangers:
         raise ConfigError(f"there is no client {strangers[0]!r}; the clients are {', '.join(names[:8])}")

@@ -45,7 +45,7 @@ from unskew.protocol import ClientId, Layout
 from unskew.record.logs import RunCard, document, unreadable
 from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
 from unskew.tree import Params
-from unskew.words import counted, some
+from unskew.words import composed, counted, some
 
 TASK = "task.json"
 LARGEST_CARD = 1 << 30
@@ -645,8 +645,9 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
             raise RunError(f"there is no global model {where}, and {KEPT}")
         raise RunError(f"there is no global model {where}: say whose, as in client=0")
     names, written = cell.client_names or (), str(client)
-    if written in names:
-        return names.index(written)
+    for known_as, called in ((names, written), (tuple(map(composed, names)), composed(written))):
+        if called in known_as:
+            return known_as.index(called)
     # Client 1 of sites called 1, 2 and 10 is nobody's second: a number that may be meant as a name is no position.
     called, position = any(map(is_number, names)), written.isdecimal()
     if called or not position:
