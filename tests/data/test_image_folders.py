@@ -440,3 +440,46 @@ def test_names_of_folders_are_one_whatever_their_form_of_unicode(tmp_path: Path)
     assert data.client_names == ("Basel", "Z\u00fcrich")
     named = load(f"images:{tmp_path}", None, {"classes": ["malignant", "gesund fu\u0308r jetzt"]})
     assert named.classes == ("malignant", "gesund f\u00fcr jetzt")
+
+
+def of_patients(root: Path) -> None:
+    """6 patients of each site and class, with three images each."""
+    for site in ("Basel", "Bern"):
+        for i in range(12):
+            folder = root / site / ("benign", "malignant")[i % 2] / f"patient {i}"
+            folder.mkdir(parents=True)
+            for k in range(3):
+                Image.fromarray(RNG.integers(0, 255, (6, 4), np.uint8)).save(folder / f"{k}.png")
+
+
+def test_folders_that_seem_to_be_patients_are_doubted_and_kept_together_when_asked(tmp_path: Path) -> None:
+    of_patients(tmp_path)
+    text = r"such as Basel/benign/patient 0: if each is one patient's, data_options = \{ patient = \"folder\" \}"
+    with pytest.warns(DataWarning, match=text):
+        assert load(f"images:{tmp_path}").patients is None
+    data = load(f"images:{tmp_path}", None, {"patient": "folder"})
+    assert data.patients is not None
+    assert data.own_test is not None
+    tested = set(data.patients[data.own_test].tolist())
+    assert len(tested) == 4
+    assert not tested & set(data.patients[~data.own_test].tolist())
+    assert len(data.patients.unique()) == 24
+
+
+def test_folders_below_classes_that_hold_all_of_them_are_no_patients(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    for folder in [*tmp_path.glob("*/*")]:
+        files = [*folder.glob("*.png")]
+        (folder / "png").mkdir()
+        for file in files:
+            file.rename(folder / "png" / file.name)
+    assert not load(f"images:{tmp_path}").doubts
+
+
+def test_a_patient_in_the_folders_of_both_parts_is_refused(tmp_path: Path) -> None:
+    of_patients(tmp_path / "a")
+    for site in ("Basel", "Bern"):
+        for part in ("train", "test"):
+            shutil.copytree(tmp_path / "a" / site, tmp_path / "b" / site / part)
+    with pytest.raises(DataError, match="are one patient's, who is for training and for testing; put all images"):
+        load(f"images:{tmp_path / 'b'}", None, {"patient": "folder"})

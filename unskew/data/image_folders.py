@@ -2,7 +2,7 @@
 
 Below `images:PATH` lie PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file; where all
 images are one client's own, the same without SITE.  All images below the folder of a class are of this class, however
-deep they lie: a folder for each patient is usual.
+deep they lie: a folder for each patient is usual, as PATH/SITE/CLASS/PATIENT/file.
 """
 
 import importlib
@@ -26,6 +26,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.doubts import of_sites
 from unskew.data.hub import GREY, check_depth, image_of
 from unskew.data.inputs import Inputs, constants_of
+from unskew.data.patients import Ints, coded, patients_spelt_alike
 from unskew.errors import DataError, DataWarning, did_you_mean, shown
 from unskew.keys import Key
 from unskew.words import composed, counted, some
@@ -78,6 +79,8 @@ class ImageOptions:
         channels: 1 makes all images grey, 3 gives all three channels; by default grey ones stay grey where all are.
         testing: All images are for testing, unless folders say which are, and `alone` is as the folder looks: true if
             images lie directly in its folders, or these are called after `classes` or train and test.
+        patient: "folder" if each folder directly in that of a class is one patient's: nobody is in training and in
+            testing then.  Folders of one name at one site are one's, and a file beside them is somebody else's.
     """
 
     size: Annotated[int, Ge(1)] | None = None
@@ -87,6 +90,7 @@ class ImageOptions:
     std: tuple[float, ...] | None = None
     channels: Literal[1, 3] | None = None
     testing: bool = False
+    patient: Literal["folder"] | None = None
 
     @property
     def layout(self) -> str:
@@ -114,6 +118,16 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     contents = _contents(root, options)
     grey, of_images = look_at(root, [image.file for image in contents.images], options.size, options.channels)
     doubts = [shown(doubt) for doubt in (_left_out(root, contents), _empty(root, contents)) if doubt] + of_images
+    patients: Ints | None = None
+    if options.testing:
+        pass  # nobody is kept apart from anybody
+    elif options.patient is None:
+        doubts += filter(None, [_folders_of_patients(root, contents.images)])
+    else:
+        patients = _patients(contents.images)
+        names = [image.patient for image in contents.images]
+        alike = patients_spelt_alike(names, None if options.alone else [image.site for image in contents.images])
+        doubts += filter(None, [alike])
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     sites = list(dict.fromkeys(image.site for image in contents.images))
@@ -124,6 +138,8 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         key = part or "train"
         arrays[f"x_{key}"] = pixels([image.file for image in images], options.size, grey)
         arrays[f"y_{key}"] = np.array([image.label for image in images], np.str_)
+        if patients is not None:
+            arrays[f"patient_{key}"] = patients[[image.part == part for image in contents.images]]
         files[key] = [shown(str(image.file.relative_to(root))) for image in images]
         if not options.alone:
             arrays[f"client_{key}"] = np.array([sites.index(image.site) for image in images], np.int64)
@@ -150,12 +166,13 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
 # ---------------------------------------------------------------- folders
 @dataclass(frozen=True)
 class _Image:
-    """An image: train, test, or "" where they are not divided; its site, its class and its file."""
+    """An image: train, test, or "" where they are not divided; its site, class and file, and its folder there."""
 
     part: str
     site: str
     label: str
     file: Path
+    patient: str
 
 
 @dataclass
@@ -243,7 +260,11 @@ def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
             if not files:
                 empty.append(label)
             kind = part.name.casefold() if divided else ""
-            images += [_Image(kind, composed(site.name), name, file) for file in files if is_image(file)]
+            images += [
+                _Image(kind, composed(site.name), name, file, _folder_in(label, file))
+                for file in files
+                if is_image(file)
+            ]
             left += [_why(file, loose=False) for file in files if not is_image(file)]
     if not images and not left:
         empty = [site]
@@ -258,6 +279,45 @@ def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
     contents.images += images
     contents.left += [(why, site.name) for why in left]
     return divided
+
+
+def _folder_in(label: Path, file: Path) -> str:
+    """The folder directly in that of the class in which a file lies; "" if it lies beside such folders."""
+    folder, *below = file.relative_to(label).parts
+    return composed(folder) if below else ""
+
+
+def _folders_of_patients(root: Path, images: Sequence[_Image]) -> str:
+    """A sentence if most images lie in folders below those of classes, several in most; "" otherwise."""
+    deeper = [image for image in images if image.patient and not image.part]
+    folders = list(dict.fromkeys((image.site, image.label, image.patient) for image in deeper))
+    classes = {(image.site, image.label) for image in images}
+    if 2 * len(deeper) <= len(images) or len(deeper) < 2 * len(folders) or len(folders) < 2 * len(classes):
+        return ""
+    one = deeper[0].file.parent.relative_to(root)
+    return shown(
+        f"most images below {root} lie in folders below those of the classes, several in each, such as {one}: if each "
+        'is one patient\'s, data_options = { patient = "folder" } keeps it together, so that nobody is in training and '
+        "in testing"
+    )
+
+
+def _patients(images: Sequence[_Image]) -> Ints:
+    """The patient of each image, (N,).
+
+    Raises:
+        DataError: If somebody has images for training and for testing.
+    """
+    names = [image.patient or f"{image.file}" for image in images]
+    (codes,) = coded((names, [image.site for image in images]))
+    part_of: dict[int, _Image] = {}
+    for code, image in zip(codes.tolist(), images, strict=True):
+        if (first := part_of.setdefault(code, image)).part != image.part:
+            raise DataError(
+                f"{first.file.parent} and {image.file.parent} are one patient's, who is for training and for testing; "
+                "put all images of a patient into one part"
+            )
+    return codes
 
 
 def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:

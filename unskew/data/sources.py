@@ -280,8 +280,9 @@ def load(
         return _made(source, data_options or {})
     if colon and kind == "images":
         images, of_images = path_of(rest), dict(data_options or {})
-        labelled_images.check_table_named(of_images)
-        if of_images.keys() & set(labelled_images.SETTINGS):
+        by_table = of_images.keys() & set(labelled_images.SETTINGS)
+        if by_table and (by_table != {"patient"} or of_images["patient"] != "folder"):
+            labelled_images.check_table_named(of_images)
             named = schema.build(labelled_images.LabelledImages, of_images, "task.data_options", owner=source)
             return labelled_images.read_labelled(images, named, targets)
         by_folder = schema.build(image_folders.ImageOptions, of_images, "task.data_options", owner=source)
