@@ -215,7 +215,7 @@ def test_what_has_no_rows_is_said(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="have examples that the data have not"):
         us.History([], {}, tmp_path / "odd").rows_of("test")
     (tmp_path / "odd" / "rows.npz").unlink()
-    with pytest.raises(RunError, match="does not say which rows each client has: its data are no rows of tables"):
+    with pytest.raises(RunError, match="no rows of tables or arrays, as images in folders without a table of la"):
         us.History([], {}, tmp_path / "odd").rows_of("test")
 
 

@@ -544,7 +544,8 @@ def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.N
     seeds = {int(n): of for n, of in document(path, logs.PartsCards)["seeds"].items() if n.isdecimal()}
     if not seeds or not (folder / columns.ROWS_FILE).is_file():
         why = (
-            "its data are no rows of tables or arrays, or an older version ran it"
+            "its data are no rows of tables or arrays, as images in folders without a table of labels are none, or an "
+            "older version ran it"
             if seeds
             else "clients kept them to themselves"
         )
