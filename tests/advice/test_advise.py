@@ -948,8 +948,8 @@ def test_where_every_site_alone_finds_one_class_training_alone_is_not_advised() 
 def test_who_trains_with_whom_is_not_answered_as_if_whether_at_all_were_decided(simple: Advice) -> None:
     said = "Whether with anybody is undecided; if so: "
     gains = {"undecided": Gain(-0.02, -0.1, 0.06, "seeds"), "join": Gain(0.1, 0.05, 0.15, "seeds")}
-    for verdict, gain in gains.items():
-        check = dataclasses.replace(simple.check, gains=dict.fromkeys(simple.check.gains, gain))
+    for verdict, interval in gains.items():
+        check = dataclasses.replace(simple.check, gains=dict.fromkeys(simple.check.gains, interval))
         of = dataclasses.replace(simple, check=check)
         assert of.verdict == verdict
         answer = dict(of.sentences())["Who should train with whom?"]
