@@ -262,8 +262,9 @@ def test_a_network_that_does_not_fit_the_data_is_refused_in_a_sentence(build, te
 @pytest.mark.parametrize(
     ("shape", "text"),
     [
-        ((2, 1, 8, 8), "; task.data_options.channels = 3 and task.data_options.size = 224, or another size, bring"),
-        ((2, 3, 8, 8), "; task.data_options.size = 224, or another size, bring the images to what it takes"),
+        ((2, 1, 8, 8), "; task.data_options.channels = 3 and task.data_options.size = 224, or another size, may"),
+        ((2, 3, 8, 8), "; task.data_options.size = 224, or another size, may bring the images to what it takes"),
+        ((2, 1, 224, 224), "; task.data_options.channels = 3 may bring the images to what it takes"),
     ],
 )
 def test_images_that_were_read_from_files_can_be_read_as_the_network_takes_them(

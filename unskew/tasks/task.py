@@ -313,8 +313,9 @@ def check_network(
             remedy = "token ids, as of texts, need a network that reads them, such as bag_of_words or bilstm"
         if files:
             channels = next((m.in_channels for m in module.modules() if isinstance(m, nn.Conv2d)), 0)
-            others = f"task.data_options.channels = {channels} and " * (channels in {1, 3} - {examples.shape[1]})
-            remedy = f"{others}task.data_options.size = 224, or another size, bring the images to what it takes"
+            ways = [f"task.data_options.channels = {channels}"] * (channels in {1, 3} - {examples.shape[1]})
+            ways += ["task.data_options.size = 224, or another size,"] * (examples.shape[2:] != (224, 224))
+            remedy = f"{' and '.join(ways)} may bring the images to what it takes" if ways else remedy
         elif examples.dim() == 4 and examples.shape[1] == 1:
             given = f"(N, {examples.shape[2]}, {examples.shape[3]})"
             remedy += (
