@@ -645,9 +645,9 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
             raise RunError(f"there is no global model {where}, and {KEPT}")
         raise RunError(f"there is no global model {where}: say whose, as in client=0")
     names, written = cell.client_names or (), str(client)
-    for known_as, called in ((names, written), (tuple(map(composed, names)), composed(written))):
-        if called in known_as:
-            return known_as.index(called)
+    for known_as, name in ((names, written), (tuple(map(composed, names)), composed(written))):
+        if name in known_as:
+            return known_as.index(name)
     # Client 1 of sites called 1, 2 and 10 is nobody's second: a number that may be meant as a name is no position.
     called, position = any(map(is_number, names)), written.isdecimal()
     if called or not position:
