@@ -60,8 +60,10 @@ def test_a_site_opens_with_its_own_folder_of_classes(tmp_path: Path) -> None:
 
 def test_a_site_that_lacks_a_class_goes_by_the_experiments(tmp_path: Path) -> None:
     images = pictures(tmp_path / "bern", "normal")
-    assert open_client(client(tmp_path, 0, images, {})).info.classes == ("normal",)  # which the server refuses
-    assert open_client(client(tmp_path, 1, images, {"classes": list(CLASSES)})).info.classes == CLASSES
+    with pytest.warns(DataWarning, match="all training images here are of one class, normal"):
+        assert open_client(client(tmp_path, 0, images, {})).info.classes == ("normal",)  # which the server refuses
+    with pytest.warns(DataWarning, match="all training images here are of one class, normal"):
+        assert open_client(client(tmp_path, 1, images, {"classes": list(CLASSES)})).info.classes == CLASSES
 
 
 def test_a_folder_with_sites_in_it_is_not_one_client_s(tmp_path: Path) -> None:
