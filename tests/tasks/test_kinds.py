@@ -21,7 +21,7 @@ from unskew.data import own
 from unskew.data.dataset import binned
 from unskew.data.sources import load
 from unskew.data.split import Dirichlet
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment import config
 from unskew.experiment.config import parse
 from unskew.keys import Key
@@ -447,7 +447,7 @@ def test_balanced_weights_of_a_client_are_those_of_its_own_labels() -> None:
     """3 of class 0 and 1 of class 1: 4 / (2 * 3) and 4 / (2 * 1), which add up to 4; a client of one class keeps 1."""
     y = np.array([0, 0, 0, 1, 1, 1])
     both, one = (X[:4], y[:4]), (X[4:6], y[4:])
-    with pytest.warns(us.DataWarning, match="a, b have fewer than 5 training rows"):
+    with pytest.warns(DataWarning, match="a, b have fewer than 5 training rows"):
         data = own.dataset({"a": both, "b": one}, test=(X[:2], y[:2]))
     fed = us.federate(data, us.Natural(), Key(0), test_fraction=0.0)
     weights = class_weights(us.TaskConfig(class_weights="balanced"), data, fed)
