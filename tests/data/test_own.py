@@ -911,3 +911,14 @@ def test_names_in_two_forms_of_unicode_are_one(tmp_path: Path) -> None:
         own.dataset({composed: (X[:20], Y[:20]), apart: (X[20:40], Y[20:40])})
     np.savez(tmp_path / "own.npz", x_train=X[:40], y_train=frame["y"].to_numpy(np.str_))
     assert load(f"npz:{tmp_path / 'own.npz'}").classes == (composed, "no")
+
+
+def test_a_site_without_an_event_is_doubted() -> None:
+    """A has eight rows, all censored; B an event; C one row, which is few and not doubted for its events, too."""
+    x, event = RNG.normal(size=(17, 2)).astype(np.float32), np.array([0.0] * 8 + [0.0, 1.0] * 4 + [0.0])
+    table = pandas.DataFrame(x, columns=["a", "b"]).assign(time=np.arange(1.0, 18.0), event=event)
+    table["site"] = [*"A" * 8, *"B" * 8, "C"]
+    with pytest.warns(DataWarning) as caught:
+        own.dataset(table, target=["time", "event"], client="site", targets=tasks.kind_of("survival").targets)
+    (of_events,) = [str(one.message) for one in caught if "no event" in str(one.message)]
+    assert of_events.startswith("A has no event among the training rows")

@@ -33,6 +33,7 @@ from unskew.data.preprocess import (
     unagreed,
     with_units,
 )
+from unskew.tasks.targets import SURVIVAL
 from unskew.words import letters, some, spelling_variants
 
 FEW_ROWS = 5
@@ -101,6 +102,10 @@ def of_sites(data: Dataset, alone: bool = False, untested_told: bool = False) ->
         sentences += of_one_class(labels[train], owners[train], clients, what)
         names = np.array(data.classes, object)[labels]
         sentences += filter(None, [coded_differently("the target", names, owners, clients)])
+    if data.targets is SURVIVAL:
+        happened = data.y_train[:, 1].numpy() > 0
+        events = np.bincount(owners[train & happened], minlength=len(clients)).tolist()
+        sentences += of_no_event(clients, trained, events, what)
     return sentences
 
 
@@ -156,6 +161,22 @@ def of_numbers(labels: npt.NDArray[np.int64]) -> list[str]:
     return absent and [
         f"labels are whole numbers up to {len(count) - 1}, so there are {len(count)} classes, and {some(absent)} never "
         f"{verb}: number those that do 0, 1, ..., or give words as labels, unless these are classes, too"
+    ]
+
+
+def of_no_event(clients: Sequence[str], trained: Sequence[int], events: Sequence[int], what: str = "rows") -> list[str]:
+    """A sentence on clients among whose training rows, if they are not few, no event happened.
+
+    Args:
+        clients: Their names.
+        trained: Training rows of each.
+        events: Those with an event.
+        what: What they have.
+    """
+    none = [c for c, rows, n in zip(clients, trained, events, strict=True) if rows >= FEW_ROWS and not n]
+    return none and [
+        f"{some(none)} {have(none)} no event among the training {what}: a loss over events learns nothing there, and "
+        "in a mean of models it counts all the same"
     ]
 
 
