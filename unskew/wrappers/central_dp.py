@@ -247,7 +247,8 @@ class CentralDP(Wrapper):
         Raises:
             ConfigError: If the first request of the first round is not covered, or delta is too large.
         """
-        check_delta(self.delta, len(fed.clients), "clients")
+        if self.noise_multiplier:
+            check_delta(self.delta, len(fed.clients), "clients")
         view = drawing(fed)
         state = method.init(params, view)
         request = first_request(method, state, view)

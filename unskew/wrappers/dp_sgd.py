@@ -290,7 +290,8 @@ class DPSGD(Wrapper):
         Raises:
             ConfigError: If so.
         """
-        check_delta(self.delta, most, "a client's examples")
+        if self.noise_multiplier:
+            check_delta(self.delta, most, "a client's examples")
 
     def uses_private_randomness(self, method: Any) -> bool:
         """True: clients draw batches and noise of their own."""

@@ -111,7 +111,8 @@ class LocalDP(UploadWrapper):
             ConfigError: If the first round would upload statistics of batches or sends no model to compare with, or
                 delta is too large.
         """
-        check_delta(self.delta, len(fed.clients), "clients")
+        if self.noise_multiplier:
+            check_delta(self.delta, len(fed.clients), "clients")
         state = super().init(method, params, fed)
         request = first_request(method, state, fed)
         sent = [sent_model(m) or {} for m in request.to.values()] if isinstance(request, Ask) else []
