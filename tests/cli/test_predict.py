@@ -224,11 +224,12 @@ def test_codes_that_look_like_numbers_are_what_they_are_in_a_longer_file(here: P
     assert whole == us.predict(model, pandas.DataFrame({"code": code}), probabilities=True)
     for one in sorted(set(code)):
         (here / "one.csv").write_text(f"code\n{one}\n", "utf-8")
-        expected = whole[list(code).index(one)]
+        expected = pytest.approx(whole[list(code).index(one)], abs=1e-6)  # some processors round a single row otherwise
         assert us.predict(model, here / "one.csv", probabilities=True) == [expected]
         assert us.predict(model, pandas.read_csv(here / "one.csv"), probabilities=True) == [expected]
         (row,) = json.loads(unskew("predict", "r", "one.csv", "--probabilities", "--json").out)["rows"]
-        assert (row["code"], row["probability of yes"]) == (one, expected["yes"])
+        assert row["code"] == one
+        assert {"no": 1 - row["probability of yes"], "yes": row["probability of yes"]} == expected
 
 
 def test_words_that_mean_a_gap_elsewhere_are_words_where_the_model_knows_them(here: Path, unskew: Unskew) -> None:

@@ -678,7 +678,7 @@ FROM_ONE = 10.0
 
 
 def worse_than_the_mean(setup: Setup, scale: tuple[float, float] | None) -> str:
-    """What to do about a regression that is further off than the mean, of what has not been done; may be empty."""
+    """Name what may help a regression that is further off than the mean and has not been done; may be empty."""
     if large := large_target(setup, scale, FROM_ONE):
         return f"; {large}"
     dataset = setup.dataset
