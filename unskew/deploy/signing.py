@@ -132,15 +132,15 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         known = path.name in {*files, MANIFEST, SIGNATURE, KEY} or path.name.removesuffix(".tmp") in MADE
         if not known and path.suffix != ".safetensors" and path not in mine:
             raise DeployError(f"{path} was not packed; move it out of the folder, which holds what was signed alone")
-    made = sorted(path.name for path in folder.iterdir() if path.name in MADE)
-    if made and made_here and not runs_here:
+    of_a_run = sorted(path.name for path in folder.iterdir() if path.name in MADE)
+    if of_a_run and made_here and not runs_here:
         raise DeployError(
             f"{folder / _SECRET} is missing, or another than that with which this folder ran on this machine: take "
             f"no folder with a state from anybody; if you lost or moved that file yourself, make {mark} an empty file"
         )
-    if made and not runs_here:
+    if of_a_run and not runs_here:
         raise DeployError(
-            f"{folder} has run before (it has {', '.join(made)}), but {mark.parent} has no record of it: if it is "
+            f"{folder} has run before (it has {', '.join(of_a_run)}), but {mark.parent} has no record of it: if it is "
             "yours, start it with the HOME, or XDG_STATE_HOME, that it had, or if you moved it here, make "
             f"{mark} an empty file; if it came to you like this, ask the coordinator for a fresh one"
         )
