@@ -42,10 +42,10 @@ OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")
 """What Windows and macOS write beside people's files, besides hidden ones."""
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
-DICOM = ".dcm"
 NEARLY_ALL = 0.9
 """Share of values that are names of image files from which on they are taken for such, and not for texts."""
 
+DICOM = ".dcm"
 OF_DICOM = "DICOM, which is not read: save its pixels as 8-bit PNG, or give arrays"
 READ = f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}"
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
@@ -119,11 +119,9 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     grey, of_images = look_at(root, [image.file for image in contents.images], options.size, options.channels)
     doubts = [shown(doubt) for doubt in (_left_out(root, contents), _empty(root, contents)) if doubt] + of_images
     patients: Ints | None = None
-    if options.testing:
-        pass  # nobody is kept apart from anybody
-    elif options.patient is None:
+    if options.patient is None and not options.testing:
         doubts += filter(None, [_folders_of_patients(root, contents.images)])
-    else:
+    elif not options.testing:  # else nobody is kept apart from anybody
         patients = _patients(contents.images)
         names = [image.patient for image in contents.images]
         alike = patients_spelt_alike(names, None if options.alone else [image.site for image in contents.images])
