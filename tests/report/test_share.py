@@ -102,6 +102,20 @@ def test_paths_and_values_of_columns_are_no_settings_of_a_copy() -> None:
     kept = {"data": "csv:own.csv", "preprocess": {"scale": "agreed"}, "model": "mlp"}
     assert without_values({"rounds": 2, "task": task}) == {"rounds": 2, "task": kept}
     assert without_values({"task": {"data": "digits"}}) == {"task": {"data": "digits"}}
+    tracked = {"track": ["mlflow"], "track_options": {"mlflow": {"uri": "https://ward7:key@host"}}}
+    split = {"name": "manifest", "path": "/srv/ward 7/split.json"}
+    assert without_values({"task": {"data": "digits"}, **tracked, "split": split}) == {
+        "task": {"data": "digits"},
+        "split": {"name": "manifest", "path": "split.json"},
+    }
+
+
+def test_a_copy_replaces_nothing(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    for there in (run, tmp_path / "notes"):
+        with pytest.raises(RunError, match=r"exists already; give --share a new folder$"):
+            share(run, there)
 
 
 def test_a_run_that_has_not_ended_is_not_shared(run: Path, tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from unskew.errors import RunError
 from unskew.info import AbandonedRound, ExampleBudget, PrivacyBudget
 from unskew.record import columns, logs
 from unskew.record.reader import Record, configured, read
 from unskew.report.html import write_report
-from unskew.run.folder import create, read_json, require_done
+from unskew.run.folder import create, read_json, require_done, taken
 
 LOGS = ("metrics", "ledger", "failures", "work", "network", "diverged")
 """Logs that are copied row by row."""
@@ -45,6 +46,8 @@ def share(folder: Path, out: Path) -> Path:
         RunError: If the run has not ended, cannot be read, or `out` exists or cannot be written.
     """
     require_done(folder)
+    if taken(out):
+        raise RunError(f"{out} exists already; give --share a new folder")
     record = read(folder)
     create(out, dict(_files(folder, record)))
     for empty in ("checkpoints", "models"):
@@ -76,13 +79,16 @@ def _files(folder: Path, record: Record) -> Iterator[tuple[str, str | Callable[[
 
 
 def without_values(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without paths, and without words and numbers of the data's columns."""
+    """The settings without paths and trackers, and without words and numbers of the data's columns."""
     task = {key: value for key, value in settings.get("task", {}).items() if key not in OF_TASK}
     kind, colon, path = str(task.get("data", "")).partition(":")
     task["data"] = f"{kind}:{Path(path).name}" if colon else kind
     if isinstance(task.get("preprocess"), dict):
         task["preprocess"] = {key: value for key, value in task["preprocess"].items() if key != "columns"}
-    return {**settings, "task": task}
+    kept = {key: value for key, value in settings.items() if key not in ("track", "track_options")}
+    if "path" in (split := kept.get("split", {})):  # a manifest's
+        kept["split"] = {**split, "path": Path(split["path"]).name}
+    return {**kept, "task": task}
 
 
 def _sizes(split: dict[str, Any]) -> dict[str, Any]:
