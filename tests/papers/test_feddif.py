@@ -122,6 +122,18 @@ def test_the_comparison_runs_and_prices_every_method(tmp_path: Path) -> None:
     assert {c.text.split()[0] for c in result.claims} == {m.split()[0] for m in methods - {"fedavg"}}
 
 
+def test_a_comparison_may_leave_methods_out_and_says_which(tmp_path: Path) -> None:
+    digits = {"task": {"data": "digits", "model": "logistic"}, "rounds": 1, "seeds": [0]}
+    changes = {
+        "settings": {"fashion_mnist": ["hard"], "cifar10": []},
+        "grounds": {"fashion_mnist": digits},
+        "compared": ["fedavg", "feddc", "fedswap", "stc"],
+    }
+    result = feddif.accuracy(request("accuracy", tmp_path, **changes))
+    assert {r.method for r in result.rows} == {"fedavg", "feddc", "fedswap", "stc"}
+    assert result.about.endswith("Not run: tthf, feddif eps1, feddif eps2, feddif eps3.")
+
+
 def test_p001s_table_1_is_transcribed_and_feddif_claimed_above_what_it_is_published_above(tmp_path: Path) -> None:
     """By more than FedSwap it is not: 92.18 beside 92.38 on MNIST.  Here on digits, two rounds of a toy's size."""
     for name in ("cifar10", "mnist", "fashion_mnist"):
