@@ -90,8 +90,9 @@ def simulate(
 
     `global.*` is measured on the global test set, which no client trains on: `test`, or the test part of the data,
     or else rows that are set aside before anything is divided, the same for every method and seed.  These are
-    `test_fraction` of each client's rows where the data come with their clients, else of each class.  `personal.*` is
-    measured on each client's own test part, `test_fraction` of its remaining rows.
+    `test_fraction` of each client's rows where the data come with their clients, drawn evenly from its classes, or from
+    its events and others, else of each class.  `personal.*` is measured on each client's own test part,
+    `test_fraction` of its remaining rows.
 
     Images of whole numbers 0..255 are scaled to [0, 1] and standardised per channel with mean and deviation of the
     training part; floats are taken as they are, and so are the columns of a table without `preprocess`.

@@ -7,8 +7,10 @@ import pytest
 
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset
+from unskew.data.federated import federate
 from unskew.data.inputs import ROWS
 from unskew.data.sources import SOURCES, load
+from unskew.data.split import Natural
 from unskew.errors import DataError
 from unskew.keys import Key
 
@@ -127,3 +129,17 @@ def test_a_corrupt_client_or_domain_is_named_by_its_row_as_given(key: str) -> No
     arrays[key][7] = 2_000_000_000
     with pytest.raises(DataError, match=rf"toy: {key}\[7\] is 2000000000, and 40 examples"):
         from_arrays("toy", arrays, Key(0))
+
+
+# ---------------------------------------------------------------- shares of a client
+@pytest.mark.parametrize("seed", range(20))
+def test_a_client_s_few_events_are_in_every_part_that_has_room_for_one(seed: int) -> None:
+    """5 events of 100 at each client: .2 of them is 1 to test; of the 4 of 80 left .25 is 1 to validate, 3 train."""
+    y, client = np.arange(300) % 20 == 7, np.arange(300) // 100
+    given = {"x_train": np.zeros((300, 1), np.float32), "y_train": y.astype(np.int64), "client_train": client}
+    data = from_arrays("mine", given, Key(seed) / "test", own_test=True)
+    fed = federate(data, Natural(), Key(seed), val_fraction=0.25)
+    labels = data.y_train.numpy()
+    for of in fed.clients:
+        sizes, events = zip(*[(len(part), labels[part].sum()) for part in (of.test, of.val, of.train)], strict=True)
+        assert (sizes, events) == ((20, 20, 60), (1, 1, 3))

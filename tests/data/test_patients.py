@@ -17,7 +17,7 @@ from unskew.data import load, own, sources, tables
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset, checked
 from unskew.data.federated import FederatedData, federate, to_manifest
-from unskew.data.patients import coded, drawn, most_frequent, set_aside
+from unskew.data.patients import coded, drawn, most_frequent, part_of, proportional, set_aside
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import IID, Dirichlet, FromManifest, Natural, Shards, Split, TrainingExamples
 from unskew.errors import ConfigError, DataError, DataWarning
@@ -86,6 +86,29 @@ def test_a_patient_s_label_is_that_of_most_rows_and_of_equally_many_the_smallest
 def test_two_clients_patients_are_two_even_if_they_have_one_name() -> None:
     train, test = coded((["1", "1", "2"], ["A", "B", "A"]), (["2", "2"], ["A", "B"]))
     assert (train.tolist(), test.tolist()) == ([0, 1, 2], [2, 3])
+
+
+def test_what_whole_numbers_leave_over_goes_to_the_largest_fractions() -> None:
+    """Of 12 rows with 4 events .2 x 12 = 2.4 -> 2: .8 of the events and 1.6 of the others are 0 + 1, and .8 > .6."""
+    labels = np.array([0] * 8 + [1] * 4)
+    chosen = proportional(np.zeros(12, np.int64), labels, 0.2)
+    assert np.flatnonzero(chosen).tolist() == [0, 8]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 3)), min_size=1, max_size=80),
+    st.floats(0, 0.99),
+)
+def test_every_holder_gives_its_share_and_so_does_every_label_of_its_rows(rows: list[tuple[int, int]], share: float):
+    holders, labels = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    chosen = proportional(holders, labels, share)
+    for holder in set(holders.tolist()):
+        mine = holders == holder
+        assert chosen[mine].sum() == part_of(int(mine.sum()), share)
+        for label in set(labels[mine].tolist()):
+            of = mine & (labels == label)
+            assert abs(chosen[of].sum() - share * of.sum()) <= 1 + 1e-9
+            assert np.diff(chosen[of].astype(int)).max(initial=-1) <= 0  # the first rows of a label
 
 
 # ---------------------------------------------------------------- tables

@@ -31,7 +31,7 @@ from unskew.data.inputs import (
     standardised,
 )
 from unskew.data.lengths import check_array
-from unskew.data.patients import check_together, part_of, set_aside
+from unskew.data.patients import check_together, part_of, proportional, set_aside
 from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
 from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
@@ -494,7 +494,7 @@ def with_test_part(
     own_test: bool = False,
     targets: Targets = CLASS,
 ) -> Arrays:
-    """The content with a test part, set aside of each client or else of each class or group where there is none.
+    """The content with a test part, set aside of each client, and of its classes or groups, where there is none.
 
     With `own_test` the part of each client stays known as its own.  Where patients are known, it is a share of them.
     """
@@ -504,12 +504,12 @@ def with_test_part(
     labels = y if targets.classes else targets.counted(y)
     patients, holders = content.get("patient_train"), content.get("client_train")
     if patients is None:
-        train, test = stratified(labels if holders is None else holders, fraction, test_key)
+        aside = _share_of(labels, holders, fraction, test_key)
     else:
         if holders is not None:
             check_one_client(name, patients, holders, ())
         aside = set_aside(patients, holders, labels, fraction, test_key)
-        train, test = np.flatnonzero(~aside), np.flatnonzero(aside)
+    train, test = np.flatnonzero(~aside), np.flatnonzero(aside)
     if len(test) == 0 and patients is not None:
         of_one = np.zeros(len(y), np.int64) if holders is None else holders
         most = max(len(np.unique(patients[of_one == one])) for one in np.unique(of_one))
@@ -552,19 +552,23 @@ def names_of(name: str, key: str, arrays: Arrays) -> tuple[str, ...] | None:
     return tuple(composed(str(v)) for v in values)
 
 
-def stratified(
-    labels: npt.NDArray[np.int64], fraction: float, key: Key
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Divide what has labels into sorted (kept, set aside) indices.
+def _share_of(
+    labels: npt.NDArray[np.int64], holders: npt.NDArray[np.int64] | None, fraction: float, key: Key
+) -> npt.NDArray[np.bool_]:
+    """True for what is set aside: round(fraction * n) of each client's examples, drawn evenly from its labels.
 
-    Of each label round(fraction * n), half up, are set aside, and at least 1 is kept.
+    Without clients it is round(fraction * n), half up, of each label, of which at least 1 is kept.
     """
     rng = key.numpy()
     aside = np.zeros(len(labels), dtype=bool)
+    if holders is not None:
+        order = rng.permutation(len(labels))
+        aside[order] = proportional(holders[order], labels[order], fraction)
+        return aside
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
         aside[members[: part_of(len(members), fraction)]] = True
-    return np.flatnonzero(~aside), np.flatnonzero(aside)
+    return aside
 
 
 def inputs_of(

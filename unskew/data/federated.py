@@ -18,7 +18,7 @@ from unskew.data.assign import assign, check_manifest_fits
 from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
-from unskew.data.patients import drawn, most_frequent, number_of
+from unskew.data.patients import drawn, most_frequent, number_of, proportional
 from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, OwnSplit, Split, record
@@ -190,7 +190,8 @@ def federate(
 
     A client's n examples are drawn at random under its own key: round(test_fraction * n) are its personal test set and
     round(val_fraction * (n - test)) its validation part, halves rounded up; at least one example stays for training.  A
-    client too small for a share of one example has an empty part (n <= 2 at 0.2).  `split.min_samples` counts all three
+    client too small for a share of one example has an empty part (n <= 2 at 0.2).  Of clients of the data's own
+    (`Natural`) a part has each class, or group, in its share, up to rounding.  `split.min_samples` counts all three
     parts.  Where the data say which examples are a client's own test set (`Dataset.own_test`), it is those.
     Where patients are known (`Dataset.patients`), shares are shares of a client's patients, and all examples of one are
     in one part.  Patients that no client has yet are divided over clients as examples are, each by the class of most of
@@ -294,11 +295,13 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
     own_test = None if dataset.own_test is None else dataset.own_test.numpy()
     if own_test is not None:
         _check_trainable(shares, own_test, dataset.client_names)
+    # What papers divide is cut as they cut it, at random; a real client's few events are to be in every part.
+    labels = dataset.labels.numpy() if isinstance(split, Natural) else np.zeros(len(dataset.y_train), np.int64)
     if dataset.patients is not None:
         patients = dataset.patients.numpy()
-        clients = _cut_by_patient(shares, key / "client", test_fraction, val_fraction, patients, own_test)
+        clients = _cut_by_patient(shares, key / "client", test_fraction, val_fraction, labels, patients, own_test)
     else:
-        clients = _cut(shares, key / "client", test_fraction, val_fraction, own_test)
+        clients = _cut(shares, key / "client", test_fraction, val_fraction, labels, own_test)
     return FederatedData(dataset, clients, record(split), key.seed, clients.sha256)
 
 
@@ -362,29 +365,27 @@ def _cut(
     key: Key,
     test_fraction: float,
     val_fraction: float,
+    labels: npt.NDArray[np.int64],
     own_test: npt.NDArray[np.bool_] | None = None,
 ) -> ClientIndices:
-    """Each client's examples in train, val and test; `own_test` says which are for testing, where the data do."""
-    sizes = np.array([len(indices) for indices in parts], np.int64)
-    test = np.minimum((test_fraction * sizes + 0.5).astype(np.int64), sizes - 1)
-    if own_test is not None:
-        test = np.array([own_test[indices].sum() for indices in parts], np.int64)
-    val = np.minimum((val_fraction * (sizes - test) + 0.5).astype(np.int64), sizes - test - 1)
+    """Each client's examples in train, val and test; shares are drawn evenly from each of its labels.
+
+    `own_test` says which are for testing, where the data do.
+    """
     draws = numpy_each(key / i / "parts" for i in range(len(parts)))
     drawn = np.concatenate([draw.permutation(indices) for draw, indices in zip(draws, parts, strict=True)])
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    if own_test is not None:  # in the order drawn, with those for testing before the client's others
-        drawn = drawn[np.lexsort((np.arange(len(drawn)), ~own_test[drawn], owner))]
-    place = np.arange(len(drawn)) - np.repeat(sizes.cumsum() - sizes, sizes)  # in the client's own draw
-    tested = place < test[owner]
-    trained = place >= (test + val)[owner]
+    owner = np.repeat(np.arange(len(parts)), [len(indices) for indices in parts])
+    label = labels[drawn]
+    tested = proportional(owner, label, test_fraction) if own_test is None else own_test[drawn]
+    validated = np.zeros(len(drawn), bool)
+    validated[~tested] = proportional(owner[~tested], label[~tested], val_fraction)
     above = int(drawn.max()) + 1
 
-    def part(chosen: npt.NDArray[np.bool_], count: npt.NDArray[np.int64]) -> Ragged:
+    def part(chosen: npt.NDArray[np.bool_]) -> Ragged:
         by_client = np.sort(owner[chosen] * above + drawn[chosen]) % above  # ascending within each client
-        return Ragged(torch.from_numpy(by_client), count)
+        return Ragged(torch.from_numpy(by_client), np.bincount(owner[chosen], minlength=len(parts)))
 
-    return ClientIndices(part(trained, sizes - test - val), part(~tested & ~trained, val), part(tested, test))
+    return ClientIndices(part(~tested & ~validated), part(validated), part(tested))
 
 
 def _cut_by_patient(
@@ -392,16 +393,17 @@ def _cut_by_patient(
     key: Key,
     test_fraction: float,
     val_fraction: float,
+    labels: npt.NDArray[np.int64],
     patients: npt.NDArray[np.int64],
     own_test: npt.NDArray[np.bool_] | None = None,
 ) -> ClientIndices:
-    """Each client's examples in train, val and test, all of a patient in one; `own_test` is as in `_cut`."""
+    """Each client's examples in train, val and test, all of a patient in one; the rest is as in `_cut`."""
     clients = []
     for i, indices in enumerate(parts):
         test = np.zeros(len(indices), bool) if own_test is None else own_test[indices]
         left, rng = indices[~test], (key / i / "parts").numpy()
         shares = (0.0 if own_test is not None else test_fraction, val_fraction)
-        drawn_test, val = drawn(patients[left], shares, rng)
+        drawn_test, val = drawn(patients[left], shares, rng, labels[left])
         tested = np.sort(np.concatenate([indices[test], left[drawn_test]]))
         rows = left[~drawn_test & ~val], left[val], tested
         clients.append(ClientIndex(*(torch.from_numpy(each) for each in rows)))

@@ -152,35 +152,60 @@ def part_of(count: int, share: float) -> int:
     return max(min(int(share * count + 0.5), count - 1), 0)
 
 
-def set_aside(patients: Ints, holders: Ints | None, labels: Ints, share: float, key: Key) -> Bools:
-    """True for the rows of a share of each holder's patients, drawn evenly from those of each label.
+def proportional(holders: Ints, labels: Ints, share: float) -> Bools:
+    """True for round(share * n) of each holder's n rows, from each label as many as its share is, up to rounding.
 
-    Of a holder's n patients round(share * n) are drawn, half up, and at least 1 is kept.
+    Half is rounded up, and at least 1 row is kept.  What whole numbers leave over goes to the labels of the largest
+    fractions.  The first rows of each label are chosen: give them in an order drawn at random.
     """
+    (_, holder), (kinds, label) = (np.unique(of, return_inverse=True) for of in (holders, labels))
+    _, first, group, size = np.unique(
+        holder * len(kinds) + label, return_index=True, return_inverse=True, return_counts=True
+    )
+    count = np.minimum((share * size + 1e-9).astype(np.int64), size - 1)
+    whose, whole = holder[first], np.bincount(holder)  # ascending: groups are in the order of their holders
+    wanted = np.clip((share * whole + 0.5).astype(np.int64), 0, whole - 1)
+    left_over = wanted - np.bincount(whose, count, len(whole)).astype(np.int64)
+    ranked = np.lexsort((first, -(share * size - count).round(9), whose))
+    count[ranked] += _place(whose) < left_over[whose]
+    order = np.argsort(group, kind="stable")
+    chosen = np.zeros(len(holders), bool)
+    chosen[order] = _place(group[order]) < count[group[order]]
+    return chosen
+
+
+def _place(groups: Ints) -> Ints:
+    """The place of each element among those of its group, from 0; those of a group stand together, ascending."""
+    place: Ints = np.arange(len(groups)) - np.searchsorted(groups, groups)
+    return place
+
+
+def set_aside(patients: Ints, holders: Ints | None, labels: Ints, share: float, key: Key) -> Bools:
+    """True for the rows of a share of each holder's patients, drawn evenly from those of each label."""
     codes, of_row = np.unique(patients, return_inverse=True)
-    label = most_frequent(patients, labels)
     holder = np.zeros(len(codes), np.int64) if holders is None else most_frequent(patients, holders)
-    rng = key.numpy()
+    order = key.numpy().permutation(len(codes))
     aside = np.zeros(len(codes), bool)
-    for one in np.unique(holder):
-        members = rng.permutation(np.flatnonzero(holder == one))
-        members = members[np.argsort(label[members], kind="stable")]
-        steps = np.floor(share * np.arange(len(members) + 1) + 0.5)
-        drawn = members[np.diff(steps) > 0]
-        aside[drawn[: len(members) - 1]] = True
+    aside[order] = proportional(holder[order], most_frequent(patients, labels)[order], share)
     chosen: Bools = aside[of_row]
     return chosen
 
 
-def drawn(patients: Ints, shares: Sequence[float], rng: np.random.Generator) -> list[Bools]:
-    """True for the rows of a share of the patients, and of a share of those that are left, and so on; one stays."""
+def drawn(
+    patients: Ints, shares: Sequence[float], rng: np.random.Generator, labels: Ints | None = None
+) -> list[Bools]:
+    """True for the rows of a share of the patients, and of a share of those that are left, and so on; one stays.
+
+    Shares are drawn evenly from the patients of each label, where labels are given (`proportional`).
+    """
     codes, of_row = np.unique(patients, return_inverse=True)
-    order, left = rng.permutation(len(codes)), len(codes)
+    order = rng.permutation(len(codes))
+    label = np.zeros(len(codes), np.int64) if labels is None else most_frequent(patients, labels)
     masks = []
     for share in shares:
-        count = part_of(left, share)
-        chosen, order, left = order[:count], order[count:], left - count
-        masks.append(np.isin(of_row, chosen))
+        aside = proportional(np.zeros_like(order), label[order], share)
+        masks.append(np.isin(of_row, order[aside]))
+        order = order[~aside]
     return masks
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
-from unskew.data.patients import drawn, part_of
+from unskew.data.patients import drawn
 from unskew.data.places import path_of
 from unskew.data.preprocess import check_agreed
 from unskew.data.sources import FILES, gives_bytes
@@ -267,17 +267,13 @@ def split_hash(setup: Setup, feds: Sequence[FederatedData]) -> str:
 def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: int) -> FederatedData:
     """A federation in which only this client holds examples: its training part, some of it set aside for validation.
 
-    Where patients are known, a share of them is set aside.
+    It is a share of its patients where these are known, and is drawn evenly from those of each label.
     """
-    key = Key(seed) / "data" / "client" / config.client / "parts"
-    if setup.dataset.patients is not None:
-        (chosen,) = drawn(setup.dataset.patients.numpy(), [experiment.val_fraction], key.numpy())
-        train, val = (torch.from_numpy(np.flatnonzero(part)) for part in (~chosen, chosen))
-    else:
-        n = len(setup.dataset.y_train)
-        count = part_of(n, experiment.val_fraction)
-        rows = torch.from_numpy(key.numpy().permutation(n))
-        train, val = (part.sort().values for part in (rows[count:], rows[:count]))
+    rng = (Key(seed) / "data" / "client" / config.client / "parts").numpy()
+    patients, labels = setup.dataset.patients, setup.dataset.labels.numpy()
+    each = np.arange(len(labels)) if patients is None else patients.numpy()
+    (chosen,) = drawn(each, [experiment.val_fraction], rng, labels)
+    train, val = (torch.from_numpy(np.flatnonzero(part)) for part in (~chosen, chosen))
     nothing = torch.empty(0, dtype=torch.int64)
     empty = ClientIndex(nothing, nothing, nothing)
     mine = ClientIndex(train, val, nothing)
