@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
 import unskew as us
 from unskew import api
@@ -84,21 +85,24 @@ def one_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- what decides
-def _with_test_labels_turned(experiment: Experiment, inputs: InMemoryInputs) -> InMemoryInputs:
-    """The same data, with every label wrong that is for testing, the sites' own and the global ones."""
-    rows = sites_of(experiment, inputs).fed.clients.test.values
-    assert len(rows)
+def _with_labels(inputs: InMemoryInputs, tested: Tensor, turned: bool) -> InMemoryInputs:
+    """The data with these rows for testing, at their sites; if turned, every label that is for testing is wrong."""
     data = inputs.dataset
     assert data is not None
-    y = data.y_train.clone()
-    y[rows] = 1 - y[rows]
-    return dataclasses.replace(inputs, dataset=dataclasses.replace(data, y_train=y, y_test=1 - data.y_test))
+    y = torch.where(tested & turned, 1 - data.y_train, data.y_train)
+    y_test = 1 - data.y_test if turned else data.y_test
+    return dataclasses.replace(inputs, dataset=dataclasses.replace(data, y_train=y, y_test=y_test, own_test=tested))
 
 
 def test_corrupting_the_test_labels_changes_no_choice_and_every_result() -> None:
     experiment, inputs = described(made(sites=3, opposite=(2,)), rounds=1)
-    corrupted = _with_test_labels_turned(experiment, inputs)
-    a, b = (advise_experiment(experiment, math.inf, inputs=i, most_seeds=1, most_folds=1) for i in (inputs, corrupted))
+    fed = sites_of(experiment, inputs).fed
+    tested = torch.isin(torch.arange(len(fed.dataset.y_train)), fed.clients.test.values)
+    assert tested.any()
+    a, b = (
+        advise_experiment(experiment, math.inf, inputs=_with_labels(inputs, tested, turned), most_seeds=1, most_folds=1)
+        for turned in (False, True)
+    )
     assert a.measured.numbers == b.measured.numbers
     assert a.measured.proposals == b.measured.proposals
     assert a.race.rates == b.race.rates

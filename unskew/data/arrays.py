@@ -32,7 +32,7 @@ from unskew.data.inputs import (
 )
 from unskew.data.lengths import check_array
 from unskew.data.patients import check_together, part_of, proportional, set_aside
-from unskew.data.preprocess import Preprocess, RawRows, check_gaps, fit
+from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, check_odd, fit
 from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
@@ -356,6 +356,10 @@ def _with_test_rows(raw: RawRows) -> RawRows:
 
 def _preprocessed(raw: RawRows, content: Arrays) -> tuple[Arrays, Inputs]:
     """The content with the network's inputs in place of the rows' numbers, and how they came about."""
+    for column, values in raw.train.items():
+        if values.dtype.kind == "O" and raw.rules.columns.get(column, ColumnRule()).kind is None:
+            cells = [*values.tolist(), *raw.test[column].tolist()]
+            check_odd(column, [cell for cell in cells if cell is not None])
     inputs = fit(raw.rules, raw.train, raw.owners, raw.clients)
     if inputs.clients and "client_test" not in content:
         which = next(column.name for column in inputs.columns if column.by_client)

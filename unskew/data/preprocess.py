@@ -434,6 +434,19 @@ def with_units(name: str, values: Array) -> str:
     )
 
 
+def check_odd(name: str, cells: Sequence[str]) -> None:
+    """Refuse a column of numbers that holds a few values that are none, be it in rows for testing.
+
+    Raises:
+        DataError: Naming the column and one of them.
+    """
+    if odd := no_numbers(cells):
+        raise DataError(
+            f"column {name!r} holds {odd}; correct them or leave them empty (data_options.gaps names words of a CSV "
+            f"file that mean so), or declare the column with preprocess.columns.{name}.kind = 'category'"
+        )
+
+
 def _check_category(name: str, known: Sequence[str], cells: Sequence[str], declared: bool) -> None:
     """Refuse words that are no category; `declared` is true if somebody said that they are one."""
     n = len(cells)
@@ -442,11 +455,8 @@ def _check_category(name: str, known: Sequence[str], cells: Sequence[str], decla
             f"column {name!r} holds dates, such as {known[0]!r}; make numbers of them, such as days since a day that "
             "all agree on, or leave the column out"
         )
-    if not declared and (odd := no_numbers(cells)):
-        raise DataError(
-            f"column {name!r} holds {odd}; correct them or leave them empty (data_options.gaps names words of a CSV "
-            f"file that mean so), or declare the column with preprocess.columns.{name}.kind = 'category'"
-        )
+    if not declared:
+        check_odd(name, cells)
     if not declared and (numbers := spelt(cells)):
         raise DataError(
             f"column {name!r} holds {numbers}; make numbers of them (data_options.thousands and decimal say how a CSV "
