@@ -9,6 +9,7 @@ import pytest
 from unskew.data import copies as copies_of
 from unskew.data import own
 from unskew.data.copies import MOST_COLUMNS, Copies, copies, repeated
+from unskew.errors import DataWarning
 
 
 def divided(columns: list[np.ndarray], labels: np.ndarray, seed: int) -> Copies:
@@ -98,3 +99,34 @@ def test_short_rows_without_names_are_taken_for_a_coarse_table() -> None:
     assert not repeated(x[:300], x[300:], y[:300], y[300:])[0].beyond_chance
     x += rng.normal(size=x.shape).astype(np.float32)
     assert repeated(x[:300], x[200:], y[:300], y[200:])[0].seen == 100
+
+
+# ---------------------------------------------------------------- texts and token ids
+def _sentences(n: int, of: int) -> list[str]:
+    rng = np.random.default_rng(0)
+    return [" ".join(f"word{i}" for i in rng.integers(0, 90, of)) for _ in range(n)]
+
+
+@pytest.mark.parametrize("kind", ["text", "row"])
+def test_texts_and_token_ids_that_train_and_test_are_doubted(kind: str) -> None:
+    """Three sites hold the same 60 of 12 words, in one order, and each sets 12 aside."""
+    labels = np.arange(60) // 3 % 3
+    texts: Any = _sentences(60, of=12)
+    if kind == "row":
+        texts = np.array([[int(word[4:]) + 1 for word in text.split()] for text in texts])
+    doubt = rf"^\d+ of 36 test {kind}s stand in training, too, .*; give every {kind} to one part$"
+    with pytest.warns(DataWarning, match=doubt):
+        own.dataset({site: (texts, labels) for site in "ABC"})
+    assert own.dataset({site: (texts[i::3], labels[i::3]) for i, site in enumerate("ABC")}).doubts == ()
+
+
+def test_short_texts_are_alike_and_no_copies() -> None:
+    texts = [f"thank you {name}" for name in "ab" * 30]
+    assert own.dataset({site: (texts, np.arange(60) % 3) for site in "ABC"}).doubts == ()
+
+
+def test_a_text_under_two_labels_is_a_question() -> None:
+    texts = _sentences(60, of=12)
+    texts[1] = texts[0]
+    with pytest.warns(DataWarning, match=r"^1 text stands again under another label: which is right\?"):
+        own.dataset({"A": (texts[:30], np.arange(30) % 2), "B": (texts[30:], np.arange(30) % 2)})

@@ -483,7 +483,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a text in every row": (
         {"note": [f"slept well in night {i} of the stay, no complaints" for i in range(40)]},
         {},
-        "of the s...'; leave it out, or learn from the texts alone, in Python with data = (table['note'], table[T",
+        "of the s...'; leave it out, or learn from the texts alone, in Python with data = {site: (rows['note'], rows[T",
     ),
     "a word among measurements": (
         {"ca": [*map(str, range(39)), "high"]},

@@ -146,6 +146,7 @@ def from_arrays(
     doubts = _doubts(content, client_names) if own and inputs is None and not texts else []
     if texts:
         content, inputs, doubts = _read_texts(content)
+        doubts += _doubts_of_tokens(content, "text")
     if own and targets.classes and names is None and not one_client:
         doubts += of_numbers(np.concatenate([content["y_train"], content["y_test"]]))
     for doubt in doubts:
@@ -220,6 +221,9 @@ def _read_texts(content: Arrays) -> tuple[Arrays, Inputs, list[str]]:
     return {**content, **read}, Inputs("texts", vocabulary=tuple(ids)), [doubt] if share >= MANY_CUT else []
 
 
+FEW_TOKENS = 5
+"""Words, or token ids but 0, from which on two texts are hardly equal by chance."""
+
 MANY_CUT = 0.05
 """Share of the texts that are cut, from which on it is said."""
 
@@ -228,7 +232,7 @@ def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
     """Sentences on what may not be meant in images or rows of numbers, of one's own."""
     x, x_test = content["x_train"], content["x_test"]
     if x.ndim == 2 and x.dtype.kind != "f":
-        return []  # texts: short ones are alike
+        return _doubts_of_tokens(content, "row")
     y, y_test = content["y_train"], content["y_test"]
     files = [*content.get("file_train", ()), *content.get("file_test", ())]
     copied, pairs = repeated(x, x_test, y, y_test)
@@ -241,6 +245,19 @@ def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
     kinds = x.dtype.kind, x_test.dtype.kind
     if min(x.ndim, x_test.ndim) > 2 and set(kinds) <= set("fiu") and kinds.count("f") != 1:
         doubts.append(_scale_doubt(content, clients))
+    return [doubt for doubt in doubts if doubt]
+
+
+def _doubts_of_tokens(content: Arrays, what: str) -> list[str]:
+    """Sentences on texts, or rows of token ids, that stand in both parts, or again under another label."""
+    held = {part: (content[f"x_{part}"] != 0).sum(1) >= FEW_TOKENS for part in ("train", "test")}
+    x, x_test, y, y_test = (content[f"{of}_{part}"][held[part]] for of in "xy" for part in ("train", "test"))
+    if not len(x):
+        return []
+    copied, pairs = repeated(x, x_test, y, y_test)
+    again = f"{what} stands" if len(pairs) == 1 else f"{what}s stand"
+    contradiction = f"{len(pairs):,} {again} again under another label: which is right? give every {what} one"
+    doubts = copied.doubt(what, len(content["x_test"])), contradiction if y.ndim == 1 and pairs else ""
     return [doubt for doubt in doubts if doubt]
 
 

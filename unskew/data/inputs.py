@@ -389,9 +389,23 @@ class Inputs:
                 f"inputs must be a list or column of texts, got {with_article(type(x).__name__)}; give its column of "
                 "texts"
             )
-        if isinstance(x, str) or not isinstance(x, Iterable) or not all(isinstance(text, str) for text in x):
+        if isinstance(x, str) or not isinstance(x, Iterable):
             raise DataError(f"inputs must be a list of texts, got {type(x).__name__}")
-        return tokens(x, {word: i for i, word in enumerate(self.vocabulary, start=FIRST_WORD)})
+        x = list(x)
+        for i, text in enumerate(x):
+            if not isinstance(text, str):
+                raise DataError(f"inputs must be texts, got {text!r} in row {i}; give a text, or leave the row out")
+        ready = tokens(x, {word: i for i, word in enumerate(self.vocabulary, start=FIRST_WORD)})
+        strange = np.flatnonzero((ready < FIRST_WORD).all(1).numpy()).tolist()
+        if strange:
+            which = "row " if len(strange) == 1 else "rows "
+            warnings.warn(
+                f"{which}{some(list(map(str, strange)))} {'has' if len(strange) == 1 else 'have'} no word that was "
+                "learnt: any such text is answered alike",
+                DataWarning,
+                stacklevel=3,
+            )
+        return ready
 
 
 def _channels_first(x: Array, shape: tuple[int, ...]) -> Array:

@@ -946,6 +946,10 @@ def _labels(values: Any, place: str) -> _Array:
     else:
         if isinstance(values, list | tuple):
             check_words(values, place)
+            if any(isinstance(value, str) for value in values):  # an array of words would make a word of a gap
+                for i, value in enumerate(values):
+                    if is_gap(value):
+                        raise DataError(f"{place}: the label of row {i} is missing; leave the row out")
         labels = column_values(values)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

@@ -191,9 +191,7 @@ def set_aside(patients: Ints, holders: Ints | None, labels: Ints, share: float, 
     return chosen
 
 
-def drawn(
-    patients: Ints, shares: Sequence[float], rng: np.random.Generator, labels: Ints | None = None
-) -> list[Bools]:
+def drawn(patients: Ints, shares: Sequence[float], rng: np.random.Generator, labels: Ints | None = None) -> list[Bools]:
     """True for the rows of a share of the patients, and of a share of those that are left, and so on; one stays.
 
     Shares are drawn evenly from the patients of each label, where labels are given (`proportional`).

@@ -466,7 +466,7 @@ def _check_category(name: str, known: Sequence[str], cells: Sequence[str], decla
         if sorted(len(one.split()) for one in known)[len(known) // 2] > 2:  # names have two
             raise DataError(
                 f"column {name!r} holds texts, such as {f'{known[0][:30]}...'!r}; leave it out, or learn from the "
-                f"texts alone, in Python with data = (table[{name!r}], table[TARGET])"
+                f"texts alone, in Python with data = {{site: (rows[{name!r}], rows[TARGET])}} of each site's rows"
             )
         raise DataError(
             f"column {name!r} holds {len(known)} different words in {n} training rows, such as {known[0]!r}; leave it "

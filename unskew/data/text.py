@@ -15,11 +15,15 @@ PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 
 
 class _BetweenWords(dict[int, int | str]):
-    """A table for `str.translate`: what is no letter, mark of one, digit or apostrophe becomes a space."""
+    """A table for `str.translate`: what is no letter, mark of one, digit or apostrophe becomes a space.
+
+    What is not seen, such as a soft hyphen, is left out: it stands within words.
+    """
 
     def __missing__(self, code: int) -> int | str:
-        char = chr(code)
-        self[code] = code if char == "'" or char.isalnum() or unicodedata.category(char)[0] == "M" else " "
+        char, category = chr(code), unicodedata.category(chr(code))
+        kept = char == "'" or char.isalnum() or category[0] == "M"
+        self[code] = code if kept else "" if category == "Cf" else " "
         return self[code]
 
 
