@@ -418,7 +418,7 @@ def _by_owner(split: Natural, owners: npt.NDArray[Any] | None) -> tuple[Ints, ..
             f"client {poorest} has {sizes[poorest]} examples, at least {split.min_samples} are needed; leave the "
             "client out, or lower min_samples"
         )
-    return tuple(np.flatnonzero(owners == client) for client in range(len(sizes)))
+    return tuple(np.split(np.argsort(owners, kind="stable"), sizes.cumsum()[:-1]))
 
 
 def _by_manifest(split: FromManifest, n: int) -> tuple[Ints, ...]:
