@@ -598,3 +598,55 @@ def test_a_target_far_from_one_is_named_before_the_run_and_where_training_diverg
         assert (
             any("the target has a root mean square of" in said for said in read(tmp_path / f"{size}").remarks) == told
         )
+
+
+def _times(rows: int) -> dict[str, Any]:
+    """Dates and spans of time in the forms that a column may hold them in."""
+    hours = np.arange(rows)
+    when = pandas.Series(pandas.to_datetime("2024-01-01") + pandas.to_timedelta(hours, unit="h"))
+    units = ("s", "ms", "us", "ns")
+    plain = {f"datetime64[{unit}]": when.dt.as_unit(unit) for unit in units}
+    since = {f"timedelta64[{unit}]": (when - when[0]).dt.as_unit(unit) for unit in units}
+    return {
+        **plain,
+        **since,
+        "with gaps": plain["datetime64[ns]"].where(hours % 3 > 0),
+        "of a zone": plain["datetime64[ns]"].dt.tz_localize("Europe/Berlin"),
+        "periods": when.dt.to_period("h"),
+        "a category": plain["datetime64[ns]"].astype("category"),
+        "pandas' among objects": plain["datetime64[ns]"].astype(object),
+        "NumPy's dates among objects": pandas.Series(list(plain["datetime64[ns]"].to_numpy()), dtype=object),
+        "NumPy's spans among objects": pandas.Series([np.timedelta64(i, "ns") for i in hours], dtype=object),
+        "some beside words": plain["datetime64[ns]"].astype(object).where(hours % 2 == 0, "unknown"),
+        "some beside numbers": plain["datetime64[ns]"].astype(object).where(hours % 2 > 0, 7),
+        "Polars' dates": polars.Series(when.dt.as_unit("ns").to_numpy()),
+        "Polars' spans": polars.Series((when - when[0]).to_numpy()),
+    }
+
+
+@pytest.mark.parametrize("form", list(_times(4)))
+def test_dates_and_spans_of_time_are_refused_alike_in_every_form_by_a_run_a_prediction_and_a_description(
+    form: str,
+) -> None:
+    times = _times(40)[form]
+    library: Any = polars if isinstance(times, polars.Series) else pandas
+    rows = {"v": np.arange(40.0), "site": ["a", "b"] * 20, "y": np.arange(40.0) % 7}
+    table = library.DataFrame({**rows, "when": times})
+    roles: dict[str, Any] = {"target": "y", "client": "site"}
+    refused = r"column 'when' holds a (date|span of time) in row \d"
+    for preprocess in (None, True):
+        with pytest.raises(DataError, match=refused):
+            us.simulate("fedavg", data=table, task="regression", preprocess=preprocess, **roles, **FEW)
+        known = library.DataFrame({**rows, "when": np.arange(40.0)})
+        history = us.simulate("fedavg", data=known, task="regression", preprocess=preprocess, **roles, **FEW)
+        with pytest.raises(DataError, match=refused):
+            us.predict(history.model("fedavg"), table)
+    assert any("Column 'when' holds dates or spans" in one for one in us.describe(table, **roles).warnings)
+    with pytest.raises(
+        DataError, match=r"column 'when'(, the target, holds (dates|spans|words)|: the target of row . is)"
+    ):
+        us.simulate("fedavg", data=table, target="when", client="site", task="regression", **FEW)
+    with pytest.raises(
+        DataError, match=r"column 'when' (must name clients by words or numbers, and holds a|names no client)"
+    ):
+        us.simulate("fedavg", data=table, target="y", client="when", task="regression", **FEW)

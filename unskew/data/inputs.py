@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from decimal import Decimal as DecimalNumber
 from pathlib import Path
 from typing import Any, Literal
@@ -554,20 +555,25 @@ def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
         None if is_gap(value) or (isinstance(value, str | int | float) and value in none) else value
         for value in array.astype(object).tolist()
     ]
+    for i, value in enumerate(plain):
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise no_number(name, i, value)
     if any(isinstance(value, str) for value in plain):
         return np.array([None if v is None else v if isinstance(v, str) else word(v) for v in plain], object)
-    for i, value in enumerate(plain):
-        if value is not None and not isinstance(value, bool | int | float):
-            raise no_number(name, i, value)
     return np.array([np.nan if value is None else value for value in plain], np.float64)
 
 
 def column_values(values: Any) -> Array:
     """A column of a DataFrame, or a list, as an array; decimals, as databases give them, are plain numbers in it.
 
-    So are NumPy's single numbers and truths among objects.
+    So are NumPy's single numbers and truths among objects.  Dates and spans of time stay what they are, whatever their
+    unit: as objects, None where there is none.
     """
     array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    if array.dtype.kind in "mM":  # of those in nanoseconds NumPy would make whole numbers
+        return np.fromiter((None if is_gap(one) else one for one in array.flat), object, array.size).reshape(
+            array.shape
+        )
     if array.dtype.kind != "O" or not any(isinstance(value, _NOT_PLAIN) for value in array.flat):
         return array
     return np.fromiter(map(plain_value, array.flat), object, array.size).reshape(array.shape)
@@ -599,7 +605,8 @@ _NOT_PLAIN = (DecimalNumber, np.number, np.bool_)
 def plain_value(value: Any) -> Any:
     """A decimal as the nearest whole number or float, one of NumPy's as Python's, anything else as it is."""
     if not isinstance(value, DecimalNumber):
-        return value.item() if isinstance(value, np.number | np.bool_) else value
+        # A span of time is a number to NumPy.
+        return value.item() if isinstance(value, np.number | np.bool_) and not is_span(value) else value
     return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
 
 
@@ -614,9 +621,11 @@ def gaps_in(values: Array) -> npt.NDArray[np.bool_]:
 
 
 def is_gap(value: object) -> bool:
-    """True for what stands where there is no value: None, NaN, and pandas' NA and NaT."""
+    """True for what stands where there is no value: None, NaN, pandas' NA and NaT, and NumPy's NaT."""
     return (
-        value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+        value is None
+        or (isinstance(value, float | np.datetime64 | np.timedelta64) and value != value)
+        or type(value).__name__ in ("NAType", "NaTType")
     )
 
 
@@ -785,13 +794,32 @@ def _words_by_client(values: Array, owners: Array) -> dict[int, Counter[str]]:
 
 def is_date(value: object) -> bool:
     """True for a date, and for a word that is written as one."""
-    return hasattr(value, "year") or (isinstance(value, str) and _DATE.fullmatch(value.strip()) is not None)
+    return (
+        hasattr(value, "year")
+        or isinstance(value, np.datetime64)
+        or (isinstance(value, str) and _DATE.fullmatch(value.strip()) is not None)
+    )
+
+
+def is_span(value: object) -> bool:
+    """True for a span of time."""
+    return isinstance(value, timedelta | np.timedelta64)
+
+
+def kind_of_time(value: object) -> tuple[str, str]:
+    """A date or a span of time in words, and numbers that can be made of it; both empty of anything else."""
+    if is_gap(value):
+        return "", ""
+    if is_span(value):
+        return "span of time", "such as hours"
+    return ("date", "such as days since a day that all agree on") if is_date(value) else ("", "")
 
 
 def no_number(column: object, row: int, value: object) -> DataError:
     """The error for a value that is neither a number nor a word."""
-    way = ", such as days since a day that all agree on," if is_date(value) else ","
-    kind = "date" if is_date(value) else type(value).__name__
+    kind, numbers = kind_of_time(value)
+    way = f", {numbers}," if numbers else ","
+    kind = kind or type(value).__name__
     return DataError(
         f"column {column!r} holds {with_article(kind)} in {place(row)}; make numbers of them{way} or leave the "
         "column out"

@@ -34,6 +34,7 @@ from unskew.data.inputs import (
     is_category,
     is_date,
     is_gap,
+    kind_of_time,
     label_variants,
     plain_value,
 )
@@ -355,7 +356,7 @@ def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
 
 
 def _plain(values: Any) -> Array | None:
-    """A column as numbers with NaN, or words with None; None if it holds dates."""
+    """A column as numbers with NaN, or words with None; None if it holds dates or spans of time."""
     if hasattr(values, "to_numpy") and not is_category(values):
         numbers = np.asarray(values.to_numpy())
         if numbers.dtype.kind in "fiub" and numbers.ndim == 1:
@@ -364,7 +365,7 @@ def _plain(values: Any) -> Array | None:
     if set(map(type, plain)) <= {bool, int, float}:
         return np.array(plain, np.float64)
     present = [v for v in plain if not is_gap(v)]
-    if present and all(map(is_date, present)):
+    if present and (all(map(is_date, present)) or any(kind_of_time(v)[0] for v in present if not isinstance(v, str))):
         return None
     if all(isinstance(v, bool | int | float) for v in present):
         return np.array([np.nan if is_gap(v) else float(v) for v in plain], np.float64)
@@ -737,7 +738,7 @@ def _table_of(rows: Rows, names: Collection[str]) -> doubts.TrainingRows:
 def _refused(column: ColumnLook, values: Array | None) -> str:
     """A sentence on a column that a run would refuse as it is; empty for any other."""
     if values is None:
-        return f"column {column.name!r} holds dates: make numbers of them, or leave it out"
+        return f"column {column.name!r} holds dates or spans of time: make numbers of them, or leave it out"
     if column.missing == 1:
         return f"column {column.name!r} has no value at all: leave it out"
     if values.dtype.kind == "f":

@@ -47,6 +47,8 @@ from unskew.data.inputs import (
     is_date,
     is_gap,
     is_lazy,
+    is_span,
+    kind_of_time,
     no_number,
     plain_value,
     raw_column,
@@ -968,6 +970,8 @@ def _classes_of(name: str, labels: _Array) -> _Array:
     plain = labels.tolist()
     for i, label in enumerate(plain):
         if label is None or not isinstance(label, str | bool | int | float) or label != label:
+            if kind := kind_of_time(label)[0]:
+                raise DataError(f"{name}: the label of {place(i)} is a {kind}; labels are words or whole numbers")
             raise DataError(f"{name}: the label of {place(i)} is missing; leave the row out")
         if isinstance(label, float) and not label.is_integer():
             raise DataError(
@@ -1014,10 +1018,11 @@ def _check_target(rows: GivenExamples, column: str, targets: Targets) -> None:
     called = f"column {column!r}, the target,"
     if not values:
         raise DataError(f"{called} has no value in any row; name another column")
-    if rows.y.dtype.kind in "mM" or all(map(is_date, values)):
+    if all(is_date(value) or is_span(value) for value in values):
+        kind, numbers = kind_of_time(values[0])
         raise DataError(
-            f"{called} holds dates, such as {str(rows.y[0])!r}; make numbers of them, such as days since a day that "
-            "all agree on, or name another column"
+            f"{called} holds {'dates' if kind == 'date' else 'spans of time'}, such as {str(values[0])!r}; make "
+            f"numbers of them, {numbers}, or name another column"
         )
     if not targets.classes:
         spoken = next((value for value in values if isinstance(value, str)), None)
@@ -1376,6 +1381,11 @@ def owners_of(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str,
     """
     for i, value in enumerate(values):
         if is_gap(value) or not isinstance(value, str | int | float) or not str(value).strip():
+            if kind := kind_of_time(value)[0]:
+                raise DataError(
+                    f"column {column!r} must name clients by words or numbers, and holds a {kind} in {place(i)}; name "
+                    "another column"
+                )
             raise DataError(f"column {column!r} names no client in {place(i)}; fill it, or leave the row out")
     check_words(values, f"column {column!r}")
     names = list(map(_client_name, values))
