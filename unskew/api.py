@@ -92,7 +92,7 @@ def simulate(
     or else rows that are set aside before anything is divided, the same for every method and seed.  These are
     `test_fraction` of each client's rows where the data come with their clients, drawn evenly from its classes, or from
     its events and others, else of each class.  `personal.*` is measured on each client's own test part,
-    `test_fraction` of its remaining rows.
+    the rows of `test` that name it, or else `test_fraction` of its remaining rows.
 
     Images of whole numbers 0..255 are scaled to [0, 1] and standardised per channel with mean and deviation of the
     training part; floats are taken as they are, and so are the columns of a table without `preprocess`.
@@ -117,7 +117,8 @@ def simulate(
         patient: Column of a table that says who is in the row, where somebody has several.  All rows of one are in
             training, in validation or in a test part, and at one client; shares are then shares of patients.  Arrays
             have them as (x, y, patients).
-        test: The global test set, in any form of `data`.  Of a table, also the column that says which rows are test
+        test: The global test set, in any form of `data`; where it names its clients, as a dict or in the column
+            `client`, its rows are these clients' own test rows, too.  Of a table, also the column that says which rows are test
             rows, or the share of each client's rows: these are the clients' own test rows and together the global set.
         preprocess: How a table's columns are prepared: gaps filled, numbers scaled, words as 0/1 columns, all with
             numbers from training rows.  True is Preprocess() as it is by default.

@@ -366,6 +366,19 @@ def test_what_only_the_task_says_is_taken() -> None:
     assert experiment.task.model == "resnet18"
 
 
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_test_rows_that_name_their_clients_are_what_is_tested_with(entry: Any, tmp_path: Path) -> None:
+    site = np.arange(240) % 4
+    train, test = (
+        {f"s{i}": (X[of & (site == i)], Y[of & (site == i)]) for i in range(4)}
+        for of in (np.arange(240) < 180, np.arange(240) >= 180)
+    )
+    entry(tmp_path / "out", data=train, test=test)
+    data = us.load("run:data.npz", tmp_path / "out")
+    assert data.own_test is not None
+    assert data.own_test.sum() == len(data.y_test) == sum(len(y) for _, y in test.values())
+
+
 # ---------------------------------------------------------------- a table for each client
 HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals.csv"
 

@@ -1,6 +1,7 @@
 """A history says which rows of the data each client trained, validated and tested with."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import unskew as us
 from unskew.api import described
 from unskew.data.images import as_tensor
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError, DataError, DataWarning, RunError
 from unskew.run import loop
 from unskew.run.setup import InProcess
 
@@ -174,6 +175,74 @@ def test_test_rows_that_were_given_by_themselves_are_counted_there() -> None:
     for name, (rows, _, tested) in parts(history).items():
         assert rows == np.flatnonzero(train["site"] == name).tolist()
         assert tested == np.flatnonzero(test["site"] == name).tolist()
+
+
+LATER = TABLE["age"].rank(pct=True) > 0.7
+
+
+def of_sites(rows: pandas.DataFrame, form: str) -> Any:
+    if form == "a table":
+        return rows
+    each = {site: of.drop(columns="site") for site, of in rows.groupby("site")}
+    if form == "tables":
+        return each
+    return {site: (of[["age", "weight"]].to_numpy(), of["y"].to_numpy()) for site, of in each.items()}
+
+
+@pytest.mark.parametrize(
+    ("form", "preprocess"),
+    [("a table", None), ("a table", True), ("tables", None), ("tables", True), ("arrays", None)],
+)
+def test_test_rows_that_name_their_clients_are_their_own(form: str, preprocess: bool | None) -> None:
+    """Nothing else is set aside, and the rows of all are the global test set."""
+    train, test = of_sites(TABLE[~LATER], form), of_sites(TABLE[LATER], form)
+    columns = {"a table": {"target": "y", "client": "site"}, "tables": {"target": "y"}, "arrays": {}}[form]
+    history = run(train, test=test, preprocess=preprocess, evaluate=["global", "personal"], **columns)
+    for name, (rows, val, tested) in parts(history).items():
+        theirs = [(TABLE[of]["site"] == name).to_numpy() for of in (~LATER, LATER)]
+        numbers = [np.flatnonzero(of).tolist() if form == "a table" else list(range(of.sum())) for of in theirs]
+        assert (rows, val, tested) == (numbers[0], [], numbers[1])
+    weighted = history.value("fedavg", "personal.accuracy.weighted")
+    assert history.value("fedavg", "global.accuracy") == pytest.approx(weighted)
+
+
+@pytest.mark.parametrize("form", ["a table", "tables", "arrays"])
+def test_test_rows_that_name_nobody_are_nobodys_own(form: str) -> None:
+    train = of_sites(TABLE[~LATER], form)
+    test: Any = TABLE[LATER].drop(columns="site")
+    columns = {"a table": {"target": "y", "client": "site"}, "tables": {"target": "y"}, "arrays": {}}[form]
+    if form == "arrays":
+        test = (test[["age", "weight"]].to_numpy(), test["y"].to_numpy())
+    history = run(train, test=test, **columns)
+    assert sum(len(of) for part in parts(history).values() for of in part) == (~LATER).sum()
+
+
+@pytest.mark.parametrize("form", ["a table", "tables", "arrays"])
+@pytest.mark.parametrize("entry", ["simulate", "advise", "tune", "describe"])
+def test_test_rows_of_clients_that_the_data_do_not_have_are_refused(form: str, entry: str, tmp_path: Path) -> None:
+    if entry == "tune":
+        pytest.importorskip("optuna", reason="optuna is not installed (extra [tune])")
+    late = TABLE[LATER].assign(site=TABLE["site"].str.lower())
+    columns = {"a table": {"target": "y", "client": "site"}, "tables": {"target": "y"}, "arrays": {}}[form]
+    given: dict[str, Any] = {"data": of_sites(TABLE[~LATER], form), "test": of_sites(late, form), **columns}
+    more: dict[str, Any] = {"simulate": {"methods": "fedavg"}, "tune": {"methods": "fedavg", "out": tmp_path / "t"}}
+    way = {"arrays": "test=(x, y)", "tables": "a table without the column 'client'"}
+    sentence = (
+        "test names client 'aarau', which has no rows to train on (3 such clients in all); did you mean Aarau? "
+        "(clients: Aarau, Basel, Bern); give it some, leave it out, or, if the rows are nobody's own, give "
+        + way.get(form, "a table without the column 'site'")
+    )
+    if entry == "describe" and form != "arrays":
+        assert f"{sentence[0].upper()}{sentence[1:]}." in us.describe(**given).warnings
+    else:
+        with pytest.raises(DataError, match=re.escape(sentence)):
+            getattr(us, entry)(**given, **more.get(entry, {}))
+
+
+def test_clients_without_test_rows_among_those_that_are_given_are_named() -> None:
+    test = of_sites(TABLE[LATER & (TABLE["site"] != "Bern")], "arrays")
+    with pytest.warns(DataWarning, match="Bern has no test rows: a result there cannot be measured"):
+        described(us.FedAvg(), {"name": "few", "rounds": 1}, data=of_sites(TABLE[~LATER], "arrays"), test=test)
 
 
 def test_clients_that_come_after_training_have_rows_too() -> None:

@@ -233,10 +233,15 @@ def test_a_hugging_face_dataset_has_its_image_column_decoded_and_its_class_names
     assert given.input_shape == (1, 6, 5)
     halves = {
         "train": Part({k: v[:40] for k, v in columns.items()}, names),
-        "test": Part({k: v[40:] for k, v in columns.items()}, names),
+        "test": Part(late := {k: v[40:] for k, v in columns.items()}, names),
     }
-    split = own.dataset(halves, target="label", client="writer")
+    split = own.dataset(halves, target="label")
     assert (len(split.y_train), split.y_test.tolist()) == (40, Y[40:].tolist())
+    theirs = own.dataset(halves, target="label", client="writer")
+    assert theirs.own_test is not None
+    assert (theirs.own_test.tolist(), theirs.y_test.tolist()) == ([False] * 40 + [True] * 20, Y[40:].tolist())
+    nobodys = halves | {"test": Part({k: v for k, v in late.items() if k != "writer"}, names)}
+    assert own.dataset(nobodys, target="label", client="writer").own_test is None
     numbers = own.dataset(Part({"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "y": Y.tolist()}), target="y")
     assert numbers.input_shape == (2,)
 

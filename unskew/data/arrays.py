@@ -333,8 +333,11 @@ def _check_test_clients(name: str, content: Arrays, names: tuple[str, ...] | Non
     strangers = np.setdiff1d(content["client_test"], content["client_train"])
     if len(strangers):
         who = names[strangers[0]] if names is not None and strangers[0] < len(names) else strangers[0]
+        nearest = (
+            "" if names is None else did_you_mean(str(who), [names[i] for i in np.unique(content["client_train"])])
+        )
         raise DataError(
-            f"{name}: client {who} has test rows and none to train on; give it some, or leave it out"
+            f"{name}: client {who} has test rows and none to train on{nearest}; give it some, or leave it out"
             + (f" ({len(strangers)} such clients in all)" if len(strangers) > 1 else "")
         )
 

@@ -188,7 +188,14 @@ def _of_frame(
     shared = [column for column in frame.columns if column in test.columns]
     joined = {c: [*own.column_of(frame, c, "column"), *own.column_of(test, c, "test")] for c in shared}
     is_test = np.arange(len(joined[shared[0]])) >= len(frame)
-    return of_frame(_Columns(joined), name, targets, client, is_test, patient if patient in shared else None)
+    rows = of_frame(_Columns(joined), name, targets, client, is_test, patient if patient in shared else None)
+    if rows.clients is None:
+        return rows
+    with_rows = [
+        [rows.client_names[i] for i in np.unique(of[of >= 0])] for of in (rows.clients[is_test], rows.clients[~is_test])
+    ]
+    strangers = own.strangers_of(*with_rows, client)
+    return replace(rows, doubts=(*rows.doubts, strangers)) if strangers else rows
 
 
 class _Columns(dict[str, list[Any]]):

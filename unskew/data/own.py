@@ -189,8 +189,8 @@ def dataset(
         patient: Column of the patients, or whoever has several rows; without it, or patients in `data`, they are not
             known.  Nobody's rows are in training and in testing then, and shares are shares of each client's patients.
             Two clients' patients are two people, even if they have one name.
-        test: The global test part, in any of the forms; its clients, if any, are ignored, unless there is a
-            preprocessing.  Or the column of a table that says which rows are test rows (true and false, 1 and 0, or
+        test: The global test part, in any of the forms; where it names its clients, its rows are their own test rows,
+            too.  Or the column of a table that says which rows are test rows (true and false, 1 and 0, or
             "test" and "train"), or the share of each client's rows: then every client's own test rows are those of
             them that it holds, and nobody trains on them.
         test_fraction: Share of the rows that becomes the global test part if there is none: of each client's rows if
@@ -198,7 +198,7 @@ def dataset(
         preprocess: What becomes of a table's columns.  Clients' own test rows are then fixed, too: they are set aside
             before any number is taken from the data.
         name: Name of the data in tables and manifests.
-        own_test: Test rows that are given are their clients' own, too.
+        own_test: Test rows are their clients' own, too, so that those that are given name their clients.
         classes: Names of all classes, in order; by default those that occur, in alphabetical order or in that of an
             ordered category.  Where all are whole numbers, labels that are numbers go by their names, otherwise by
             their order.
@@ -261,6 +261,10 @@ def dataset(
                 held_out = _test_part(test, rows, roles, own_test)
             if held_out is not None:
                 held_out = check(held_out.counted_by_client() if "test" in by_client else held_out)
+                if rows.clients is not None and held_out.clients is not None:
+                    own_test = True
+                    if strangers := strangers_of(held_out.client_names, rows.client_names, client):
+                        raise DataError(strangers)
     fraction = test_fraction if share is None else share
     if held_out is None and not 0 < fraction < 1:
         raise DataError(
@@ -580,13 +584,34 @@ def _test_part(test: object, rows: GivenExamples, roles: Roles, own_test: bool) 
     """The examples of a test part that is given by itself, of the same columns as these rows."""
     known = getattr(test, "columns", getattr(test, "column_names", ()))
     whose, who = (column if column in known else None for column in (roles.client, roles.patient))
-    whose = roles.client if own_test else whose if who is not None else None
+    whose = roles.client if own_test else whose
     if rows.columns and known is not None and len(known):
         for one in roles.targets:
             check_column(known, one, "test", "labels")
     held_out = _rows(test, replace(roles, client=whose, patient=who, ignored=(), inputs=rows.columns))
     _check_named_alike(rows, held_out)
     return held_out
+
+
+def strangers_of(test: Sequence[str], clients: Sequence[str], column: str | None) -> str:
+    """A sentence on clients whom test rows name and who have none to train on; empty if there are none.
+
+    Args:
+        test: Names of the clients that have test rows.
+        clients: Of those that have training rows.
+        column: Column of the clients; None if the data are no table.
+    """
+    known = set(clients)
+    strangers = [name for name in test if name not in known]
+    if not strangers:
+        return ""
+    more = f" ({len(strangers):,} such clients in all)" if len(strangers) > 1 else ""
+    unnamed = "test=(x, y)" if column is None else f"a table without the column {column!r}"
+    return (
+        f"test names client {strangers[0]!r}, which has no rows to train on{more}"
+        f"{did_you_mean(strangers[0], clients)} (clients: {some(clients)}); give it some, leave it out, or, if the "
+        f"rows are nobody's own, give {unnamed}"
+    )
 
 
 def _arrays_of(
@@ -1471,8 +1496,8 @@ def _of_parts(parts: Mapping[str, Any], roles: Roles) -> GivenExamples:
     rows = _of_hugging_face(parts["train"], roles)
     if "test" not in parts:
         return rows
-    if not roles.raw and roles.patient is None:  # clients of test rows are not asked for
-        roles = replace(roles, client=None, ignored=(*roles.ignored, roles.client))
+    if not roles.raw and roles.patient is None and roles.client not in parts["test"].column_names:
+        roles = replace(roles, client=None)
     return replace(rows, test=_of_hugging_face(parts["test"], roles))
 
 

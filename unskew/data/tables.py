@@ -173,7 +173,6 @@ def read_table(
             targets=targets,
             name=path.stem,
             classes=options.classes,
-            own_test=test is not None and client is not None and client in getattr(test, "columns", ()),
             test_rows_at=test_rows_at,
             one_client=options.alone,
             by_client=[of for of, at in zip(("train", "test"), given, strict=False) if at.is_dir()],
