@@ -20,6 +20,7 @@ from torch import nn
 
 from unskew import schema, tasks
 from unskew.data import own
+from unskew.data.columns import composed_names, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData
 from unskew.data.places import rows_at
@@ -509,6 +510,8 @@ def _model_name(model: object) -> str:
 def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Dataset:
     """The data set passed as a value, or named by the task."""
     if own.is_frames(data):
+        data, table = with_composed_columns(data), {key: composed_names(of) for key, of in table.items()}
+        table["test"] = with_composed_columns(table["test"], "test")
         test, at = table["test"], own.row_of_client(data)
         if table["target"] is None or isinstance(table["target"], str):
             own.check_column(next(iter(data.values())).columns, table["target"], "target", "labels")

@@ -10,6 +10,7 @@ import numpy as np
 
 from unskew import schema
 from unskew.data import own, sources, tables
+from unskew.data.columns import composed_names, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import is_lazy
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
@@ -59,6 +60,10 @@ def describe(
     rules = rules_of(preprocess)
     data = str(data) if isinstance(data, Path) else data
     leave_out = (leave_out,) if isinstance(leave_out, str) else leave_out
+    target, client, patient, leave_out = map(composed_names, (target, client, patient, leave_out))
+    data, test = with_composed_columns(data), with_composed_columns(test, "test")
+    if not isinstance(data, str):
+        test = composed_names(test)
     columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
     of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "gaps": list(gaps) or None}
     written = {key: value for key, value in of_file.items() if value is not None}
@@ -132,11 +137,12 @@ def _of_file(
     if twice := [key for key in given if key in data_options]:
         raise ConfigError(f"{twice[0]} is an argument and in data_options, too; give it once")
     settings = {**data_options, **given}
-    target, test = settings.get("target"), settings.pop("test", None)
+    target, test = composed_names(settings.get("target")), settings.pop("test", None)
     options = schema.build(tables.TableOptions, {**settings, "target": ""}, "", owner=source)
     path = path_of(source.removeprefix(f"{kind}:"))
     frame, client = tables.frame_of(kind, path, options)
     frames, files, lines = [frame], [path], tables.lines_of(kind, path, options)
+    test = tables.column_or_path(test, frame)
     if isinstance(test, str | Path) and test not in frame.columns:
         files.append(path_of(test))
         frames.append(tables.frame_of(kind, files[1], options)[0])

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unskew.data.columns import check_one_form, composed_names
 from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
@@ -500,7 +501,8 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]] | 
     if isinstance(x, Mapping) and x and all(isinstance(v, str) or not hasattr(v, "__len__") for v in x.values()):
         x = [x]  # one row
     if isinstance(x, list | tuple) and x and all(isinstance(row, Mapping) for row in x):
-        x = {name: [row.get(name) for row in x] for name in names if any(name in row for row in x)}
+        rows = [{composed_names(name): value for name, value in row.items()} for row in x]
+        x = {name: [row.get(name) for row in rows] for name in map(composed, names) if any(name in row for row in rows)}
     if not hasattr(x, "columns") and not isinstance(x, Mapping):
         values = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x)
         if values.ndim != 2 or values.shape[1] != len(names):
@@ -508,19 +510,23 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]] | 
                 f"inputs must be rows of {len(names)} columns ({', '.join(names)}), got shape {values.shape}"
             )
         return {name: raw_column(values[:, i], name, of.get(name, ())) for i, name in enumerate(names)}
-    known = {str(name): name for name in (x.columns if hasattr(x, "columns") else x)}
+    given = list(x.columns if hasattr(x, "columns") else x)
+    check_one_form(map(str, given), "the table")
+    known = {composed(str(name)): name for name in given}
     for name in names:
         check_known("inputs have", name, known)
-    return {name: raw_column(x[known[name]], name, of.get(name, ())) for name in names}
+    return {name: raw_column(x[known[composed(name)]], name, of.get(name, ())) for name in names}
 
 
 def check_known(where: str, name: str, known: Collection[str]) -> None:
     """Refuse rows without a column that the model was trained on; `where` are they, as in "new.csv has".
 
+    `known` are composed; the model may be of a version that left names as they were.
+
     Raises:
         DataError: If it is not among those that are there.
     """
-    if name not in known:
+    if composed(name) not in known:
         nearest = did_you_mean(name, known)
         raise DataError(
             f"{where} no column {name!r}, which the model was trained on{nearest} (columns: {', '.join(known)})"

@@ -18,6 +18,7 @@ from annotated_types import Ge
 
 from unskew.data import image_folders, own, tables
 from unskew.data.arrays import all_for_testing
+from unskew.data.columns import composed_names
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import constants_of
 from unskew.data.lengths import check_words
@@ -66,6 +67,11 @@ class LabelledImages:
     std: tuple[float, ...] | None = None
     channels: Literal[1, 3] | None = None
     testing: bool = False
+
+    def __post_init__(self) -> None:
+        """Write names of columns in one form of Unicode, as tables have them."""
+        for setting in ("image", "target", "client", "patient", "test"):
+            object.__setattr__(self, setting, composed_names(getattr(self, setting)))
 
 
 SETTINGS = ("labels", "image", "target", "client", "patient", "test")

@@ -19,12 +19,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.columns import check_one_form
 from unskew.data.inputs import Array, Column, Inputs, RawTable, column_variants, gaps_in, is_date, word
 from unskew.data.lengths import LONGEST
 from unskew.data.numerals import is_number
 from unskew.data.places import place
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, obeyed
-from unskew.words import counted, some
+from unskew.words import composed, counted, some
 
 Scale = Literal["agreed", "site", "none"]
 Missing = Literal["agreed mean", "site mean", "site median", "refuse"]
@@ -102,6 +103,12 @@ class Preprocess:
     indicator: bool = True
     unseen: Literal["none", "other"] = "none"
     columns: dict[str, ColumnRule] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Write names of columns in one form of Unicode, as tables have them."""
+        if any(composed(name) != name for name in self.columns):
+            check_one_form(self.columns, "preprocess")
+            object.__setattr__(self, "columns", {composed(name): of for name, of in self.columns.items()})
 
     def of(self, name: str) -> tuple[Scale, Missing]:
         """Return how a column is scaled and what fills its gaps."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from unskew import machine
 from unskew.data import own
+from unskew.data.columns import composed_names, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.doubts import FEW_ROWS
 from unskew.data.image_folders import OF_SYSTEMS, is_image
@@ -44,7 +45,7 @@ from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.tasks.targets import CLASS, Targets
-from unskew.words import counted, some
+from unskew.words import composed, counted, some
 
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
@@ -89,6 +90,16 @@ class TableOptions:
     gaps: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     alone: bool = False
+
+    def __post_init__(self) -> None:
+        """Write names of columns in one form of Unicode, as tables have them; `test` may be the path of a file."""
+        for setting in ("target", "client", "patient", "leave_out"):
+            object.__setattr__(self, setting, composed_names(getattr(self, setting)))
+
+
+def column_or_path(test: Any, frame: Any) -> Any:
+    """The setting `test` as the column's name, if it is one's in any form of Unicode; anything else as it is."""
+    return composed_names(test) if composed_names(test) in frame.columns else test
 
 
 def kind_of(path: str) -> str | None:
@@ -142,7 +153,8 @@ def read_table(
         DataError: If Polars is not installed, a file is missing or cannot be read, or as in `unskew.data.own.dataset`.
     """
     frame, client = frame_of(kind, path, options)
-    test: object = options.test
+    test: object = column_or_path(options.test, frame)
+    options = replace(options, test=test)
     test_rows_at: Place = by_number
     if isinstance(test, str) and test not in frame.columns:
         columns = some(frame.columns)
@@ -210,7 +222,7 @@ def labels_as_written(frames: Sequence[Any], paths: Sequence[Path], options: Tab
 def _column(file: Path, options: TableOptions, name: str) -> Any:
     """A column of a CSV file as it is written."""
     head = _head(file, options.separator)
-    names = [_bare(one) for one in head.names]
+    names = [composed(_bare(one)) for one in head.names]
     if name not in names:  # one that goes on in the next line
         return _read("csv", file, options, as_words=True, some_columns=True)[name]
     words = _polars().read_csv(
@@ -271,7 +283,8 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
             `unskew.data.preprocess.sums`.
     """
     frame, _ = frame_of(kind, path, replace(options, alone=True))
-    apart = options.test if isinstance(options.test, str) and options.test in frame.columns else None
+    test = column_or_path(options.test, frame)
+    apart = test if isinstance(test, str) and test in frame.columns else None
     if apart is None and not isinstance(options.test, str):
         raise ConfigError(
             "test must be a column or a file: the disclosed statistics must not include test rows; add a column to the "
@@ -385,20 +398,21 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
     """
     kind = _kind_of_file(path)
     words = written(path, options) if kind == "csv" else {}
-    names = list(words) if kind == "csv" else _schema(path)
+    names = list(words) if kind == "csv" else list(map(composed, _schema(path)))
     for column in columns:
         check_known(f"{path} has", column.name, names)
-    read = {c.name for c in columns if c.kind == "number" or kind != "csv"}
+    read = {composed(c.name) for c in columns if c.kind == "number" or kind != "csv"}
     frame = (
         frame_of(kind, path, replace(options, leave_out=tuple(n for n in names if n not in read)))[0] if read else {}
     )
 
     def values(column: Column) -> Any:
-        if column.name in read:
-            return frame[column.name]
+        name = composed(column.name)
+        if name in read:
+            return frame[name]
         none = set(options.gaps).difference(column.values)
         empty = "" if "" in column.values and not column.gaps else None
-        written = (empty if word is None else word for word in words[column.name])
+        written = (empty if word is None else word for word in words[name])
         return np.array([None if word in none else word for word in written], object)
 
     return {column.name: values(column) for column in columns}
@@ -485,7 +499,8 @@ def _check_each_a_client(kind: str, folder: Path, files: Sequence[Path]) -> None
 
 def _names(kind: str, file: Path, options: TableOptions) -> list[str]:
     """The names of a file's columns."""
-    return [_bare(name) for name in _head(file, options.separator).names] if kind == "csv" else _schema(file)
+    names = _head(file, options.separator).names if kind == "csv" else _schema(file)
+    return [composed(_bare(name) if kind == "csv" else name) for name in names]
 
 
 def _files(kind: str, folder: Path) -> list[Path]:
@@ -565,6 +580,7 @@ def _read(
         raise DataError(f"{path} has one column only, {frame.columns[0][:60]!r}: set separator = ';'")
     if head is not None:
         frame = _named(frame, head, path, none)
+    frame = with_composed_columns(frame, str(path))
     lacking = [column for column in options.leave_out if column not in frame.columns and column not in may_lack]
     if lacking:
         nearest = did_you_mean(lacking[0], frame.columns)
@@ -599,7 +615,7 @@ def _check_words(frame: Any, kind: str, path: Path, options: TableOptions, any_l
         DataError: Naming the first column's first row with such a word.
     """
     polars = _polars()
-    schema = {name: of for name, of in frame.collect_schema().items() if name not in options.leave_out}
+    schema = {name: of for name, of in frame.collect_schema().items() if composed(name) not in options.leave_out}
     lengths = {name: polars.col(name).bin.size() for name, of in schema.items() if of == polars.Binary}
     for name, of in schema.items():
         if of in (polars.String, polars.Categorical, polars.Enum):
