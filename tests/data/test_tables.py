@@ -724,3 +724,32 @@ def test_what_costs_time_for_every_column_is_not_done_once_for_each(
         tables.frame_of(kind, file, tables.TableOptions(target="c0"))
         numbers.append(dict(done))
     assert numbers[0] == numbers[1]
+
+
+CODES = "holds digits that begin with a zero, such as '01000', and is taken as a number, 1000: if these are codes"
+
+
+def test_codes_that_lose_their_zeros_are_doubted(tmp_path: Path) -> None:
+    """Postal codes of four places; `dose` is 0.5 and 0, `grade` is 0 and 00, `week` is written in two ways."""
+    postal = ["01000", "07100", "75001", "13001"] * (ROWS // 4)
+    table = TABLE.select("site", "sick").with_columns(
+        polars.Series("postal", postal),
+        polars.Series("dose", ["0.5", "0"] * (ROWS // 2)),
+        polars.Series("grade", ["00", "0", "1", "1", "0"] * (ROWS // 5)),
+        polars.Series("week", ["01", "1", "2", "2"] * (ROWS // 4)),
+    )
+    source = written(tmp_path, table)
+    with pytest.warns(DataWarning, match=f"column 'postal' {CODES}"):
+        data = load(source, None, COLUMNS, Preprocess())
+    assert [doubt for doubt in data.doubts if "zero" in doubt] == [doubt for doubt in data.doubts if CODES in doubt]
+    (said,) = (note for note in us.describe(source, **COLUMNS).notes if "zero" in note)
+    assert said == next(doubt for doubt in data.doubts if CODES in doubt)
+    (tmp_path / "sites").mkdir()
+    for (site,), rows in table.partition_by("site", as_dict=True).items():
+        rows.drop("site").write_csv(tmp_path / "sites" / f"{site}.csv")
+    folder = us.describe(f"csv:{tmp_path / 'sites'}", target="sick")
+    assert said in folder.notes
+    rules = Preprocess(columns={"postal": ColumnRule(kind="category")})
+    known = load(source, None, COLUMNS, rules)
+    assert not any("zero" in doubt for doubt in known.doubts)
+    assert known.inputs.columns[0].kind == "category"

@@ -152,7 +152,10 @@ def _of_file(
     with rows_at(lines):
         tested = frames[1] if len(frames) > 1 else test
         seen = look(_of_frame(frames[0], path.stem, target, client, options.patient, tested), rules)
-    return replace(seen, notes=(*seen.notes, *tables.doubts_on(kind, files, options)))
+    kinds = {name for name, rule in (rules.columns if rules else {}).items() if rule.kind}
+    taken = {*_targets(target), client, options.patient, test if isinstance(test, str) else None, *kinds}
+    codes = tables.codes_in_numbers(kind, frames, files, options, taken)
+    return replace(seen, notes=(*seen.notes, *tables.doubts_on(kind, files, options), *codes))
 
 
 def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Place:

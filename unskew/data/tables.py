@@ -37,6 +37,7 @@ from unskew.data.numerals import (
     Notation,
     Thousands,
     declared,
+    leading_zeros,
     lose_zeros,
     refused,
     value_of,
@@ -171,7 +172,11 @@ def read_table(
         frames = [frame] if test is options.test else [frame, test]
         frame, *others = labels_as_written(frames, given, options, several[0])
         test = others[0] if others else test
-    doubts = tuple(doubts_on(kind, given, options))
+    taken = {*several, client, options.patient, test if isinstance(test, str) else None}
+    declared_kinds = {name for name, rule in (preprocess.columns if preprocess else {}).items() if rule.kind}
+    frames = [frame] if len(given) == 1 else [frame, test]
+    codes = codes_in_numbers(kind, frames, given, options, taken | declared_kinds)
+    doubts = (*doubts_on(kind, given, options), *codes)
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     with rows_at(lines_of(kind, path, options)):
@@ -240,6 +245,42 @@ def _column(file: Path, options: TableOptions, name: str) -> Any:
 def doubts_on(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
     """Sentences on files of folders that are not read, and on declared words for no value that stand in no field."""
     return [*filter(None, map(_left_out, filter(Path.is_dir, paths))), *_unused_gaps(kind, paths, options)]
+
+
+def codes_in_numbers(
+    kind: str, frames: Sequence[Any], paths: Sequence[Path], options: TableOptions, taken: Collection[object]
+) -> list[str]:
+    """Sentences on inputs of a CSV file that lose zeros as numbers, such as the postal code 01000.
+
+    Args:
+        kind: csv, or parquet, whose types say what is a number.
+        frames: The tables as they were read.
+        paths: The file of each, or the folder of its files.
+        options: How they are written.
+        taken: Columns that are no inputs, or of which somebody has said what they are.
+    """
+    whole = {name for frame in frames for name in frame.columns if frame[name].dtype.is_integer()}
+    files = [file for path in paths for file in _files_at(kind, path)] if kind == "csv" else []
+    if not whole.difference(taken) or not any(map(_has_zeros, files)):
+        return []
+    words = [_read(kind, file, options, as_words=True, some_columns=True, may_lack=options.leave_out) for file in files]
+    sentences = []
+    for name in dict.fromkeys(name for frame in words for name in frame.columns if name in whole.difference(taken)):
+        held = {word for frame in words if name in frame.columns for word in frame[name].drop_nulls().unique()}
+        codes = sorted(word for word in held if leading_zeros(word) and value_of(word.strip()))
+        if codes and lose_zeros(held):
+            sentences.append(
+                f"column {name!r} holds digits that begin with a zero, such as {codes[0]!r}, and is taken as a number, "
+                f"{int(codes[0])}: if these are codes, declare preprocess.columns.{name}.kind = 'category', group them "
+                "if they are many, or leave the column out"
+            )
+    return sentences
+
+
+def _has_zeros(file: Path) -> bool:
+    """True if some word of a file may begin with a zero that a number would lose."""
+    with file.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+        return re.search(rb"(?<![0-9.])0[0-9]+(?![0-9.])", octets) is not None
 
 
 def _left_out(folder: Path) -> str:
