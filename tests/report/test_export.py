@@ -17,7 +17,7 @@ from unskew.errors import ConfigError
 from unskew.record.reader import Bound, Cell, Record, Summary
 from unskew.report import table
 from unskew.report.export import FORMATS
-from unskew.report.tables import leader, paired
+from unskew.report.tables import leader, paired, standing
 
 ACCURACY, PERSONAL = "global.accuracy", "personal.accuracy.mean"
 
@@ -101,6 +101,14 @@ def test_differences_can_be_taken_to_any_method() -> None:
     rows = {d.method: d for d in paired(made(APART), base="SCAFFOLD")}
     assert rows["FedAvg"].mean == pytest.approx(-0.31 / 3)
     assert (rows["FedAvg"].verdict, rows["Local"].verdict) == ("lower", "higher")
+
+
+def test_a_difference_that_is_shown_as_zero_is_not_higher() -> None:
+    """Differences of 1, 1.1 and 1.2 millionths: the interval excludes zero, and reads 0.00 [0.00, 0.00]."""
+    (row,) = paired(made({"FedAvg": [0.5, 0.6, 0.7], "Other": [0.500001, 0.6000011, 0.7000012]}))
+    assert row.low is not None
+    assert row.low > 0
+    assert (row.verdict, standing([row])[1]) == ("undecided", ())
 
 
 # ---------------------------------------------------------------- the formats

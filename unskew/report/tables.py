@@ -82,10 +82,14 @@ class Difference:
 
     @property
     def verdict(self) -> Literal["higher", "lower", "level", "undecided", "no interval"]:
-        """The interval's verdict: it excludes zero, it does not but is narrow, it does not, or there is none."""
+        """The interval's verdict: it excludes zero, it does not but is narrow, it does not, or there is none.
+
+        One with zero at both ends, as it is shown, does not exclude it.
+        """
         if self.low is None or self.high is None:
             return "no interval"
-        if self.low <= 0 <= self.high:
+        shown = {self.measure.signed(end) for end in (0.0, self.low, self.high)}
+        if self.low <= 0 <= self.high or len(shown) == 1:
             return "level" if self.until is not None and self.high - self.low < self.until else "undecided"
         return "higher" if self.low > 0 else "lower"
 
@@ -373,7 +377,9 @@ def difference(
 def standing(rows: Sequence[Difference]) -> tuple[int, tuple[str, ...]]:
     """The number of comparisons that have a p-value, and the methods that differ also by Holm's correction for it."""
     corrected = holm({d.method: d.p for d in rows if d.p is not None})
-    return len(corrected), tuple(d.method for d in rows if corrected.get(d.method, 1.0) <= 1.0 - CONFIDENCE)
+    return len(corrected), tuple(
+        d.method for d in rows if corrected.get(d.method, 1.0) <= 1.0 - CONFIDENCE and d.verdict in ("higher", "lower")
+    )
 
 
 def leader(record: Record, metric: str | None = None) -> str | None:
