@@ -30,7 +30,7 @@ from unskew.errors import ConfigError, RunError, shown
 from unskew.record.columns import client_columns
 from unskew.record.doubts import doubts_of
 from unskew.record.logs import ADAPTED, DIVERGED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
-from unskew.record.reader import Part, client_names, metric_rows, read, rows_of
+from unskew.record.reader import Part, client_names, metric_rows, read, rows_of, same_test_rows
 from unskew.run.folder import require_done
 from unskew.run.metrics import fewer_clients, steadier, summarise, with_spread
 from unskew.run.models import load_model
@@ -397,6 +397,17 @@ class History:
         except RunError:  # the table is none the worse without its files
             return ""
 
+    @cached_property
+    def _left_out(self) -> str:
+        """A sentence on what ± leaves out where all seeds have the same test rows; else empty."""
+        from unskew.report.tables import SAME_TEST_ROWS
+
+        try:
+            several = len({row["seed"] for row in self.rows}) > 1
+            return SAME_TEST_ROWS if several and same_test_rows(self.folder) else ""
+        except RunError:  # as of the answer
+            return ""
+
     def report(self, path: str | Path) -> Path:
         """Write the run's report, one HTML file that opens offline, and return its path.
 
@@ -421,7 +432,7 @@ class History:
                     for row in (head, *rows)
                 ]
         below = [f"diverged: {shown(why_diverged(row))}" for row in self.diverged]
-        below += [shown(self._answer)] if self._answer else []
+        below += [shown(text) for text in (self._answer, self._left_out) if text]
         below += [f"- {shown(doubt)}" for doubt in self._few_doubts()]
         wrapped = (
             textwrap.fill(line, WIDE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
@@ -447,7 +458,7 @@ class History:
         tables = [("", _table(self.summary)), *_asked(self.summary)]
         doubts = "".join(f"<li>{html.escape(doubt)}</li>" for doubt in self._few_doubts())
         below = "".join(f"<p>diverged: {html.escape(shown(why_diverged(row)))}</p>" for row in self.diverged)
-        below += f"<p>{html.escape(self._answer)}</p>" if self._answer else ""
+        below += "".join(f"<p>{html.escape(text)}</p>" for text in (self._answer, self._left_out) if text)
         below += f"<ul>{doubts}</ul>" if doubts else ""
         return f"{''.join(starmap(html_table, tables))}{below}{self._figure()}"
 

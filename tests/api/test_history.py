@@ -14,6 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -378,3 +379,18 @@ def test_a_metric_of_ones_own_that_is_never_a_number_is_named_once() -> None:
             ask("global.never")
     with pytest.raises(KeyError, match=r"no global\.never of independent; there are personal\.accuracy"):
         history.value("independent", "global.never")  # it has no global model: there was nothing to measure
+
+
+@pytest.mark.parametrize("preprocess", [True, False])
+def test_the_table_says_where_all_seeds_have_the_same_test_rows(preprocess: bool) -> None:
+    """With preprocessing each site's test rows are drawn once; without it, each seed draws them."""
+    pandas, rng = pytest.importorskip("pandas"), np.random.default_rng(0)
+    data = pandas.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"])
+    data = data.assign(y=np.arange(60) % 2, site=np.repeat(["u", "v"], 30))
+    history = us.simulate(
+        us.FedAvg(), data=data, target="y", client="site", model="logistic", preprocess=preprocess, val_fraction=0.2,
+        rounds=1, seeds=(0, 1), progress=False,
+    )  # fmt: skip
+    same = np.array_equal(history.rows_of("test", 0)["u"], history.rows_of("test", 1)["u"])
+    assert same is preprocess
+    assert all(("Every seed has the same test rows" in t) is same for t in (str(history), history._repr_html_()))

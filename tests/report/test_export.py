@@ -14,10 +14,11 @@ import pytest
 
 import unskew as us
 from unskew.errors import ConfigError
-from unskew.record.reader import Bound, Cell, Record, Summary
+from unskew.record.reader import Bound, Cell, DataSplit, Record, Summary
 from unskew.report import table
 from unskew.report.export import FORMATS
-from unskew.report.tables import leader, paired, standing
+from unskew.report.summary_text import found
+from unskew.report.tables import SAME_TEST_ROWS, leader, paired, standing
 
 ACCURACY, PERSONAL = "global.accuracy", "personal.accuracy.mean"
 
@@ -109,6 +110,20 @@ def test_a_difference_that_is_shown_as_zero_is_not_higher() -> None:
     assert row.low is not None
     assert row.low > 0
     assert (row.verdict, standing([row])[1]) == ("undecided", ())
+
+
+def test_over_seeds_of_the_same_test_rows_nothing_is_bold_and_a_sentence_says_why() -> None:
+    split = DataSplit("d", "", 9, {"name": "natural"}, "", (1,), ((1,),), 0.0, 0.0, 1.0, test_sha256="a")
+    same = replace(made(APART, {"Local": "lower"}), partitions=dict.fromkeys(range(3), split))
+    assert leader(same) is None
+    assert "**" not in table(same)
+    assert SAME_TEST_ROWS in table(same)
+    assert "SCAFFOLD (+10.33 [+8.90, +11.77]) is higher than FedAvg on these test rows." in found(same)
+    assert [row["same_test_rows"] for row in csv.DictReader(io.StringIO(table(same, "csv")))] == ["True"] * 3
+    drawn = replace(same, partitions={s: replace(split, test_sha256=str(s)) for s in range(3)})
+    assert leader(drawn) == "SCAFFOLD"
+    assert SAME_TEST_ROWS not in table(drawn)
+    assert "The global test set is the same under every seed" in table(drawn)
 
 
 # ---------------------------------------------------------------- the formats

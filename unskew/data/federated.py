@@ -1,5 +1,6 @@
 """A data set divided over clients, and the manifest that records the division."""
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -444,6 +445,7 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
         "split": dict(fed.split),
         "seed": fed.seed,
         "sha256": fed.sha256,
+        "test_sha256": _sha256_of(fed.clients.test),
         "classes": list(fed.dataset.classes),
         "client_names": None if fed.client_names is None else list(fed.client_names),
         **({} if (prepared := preprocess.record(fed.dataset.inputs)) is None else {"preprocessing": prepared}),
@@ -470,6 +472,13 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
             **reached,
         },
     }
+
+
+def _sha256_of(part: Ragged) -> str:
+    """SHA-256 of each client's examples in a part, which is equal where these are."""
+    digest = hashlib.sha256(np.ascontiguousarray(part.sizes, "<i8"))
+    digest.update(np.ascontiguousarray(part.values.numpy(), "<i8"))
+    return digest.hexdigest()
 
 
 def to_columns(fed: FederatedData) -> dict[str, npt.NDArray[Any]]:

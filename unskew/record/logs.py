@@ -322,6 +322,7 @@ class SplitCard(TypedDict):
     n: Count
     split: dict[str, Any]
     sha256: str
+    test_sha256: NotRequired[str]
     classes: NotRequired[list[str] | None]
     client_names: NotRequired[list[str] | None]
     columns: NotRequired[str]

@@ -47,6 +47,7 @@ class DataSplit:
     `client_names` and `classes` are empty if clients or labels are known only by number.  `unseen` has the sizes of the
     clients that came after training, of which nothing else here knows.  `test_counts` are label counts of the clients'
     test examples, empty where the folder has none; `test_patients` are the patients in them, empty where not known.
+    `test_sha256` is equal where these test examples are.
     """
 
     dataset: str
@@ -65,6 +66,7 @@ class DataSplit:
     unseen: tuple[int, ...] = ()
     test_counts: tuple[tuple[int, ...], ...] = ()
     test_patients: tuple[int, ...] = ()
+    test_sha256: str = ""
 
     @property
     def trained(self) -> int:
@@ -232,6 +234,11 @@ class Record:
     def deployed(self) -> bool:
         """True if the run's clients were separate processes, whose data a report must not read."""
         return logs.deployed(self.folder, self.command)
+
+    @property
+    def same_test_rows(self) -> bool:
+        """True if all of several seeds have the same test rows, so that nothing over seeds tells of their chance."""
+        return _same_test_rows(self.partitions)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -720,6 +727,20 @@ def _info(rows: _Rows[logs.InfoRow]) -> tuple[dict[str, frozenset[str]], tuple[W
     return types, tuple(warned.values()), ignored
 
 
+def same_test_rows(folder: Path) -> bool:
+    """Return true if all of several seeds of a run have the same test rows.
+
+    Raises:
+        RunError: If partition.json is missing or corrupt.
+    """
+    return _same_test_rows(_partitions(folder / "partition.json"))
+
+
+def _same_test_rows(partitions: Mapping[int, DataSplit]) -> bool:
+    rows = {p.test_sha256 for p in partitions.values() if p.tested != 0}
+    return len(partitions) > 1 and len(rows) == 1 and "" not in rows
+
+
 def _partitions(path: Path) -> dict[int, DataSplit]:
     partitions = {}
     for seed, card in document(path, logs.SplitCards)["seeds"].items():
@@ -762,6 +783,8 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
             unseen=tuple(card["unseen"]["sizes"]) if "unseen" in card else (),
             test_counts=tuple(map(tuple, tested)),
             test_patients=tuple(people),
+            # A folder that does not say has the same test rows at least where all parts are the same.
+            test_sha256=card.get("test_sha256", card["sha256"]),
         )
     return dict(sorted(partitions.items()))
 

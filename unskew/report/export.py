@@ -30,6 +30,7 @@ from unskew.report.tables import (
     last_round,
     last_words,
     leader,
+    left_out,
     paired,
     paired_tails,
     reference,
@@ -175,14 +176,17 @@ def _note(record: Record) -> str:
     bold = (
         f"Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of paired "
         "differences, each pair by itself."
+        if record.comparable and not record.same_test_rows
+        else "Nothing is bold."
         if record.comparable
         else "These runs are not comparable, so that no differences are given and nothing is bold."
     )
     clients = fewer_clients(record, record.headline.own)
     over = f" Personal {record.headline.label} is a mean over {clients.strip(' ()')}." if clients else ""
+    chance = f" {text}" if (text := left_out(record)) else ""
     return (
         f"Last round, and beside it the mean of the {last_words(record)} of evaluations, a dash where it is the last "
-        f"round alone; mean ± standard deviation over seeds. {bold}{over}{unfinished}"
+        f"round alone; mean ± standard deviation over seeds. {bold}{over}{chance}{unfinished}"
     )
 
 
@@ -209,6 +213,7 @@ def _csv_row(
         "bound": row.bound,
         "finished": _finished(record, row.method),
         "seeds": len(row.seeds),
+        "same_test_rows": record.same_test_rows if len(row.seeds) > 1 else None,
         **_both("round", row.rounds),
         **_both(f"global_{row.measure.name}", row.shared),
         **_both(f"global_{row.measure.name}_tail", row.tail),

@@ -142,6 +142,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "rows": rows,
         "newcomers": any(r.unseen for r in rows),
         "measure": record.headline,
+        "left_out": tables.left_out(record),
         "asked": _asked(record, marks),
         "show_setting": len({r.setting for r in rows}) > 1,
         "last_words": tables.last_words(record),
@@ -224,6 +225,7 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
         ],
         "newcomers": any(row.unseen for _, _, row in parts),
         "measure": records[0].headline,
+        "left_out": tables.left_out(together),
         "base": base,
         "swatches": {label: figures.swatch(look) for label, look in looks.items()},
         **({"differences": []} if base is None else _differences(together, looks, base)),
@@ -262,6 +264,7 @@ def _differences(record: Record, marks: _Marks, base: str | None) -> dict[str, o
     return {
         "differences": [(what, rows) for what, rows in kinds if rows],
         "intervals": summary_text.intervals(record, differences),
+        "here": " on these rows" if record.same_test_rows else "",
         "differences_chart": _differences_chart(differences, marks, base),
     }
 

@@ -10,6 +10,7 @@ from unskew.protocol import SgdConfig
 from unskew.record.logs import described
 from unskew.record.reader import DataSplit, Record, configured
 from unskew.report.tables import (
+    SAME_TEST_ROWS,
     Difference,
     Headline,
     bracket,
@@ -122,7 +123,7 @@ def found(record: Record, base: str | None = None) -> str:
         )
     whose = f"By the {measure.label} of clients’ own models on their own test data: " if own else ""
     parts = [_verdicts(record, rows, base, measure.shared), _verdicts(record, own, base, measure.own)]
-    return f"{best}{parts[0]}{whose}{parts[1]}".rstrip()
+    return f"{best}{parts[0]}{whose}{parts[1]}{SAME_TEST_ROWS * record.same_test_rows}".rstrip()
 
 
 def _compared(record: Record, base: str | None) -> tuple[list[Difference], list[Difference]]:
@@ -139,6 +140,7 @@ def _verdicts(record: Record, rows: Sequence[Difference], base: str, metric: str
         return ""
     what = record.headline.label + (", mean over clients," if metric == record.headline.own else "")
     unit = " points" if record.headline.percent else ""
+    here = " on these test rows" if record.same_test_rows else ""
     # Of the rows that have no interval, only the number of seeds is common to all.
     if all(len(d.seeds) < 2 for d in rows):
         return (
@@ -149,7 +151,7 @@ def _verdicts(record: Record, rows: Sequence[Difference], base: str, metric: str
     for verdict, phrase in (("higher", "higher than"), ("lower", "lower than")):
         chosen = [d for d in rows if d.verdict == verdict]
         if chosen:
-            sentences.append(f"{_named(chosen)} {'is' if len(chosen) == 1 else 'are'} {phrase} {base}. ")
+            sentences.append(f"{_named(chosen)} {'is' if len(chosen) == 1 else 'are'} {phrase} {base}{here}. ")
     level = [d for d in rows if d.verdict == "level"]
     if level:
         verb = "is" if len(level) == 1 else "are"
@@ -191,7 +193,12 @@ def intervals(record: Record, rows: Sequence[Difference]) -> str:
             f"{record.until['most']} at most; the intervals are a confidence sequence, which pays for a look after "
             "every seed, each method by itself."
         )
-    return f"{kind} {_corrected(rows)}".rstrip()
+    chance = SAME_TEST_ROWS * record.same_test_rows
+    if chance and "lower" in {cell.bound for cell in record.cells}:
+        chance += (
+            " The answer whether federation is worth it counts that, too: its intervals are wider, or there are none."
+        )
+    return " ".join(filter(None, [kind, _corrected(rows).rstrip(), chance]))
 
 
 def _narrow(record: Record) -> str:

@@ -386,8 +386,11 @@ def leader(record: Record, metric: str | None = None) -> str | None:
     """The method that is better than every other in `metric` by the interval of their paired differences.
 
     Without `metric` it is the headline of the global model.  Bounds do not take part.  None if there is no
-    other method, or an interval is missing or reaches zero.
+    other method, or an interval is missing or reaches zero, or all seeds have the same test rows: then an interval over
+    seeds does not tell which method is better on others.
     """
+    if record.same_test_rows:
+        return None
     metric = metric or record.headline.shared
     means = {}
     for method in record.methods:
@@ -400,6 +403,26 @@ def leader(record: Record, metric: str | None = None) -> str | None:
     verdict = "lower" if record.headline.higher else "higher"
     worse = {d.method for d in paired(record, metric, top) if d.verdict == verdict}
     return top if worse >= means.keys() - {top} else None
+
+
+SAME_TEST_ROWS = (
+    "Every seed has the same test rows: ± and intervals over seeds are the chance of training alone, and leave out "
+    "that of the test rows, which is often larger."
+)
+
+
+def left_out(record: Record) -> str:
+    """A sentence on what numbers over seeds leave out, as the seeds have test rows in common; else empty."""
+    if len(record.seeds) < 2:
+        return ""
+    if record.same_test_rows:
+        return SAME_TEST_ROWS
+    if any(name == record.headline.shared for _, _, name in record.series):
+        return (
+            "The global test set is the same under every seed: ± and intervals of global models over seeds leave out "
+            "the chance of its examples."
+        )
+    return ""
 
 
 def curve(record: Record, method: str, name: str) -> Curve | None:
