@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import unskew as us
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, RunError
 from unskew.record.reader import Bound, Cell, DataSplit, Record, Summary
-from unskew.report import table
-from unskew.report.export import FORMATS
+from unskew.report import table, worth
+from unskew.report.export import FORMATS, client_table
 from unskew.report.summary_text import found
 from unskew.report.tables import SAME_TEST_ROWS, leader, paired, standing
 
@@ -248,3 +248,47 @@ def test_no_name_in_a_csv_is_a_formula_and_every_number_is_one() -> None:
         ["'=cmd|' /C calc'!A0", "'+1+1", "-1.5", "'@SUM(1)", "FedAvg"]
     )
     assert all(float(row["difference"]) == 0.0 for row in rows if row["difference"])
+
+
+# ---------------------------------------------------------------- by client
+def _with_clients() -> Record:
+    """Two sites with ten test rows each; under FedAvg Bern has .9 and .7, alone .5 both times."""
+    run = made({"alone": [0.5, 0.5], "FedAvg": [0.7, 0.6]}, {"alone": "lower"}, metric=PERSONAL)
+    of = {"FedAvg": [(0.5, 0.9), (0.5, 0.7)], "alone": [(0.5, 0.5), (0.5, 0.5)]}
+    clients = {(m, s): dict(enumerate(values)) for m, by_seed in of.items() for s, values in enumerate(by_seed)}
+    tested = {key: {0: 10.0, 1: 10.0} for key in clients}
+    split = DataSplit("d", "", 9, {"name": "natural"}, "", (1, 1), ((1,),) * 2, 0.0, 0.0, 1.0)
+    splits = {0: replace(split, client_names=("=Basel", "Bern")), 1: replace(split, client_names=("=Basel", "Bern"))}
+    return replace(run, clients=clients, tested=tested, partitions=splits)
+
+
+def test_by_client_there_are_value_test_rows_and_gain_of_each_method() -> None:
+    """Bern's mean under FedAvg is .8, standard deviation .1414, its gain .3."""
+    run = _with_clients()
+    rows = list(csv.DictReader(io.StringIO(client_table(run, "csv"))))
+    assert [(row["method"], row["client"]) for row in rows] == [
+        ("alone", "'=Basel"), ("alone", "Bern"), ("FedAvg", "'=Basel"), ("FedAvg", "Bern")
+    ]  # fmt: skip
+    bern = rows[-1]
+    assert (bern["test_rows"], bern["seeds"], bern["seed"]) == ("10", "2", "")
+    assert [float(bern[key]) for key in ("accuracy", "accuracy_std", "gain")] == pytest.approx(
+        [0.8, 0.1414, 0.3], abs=1e-4
+    )
+    (gain,) = [row for row in worth.rows(run) if row["client"] == "Bern"]
+    assert [float(bern[f"gain_{end}_95"]) for end in ("low", "high")] == [gain["low"], gain["high"]]
+    assert "| FedAvg | Bern | 10 | 2 | 80.0 ± 14.1 | +30.00 [" in client_table(run)
+    assert r"FedAvg & Bern & 10 & 2 & 80.0 $\pm$ 14.1 & +30.00 [" in client_table(run, "latex")
+
+
+def test_clients_that_each_seed_draws_anew_have_a_row_each() -> None:
+    run = _with_clients()
+    drawn = replace(run, partitions={s: replace(of, client_names=()) for s, of in run.partitions.items()})
+    rows = list(csv.DictReader(io.StringIO(client_table(drawn, "csv"))))
+    assert [(row["client"], row["seed"], row["accuracy"]) for row in rows if row["method"] == "FedAvg"] == [
+        ("0", "0", "0.5"), ("1", "0", "0.9"), ("0", "1", "0.5"), ("1", "1", "0.7")
+    ]  # fmt: skip
+
+
+def test_a_run_without_results_of_clients_has_no_table_by_client() -> None:
+    with pytest.raises(RunError, match="has no results of single clients"):
+        client_table(made(APART))

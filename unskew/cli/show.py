@@ -99,6 +99,7 @@ def report(
 def table(
     folders: Annotated[list[Path], typer.Argument()],
     format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",
+    by_client: Annotated[bool, typer.Option("--by-client", help="Each client's results instead of means.")] = False,
 ) -> None:
     """Print the headline table of one run, or several, for a paper, a page or a spreadsheet.
 
@@ -109,7 +110,8 @@ def table(
     [dim]unskew table runs/digits-20260101-120000 --format latex > table.tex[/]
     """
     from unskew.report import read
-    from unskew.report.export import table as written
+    from unskew.report.export import client_table
+    from unskew.report.export import table as headline
     from unskew.report.tables import discrepancies, diverged
 
     if len(folders) == 1:
@@ -127,7 +129,7 @@ def table(
     ]
     for remark in (*remarks, *unfinished):
         print(shown(remark), file=sys.stderr)
-    print(shown(written(record, format)), end="")
+    print(shown((client_table if by_client else headline)(record, format)), end="")
 
 
 def _called(records: "Sequence[Record]", names: Sequence[str]) -> list[dict[str, str]]:

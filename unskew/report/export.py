@@ -11,11 +11,13 @@ LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from unskew.errors import ConfigError, did_you_mean
+from unskew.errors import ConfigError, RunError, did_you_mean
 from unskew.ledger import DIRECTIONS
 from unskew.record.reader import Record
+from unskew.report import worth
 from unskew.report.stats import Spread
 from unskew.report.tables import (
     BOUNDS,
@@ -24,6 +26,7 @@ from unskew.report.tables import (
     amount,
     asked,
     bracket,
+    counted_seeds,
     fewer_clients,
     for_own_models,
     headline,
@@ -37,7 +40,7 @@ from unskew.report.tables import (
     span,
     with_spread,
 )
-from unskew.words import in_a_cell
+from unskew.words import beginning, in_a_cell
 
 Lines = list[list[str]]
 
@@ -53,21 +56,123 @@ def table(record: Record, format: str = "markdown") -> str:
     return FORMATS[format](record)
 
 
+def client_table(record: Record, format: str = "markdown") -> str:
+    """Each method's results by client, in one of `FORMATS`, ending in a newline.
+
+    It is the headline of the client's own model on its own test data, last round, with its test examples and its gain
+    over local training where the run has that (`unskew.report.worth`).
+
+    Raises:
+        ConfigError: If there is no such format.
+        RunError: If the run has no results of single clients.
+    """
+    if format not in FORMATS:
+        raise ConfigError(f"a table is written as {', '.join(FORMATS)}, got {format!r}{did_you_mean(format, FORMATS)}")
+    of = _clients(record)
+    if not of:
+        raise RunError(
+            f'{record.folder} has no results of single clients; run it with "personal" in evaluate, or leave '
+            "--by-client out"
+        )
+    if format == "csv":
+        return _as_csv([_client_row(record, each) for each in of])
+    escape = _escaped if format == "latex" else _plain_markdown
+    m, with_gains = record.headline, any(each.gain for each in of)
+    unit = ", points" if m.percent else ""
+    head = ["method", "client", "test rows", "seeds", f"own {m.axis}"]
+    head += [f"gain over {worth.alone(record)}{unit} [95 %]"] if with_gains else []
+    lines = [[escape(_plain(title)) for title in head]]
+    for each in of:
+        gain = each.gain
+        apart = m.with_interval(gain["gain"], gain["low"], gain["high"]) if gain and gain["gain"] is not None else "–"
+        cells = [each.method, each.name, str(each.examples or "–"), str(len(each.spread.values))]
+        cells += [with_spread(each.spread, m), *([apart] if with_gains else [])]
+        lines.append([escape(_plain(cell)) for cell in cells])
+    note = (
+        f"{beginning(m.label)} of each client’s own model on its own test data, last round; mean ± standard deviation "
+        "over seeds."
+    )
+    if record.same_test_rows:
+        note += " Every seed has the same test rows, whose chance ± leaves out."
+    if with_gains:
+        note += (
+            f" A gain is above zero where the client does better{m.turned and ', so that its sign is reversed'}; its "
+            "interval is over seeds and the client’s test rows, and there is none where the chance of these is not "
+            "known."
+        )
+    return _tabular(note, lines) if format == "latex" else f"{_marked_down(lines)}\n{note}\n"
+
+
+@dataclass(frozen=True)
+class _Client:
+    """A method's result at a client; `seed` is the only one that has the client, None where all have the same."""
+
+    method: str
+    label: str | int
+    seed: int | None
+    examples: int
+    spread: Spread
+    gain: worth.GainRow | None
+
+    @property
+    def name(self) -> str:
+        of = self.label if isinstance(self.label, str) else f"client {self.label}"
+        return of if self.seed is None else f"{of} of seed {self.seed}"
+
+
+def _clients(record: Record) -> list[_Client]:
+    gains = {(g["method"], g["client"], g["seed"]): g for g in (worth.rows(record) if record.comparable else ())}
+    names = {seed: of.client_names for seed, of in record.partitions.items()}
+    # Clients without names are drawn anew by each seed, and so are others.
+    lasting = len(record.seeds) == 1 or (len(set(names.values())) == 1 and all(names.values()))
+    rows = []
+    for method in record.methods:
+        by_client: dict[tuple[str | int, int | None], list[float]] = {}
+        examples: dict[tuple[str | int, int | None], int] = {}
+        for seed in counted_seeds(record, method):
+            for c, value in record.clients.get((method, seed), {}).items():
+                at = (names[seed][c] if names.get(seed) else c, None if lasting else seed)
+                by_client.setdefault(at, []).append(value)
+                examples.setdefault(at, round(record.tested.get((method, seed), {}).get(c, 0)))
+        rows += [
+            _Client(method, *at, examples[at], Spread(tuple(values)), gains.get((method, *at)))
+            for at, values in by_client.items()
+        ]
+    return rows
+
+
+def _client_row(record: Record, of: _Client) -> dict[str, object]:
+    gain = of.gain
+    return {
+        "run": record.run_of.get(of.method, record.name),
+        "method": of.method,
+        "bound": record.cell(of.method).bound,
+        "client": of.label,
+        "seed": of.seed,
+        "test_rows": of.examples or None,
+        "seeds": len(of.spread.values),
+        **_both(record.headline.name, of.spread),
+        "same_test_rows": record.same_test_rows if len(of.spread.values) > 1 else None,
+        "gain": gain["gain"] if gain else None,
+        "gain_low_95": gain["low"] if gain else None,
+        "gain_high_95": gain["high"] if gain else None,
+    }
+
+
 # ---------------------------------------------------------------- Markdown and LaTeX
 def _markdown(record: Record) -> str:
-    def row(cells: Iterable[str]) -> str:
-        return f"| {' | '.join(cells)} |\n"
-
-    def written(lines: Lines) -> str:
-        rule = ["---", *["---:"] * (len(lines[0]) - 1)]
-        return "".join(map(row, (lines[0], rule, *lines[1:])))
-
-    def escape(text: str) -> str:
-        return re.sub(r"([\\|*_`<])", r"\\\1", text)
-
-    further = (f"\n{title}:\n\n{written(lines)}" for title, lines in _further(record, escape))
-    main = written(_lines(record, escape, lambda text: f"**{text}**"))
+    further = (f"\n{title}:\n\n{_marked_down(lines)}" for title, lines in _further(record, _plain_markdown))
+    main = _marked_down(_lines(record, _plain_markdown, lambda text: f"**{text}**"))
     return f"{main}\n{_note(record)}\n{''.join(further)}"
+
+
+def _marked_down(lines: Lines) -> str:
+    rule = ["---", *["---:"] * (len(lines[0]) - 1)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (lines[0], rule, *lines[1:]))
+
+
+def _plain_markdown(text: str) -> str:
+    return re.sub(r"([\\|*_`<])", r"\\\1", text)
 
 
 _LATEX = {
@@ -196,6 +301,10 @@ def _csv(record: Record) -> str:
     differences = (paired(record), paired_tails(record), paired(record, record.headline.own))
     last, tail, own = ({d.method: d for d in of} for of in differences)
     rows = [_csv_row(record, row, *(of.get(row.method) for of in (last, tail, own))) for row in headline(record)]
+    return _as_csv(rows)
+
+
+def _as_csv(rows: Sequence[Mapping[str, object]]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     writer.writerow({name: in_a_cell(name) for name in rows[0]})
