@@ -55,6 +55,18 @@ def test_a_table_comes_back_with_a_column_more(here: Path, unskew: Unskew) -> No
     assert all(f"{name} {expected.count(name)}" in said.err for name in set(expected))
 
 
+@pytest.mark.parametrize(("mark", "end"), [(b"\xef\xbb\xbf", b"\r\n"), (b"", b"\n")])
+def test_a_file_keeps_its_byte_order_mark_and_line_ends(here: Path, unskew: Unskew, mark: bytes, end: bytes) -> None:
+    trained()
+    lines = HOSPITALS.read_bytes().splitlines()[:4]
+    (here / "new.csv").write_bytes(mark + b"".join(line + end for line in lines))
+    result = unskew("predict", "r", "new.csv", "--method", "FedAvg", "--out", "back.csv")
+    assert result.code == 0, result.err
+    back = (here / "back.csv").read_bytes()
+    assert back.startswith(mark + lines[0] + b",predicted" + end)
+    assert (back.count(end), back.count(b"\n"), back.count(b"\xef\xbb\xbf")) == (4, 4, bool(mark))
+
+
 def test_probabilities_have_a_column_each_and_one_sum(here: Path, unskew: Unskew) -> None:
     trained()
     said = unskew("predict", "r", HOSPITALS, "--method", "alone", "--client", "Bern", "--probabilities", "--json")

@@ -1,5 +1,6 @@
 """`unskew predict`: a trained model on new rows, images, texts or arrays."""
 
+import codecs
 import csv
 import io
 import json
@@ -98,8 +99,10 @@ def predict(
     if as_json:
         text = json.dumps({"rows": with_labels(rows, card)}) + "\n"
     else:
-        between = separator_of(files[0], written) if kind_of(str(files[0])) == "csv" else ","
-        text = _as_csv(rows, kind.predicted, between, written.decimal or ".")
+        is_csv = kind_of(str(files[0])) == "csv"
+        between = separator_of(files[0], written) if is_csv else ","
+        mark, end = _mark_and_end(files[0]) if is_csv and out is not None else ("", "\n")
+        text = mark + _as_csv(rows, kind.predicted, between, written.decimal or ".", end)
     if out is None:
         print(text, end="")
     else:
@@ -108,9 +111,16 @@ def predict(
     print(shown(f"{_said([row[kind.predicted] for row in rows])}{meaning}; {_which(card)}"), file=sys.stderr)
 
 
-def _as_csv(rows: "list[Row]", predicted: str, separator: str, decimal: str) -> str:
+def _mark_and_end(path: Path) -> tuple[str, str]:
+    """The byte-order mark that a CSV file begins with, empty without one, and what its first line ends in."""
+    with path.open("rb") as file:
+        line = file.readline()
+    return "\ufeff" * line.startswith(codecs.BOM_UTF8), "\r\n" if line.endswith(b"\r\n") else "\n"
+
+
+def _as_csv(rows: "list[Row]", predicted: str, separator: str, decimal: str, end: str = "\n") -> str:
     lines = io.StringIO(newline="")
-    table = csv.DictWriter(lines, rows[0], delimiter=separator, lineterminator="\n")
+    table = csv.DictWriter(lines, rows[0], delimiter=separator, lineterminator=end)
     table.writeheader()
     for row in rows:  # names of classes are the model's, which may be somebody else's; the rest is the user's own
         answer = {predicted: _named(row[predicted])}
