@@ -20,7 +20,7 @@ from torch import Tensor
 import unskew as us
 from unskew import api
 from unskew.advice import Advice, advise_experiment, page
-from unskew.advice.check import Check, gain
+from unskew.advice.check import Check, SetAside, gain, set_aside
 from unskew.advice.measure import measure, proposals
 from unskew.advice.page import write_advice
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, _best_rate, _Race, candidates, choose, groups_of
@@ -669,6 +669,64 @@ def test_a_rule_that_adds_seeds_is_that_of_the_recommended_experiment(simple: Ad
     assert recommended(ditto).until == dataclasses.replace(until, first=first)
     assert recommended(ditto).seeds == tuple(range(first, first + 10))
     assert recommended(fedavg).seeds == tuple(range(first, first + 5))
+
+
+def _seeds(share: float, n: int = 200) -> tuple[Scores, ...]:
+    """Two seeds under which so many rows of each of two sites are right, the first ones."""
+    rows = [1.0] * round(share * n) + [0.0] * (n - round(share * n))
+    return (_scores(rows, rows),) * 2
+
+
+@pytest.mark.parametrize(
+    ("alone", "fedavg", "raced", "aside"),
+    [
+        (0.5, 0.7, 0.5, True),  # FedAvg is shown to gain, the choice is not
+        (0.5, 0.7, 0.6, True),  # both gain, and the choice is worse than FedAvg
+        (0.5, 0.45, 0.3, True),  # neither gains, and the choice is worse
+        (0.5, 0.7, 0.7, False),
+        (0.5, 0.6, 0.7, False),
+        (0.5, 0.5, 0.5, False),
+    ],
+)
+def test_a_choice_that_does_not_hold_up_beside_fedavg_is_set_aside(
+    alone: float, fedavg: float, raced: float, aside: bool
+) -> None:
+    done = {ALONE: _seeds(alone), FEDAVG: _seeds(fedavg), "m": _seeds(raced)}
+    assert (set_aside(done, "m", ACCURACY) is not None) == aside
+    assert set_aside(done, FEDAVG, ACCURACY) is None
+    assert set_aside({ALONE: done[ALONE], "m": done["m"]}, "m", ACCURACY) is None
+
+
+def test_a_choice_that_cannot_be_trained_under_fresh_seeds_is_set_aside() -> None:
+    aside = set_aside({ALONE: _seeds(0.5), FEDAVG: _seeds(0.7)}, "m", ACCURACY)
+    assert aside == SetAside("m", None, None)
+
+
+@pytest.mark.usefixtures("one_rate", "undrawn")
+def test_fedavg_stands_in_for_a_choice_that_test_rows_do_not_bear_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice is FedAvgM of a rate that learns nothing; the answer, the file and the cost are FedAvg's then."""
+    experiment, inputs = described(made(100), rounds=8)
+    useless = _at(1e-6, "fedavgm", "slow")
+    monkeypatch.setattr(RACE, "choose", lambda finished, sites: (useless, ("Ditto",)))
+    of = advise_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
+    assert of.check.set_aside is not None
+    assert of.check.chosen == of.check.training.method.label == FEDAVG  # type: ignore[union-attr]
+    assert {m.label for m in of.experiment().methods} == {ALONE, FEDAVG, POOLED}
+    assert of.method.label in (ALONE, FEDAVG)
+    wider = of.check.gains[FEDAVG]
+    narrow, _ = gain(of.check.results[FEDAVG], of.check.results[ALONE], ACCURACY)
+    assert wider.low is not None
+    assert narrow.low is not None
+    assert wider.low < narrow.low
+    first, text = of.sentences()[0][1], str(of)
+    assert "(97.5 % interval over " in first
+    assert "slow, chosen on validation rows, is set aside: on test rows it is worse than FedAvg (−" in first
+    assert "Ditto" not in dict(of.sentences())["Which method and settings?"]
+    assert "slow, which was chosen there, is set aside" in text
+    shown = str(page.view(of, "")["sections"])
+    assert "that of FedAvg 97.5 %" in shown
+    assert "below='set aside'" in shown
+    assert of.to_json()["set_aside"]["label"] == "slow"
 
 
 # ---------------------------------------------------------------- what would make it surer

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unskew.advice.check import Check, Newcomer
+from unskew.advice.check import CONFIDENCE_OF_TWO, Check, Newcomer
 from unskew.advice.follow_up import under_fresh_seeds
 from unskew.advice.measure import Groups, SiteDisagreement, inside_and_across
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Race, at_edge
@@ -22,6 +22,7 @@ from unskew.experiment.config import Experiment, Method
 from unskew.history import html_table
 from unskew.protocol import ClientId
 from unskew.report.gain import Gain
+from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone
 from unskew.run.progress import duration
 from unskew.run.setup import FROM_ONE, large_target
@@ -71,8 +72,13 @@ class Advice:
     # ------------------------------------------------------------------ decisions
     @property
     def gain(self) -> Gain | None:
-        """The chosen method's gain over local training, of the mean over sites."""
+        """The gain over local training, of the mean over sites, of the method that the answer is about."""
         return self.check.gains.get(self.check.chosen or "")
+
+    @property
+    def confidence(self) -> float:
+        """The confidence of the interval of `gain`: more than 0.95 where FedAvg stands in for the race's choice."""
+        return CONFIDENCE if self.check.set_aside is None else CONFIDENCE_OF_TWO
 
     @property
     def margin(self) -> float:
@@ -103,8 +109,8 @@ class Advice:
 
     @property
     def method(self) -> Method:
-        """The method that is recommended: the chosen one, unless sites are better off alone."""
-        chosen = self.race.chosen
+        """The method that is recommended: that of the answer, unless sites are better off alone."""
+        chosen = self.check.answering(self.race)
         if self.verdict == "alone" or chosen is None:
             return self._alone
         return chosen.method
@@ -179,9 +185,10 @@ class Advice:
             return f"Train alone: {why}."
         label = self.check.chosen
         unit = f" {m.points}" if m.points else f" of {m.label}"
-        over = f" (95 % interval over {self._over(gain)})" if gain.over else ""
+        percent = f"{100 * self.confidence:g} %"
+        over = f" ({percent} interval over {self._over(gain)})" if gain.over else ""
         if over and len(self.check.seeds) > 1:
-            over = f" (95 % interval over seeds and {self._beside_seeds}, mostly {self._over(gain)})"
+            over = f" ({percent} interval over seeds and {self._beside_seeds}, mostly {self._over(gain)})"
         sure = f"{bracket(gain, m)}{unit} over local training{m.turned}{over}"
         if self.verdict == "join":
             return f"Federate, with {label}: {sure}."
@@ -226,7 +233,8 @@ class Advice:
         m, results = self.sites.measure, self.check.results
         means = {label: statistics.fmean(s.mean for s in scores) for label, scores in results.items()}
         levels = ", ".join(f"{label} {m.with_unit(value)}" for label, value in means.items())
-        text = f"{self.headline} Mean over sites on test rows: {levels}." if levels else self.headline
+        text = " ".join(filter(None, (self.headline, self._set_aside())))
+        text += f" Mean over sites on test rows: {levels}." if levels else ""
         pooled = self.check.over_pooled
         if pooled is not None:
             verdict = {"gains": "better than", "loses": "worse than", "open": "not to be told apart from"}[
@@ -234,6 +242,21 @@ class Advice:
             ]
             text += f" With {self.check.chosen} the mean is {verdict} that of pooled data ({bracket(pooled, m)})."
         return text
+
+    def _set_aside(self) -> str:
+        """Say why the answer is about FedAvg and not about the race's choice, and with what interval; may be empty."""
+        m, aside = self.sites.measure, self.check.set_aside
+        if aside is None:
+            return ""
+        why = "it could not be trained under fresh seeds"
+        if aside.over_fedavg is not None and aside.over_fedavg.verdict == "loses":
+            why = f"on test rows it is worse than FedAvg ({bracket(aside.over_fedavg, m)})"
+        elif aside.gain is not None:
+            why = f"on test rows it is not shown to gain over local training ({bracket(aside.gain, m)})"
+        return (
+            f"{aside.label}, chosen on validation rows, is set aside: {why}. As the second of two methods that were "
+            f"held against local training, FedAvg has an interval of {100 * self.confidence:g} %."
+        )
 
     def _labels(self) -> str:
         named = "classes" in self.sites.experiment.task.data_options
@@ -333,7 +356,9 @@ class Advice:
         if race.chosen is None:
             return text
         text += f" {tried} methods were tried on validation rows"
-        if race.close:
+        if self.check.set_aside is not None:
+            text += f"; {self.check.set_aside.label}, which was chosen there, is set aside"
+        elif race.close:
             verb = "does" if len(race.close) == 1 else "do"
             text += f"; {listed(race.close)} {verb} as well there, within a standard error"
         return f"{text}."
@@ -446,10 +471,10 @@ class Advice:
 
     def _settings(self) -> list[str]:
         """Say what the measured curves and rates suggest about more rounds and other local rates."""
-        race, m = self.race, self.sites.measure
-        entries = {e.method.label: e for e in (race.chosen, *race.bounds.values()) if e is not None}
+        race, m, chosen = self.race, self.sites.measure, self.check.answering(self.race)
+        entries = {e.method.label: e for e in (chosen, *race.bounds.values()) if e is not None}
         entries.pop(POOLED, None)
-        compared = [e for label, e in entries.items() if e is race.chosen or label == ALONE]
+        compared = [e for label, e in entries.items() if e is chosen or label == ALONE]
         parts = []
         longer = self.limits.rounds is None and race.rounds == race.planned
         for edge, what in (
@@ -479,6 +504,8 @@ class Advice:
             "method": self.method.label,
             "family": self.family,
             "gain": None if self.gain is None else dataclasses.asdict(self.gain),
+            "confidence": self.confidence,
+            "set_aside": None if self.check.set_aside is None else dataclasses.asdict(self.check.set_aside),
             "sites": {
                 self.sites.names[c]: {**dataclasses.asdict(g), "verdict": g.verdict} for c, g in self.by_site.items()
             },
@@ -543,7 +570,8 @@ class Advice:
         seeds = self.check.seeds or asked.seeds
         labels = dict.fromkeys((self.method.label, self.check.chosen or "", ALONE, FEDAVG, POOLED))
         by_label = {label: bound.method for label, bound in self.race.bounds.items()}
-        by_label |= {} if self.race.chosen is None else {self.race.chosen.method.label: self.race.chosen.method}
+        chosen = self.check.answering(self.race)
+        by_label |= {} if chosen is None else {chosen.method.label: chosen.method}
         by_label |= {self.method.label: self.method}
         rounds = asked.rounds if self.limits.rounds is None else min(asked.rounds, self.limits.rounds)
         if rounds < asked.rounds:  # what travels nowhere is not bound to few rounds

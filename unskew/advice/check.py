@@ -37,6 +37,9 @@ from unskew.world.wireless import Radio
 CHECK_UNTIL = 0.92
 """Share of the budget after which no further seed is begun; newcomers have the rest."""
 
+CONFIDENCE_OF_TWO = 1 - (1 - CONFIDENCE) / 2
+"""Confidence of FedAvg's interval where it stands in for the race's choice: it is the second method that could gain."""
+
 MOST_SEEDS = 10
 MOST_LEFT_OUT = 8
 """Sites up to which each is left out by itself; more are left out a quarter at a time."""
@@ -84,6 +87,21 @@ class Newcomer:
     joined: float | None
 
 
+@dataclass(frozen=True)
+class SetAside:
+    """The race's choice, where it did not hold up on test rows and FedAvg stands in for it.
+
+    Attributes:
+        label: Its label.
+        gain: Its gain over local training; None if it could not be trained under fresh seeds.
+        over_fedavg: Its mean minus FedAvg's; None likewise.
+    """
+
+    label: str
+    gain: Gain | None
+    over_fedavg: Gain | None
+
+
 @dataclass(frozen=True, eq=False)
 class Check:
     """Results on test rows.
@@ -91,14 +109,16 @@ class Check:
     Attributes:
         seeds: Seeds under which all methods were trained.
         results: Scores by label and seed.
-        gains: Gain over local training by label, of the mean over sites.
+        gains: Gain over local training by label, of the mean over sites; 95 % intervals, but of FedAvg one of 97.5 %
+            where it stands in for the race's choice.
         by_site: The same for each site.
         over_pooled: The chosen method's mean minus that of pooled data; None if these could not be trained.
         groups: Groups in which the chosen method trained, where it has groups.
         cost: What the chosen method costs; None if nothing was trained.
         lost: Reasons why a method could not be trained under some seed, by label: it has no results then.
-        chosen: Label of the chosen method.
+        chosen: Label of the method that the answer is about: the race's choice, or FedAvg where that is set aside.
         training: Its training under the first seed.
+        set_aside: The race's choice, where it is set aside.
     """
 
     seeds: tuple[int, ...]
@@ -111,6 +131,11 @@ class Check:
     lost: Mapping[str, str]
     chosen: str | None
     training: Training | None
+    set_aside: SetAside | None = None
+
+    def answering(self, race: Race) -> Candidate | None:
+        """The method that the answer is about, with its settings."""
+        return race.chosen if self.set_aside is None else race.bounds[FEDAVG]
 
 
 def check(
@@ -130,7 +155,7 @@ def check(
         entries[chosen.method.label] = chosen
     results: dict[str, list[Scores]] = {label: [] for label in entries}
     lost: dict[str, str] = {}
-    kept: Training | None = None
+    kept: dict[str, Training] = {}
     seeds: list[int] = []
     first = max(sites.experiment.seeds) + 1
     longest = 0.0
@@ -151,8 +176,8 @@ def check(
                 lost[label] = f"under seed {seed}, {with_names(str(error), sites.names)}"
                 del entries[label], results[label]
                 continue
-            if chosen is not None and label == chosen.method.label and kept is None:
-                kept = training
+            if chosen is not None and label in (chosen.method.label, FEDAVG):
+                kept.setdefault(label, training)
         if not entries or of_seed.keys() != entries.keys():
             break
         seeds.append(seed)
@@ -167,13 +192,41 @@ def check(
         for label, of_seeds in done.items():
             if label != ALONE:
                 gains[label], by_site[label] = gain(of_seeds, done[ALONE], sites.measure)
-    name = None if chosen is None or chosen.method.label not in done else chosen.method.label
+    raced = None if chosen is None else chosen.method.label
+    aside = None if raced is None else set_aside(done, raced, sites.measure)
+    name = FEDAVG if aside is not None else raced if raced in done else None
+    if aside is not None:
+        gains[FEDAVG], _ = gain(done[FEDAVG], done[ALONE], sites.measure, CONFIDENCE_OF_TWO)
     pooled = None
     if name is not None and POOLED in done:
         pooled, _ = gain(done[name], done[POOLED], sites.measure)
-    groups = () if chosen is None or kept is None else groups_of(kept, chosen)
-    cost = None if kept is None else _cost(kept, sites)
-    return Check(tuple(seeds), done, gains, by_site, pooled, groups, cost, lost, name, kept)
+    training = kept.get(name or "")
+    of = Check(tuple(seeds), done, gains, by_site, pooled, (), None, lost, name, training, aside)
+    entry = of.answering(race)
+    if entry is None or training is None:
+        return of
+    return replace(of, groups=groups_of(training, entry), cost=_cost(training, sites))
+
+
+def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure) -> SetAside | None:
+    """The race's choice if it does not hold up on test rows beside FedAvg, which no race has chosen; None if it does.
+
+    It does not hold up if it is shown to be worse than FedAvg, if FedAvg is shown to gain over local training and it is
+    not, or if it cannot be trained under fresh seeds.
+
+    Args:
+        done: Scores of each seed by label.
+        raced: Label of the race's choice.
+        measure: The measure of the scores.
+    """
+    if raced == FEDAVG or not {FEDAVG, ALONE} <= done.keys():
+        return None
+    if raced not in done:
+        return SetAside(raced, None, None)
+    chosen, fedavg = (gain(done[label], done[ALONE], measure)[0] for label in (raced, FEDAVG))
+    over_fedavg, _ = gain(done[raced], done[FEDAVG], measure)
+    holds = over_fedavg.verdict != "loses" and (chosen.verdict == "gains" or fedavg.verdict != "gains")
+    return None if holds else SetAside(raced, chosen, over_fedavg)
 
 
 # ---------------------------------------------------------------- gains
@@ -253,7 +306,7 @@ def newcomers(
     sites: Sites, race: Race, checked: Check, limits: Constraints, clock: Clock, say: Callable[[str], None]
 ) -> tuple[Newcomer, ...]:
     """Sites set aside to come later; or else sites left out, one by one or a quarter at a time, while time lasts."""
-    chosen, n = race.chosen, sites.fed.num_clients
+    chosen, n = checked.answering(race), sites.fed.num_clients
     if chosen is None or checked.chosen is None or checked.training is None:
         return ()
     if (later := sites.fed.unseen) is not None:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from unskew.advice.answer import Advice, advised_name, reading
 from unskew.advice.follow_up import division, write_experiment
-from unskew.advice.race import Candidate
+from unskew.advice.race import FEDAVG, Candidate
 from unskew.api import DATA_FILE
 from unskew.data.dataset import Dataset
 from unskew.data.sources import saved_sha256
@@ -122,7 +122,7 @@ def _worth(advice: Advice) -> Section | None:
     unit = f", {m.points}" if m.points else ""
     chart = Chart(
         "Gain over local training, mean over sites",
-        "Marker: mean; bar: 95 % interval. A bar clear of zero is a difference.",
+        f"Marker: mean; bar: 95 % interval{_wider(advice)}. A bar clear of zero is a difference.",
         _gains_chart("worth", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice)),
     )
     entries = []
@@ -130,7 +130,7 @@ def _worth(advice: Advice) -> Section | None:
         values = [s.mean for s in scores]
         spread = f"{m.show(min(values))} to {m.show(max(values))}"
         of = gains.get(label)
-        below = "chosen" if label == advice.check.chosen else ""
+        below = _part(label, advice)
         entries.append(
             TableRow(
                 label,
@@ -145,8 +145,21 @@ def _worth(advice: Advice) -> Section | None:
         ("Gain over alone", m.points),
         ("Reading", ""),
     )
-    caption = f"On test rows of the sites, {len(advice.check.seeds)} fresh seeds"
+    caption = f"On test rows of the sites, {len(advice.check.seeds)} fresh seeds{_wider(advice)}"
     return Section("Is it worth it?", "", (chart,), (Table(caption, head, tuple(entries), text=frozenset((4,))),))
+
+
+def _wider(advice: Advice) -> str:
+    """Name the interval that is not of 95 %; empty where all are."""
+    return "" if advice.check.set_aside is None else f", that of FedAvg {100 * advice.confidence:g} %"
+
+
+def _part(label: str, advice: Advice) -> str:
+    """The part of a training in the answer, beside its label; empty if it is there to compare with."""
+    aside = advice.check.set_aside
+    if aside is not None and label in (aside.label, FEDAVG):
+        return "set aside" if label == aside.label else "in its place"
+    return "chosen" if label == advice.check.chosen else ""
 
 
 def _for_whom(advice: Advice) -> Section | None:
