@@ -761,19 +761,59 @@ def test_a_rate_at_the_edge_of_what_was_tried_is_named(simple: Advice, monkeypat
 
 
 def test_more_of_one_kind_of_chance_is_suggested_only_if_it_can_decide(simple: Advice) -> None:
-    """A gain of .04 ∓ .05.  A half-width of .03 tells it from .01, one of .04 from 0: .03^2 leaves .0009 of .0025.
+    """A gain of .04 ∓ .05: a half-width of .04 tells it from 0, so .64 of its square may be left.
 
-    Of rows' .8 the seeds' .0005 are left, so rows may have .0004: five times as many.  Of .6 .001 is left: too much.
+    Of rows' .8 with seeds' .2 the rows may have .44, as with 1.82 times as many.  Of .3 seeds leave .7: too much.
     """
     middle, alone = _at(0.5, "fedavg", "FedAvg"), _at(0.5, "independent", ALONE)
     rows = sum(len(simple.sites.fed.clients.test[c]) for c in simple.by_site)
-    much, half = (Gain(0.04, -0.01, 0.09, "test examples", part) for part in (0.8, 0.6))
-    assert f"more test rows: about {5 * rows:,} instead of {rows:,}" in _surer(simple, middle, alone, much).lower()
+    much, half = (Gain(0.04, -0.01, 0.09, "test examples", part) for part in (0.8, 0.3))
+    more = math.ceil(0.8 / 0.44 * rows)
+    assert f"more test rows: about {more:,} instead of {rows:,}" in _surer(simple, middle, alone, much).lower()
     assert (
-        "more test rows and more seeds: about 2.8 times as many of each" in _surer(simple, middle, alone, half).lower()
+        "more test rows and more seeds: about 1.6 times as many of each" in _surer(simple, middle, alone, half).lower()
     )
-    little = Gain(0.014, -0.036, 0.064, "test examples", 0.6)  # .004 from a point: 156 times as many help nobody
+    little = Gain(0.014, -0.036, 0.064, "test examples", 0.6)  # 3.6 times too wide, of which rows are .6
     assert "many times more test rows, or none" in _surer(simple, middle, alone, little).lower()
+
+
+def test_the_side_of_the_interval_that_must_shrink_says_how_many_more(simple: Advice) -> None:
+    """An adjusted interval is not in the middle: .37 with .70 below it and .30 above it, of rows alone, is not above 0.
+
+    It takes (.70 / .37)^2 = 3.6 times as many rows.  Of .3 the answer was fewer rows than there are.
+    """
+    middle, alone = _at(0.5, "fedavg", "FedAvg"), _at(0.5, "independent", ALONE)
+    rows = sum(len(simple.sites.fed.clients.test[c]) for c in simple.by_site)
+    skewed = Gain(0.3663, -0.3343, 0.6682, "test examples")
+    more = math.ceil((0.7006 / 0.3663) ** 2 * rows)
+    assert f"more test rows: about {more:,} instead of {rows:,}" in _surer(simple, middle, alone, skewed).lower()
+    touching = Gain(0.2, 0.0, 0.4, "test examples")
+    said = _surer(simple, middle, alone, touching).lower()
+    assert f"more test rows: about {rows + 1:,} instead of {rows:,}" in said
+
+
+def test_fedavg_s_interval_says_how_many_more_where_it_alone_is_in_the_way(simple: Advice) -> None:
+    """The choice is below a point; FedAvg, .04 below it, reaches just below .08 higher: four times as many rows."""
+    gains = {"m": Gain(-0.1, -0.15, -0.05, "test examples"), FEDAVG: Gain(-0.03, -0.08, 0.0499, "test examples")}
+    by_site = {"m": {c: gains["m"] for c in simple.by_site}}
+    of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, chosen="m", gains=gains, by_site=by_site))
+    assert of.verdict == "undecided"
+    rows = sum(len(simple.sites.fed.clients.test[c]) for c in simple.by_site)
+    said = dict(of.sentences())["What would make it more certain?"].lower()
+    assert f"more test rows: about {4 * rows:,} instead of {rows:,}" in said
+
+
+def test_a_site_of_a_single_patient_has_no_single_row(simple: Advice) -> None:
+    data = dataclasses.replace(simple.sites.fed.dataset, patients=torch.arange(96))
+    fed = dataclasses.replace(simple.sites.fed, dataset=data)
+    none = {simple.check.chosen or "": {c: Gain(0.1, None, None, "") for c in range(4)}}
+    of = dataclasses.replace(
+        simple,
+        sites=dataclasses.replace(simple.sites, fed=fed),
+        check=dataclasses.replace(simple.check, by_site=none),
+    )
+    text = dict(of.sentences())["Which sites benefit?"]
+    assert "site C and site D have a single test patient, too few to tell their gain from chance." in text
 
 
 def test_rounds_that_end_while_a_curve_rises_are_named_and_time_that_was_left(simple: Advice) -> None:

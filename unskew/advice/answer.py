@@ -302,8 +302,9 @@ class Advice:
         if not names:
             return ""
         if m.by_row is None and not m.of_rows:
-            return f"Of single sites nothing is said: there is no interval over test rows for {m.label}."
-        few = "a single test row" if m.of_rows else f"fewer than {FEWEST} test rows of one class"
+            return f"Of single sites nothing is said: there is no interval over {self.sites.drawn} for {m.label}."
+        drawn = self.sites.drawn
+        few = f"a single {drawn.removesuffix('s')}" if m.of_rows else f"fewer than {FEWEST} {drawn} of one class"
         shown = listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} sites"
         have, their = ("has", "its") if len(names) == 1 else ("have", "their")
         return f"{shown} {have} {few}, too few to tell {their} gain from chance."
@@ -439,26 +440,8 @@ class Advice:
             weighted = self.sites.experiment.task.class_weights is not None
             what = "more rows of the classes that are not found" if weighted else 'task.class_weights = "balanced"'
             return f"Models that find every class: {what}."
-        half = gain.high - gain.mean
-        to_decide = min(abs(gain.mean), abs(gain.mean - self.margin)) if self.verdict == "undecided" else 0.0
-        if self.verdict == "undecided" and half > 0:
-            what = self._over(gain)
-            numbers = {
-                self.sites.drawn: self._tested,
-                "sites": len(self.by_site),
-                "seeds": len(self.check.seeds),
-            }
-            n = numbers[what]
-            # Of the squared half-width this part shrinks with more of `what`, the rest stays as it is.
-            left = to_decide**2 - (1 - gain.part) * half**2
-            times = gain.part * half**2 / left if to_decide > half / 10 and left > 0 else math.inf
-            if math.isfinite(times) and math.ceil(times * n) <= MOST_TIMES * n:
-                more.append(f"more {what}: about {math.ceil(times * n):,} instead of {n:,}")
-            elif half < math.sqrt(MOST_OF_BOTH) * to_decide:
-                other = self._beside_seeds if what == "seeds" else "seeds"
-                more.append(f"more {what} and more {other}: about {(half / to_decide) ** 2:.2g} times as many of each")
-            else:
-                more.append(f"many times more {what}, or none: what it brings may be too little to matter")
+        if self.verdict == "undecided":
+            more.append(self._to_decide())
         elif gain.over == "test examples":
             what = f"{self.sites.drawn} at each site" if self.sites.measure.of_rows else "sites"
             more.append(f"more {what}: they, not seeds, make the interval wide")
@@ -468,6 +451,34 @@ class Advice:
             more.append("a larger budget of time")
         more += self._settings()
         return sentence("; ".join(more))
+
+    def _to_decide(self) -> str:
+        """Say how many more test rows, sites or seeds may decide an open question, by the side that must shrink."""
+        open_gain, wide = self._widest_to_decide()
+        what = self._over(open_gain)
+        n = {self.sites.drawn: self._tested, "sites": len(self.by_site), "seeds": len(self.check.seeds)}[what]
+        # Of the squared width of a side this part shrinks with more of `what`, the rest stays as it is.
+        left = wide**-2 - (1 - open_gain.part)
+        times = open_gain.part / left if wide < 10 and left > 0 else math.inf
+        if math.isfinite(times) and math.ceil(times * n) <= MOST_TIMES * n:
+            return f"more {what}: about {max(math.ceil(times * n), n + 1):,} instead of {n:,}"
+        if wide**2 < MOST_OF_BOTH:
+            other = self._beside_seeds if what == "seeds" else "seeds"
+            return f"more {what} and more {other}: about {max(wide**2, 1.1):.2g} times as many of each"
+        return f"many times more {what}, or none: what it brings may be too little to matter"
+
+    def _widest_to_decide(self) -> tuple[Gain, float]:
+        """The gain whose interval stands in the way of an answer, and how many times too wide its side is for that.
+
+        For *join* the lower side of the answer's gain must not reach zero; for *alone* the upper sides of that and of
+        FedAvg's must not reach the margin.  Of the two the nearer counts: what is too wide by less.
+        """
+        gain = self.gain
+        assert gain is not None
+        measured = {id(g): g for g in (gain, self.check.gains.get(FEDAVG, gain))}.values()
+        join = (gain, _times_too_wide(gain.low, gain.mean, 0.0))
+        alone = max(((g, _times_too_wide(g.high, g.mean, self.margin)) for g in measured), key=lambda of: of[1])
+        return min(join, alone, key=lambda of: of[1])
 
     def _settings(self) -> list[str]:
         """Say what the measured curves and rates suggest about more rounds and other local rates."""
@@ -607,6 +618,19 @@ def _longer(method: Method, factor: float) -> Method:
     unit = "local_steps" if "local_steps" in local else "local_epochs"
     local[unit] = math.ceil(factor * local.get(unit, 1))
     return config.method(method.name, {**method.options, "local": local}, method.label)
+
+
+def _times_too_wide(end: float | None, mean: float, limit: float) -> float:
+    """How many times as wide a side of an interval is as it may be for its end not to pass a limit.
+
+    It is infinite where the mean is beyond the limit.
+
+    >>> _times_too_wide(-0.75, 0.25, 0.0), _times_too_wide(0.5, 0.25, 0.0)
+    (4.0, inf)
+    """
+    if end is None or (mean - limit) * (mean - end) <= 0:
+        return math.inf
+    return (mean - end) / (mean - limit)
 
 
 def _cosine(value: float) -> str:
