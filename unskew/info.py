@@ -94,6 +94,21 @@ class OneClassModels(Info):
     clients: tuple[Client, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorseThanConstant(Info):
+    """Clients whose own models do worse on their test examples than what their training targets would always say.
+
+    Attributes:
+        clients: Their numbers, ascending.
+        mean: True if the mean over all clients is worse, too.
+    """
+
+    type: ClassVar[str] = "unskew.worse-than-constant"
+
+    clients: tuple[Client, ...]
+    mean: bool
+
+
 # ---------------------------------------------------------------- privacy
 @dataclass(frozen=True)
 class Privacy:
@@ -636,8 +651,8 @@ class RankedClasses(Info):
 TYPES: dict[str, type[Info]] = {
     kind.type: kind
     for kind in (
-        Info, AbandonedRound, OneClassModels, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups, Passes,
-        DiffusionRound, Exchanges,
+        Info, AbandonedRound, OneClassModels, WorseThanConstant, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups,
+        Passes, DiffusionRound, Exchanges,
         ClientWeights, Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget, ExampleBudget, PredictedNumbers,
         RankedClasses,
     )

@@ -953,7 +953,7 @@ def test_of_many_sites_the_page_has_those_that_gain_and_lose_most(
 
 def test_a_sentence_names_eight_sites_and_counts_the_others(simple: Advice) -> None:
     worse = {c: Gain(-0.1 - c / 100, -0.2, -0.05, "seeds") for c in range(11)}
-    named = SimpleNamespace(names=tuple(f"site {c}" for c in range(11)), measure=simple.sites.measure)
+    named = SimpleNamespace(names=tuple(f"site {c}" for c in range(11)), measure=simple.sites.measure, constants={})
     text = dataclasses.replace(simple, sites=cast(Any, named), check=_with_gains(simple, worse))._for_whom()
     assert "no site is shown to gain; site 10 (" in text
     assert "site 3 (−13.00 [−20.00, −5.00]) and 3 more lose" in text
@@ -963,7 +963,7 @@ def test_the_answer_says_better_and_worse_not_above_and_below_where_lower_is_bet
     """Of an error a gain of 1 is a value lower by 1."""
     error = Measure("mse", "MSE", "lower", high=None, percent=False)
     check = dataclasses.replace(simple.check, over_pooled=Gain(-1.0, -2.0, -0.5, "seeds"))
-    of = dataclasses.replace(simple, sites=cast(Any, SimpleNamespace(measure=error)), check=check)
+    of = dataclasses.replace(simple, sites=cast(Any, SimpleNamespace(measure=error, constants={})), check=check)
     assert f"With {check.chosen} the mean is worse than that of pooled data (−1 [−2, −0.5])." in of._worth()
     assert "over local training, with the sign reversed so that positive is better" in of.headline
 
@@ -1045,6 +1045,32 @@ def test_where_every_site_alone_finds_one_class_training_alone_is_not_advised() 
     assert dict(of.sentences())["What would make it more certain?"] == (
         'Models that find every class: task.class_weights = "balanced".'
     )
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_models_that_are_worse_than_the_mean_make_no_site_better_off() -> None:
+    """Targets near 1,000 and a rate at which nothing comes near: the answer is no *join*, however large the gain."""
+    rng = np.random.default_rng(0)
+    data = {}
+    for site in ("Bern", "Chur"):
+        x = rng.normal(size=(40, 3)).astype(np.float32)
+        data[site] = (x, (1000 + x[:, 0]).astype(np.float32))
+    experiment, inputs = api.described(
+        us.FedAvg(local=us.SgdConfig(lr=1e-5)), {"rounds": 2}, data=data, model="mlp", task="regression"
+    )
+    of = advise_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
+    label = of.check.chosen or ""
+    gains, by_site = {label: Gain(900.0, 800.0, 1000.0, "seeds")}, dict.fromkeys((0, 1), Gain(900.0, 800.0, 1000.0, ""))
+    of = dataclasses.replace(of, check=dataclasses.replace(of.check, gains=gains, by_site={label: by_site}))
+    assert of.verdict == "undecided"
+    assert "but both are worse than what training rows alone would always say (" in of.headline
+    assert of.useless == {0, 1}
+    answers = dict(of.sentences())
+    assert "no site is shown to gain" in answers["Which sites benefit?"]
+    assert f"At Bern and Chur both, alone and with {label}, are worse" in answers["Which sites benefit?"]
+    assert "task.target_scale = [1000, 1]" in answers["What would make it more certain?"]
+    assert of.to_json()["worse_than_constant"] == ["Bern", "Chur"]
+    assert of.site_row(0)[-1] == "worse than a constant"
 
 
 def test_who_trains_with_whom_is_not_answered_as_if_whether_at_all_were_decided(simple: Advice) -> None:

@@ -5,9 +5,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import stdtrit
 
 import unskew as us
@@ -21,9 +24,12 @@ from unskew.report import worth
 from unskew.report.contributions import Contribution, contributions
 from unskew.report.gain import Floats, gain, over_all_rows
 from unskew.report.html import write_report
-from unskew.run import leave_out
+from unskew.run import constant, leave_out
 from unskew.run.callbacks import NoCallback
+from unskew.tasks.binary import BINARY
+from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.measure import ACCURACY, Measure
+from unskew.tasks.regression import REGRESSION
 
 ERROR = Measure("mae", "mean absolute error", "lower", 0.0, None, percent=False)
 SITES = ("Basel", "Bern", "Genf")
@@ -332,6 +338,67 @@ def test_the_words_name_who_gains_and_who_loses_and_the_small_site() -> None:
     assert "Genf (16 test examples) loses with fed (−44.70" in text
     assert "it is better off alone." in text
     assert text.count("Genf has 16, so that one more right is 6.2 points") == 1
+
+
+def test_nobody_is_better_off_with_a_model_that_is_worse_than_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean, and Basel, are ahead of local training in all seeds, and both worse than a constant in all of them."""
+    gains = {s: (0.95, 0.95, 0.8) for s in range(4)}
+    r = record({"alone": STEADY, "fed": gains}, n=(100, 100, 100))
+    assert "clients are better off on average with fed" in worth.words(r)
+    worse = dict.fromkeys(range(4), (frozenset({0, 2}), True))
+    monkeypatch.setattr(worth, "_both_worse", lambda record, method, base: worse)
+    text = worth.words(r)
+    assert text.startswith("Federation has not been shown to be worth it compared with local training (alone)")
+    assert "ahead of it, but of no use: fed (+" in text
+    assert "Local training (alone) and fed are on average worse than a prediction that is always the same" in text
+    assert "better off on average" not in text
+    assert "Basel gains" not in text
+    assert "Bern gains" in text
+    rows = {row["client"]: row for row in worth.rows(r)}
+    assert (rows[None]["verdict"], rows["Basel"]["verdict"], rows["Bern"]["verdict"]) == ("open", "open", "gains")
+    assert rows["Basel"]["why"] == worth.USELESS
+    worse = {**worse, 3: (frozenset(), False)}  # under one seed it is not
+    assert "better off on average" in worth.words(r)
+
+
+def test_a_run_says_whose_models_are_worse_than_a_constant(tmp_path: Path) -> None:
+    """Targets lie near 1,000, where two rounds of a low rate do not come: R² is far below 0 with every method."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3)).astype(np.float32)
+    data = {site: (x[at], 1000 + x[at, 0]) for site, at in (("Bern", slice(0, 40)), ("Chur", slice(40, 80)))}
+    methods = {"alone": us.Independent(), "FedAvg": us.FedAvg()}
+    history = us.simulate(
+        methods, data=data, model="mlp", task="regression", local=us.SgdConfig(lr=1e-6), rounds=1, out=tmp_path,
+        progress=False,
+    )  # fmt: skip
+    of = worth.worths(read(history.folder))[0]
+    assert of.useless
+    assert all(c.useless for c in of.clients)
+    assert "Local training (alone) and FedAvg are on average worse than a prediction" in " ".join(str(history).split())
+    good = us.TaskConfig(kind="regression", target_scale=(1000, 1))
+    history = us.simulate(
+        methods, data=data, model="mlp", task=good, local=us.SgdConfig(lr=0.1), rounds=20, out=tmp_path / "good",
+        progress=False,
+    )  # fmt: skip
+    assert not any(w.useless for w in worth.worths(read(history.folder)))
+
+
+def test_the_constant_prediction_is_that_of_a_client_s_own_training_targets() -> None:
+    """Training targets 1 and 3, test targets 2 and 4: (0 + 4) / 2.  Of 0, 0, 1 to train on and 0, 1 tested: a half."""
+
+    def division(y: list[float], dtype: torch.dtype) -> Any:
+        parts = SimpleNamespace(train=[torch.arange(len(y) - 2)], test=[torch.arange(len(y) - 2, len(y))])
+        data = SimpleNamespace(y_train=torch.tensor(y, dtype=dtype), outputs=("a", "b"))
+        return SimpleNamespace(dataset=data, clients=parts, num_clients=1)
+
+    numbers, classes = division([1, 3, 2, 4], torch.float32), division([0, 0, 1, 0, 1], torch.int64)
+    assert constant.of_clients(REGRESSION, REGRESSION.headline, numbers) == {0: 2.0}
+    assert constant.of_clients(CLASSIFICATION, CLASSIFICATION.headline, classes) == {0: 0.5}
+    assert constant.of_clients(BINARY, BINARY.headline, classes) == {0: 0.5}
+    worse = constant.beside({0: 2.5, 1: 1.0}, {0: 2.0, 1: 3.0}, REGRESSION.headline)
+    assert worse is not None
+    assert (worse.clients, worse.mean) == ((0,), False)
+    assert constant.beside({0: 0.5}, {0: 0.5}, ACCURACY) is None
 
 
 def test_where_test_examples_are_not_few_the_verdict_comes_first_and_says_what_its_interval_is_over() -> None:

@@ -20,10 +20,12 @@ from unskew.errors import shown
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
 from unskew.history import html_table
+from unskew.info import WorseThanConstant
 from unskew.protocol import ClientId
 from unskew.report.gain import Gain
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone
+from unskew.run import constant
 from unskew.run.progress import duration
 from unskew.run.setup import FROM_ONE, large_target
 from unskew.tasks.measure import FEWEST
@@ -98,10 +100,38 @@ class Advice:
         gain = self.gain
         if gain is None:
             return "alone" if self.race.in_time and ALONE in self.check.results else "undecided"
+        if self._no_use:
+            return "undecided"
         measured = [gain, *(g for label, g in self.check.gains.items() if label == FEDAVG)]
         if all(g.high is not None and g.high < self.margin for g in measured):
             return "undecided" if self._all_of_one_class else "alone"
         return "join" if gain.low is not None and gain.low > 0 else "undecided"
+
+    @cached_property
+    def _no_use(self) -> bool:
+        """True if sites' models, alone and with the method of the answer, are worse on average than a constant."""
+        return bool(self.by_site) and all(mean and mean.mean for mean in self._beside_constant)
+
+    @cached_property
+    def useless(self) -> frozenset[ClientId]:
+        """Sites whose models, alone and with the method of the answer, are both worse than a constant."""
+        return frozenset.intersection(*(frozenset(of.clients) if of else frozenset() for of in self._beside_constant))
+
+    @cached_property
+    def _beside_constant(self) -> tuple[WorseThanConstant | None, ...]:
+        """Comparisons of sites alone, and of the method of the answer, with what training rows would always say."""
+        return tuple(
+            constant.beside(
+                {
+                    c: statistics.fmean(of)
+                    for c in self.by_site
+                    if (of := [s.values[c] for s in scores if c in s.values])
+                },
+                self.sites.constants,
+                self.sites.measure,
+            )
+            for scores in (self.check.results.get(label, ()) for label in (ALONE, self.check.chosen or ""))
+        )
 
     @property
     def _all_of_one_class(self) -> bool:
@@ -194,6 +224,10 @@ class Advice:
             return f"Federate, with {label}: {sure}."
         if self.verdict == "alone":
             return f"Train alone: federation is not worth it here. The best method, {label}, gains only {sure}."
+        if self._no_use:
+            text = f"Undecided: {label} gains {sure}, but both are worse than what training rows alone would always say"
+            constants = statistics.fmean(self.sites.constants[c] for c in self.by_site if c in self.sites.constants)
+            return f"{text} ({m.with_unit(constants)})."
         if self._all_of_one_class:
             return f"Undecided: {label} gains {sure}, but {one_class_alone('every site')}."
         return f"Undecided: {label} gains {sure}, which may be chance."
@@ -270,7 +304,12 @@ class Advice:
         parts = []
         for verdict, verb in (("gains", "gain"), ("loses", "lose")):
             some = sorted(
-                (c for c, g in self.by_site.items() if g.verdict == verdict), key=lambda c: -abs(self.by_site[c].mean)
+                (
+                    c
+                    for c, g in self.by_site.items()
+                    if g.verdict == verdict and not (verdict == "gains" and c in self.useless)
+                ),
+                key=lambda c: -abs(self.by_site[c].mean),
             )
             shown = [f"{names[c]} ({bracket(self.by_site[c], m)})" for c in some]
             if len(some) > MOST_NAMED:
@@ -284,7 +323,27 @@ class Advice:
             rest += f"; {listed(lone)} {verb}" if len(lone) <= MOST_NAMED else f"; {len(lone)} sites {verb}"
         text = f"With {self.check.chosen}, {'; '.join(parts)}{rest}."
         return " ".join(
-            filter(None, (beginning(text), self._saying_little(), self._without(), no_verdict(self.unjudged, m)))
+            filter(
+                None,
+                (
+                    beginning(text),
+                    self._worse_than_constant(),
+                    self._saying_little(),
+                    self._without(),
+                    no_verdict(self.unjudged, m),
+                ),
+            )
+        )
+
+    def _worse_than_constant(self) -> str:
+        """A sentence on sites that are better off neither way, with the number of their training rows' constant."""
+        names = [self.sites.names[c] for c in sorted(self.useless)]
+        if not names:
+            return ""
+        shown = f"At {listed(names) if len(names) <= MOST_NAMED else f'{len(names):,} sites'}"
+        return (
+            f"{shown} both, alone and with {self.check.chosen}, are worse than what training rows would always say, so "
+            "nobody is better off there."
         )
 
     def _saying_little(self) -> str:
@@ -436,6 +495,11 @@ class Advice:
         more = []
         if gain is None or gain.high is None:
             return ""
+        if self._no_use:
+            large = large_target(self.sites.setup, self.sites.experiment.task.target_scale, FROM_ONE)
+            return sentence(
+                "; ".join(filter(None, ("models that do better than a constant", large, *self._settings())))
+            )
         if self._all_of_one_class:
             weighted = self.sites.experiment.task.class_weights is not None
             what = "more rows of the classes that are not found" if weighted else 'task.class_weights = "balanced"'
@@ -521,6 +585,7 @@ class Advice:
                 self.sites.names[c]: {**dataclasses.asdict(g), "verdict": g.verdict} for c, g in self.by_site.items()
             },
             "no_verdict": list(self.unjudged),
+            "worse_than_constant": [self.sites.names[c] for c in sorted(self.useless)],
             "one_class_alone": [self.sites.names[c] for c in sorted(self.of_one_class)],
             "groups": [[self.sites.names[c] for c in g] for g in self.groups],
             "cost": None if self.check.cost is None else dataclasses.asdict(self.check.cost),
@@ -572,6 +637,8 @@ class Advice:
     def _of_site(self, c: ClientId) -> str:
         if c in self.by_themselves:
             return "by itself"
+        if c in self.useless:
+            return "worse than a constant"
         return "one class alone" if c in self.of_one_class else reading(self.by_site[c])
 
     # ------------------------------------------------------------------ the experiment
@@ -621,7 +688,7 @@ def _longer(method: Method, factor: float) -> Method:
 
 
 def _times_too_wide(end: float | None, mean: float, limit: float) -> float:
-    """How many times as wide a side of an interval is as it may be for its end not to pass a limit.
+    """Return how many times too wide a side of an interval is: for its end not to pass a limit.
 
     It is infinite where the mean is beyond the limit.
 

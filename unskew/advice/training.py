@@ -27,12 +27,14 @@ from unskew.ledger import Transfer
 from unskew.local.executor import Columns, EvalJob
 from unskew.protocol import ClientId
 from unskew.report.gain import Floats, pooled_variance
+from unskew.run import constant
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import own_models
 from unskew.run.one_class import right
 from unskew.run.setup import InMemoryInputs, Setup
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.round import Effort
+from unskew.tasks import kind_of
 from unskew.tasks.classification import only_class_found
 from unskew.tasks.measure import FEWEST, Measure
 
@@ -107,6 +109,11 @@ class Sites:
     def drawn(self) -> str:
         """The name of what stands for future ones: test rows, or the patients whose rows they are."""
         return "test rows" if self.fed.dataset.patients is None else "test patients"
+
+    @cached_property
+    def constants(self) -> Mapping[ClientId, float]:
+        """The headline on each site's test rows of what its training rows would always say; empty where not known."""
+        return constant.of_clients(kind_of(self.experiment.task.kind), self.measure, self.fed)
 
     @cached_property
     def folds(self) -> tuple[FederatedData, ...]:

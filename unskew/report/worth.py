@@ -26,7 +26,7 @@ from markupsafe import Markup
 
 from unskew.data.patients import by_patient
 from unskew.errors import RunError
-from unskew.info import OneClassModels
+from unskew.info import OneClassModels, WorseThanConstant
 from unskew.record.logs import Bound
 from unskew.record.reader import Record, configured, info_of
 from unskew.report import tables
@@ -50,6 +50,7 @@ FEW = 30
 WORTH = 0.01
 """Change of a result that matters: a point, or a hundredth of it."""
 
+Verdict = Literal["gains", "loses", "open"]
 Beside = Literal["test examples", "clients", ""]
 """What the interval of a mean over clients is over beside seeds."""
 
@@ -59,8 +60,9 @@ class ClientGain:
     """A client's gain, with its number and name, and its test examples, 0 if not known.
 
     `rarest` is the class of which it has the fewest test examples, and how many, if the measure depends on that.
-    `patients` are those of its test examples, 0 if not known.  `label` is what the data call it, or its number where
-    they name no clients, and `seed` the only one that has it, None where all have the same.
+    `patients` are those of its test examples, 0 if not known.  `useless` is true if both models, the method's and that
+    alone, do worse than what its training targets would always say.  `label` is what the data call it, or its number
+    where they name no clients, and `seed` the only one that has it, None where all have the same.
     """
 
     number: int
@@ -71,6 +73,12 @@ class ClientGain:
     patients: int = 0
     label: str | int = ""
     seed: int | None = None
+    useless: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of its gain, but that a model that is worse than a constant makes nobody better off."""
+        return "open" if self.useless and self.gain.verdict == "gains" else self.gain.verdict
 
     @property
     def telling(self) -> int:
@@ -93,6 +101,8 @@ class Worth:
         beside: What its interval is over beside seeds; empty if nothing.
         seeds: Number of seeds.
         clients: The clients' gains; where clients are not the same in all seeds, those of every seed.
+        useless: True if under every seed the mean over clients of both, the method and local-only training, is worse
+            than that of what each client's training targets would always say.
     """
 
     method: str
@@ -101,6 +111,12 @@ class Worth:
     beside: Beside
     seeds: int
     clients: tuple[ClientGain, ...]
+    useless: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the mean, but that a model that is worse than a constant makes nobody better off."""
+        return "open" if self.useless and self.whole.verdict == "gains" else self.whole.verdict
 
     @property
     def over(self) -> str:
@@ -109,7 +125,7 @@ class Worth:
 
     def count(self, verdict: str) -> int:
         """The number of clients with this verdict."""
-        return sum(c.gain.verdict == verdict for c in self.clients)
+        return sum(c.verdict == verdict for c in self.clients)
 
 
 def alone(record: Record) -> str | None:
@@ -134,6 +150,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     names = {seed: _names(record, seed) for seed in by_seed}
     lasting = len(by_seed) == 1 or (len(set(names.values())) == 1 and next(iter(names.values())) is not None)
     rows = {seed: _row_differences(record, method, base, seed, sign) for seed in by_seed}
+    worse = _both_worse(record, method, base)
 
     def client(c: int, name: str, seeds: Sequence[int]) -> tuple[ClientGain, _Rows]:
         people, n = _patients(record, seeds[0], c), round(record.tested.get((method, seeds[0]), {}).get(c, 0))
@@ -146,7 +163,8 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
             chance, of_rows = _bound(pairs, min(people, n) if people else n, m), None
         called, seed = names[seeds[0]], None if lasting else seeds[0]
         unknown, label = Gain(math.nan, None, None, ""), called[c] if called else c
-        of = ClientGain(c, name, n, unknown, _rarest(record, seeds, c), people, label, seed)
+        useless = all(seed in worse and c in worse[seed][0] for seed in seeds)
+        of = ClientGain(c, name, n, unknown, _rarest(record, seeds, c), people, label, seed, useless)
         chance = None if of.too_few else chance
         gain_of_client = gain([sign * (a - b) for a, b in pairs], chance, m.percent, sequential=sequential)
         return replace(of, gain=gain_of_client), _Rows(chance, of_rows)
@@ -168,7 +186,19 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     if 2 * sum(c.too_few for c in clients) > len(clients) and not _enough(clients):
         chance = None
     whole = gain(means, chance, m.percent, sequential=sequential)
-    return Worth(method, record.cell(method).bound, whole, beside, len(by_seed), clients)
+    useless = all(seed in worse and worse[seed][1] for seed in by_seed)
+    return Worth(method, record.cell(method).bound, whole, beside, len(by_seed), clients, useless)
+
+
+def _both_worse(record: Record, method: str, base: str) -> dict[int, tuple[frozenset[int], bool]]:
+    """Clients, by seed, that a constant serves better than both methods, and whether it does on average."""
+    if not {method, base} <= set(record.reports(WorseThanConstant)):
+        return {}
+    mine, theirs = (
+        {of.seed: (frozenset(of.info.clients), of.info.mean) for of in info_of(record, label, WorseThanConstant)}
+        for label in (method, base)
+    )
+    return {seed: (mine[seed][0] & theirs[seed][0], mine[seed][1] and theirs[seed][1]) for seed in mine.keys() & theirs}
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +288,10 @@ def _patients(record: Record, seed: int, client: int) -> int:
 
 
 # ---------------------------------------------------------------- rows
+USELESS = "both models are worse than what the training targets would always say"
+"""The reason why a gain is none."""
+
+
 class GainRow(TypedDict):
     """A client's gain with a method, or that of the mean over clients, of which `client` is None.
 
@@ -284,8 +318,11 @@ def rows(record: Record) -> list[GainRow]:
     m, of = record.headline, []
     for w in worths(record):
         mean = "" if w.whole.low is not None else "the chance of its test examples is not known"
-        of.append(_row_of(w.method, None, None, w.whole, mean))
-        of += [_row_of(w.method, c.label, c.seed, c.gain, _no_interval(c, m)) for c in w.clients]
+        of.append(_row_of(w.method, None, None, w.whole, w.verdict, USELESS if w.useless else mean))
+        of += [
+            _row_of(w.method, c.label, c.seed, c.gain, c.verdict, USELESS if c.useless else _no_interval(c, m))
+            for c in w.clients
+        ]
         of += [
             GainRow(
                 method=w.method, client=name, seed=None, gain=None, low=None, high=None, verdict="open",
@@ -296,11 +333,10 @@ def rows(record: Record) -> list[GainRow]:
     return of
 
 
-def _row_of(method: str, client: str | int | None, seed: int | None, gain: Gain, why: str) -> GainRow:
+def _row_of(method: str, client: str | int | None, seed: int | None, gain: Gain, verdict: Verdict, why: str) -> GainRow:
     return GainRow(
-        method=method, client=client, seed=seed, gain=gain.mean, low=gain.low, high=gain.high, verdict=gain.verdict,
-        why=why,
-    )  # fmt: skip
+        method=method, client=client, seed=seed, gain=gain.mean, low=gain.low, high=gain.high, verdict=verdict, why=why
+    )
 
 
 def _no_interval(client: ClientGain, m: Measure) -> str:
@@ -400,7 +436,7 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str
 
     Of a gain over local training that had not settled, as a second sentence says, it is only said that it is there.
     """
-    verdicts = {w.whole.verdict for w in of}
+    verdicts = {w.verdict for w in of}
     head = (
         f"federation is {'ahead so far' if unsettled else 'worth it'}"
         if "gains" in verdicts
@@ -410,20 +446,40 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str
     )
     head = f"On few test examples ({few}), {head}" if (few := _few(of, m)) else f"F{head[1:]}"
     parts = []
-    for verdict, phrase in (("gains", "better off"), ("loses", "worse off"), ("open", "")):
-        some = sorted((w for w in of if w.whole.verdict == verdict), key=lambda w: -abs(w.whole.mean))
+    for verdict, phrase in (
+        ("gains", "clients are better off on average with"),
+        ("loses", "clients are worse off on average with"),
+        ("ahead", "ahead of it, but of no use:"),
+        ("open", "undecided for"),
+    ):
+        some = sorted((w for w in of if _in_words(w) == verdict), key=lambda w: -abs(w.whole.mean))
         shown = [f"{w.method} ({bracket(w.whole, m)})" for w in some[:MOST_LISTED]]
         rest = f", and {len(some) - len(shown)} more" if len(some) > len(shown) else ""
-        if some and phrase:
-            parts.append(
-                f"clients are {phrase} on average with {listed(shown) if not rest else ', '.join(shown) + rest}"
-            )
-        elif some:
-            parts.append(f"undecided for {listed(shown) if not rest else ', '.join(shown) + rest}")
+        if some:
+            parts.append(f"{phrase} {listed(shown) if not rest else ', '.join(shown) + rest}")
     over = next((w.over for w in of if w.over), "")
     by = f", by 95 % intervals over {over}{' and under one seed' * (of[0].seeds == 1)}" if over else ""
     return (
-        f"{head} compared with local training ({base}){by}: {'; '.join(parts)}.{f' {unsettled}' if unsettled else ''}"
+        f"{head} compared with local training ({base}){by}: {'; '.join(parts)}."
+        f"{_none_of_use(of, base)}{f' {unsettled}' if unsettled else ''}"
+    )
+
+
+def _in_words(of: Worth) -> str:
+    """The verdict of a mean; that of a useless method whose interval is above zero is "ahead"."""
+    return "ahead" if of.verdict != of.whole.verdict else of.verdict
+
+
+def _none_of_use(of: Sequence[Worth], base: str) -> str:
+    """A sentence on methods that are no better off than a constant, and neither is local training; may be empty."""
+    useless = [w.method for w in of if w.useless]
+    if not useless:
+        return ""
+    names = useless if len(useless) <= MOST_LISTED else [f"{len(useless)} methods"]
+    return (
+        f" {listed([f'Local training ({base})', *names])} are on average worse than a prediction that is always the "
+        "same and knows nothing but a client’s training targets, so that they make nobody better off: train for more "
+        "rounds, or at another rate."
     )
 
 
@@ -435,7 +491,7 @@ def _for_clients(of: Sequence[Worth], m: Measure, of_one_class: Collection[int])
     sentences, unsaid = [], []
     for i, who in enumerate(of[0].clients):
         name = f"{who.name} ({who.examples} test examples)" if 0 < who.examples < FEW else who.name
-        gains = {w.method: w.clients[i].gain for w in of if i < len(w.clients)}
+        gains = {w.method: w.clients[i] for w in of if i < len(w.clients)}
         text = _for_client(gains, m, who.number in of_one_class)
         sentences += [f"{name} {text}"] if text else []
         unsaid += [] if text else [name]
@@ -454,15 +510,17 @@ def one_class_alone(who: str, many: bool = False) -> str:
     return f"alone {who} {find} examples of one class only, so that {their} accuracy says little"
 
 
-def _for_client(gains: Mapping[str, Gain], m: Measure, of_one_class: bool) -> str:
+def _for_client(of: Mapping[str, ClientGain], m: Measure, of_one_class: bool) -> str:
     """The methods with which a client gains and loses, after its name; empty if nothing can be said."""
-    better = sorted((k for k, g in gains.items() if g.verdict == "gains"), key=lambda k: -gains[k].mean)
-    worse = sorted((k for k, g in gains.items() if g.verdict == "loses"), key=lambda k: gains[k].mean)
+    gains = {method: client.gain for method, client in of.items()}
+    better = sorted((k for k, c in of.items() if c.verdict == "gains"), key=lambda k: -gains[k].mean)
+    worse = sorted((k for k, c in of.items() if c.verdict == "loses"), key=lambda k: gains[k].mean)
     if better:
         losing = f", and loses with {_some(worse, gains, m, 0)}" if worse else ""
         return f"gains with {_some(better, gains, m)}{losing}."
     if worse:
         end = "it is better off alone" if len(worse) == len(gains) else "it is not shown to gain with any"
+        end = "but both are worse than a constant prediction" if any(of[k].useless for k in worse) else end
         end = f"but {one_class_alone('it')}" if of_one_class else end
         return f"loses with {_some(worse, gains, m)}; {end}."
     return ""

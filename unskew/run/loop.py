@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import ValidationError
 
-from unskew import info, machine, schema, wire
+from unskew import info, machine, schema, tasks, wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
 from unskew.data.sources import FILES
 from unskew.errors import (
@@ -70,7 +70,7 @@ from unskew.record.logs import (
     why_diverged,
 )
 from unskew.references import IN_PYTHON
-from unskew.run import attack, checkpoint, decide, models, one_class, tested, trackers, unseen
+from unskew.run import attack, checkpoint, constant, decide, models, one_class, tested, trackers, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import (
@@ -553,6 +553,7 @@ class _Run:
         self.first = position.cell if position else 0
         self.done: tuple[str, ...] = position.done if position else ()
         self.diverged: list[DivergedRow] = []
+        self._constants: dict[int, Mapping[ClientId, float]] = {}
         self.told: set[str] = set()  # what was said once for all methods and seeds
         self.stopped: dict[str, str] = dict(position.stopped) if position else {}
         self.notes: dict[str, list[str]] = {k: list(v) for k, v in position.notes.items()} if position else {}
@@ -738,6 +739,13 @@ class _Run:
                 digest.update(json.dumps(row, sort_keys=True).encode())
         return digest.hexdigest()
 
+    def constants(self, seed: int) -> Mapping[ClientId, float]:
+        """The headline of each client's constant prediction under a seed, the same for every method."""
+        if seed not in self._constants:
+            kind = tasks.kind_of(self.experiment.task.kind)
+            self._constants[seed] = constant.of_clients(kind, self.setup.task.headline, self.feds[seed])
+        return self._constants[seed]
+
 
 class _Cell:
     """One method under one seed."""
@@ -772,6 +780,7 @@ class _Cell:
         self.trained: set[ClientId] = set()  # clients, in the round in progress or else the last one
         self.evaluated = 0
         self.own_models: OwnModels | None = None  # those of the last evaluation
+        self.results: dict[ClientId, float] = {}  # of the clients' own models, where training alone is there, too
         self.latest: Any = None  # the state that was evaluated last
         self.validation: float | None = None  # of the headline, over validation examples
         self.columns: str | None = None  # hash of the clients' numbers, where they are no rows of metrics.jsonl
@@ -933,6 +942,8 @@ class _Cell:
         self.latest = state
         if own is not None and any(m.bound == "lower" for m in self.run.experiment.methods):
             self.write_tested(own)
+            name = f"personal.{self.run.setup.task.headline.name}"
+            self.results = {m.client: m.value for m in metrics if m.client is not None and m.name == name}
         if self.marked is not None:
             metrics += self.marked.metrics(self.sim.algorithm.serve(state, None))
         every = self.run.experiment.unseen.every
@@ -1010,6 +1021,8 @@ class _Cell:
             and (found := one_class.of_own(experiment, self.sim, setup, fed, self.eval_set.test, self.own_models))
         ):
             yield found
+        if self.results and (worse := constant.beside(self.results, self.run.constants(self.seed), self.headline)):
+            yield worse
         wanted = "global" in experiment.evaluate and (kind.correct is not None or kind.report is not None)
         model = self.sim.algorithm.serve(state, None) if wanted else None
         if model is None:

@@ -174,6 +174,12 @@ def _some(values: Array) -> tuple[float, ...]:
     return tuple(values[some].tolist())
 
 
+def share(y: Tensor, width: int) -> Tensor:
+    """The log odds of class 1 among the targets, (1,), with half an example more of each class."""
+    positive = y.double().sum() + 0.5
+    return (positive / (len(y) + 1 - positive)).log().reshape(1)
+
+
 BINARY = TaskKind(
     name="binary",
     targets=CLASS,
@@ -197,4 +203,5 @@ BINARY = TaskKind(
     family=at_specificity,
     check=two_classes,
     report=ranked,
+    constant=share,
 )

@@ -103,6 +103,11 @@ def named(classes: Tensor, names: Sequence[Any]) -> list[Any]:
     return [[names[c] for c in row] if isinstance(row, list) else names[row] for row in classes.tolist()]
 
 
+def most_frequent(y: Tensor, width: int) -> Tensor:
+    """Logits of the most frequent class, (width,)."""
+    return F.one_hot(y.mode().values, width).double()
+
+
 CLASSIFICATION = TaskKind(
     name="classification",
     targets=CLASS,
@@ -120,4 +125,5 @@ CLASSIFICATION = TaskKind(
     gives=frozenset({"classes", "classifier"}),
     correct=correct,
     losses_of_models=True,
+    constant=most_frequent,
 )

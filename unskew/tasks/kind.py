@@ -56,6 +56,8 @@ class TaskKind:
         positions: True if the outputs of an example are a row for each position, (n, positions, width).
         needs_all_clients: True if `check` is about the targets of all clients together, so that those of one alone may
             be otherwise.
+        constant: Outputs that say the same of every example, (width,), from (training targets, width), not seen through
+            a link; None where nothing is known to beat.
         ordered: True if the order of the classes matters: where it is declared, `check` gets 0, 1, ... for their names.
         losses_of_models: True if a network that is meant for another loss than the first (`unskew.models.LOSS`) gets it
             by default.
@@ -83,6 +85,7 @@ class TaskKind:
     needs_all_clients: bool = False
     losses_of_models: bool = False
     link: Callable[[Tensor], Tensor] | None = None
+    constant: Callable[[Tensor, int], Tensor] | None = None
     ordered: bool = False
 
     def __post_init__(self) -> None:

@@ -64,6 +64,11 @@ def _worse_than_the_mean(outputs: Array, y: Array) -> tuple[str, ...]:
     )
 
 
+def mean(y: Tensor, width: int) -> Tensor:
+    """The targets' mean, (1,), which is what a model has to beat."""
+    return y.double().mean().reshape(1)
+
+
 REGRESSION = TaskKind(
     name="regression",
     targets=NUMBER,
@@ -79,4 +84,5 @@ REGRESSION = TaskKind(
     links={"poisson": lambda outputs: outputs.exp()},
     check=not_negative,
     report=predicted,
+    constant=mean,
 )
