@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -440,6 +441,54 @@ def test_perplexity_is_the_exponential_of_the_mean_loss() -> None:
 
 def test_a_next_token_after_a_window_needs_one_target() -> None:
     assert last(run("next_token", data=(TOKENS[:, :-1], TOKENS[:, -1])))["global.perplexity"] > 1
+
+
+PADDED = np.where(np.arange(5) < np.arange(1, 121)[:, None] % 5 + 1, TOKENS[:, 1:], -100)
+"""Targets of texts of one to five tokens."""
+
+
+def test_what_fills_up_a_text_counts_nowhere() -> None:
+    """By hand: the same outputs cut off where the text ends.  Where all counts, it is the plain mean, bit for bit."""
+    y, outputs = torch.from_numpy(PADDED), torch.from_numpy(RNG.normal(size=(120, 7, 5)).astype(np.float32))
+    for of in (next_token.cross_entropy, next_token.accuracy):
+        lengths = (y >= 0).sum(1).tolist()
+        alone = [of(outputs[i : i + 1, 2 : 2 + n], y[i : i + 1, :n]) for i, n in enumerate(lengths)]
+        torch.testing.assert_close(of(outputs, y), torch.cat(alone))
+        assert float(of(outputs, y).min()) >= 0
+    assert float(next_token.accuracy(F.one_hot(y.clamp(0), 5).float(), y).max()) == 1.0
+    whole = torch.from_numpy(TOKENS[:, 1:])
+    plain = F.cross_entropy(outputs[:, 2:].flatten(0, 1), whole.flatten(), reduction="none").view(120, 5).mean(1)
+    assert torch.equal(next_token.cross_entropy(outputs, whole), plain)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked", "workers"])
+def test_a_run_is_the_same_whatever_a_text_is_filled_up_with(executor: str) -> None:
+    x = TOKENS[:, :-1]
+    runs = [
+        last(run("next_token", executor, data=(np.where(PADDED < 0, fill, x), PADDED), evaluate=["global", "accuracy"]))
+        for fill in (0, 3)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0]["global.perplexity"] == pytest.approx(math.exp(runs[0]["global.loss"]))
+    assert runs[0] == pytest.approx(
+        last(run("next_token", data=(x, PADDED), evaluate=["global", "accuracy"])), rel=2e-5, abs=2e-6
+    )
+
+
+def test_a_text_of_nothing_to_learn_is_refused() -> None:
+    y = PADDED.copy()
+    y[7] = -100
+    with pytest.raises(DataError, match=r"row 7 is -100 at every position, so that nothing follows; leave it out"):
+        run("next_token", data=(TOKENS[:, :-1], y))
+
+
+def test_targets_of_a_client_that_are_mostly_one_token_are_doubted() -> None:
+    """Of all targets they are the lesser part."""
+    x, filled = TOKENS[:, :-1], np.where(np.arange(5) < 2, TOKENS[:, 1:], 0)
+    message = "% of the targets of client short are token 0, .*make these targets -100, which count nowhere"
+    with pytest.warns(DataWarning, match=message):
+        run("next_token", data={"long": (x, TOKENS[:, 1:]), "short": (x[:60], filled[:60])}, split=None, rounds=1)
+    assert not any("of the targets" in doubt for doubt in run("next_token", data=(x, PADDED), rounds=1).doubts)
 
 
 # ---------------------------------------------------------------- class weights

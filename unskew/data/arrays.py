@@ -36,7 +36,7 @@ from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, 
 from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
-from unskew.tasks.targets import CLASS, LabelType, Targets
+from unskew.tasks.targets import CLASS, IGNORED, LabelType, Targets
 from unskew.words import composed, spelling_variants
 
 TEST_FRACTION = 0.2
@@ -147,6 +147,8 @@ def from_arrays(
     if texts:
         content, inputs, doubts = _read_texts(content)
         doubts += _doubts_of_tokens(content, "text")
+    if own and targets.tokens:
+        doubts += _one_token(content, client_names)
     if own and targets.classes and names is None and not one_client:
         doubts += of_numbers(np.concatenate([content["y_train"], content["y_test"]]))
     for doubt in doubts:
@@ -259,6 +261,22 @@ def _doubts_of_tokens(content: Arrays, what: str) -> list[str]:
     contradiction = f"{len(pairs):,} {again} again under another label: which is right? give every {what} one"
     doubts = copied.doubt(what, len(content["x_test"])), contradiction if y.ndim == 1 and pairs else ""
     return [doubt for doubt in doubts if doubt]
+
+
+def _one_token(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
+    """A sentence if most targets of a client are one token among three or more, as padding is."""
+    y = content["y_train"]
+    owners = content.get("client_train", np.zeros(len(y), np.int64))
+    for client in np.unique(owners):
+        kinds, counts = np.unique(y[(owners == client)[:, None] & (y != IGNORED)], return_counts=True)
+        if len(kinds) > 2 and 2 * counts.max() > counts.sum():
+            of = f" of client {clients[client]}" if clients else ""
+            return [
+                f"{counts.max() / counts.sum():.0%} of the targets{of} are token {kinds[counts.argmax()]}, which "
+                "perplexity and accuracy are then about: if it fills up short texts, make these targets "
+                f"{IGNORED}, which count nowhere"
+            ]
+    return []
 
 
 def _such_as(pairs: Sequence[tuple[int, int]], files: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from unskew.data.images import ByteImages, as_tensor, extremes
 from unskew.data.inputs import AXES, Inputs, check_values, prepared
 from unskew.data.preprocess import RawRows
 from unskew.errors import DataError, obeyed, shown, writable
-from unskew.tasks.targets import CLASS, LabelType, Targets, mislabelled
+from unskew.tasks.targets import CLASS, IGNORED, LabelType, Targets, mislabelled
 
 FEW = 1000
 """Classes, domains or clients that any data may have without naming them; more must be plausible for the examples."""
@@ -323,8 +323,10 @@ def _outputs(
         outputs = _names(name, "classes", given, **tokens)
         for key, highest in tokens.items():
             check_range(name, key, highest.numpy(), len(outputs), "tokens of the vocabulary")
+        noun = f"tokens of the vocabulary; a target of {IGNORED} counts nowhere"
         for key, part in places.items():
-            check_range(name, key, part.amin(1).numpy(), len(outputs), "tokens of the vocabulary")
+            lowest = part.where(part != IGNORED, 0).amin(1)
+            check_range(name, key, lowest.numpy(), len(outputs), noun)
         return outputs
     if targets.classes:
         outputs = _names(name, "classes", given, **places)

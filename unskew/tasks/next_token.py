@@ -1,7 +1,8 @@
 """Next token: which one follows at each of the last positions of a sequence.
 
 Outputs are (batch, positions, vocabulary); of targets for fewer positions than the network reads, (batch, fewer), the
-last are meant, so that one network learns from the character after a window and from every character in it.
+last are meant, so that one network learns from the character after a window and from every character in it.  A target
+of `IGNORED` counts nowhere: an example's loss and accuracy are means over its other positions.
 """
 
 import numpy as np
@@ -11,23 +12,29 @@ from torch import Tensor
 from unskew.tasks.classification import named
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, Measure
-from unskew.tasks.targets import TOKENS
+from unskew.tasks.targets import IGNORED, TOKENS
 
 
 def _last(outputs: Tensor, y: Tensor) -> Tensor:
     return outputs[:, -y.shape[1] :]
 
 
+def _mean(each: Tensor, y: Tensor) -> Tensor:
+    """Mean over an example's positions that count, (n,), where the others are 0; where all count, to the last bit."""
+    return each.mean(1) * (y.shape[1] / (y != IGNORED).sum(1)).to(each)
+
+
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Mean over the positions of the negative log-likelihood, (batch,)."""
+    """Mean over the positions that count of the negative log-likelihood, (batch,)."""
     logits = _last(outputs, y)
-    each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
-    return each.view(y.shape).mean(1)
+    each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none", ignore_index=IGNORED)
+    return _mean(each.view(y.shape), y)
 
 
 def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Share of the positions at which the likeliest token follows, (n,)."""
-    return (_last(outputs, y).argmax(2) == y).to(outputs).mean(1)
+    """Share of the positions that count at which the likeliest token follows, (n,)."""
+    right = (_last(outputs, y).argmax(2) == y).to(outputs)
+    return _mean(right, y).clamp(max=1.0)  # rounding
 
 
 def _exp(mean: float) -> float:

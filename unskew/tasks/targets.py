@@ -4,7 +4,7 @@
     NUMBER     a number, (N,) float32
     SURVIVAL   a time and whether the event happened then, (N, 2) float32: [time, 1.0] or, censored, [time, 0.0]
     LABELS     for each of several labels whether it applies, (N, labels) float32 of 0 and 1
-    TOKENS     the token that follows each of the last positions, (N, positions) int64
+    TOKENS     the token that follows each of the last positions, (N, positions) int64; `IGNORED` where none is to learn
 
 Data are divided, counted and drawn by **groups** of examples: classes, or, where a target is no class, those that a
 form of targets declares (censored or not), the bins of `task.bins`, or one group of all.
@@ -25,6 +25,9 @@ from unskew.errors import DataError
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
+
+IGNORED = -100
+"""The target of a position that counts nowhere, as PyTorch's cross-entropy leaves it out by default."""
 
 LabelType = Literal["text", "integer", "boolean"]
 """The type of the labels that classes were named after."""
@@ -175,7 +178,11 @@ def _read_tokens(where: str, values: Array) -> Array:
         raise DataError(
             f"{where} must be whole numbers of shape (N, positions) or (N,), got {values.dtype} of shape {values.shape}"
         )
-    return np.ascontiguousarray(values.reshape(len(values), -1), np.int64)
+    tokens = np.ascontiguousarray(values.reshape(len(values), -1), np.int64)
+    nothing = np.flatnonzero((tokens == IGNORED).all(1))
+    if len(nothing):
+        raise RowError(where, int(nothing[0]), f"is {IGNORED} at every position, so that nothing follows; leave it out")
+    return tokens
 
 
 CLASS = Targets("class", "classes")
