@@ -570,6 +570,36 @@ def test_inputs_that_contradict_each_other_are_refused(
         load_model(tmp_path / "model")
 
 
+class OfIds(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(60, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.words(x))  # type: ignore[no-any-return]
+
+
+def test_a_token_id_without_a_vector_is_refused_before_any_work() -> None:
+    ids, y = np.random.default_rng(0).integers(0, 60, (80, 10)), np.arange(80) % 2
+    rare = ids.copy()
+    rare[:, 3] = np.where(np.arange(80) == 30, 5000, rare[:, 3])
+
+    def run(x: Any, test: Any = None) -> us.History:
+        data = {"A": (ids, y), "B": (x, y)}
+        return us.simulate(us.FedAvg(), data=data, test=test, model=OfIds(), rounds=1, progress=False)
+
+    message = "OfIds cannot take token id 5000 of {}: .*give it vectors for 5001 ids, or correct that one"
+    with pytest.raises(ConfigError, match=message.format("row 30 of client B")):
+        run(rare, test=(ids, y))
+    with pytest.raises(ConfigError, match=message.format("a test example")):
+        run(ids, test=(rare, y))
+    model = run(ids).model("fedavg")
+    with pytest.raises(DataError, match=r"cannot take these token ids, 10 in a row and up to 700: .*as it was trained"):
+        predict(model, np.full((1, 10), 700))
+    with pytest.raises(DataError, match="got lists of different lengths; give rows of one length"):
+        predict(model, [[1, 2], [3]])
+
+
 def test_a_model_whose_outputs_are_no_numbers_predicts_nothing(run: Path) -> None:
     """The largest of three NaN is the first, which is a class."""
     model = load_model(run, "fedavg")

@@ -286,7 +286,12 @@ class Inputs:
             return self._texts(x)
         if self.kind == "table":
             return self.of(client)._table(x)
-        values = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+        try:
+            values = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+        except ValueError as error:
+            raise DataError(
+                "inputs must be a batch of numbers, got lists of different lengths; give rows of one length"
+            ) from error
         first = values.flat[0] if values.dtype.kind in "OU" and values.size else None
         if isinstance(first, str | Path) and Path(first).suffix:
             raise DataError(

@@ -402,7 +402,7 @@ def predict(
     model.eval()
     try:
         with torch.no_grad():
-            outputs = (_finite(model(batch.to(device))) for batch in torch.split(inputs, batch_size))
+            outputs = (_finite(_outputs(model, batch.to(device))) for batch in torch.split(inputs, batch_size))
             if probabilities and of_classes is not None:
                 rows = (row for batch in outputs for row in of_classes(batch).tolist())
                 return [dict(zip(card.labels, row, strict=True)) for row in rows]
@@ -423,6 +423,23 @@ def _check_threshold(threshold: float, two_classes: bool, card: ModelCard) -> No
         )
     if not 0.0 < threshold < 1.0:
         raise ConfigError(f"threshold must be a probability, above 0 and below 1, got {threshold:g}")
+
+
+def _outputs(model: nn.Module, batch: Tensor) -> Any:
+    """What a network makes of prepared inputs.
+
+    Raises:
+        DataError: If they are token ids that it cannot take, as one for which it has no vector.
+    """
+    try:
+        return model(batch)
+    except (ConfigError, IndexError, RuntimeError) as error:
+        if batch.dtype != torch.int64 or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise DataError(
+            f"the model cannot take these token ids, {batch.shape[1]} in a row and up to {int(batch.max())}: "
+            f"{type(error).__name__}: {' '.join(str(error).split())}; give ids as it was trained on"
+        ) from error
 
 
 def _finite(outputs: Tensor) -> Tensor:

@@ -127,6 +127,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
             )
     task = make_named_task(experiment.task, dataset, inputs, experiment.metrics)
     check_network(task, dataset.x_train[:2], dataset.y_train[:2], files=experiment.task.data.startswith("images:"))
+    _check_ids(task, dataset)
     count = parameter_count(task.init(Key(0)), task.layout)
     torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
     if experiment.runtime.deterministic:
@@ -135,6 +136,33 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     share = len(dataset.y_train) / (experiment.split.num_clients or len(dataset.client_names) or 10)
     executor, kind = choose_executor(experiment.runtime, device, count, share)
     return Setup(dataset, task, device, executor, count, kind, inputs)
+
+
+def _check_ids(task: Task, dataset: Dataset) -> None:
+    """Refuse a token id for which the network has no vector: one rare example may have it, amid a run.
+
+    Raises:
+        ConfigError: Naming the id and, of a training example, its row and client.
+    """
+    for of_train, x in ((True, dataset.x_train), (False, dataset.x_test)):
+        if not isinstance(x, torch.Tensor) or x.dtype != torch.int64 or not x.numel():
+            continue
+        largest = x.flatten(1).amax(1)
+        i = int(largest.argmax())
+        try:
+            check_network(task, x[[i, i]])
+        except ConfigError as error:
+            cause = error.__cause__ or error
+            name, which = type(task.module()).__name__, int(largest[i])
+            place = (
+                f" of row {i if dataset.rows is None else int(dataset.rows[i])}" if of_train else " of a test example"
+            )
+            if of_train and dataset.owners is not None and dataset.client_names:
+                place += f" of client {dataset.client_names[int(dataset.owners[i])]}"
+            raise ConfigError(
+                f"{name} cannot take token id {which}{place}: {type(cause).__name__}: {' '.join(str(cause).split())}; "
+                f"give it vectors for {which + 1} ids, or correct that one"
+            ) from cause
 
 
 def _scaled_by_own(dataset: Dataset, task: TaskConfig, one_client: bool) -> str:
