@@ -60,6 +60,28 @@ def test_a_vocabulary_is_of_training_texts_alone() -> None:
     assert "onlyhere" not in history.model("FedAvg").unskew.inputs.vocabulary
 
 
+def test_words_of_newcomers_and_of_test_rows_alone_are_unknown() -> None:
+    """A newcomer is tested as it will be served: by the model, from its texts; every row has a word of its own."""
+    own = {
+        site: ([f"{text} {site}{i} {site}" for i, text in enumerate(texts)], labels)
+        for site, (texts, labels) in SITES.items()
+    }
+    history = us.simulate(METHOD, data=own, unseen=["Chur"], rounds=3, progress=False)
+    model, test = history.model("FedAvg"), history.rows_of("test")
+    known = set(model.unskew.inputs.vocabulary)
+    assert len(known) == len(model.unskew.inputs.vocabulary)
+    assert {*GOOD, *BAD, "basel", "bern"} <= known
+    assert not any(word.startswith("chur") for word in known)
+    for site in ("Basel", "Bern"):
+        trained = {*history.rows_of("train")[site], *history.rows_of("val").get(site, ())}
+        assert {i for i in range(40) if f"{site.lower()}{i}" in known} == trained
+        assert len(test[site]) > 0
+    texts, labels = own["Chur"]
+    answers = us.predict(model, [texts[i] for i in test["Chur"]])
+    right = np.mean([one == labels[i] for one, i in zip(answers, test["Chur"], strict=True)])
+    assert history.client_values("FedAvg", "unseen.accuracy") == {"Chur": pytest.approx(right)}
+
+
 def test_a_first_look_counts_words_and_finds_copies() -> None:
     seen = us.describe({**SITES, "Davos": (TEXTS[:4], LABELS[:4])})
     assert [(column.name, column.summary) for column in seen.columns] == [("number of words", "8 ± 0")]

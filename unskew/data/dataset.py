@@ -13,6 +13,7 @@ from torch import Tensor
 from unskew.data.images import ByteImages, as_tensor, extremes
 from unskew.data.inputs import AXES, Inputs, check_values, prepared
 from unskew.data.preprocess import RawRows
+from unskew.data.text import FIRST_WORD, UNKNOWN
 from unskew.errors import DataError, obeyed, shown, writable
 from unskew.tasks.targets import CLASS, IGNORED, LabelType, Targets, mislabelled
 
@@ -286,16 +287,18 @@ def _described(inputs: Inputs, x: Tensor | ByteImages) -> Inputs:
 
 
 def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[np.int64]) -> Dataset:
-    """The data set with its columns prepared by numbers of these training examples alone.
+    """The data set with its inputs prepared by these training examples alone: a table's numbers, the words of texts.
 
     Args:
-        dataset: Data whose columns were preprocessed (`Dataset.raw`); others come back as they are.
+        dataset: Data whose columns were preprocessed (`Dataset.raw`), or texts; others come back as they are.
         train: Numbers of the examples that train.
         later: Those that clients which come after training have to adapt on.
 
     Raises:
         DataError: As in `unskew.data.preprocess.fit`.
     """
+    if dataset.inputs.kind == "texts":
+        return _with_words_of(dataset, torch.from_numpy(train))
     raw = dataset.raw
     if raw is None:
         return dataset
@@ -306,6 +309,20 @@ def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[
     x_test = torch.from_numpy(prepared(inputs.columns, raw.test, raw.test_owners))
     check_values(dataset.name, "x_train", x.numpy())
     return replace(dataset, x_train=x, x_test=x_test, inputs=inputs)
+
+
+def _with_words_of(dataset: Dataset, train: Tensor) -> Dataset:
+    """The texts with ids of the words that these training examples have; all others are words nobody knows."""
+    x, x_test = as_tensor(dataset.x_train), as_tensor(dataset.x_test)
+    words = dataset.inputs.vocabulary
+    known = torch.zeros(FIRST_WORD + len(words), dtype=torch.bool)
+    known[:FIRST_WORD] = True
+    known[x[train].flatten()] = True
+    if known.all():
+        return dataset
+    ids = (known.cumsum(0) - 1).where(known, UNKNOWN)
+    kept = tuple(word for word, of_train in zip(words, known[FIRST_WORD:].tolist(), strict=True) if of_train)
+    return replace(dataset, x_train=ids[x], x_test=ids[x_test], inputs=replace(dataset.inputs, vocabulary=kept))
 
 
 def _outputs(

@@ -203,8 +203,9 @@ def federate(
     numbers, where clients have no names).  Clients that the data mark so (`Dataset.never_train`) are set aside in any
     case.  The clients that stay are numbered anew, in their order.
 
-    What clients agreed on about a table's columns (`unskew.data.preprocess`) is agreed anew by those that train, from
-    their rows for training and validation; the result's `dataset` has inputs that were prepared so.
+    What clients agreed on about a table's columns (`unskew.data.preprocess`), and which words of texts are known, is
+    agreed anew by those that train, from their rows for training and validation; the result's `dataset` has inputs
+    that were prepared so.
 
     Raises:
         ConfigError: If a fraction is not in [0, 1), or a field of the split is out of range.
@@ -222,8 +223,8 @@ def federate(
 
 
 def _refitted(fed: FederatedData) -> FederatedData:
-    """The division with numbers of its own training rows in the preprocessing of a table's columns."""
-    if fed.dataset.raw is None:
+    """The division with inputs that its own training rows prepare: a table's columns, and the words of texts."""
+    if fed.dataset.raw is None and fed.dataset.inputs.kind != "texts":
         return fed
 
     def rows(each: FederatedData | None) -> npt.NDArray[np.int64]:
