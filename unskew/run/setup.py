@@ -144,13 +144,13 @@ def _check_ids(task: Task, dataset: Dataset) -> None:
     Raises:
         ConfigError: Naming the id and, of a training example, its row and client.
     """
-    for of_train, x in ((True, dataset.x_train), (False, dataset.x_test)):
+    for of_train, x, y in ((True, dataset.x_train, dataset.y_train), (False, dataset.x_test, dataset.y_test)):
         if not isinstance(x, torch.Tensor) or x.dtype != torch.int64 or not x.numel():
             continue
         largest = x.flatten(1).amax(1)
         i = int(largest.argmax())
         try:
-            check_network(task, x[[i, i]])
+            check_network(task, x[[i, i]], y[[i, i]])
         except ConfigError as error:
             cause = error.__cause__ or error
             name, which = type(task.module()).__name__, int(largest[i])
