@@ -119,8 +119,9 @@ def simulate(
             training, in validation or in a test part, and at one client; shares are then shares of patients.  Arrays
             have them as (x, y, patients).
         test: The global test set, in any form of `data`; where it names its clients, as a dict or in the column
-            `client`, its rows are these clients' own test rows, too.  Of a table, also the column that says which rows are test
-            rows, or the share of each client's rows: these are the clients' own test rows and together the global set.
+            `client`, its rows are these clients' own test rows, too.  Of a table, also the column that says which rows
+            are test rows, or the share of each client's rows: these are the clients' own test rows and together the
+            global set.
         preprocess: How a table's columns are prepared: gaps filled, numbers scaled, words as 0/1 columns, all with
             numbers from training rows.  True is Preprocess() as it is by default.
         split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients, or

@@ -224,7 +224,8 @@ def federate(
 
 def _refitted(fed: FederatedData) -> FederatedData:
     """The division with inputs that its own training rows prepare: a table's columns, and the words of texts."""
-    if fed.dataset.raw is None and fed.dataset.inputs.kind != "texts":
+    texts = fed.dataset.inputs.kind == "texts" and fed.dataset.owners is not None  # of clients of the data's own
+    if fed.dataset.raw is None and not texts:
         return fed
 
     def rows(each: FederatedData | None) -> npt.NDArray[np.int64]:
