@@ -30,9 +30,7 @@ def test_a_missing_label_among_words_is_named_by_its_client_s_row():
 
 def test_a_text_without_a_known_word_is_answered_with_a_warning_and_no_text_is_refused():
     inputs = Inputs("texts", vocabulary=("fee", "visa"))
-    with pytest.warns(
-        DataWarning, match=r"^rows 0, 2 have no word that was learnt: any such text is answered alike$"
-    ):
+    with pytest.warns(DataWarning, match=r"^rows 0, 2 have no word that was learnt: any such text is answered alike$"):
         inputs.prepare(["", "a visa", "\u00a0zzz"])
     with pytest.raises(DataError, match=r"^inputs must be texts, got None in row 1; give a text, or leave"):
         inputs.prepare(["visa", None])
