@@ -19,7 +19,7 @@ import unskew as us
 from unskew import api
 from unskew.data import Dataset, load, own, tables
 from unskew.data.dataset import refitted
-from unskew.data.inputs import GAPS, Inputs
+from unskew.data.inputs import GAPS, Column, Inputs
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.split import Natural
 from unskew.errors import ConfigError, DataError, DataWarning, UnskewError
@@ -753,3 +753,34 @@ def test_codes_that_lose_their_zeros_are_doubted(tmp_path: Path) -> None:
     known = load(source, None, COLUMNS, rules)
     assert not any("zero" in doubt for doubt in known.doubts)
     assert known.inputs.columns[0].kind == "category"
+
+
+def test_rows_that_are_empty_in_every_column_are_left_out(tmp_path: Path) -> None:
+    """Two stand within the table and three below it; the line of a later mistake is that of the file."""
+    head, *rows = TABLE.write_csv(separator=";").splitlines()
+    (tmp_path / "h.csv").write_text("\n".join([head, *rows]) + "\n")
+    whole = load(f"csv:{tmp_path / 'h.csv'}", None, COLUMNS | {"leave_out": ["part"]})
+    lines = [head, rows[0], ";;;;", "", *rows[1:], ";;;;", ' ;"";;;', ";;;;"]
+    (tmp_path / "h.csv").write_text("\n".join(lines))
+    with pytest.warns(
+        DataWarning, match="^5 rows of .*h.csv have no value in any column, and were left out$"
+    ) as caught:
+        data = load(f"csv:{tmp_path / 'h.csv'}", None, COLUMNS | {"leave_out": ["part"]})
+    assert same(data, whole)
+    assert [str(one.message) for one in caught] == list(data.doubts)
+    assert data.doubts[0] in us.describe(tmp_path / "h.csv", **COLUMNS).notes
+    assert us.describe(tmp_path / "h.csv", **COLUMNS).rows == ROWS
+    place = tables.lines_of("csv", tmp_path / "h.csv", tables.TableOptions(""))
+    assert [place(row) for row in (0, 1, ROWS - 1)] == ["line 2", "line 5", f"line {ROWS + 3}"]
+
+
+def test_labels_that_are_read_as_words_and_rows_to_predict_fit_beside_an_empty_row(tmp_path: Path) -> None:
+    """Labels are read once more; a model answers for every row."""
+    (tmp_path / "l.csv").write_text("a;sick\n1;01\n;\n2;02\n" + "3;01\n4;02\n" * 20)
+    with pytest.warns(DataWarning, match="1 row of .*l.csv has no value in any column, and was left out"):
+        data = load(f"csv:{tmp_path / 'l.csv'}", None, {"target": "sick"})
+    assert (data.classes, len(data.y_train) + len(data.y_test)) == (("01", "02"), 42)
+    options = tables.TableOptions("")
+    assert len(tables.columns_at(tmp_path / "l.csv", options, (Column("a"),))["a"]) == 43
+    places = [tables.lines_of("csv", tmp_path / "l.csv", options, every_row=every)(2) for every in (True, False)]
+    assert places == ["line 4", "line 5"]

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -239,12 +240,24 @@ def _column(file: Path, options: TableOptions, name: str) -> Any:
         skip_lines=head.above,
         glob=False,
     )
+    words = words.filter(_rows_but(_empty_rows(file, head), words.height))
     return words.to_series().alias(name).str.strip_chars().str.replace(r'(?s)^"(.*)"$', "${1}")
 
 
 def doubts_on(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
     """Sentences on files of folders that are not read, and on declared words for no value that stand in no field."""
-    return [*filter(None, map(_left_out, filter(Path.is_dir, paths))), *_unused_gaps(kind, paths, options)]
+    unread = filter(None, map(_left_out, filter(Path.is_dir, paths)))
+    return [*unread, *_rows_left_out(kind, paths, options), *_unused_gaps(kind, paths, options)]
+
+
+def _rows_left_out(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
+    """Sentences on empty rows, which spreadsheets write below a table: how many each file has."""
+    sentences = []
+    for file in [file for path in paths for file in _files_at(kind, path)] if kind == "csv" else []:
+        if rows := len(_empty_rows(file, _head(file, options.separator))):
+            has, was = ("has", "was") if rows == 1 else ("have", "were")
+            sentences.append(f"{counted(rows, 'row')} of {file} {has} no value in any column, and {was} left out")
+    return sentences
 
 
 def codes_in_numbers(
@@ -379,8 +392,8 @@ def _of_few(path: Path, table: RawTable, by_column: Mapping[str, ColumnSums]) ->
     ]
 
 
-def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | None]:
-    """The table in a file or folder, and its column of clients.
+def frame_of(kind: str, path: Path, options: TableOptions, every_row: bool = False) -> tuple[Any, str | None]:
+    """The table in a file or folder, and its column of clients; without empty rows, unless `every_row` is asked for.
 
     Raises:
         ConfigError: If a column that is to be left out is not there.
@@ -408,9 +421,10 @@ def frame_of(kind: str, path: Path, options: TableOptions) -> tuple[Any, str | N
         return _stacked(frames, client), client
     if not path.is_file():
         raise DataError(f"there is no file {path.absolute()}")
-    frame = _read(kind, path, options)
+    frame = _read(kind, path, options, every_row=every_row)
     if kind == "csv":
-        frame = _as_numbers({"": frame}, path, options, lambda: {"": _read(kind, path, options, True)})[""]
+        words = partial(_read, kind, path, options, as_words=True, every_row=every_row)
+        frame = _as_numbers({"": frame}, path, options, lambda: {"": words()})[""]
     if options.alone:
         return frame.drop([column for column in frame.columns if column == options.client]), None
     return frame, options.client
@@ -444,7 +458,9 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
         check_known(f"{path} has", column.name, names)
     read = {composed(c.name) for c in columns if c.kind == "number" or kind != "csv"}
     frame = (
-        frame_of(kind, path, replace(options, leave_out=tuple(n for n in names if n not in read)))[0] if read else {}
+        frame_of(kind, path, replace(options, leave_out=tuple(n for n in names if n not in read)), every_row=True)[0]
+        if read
+        else {}
     )
 
     def values(column: Column) -> Any:
@@ -466,7 +482,7 @@ def written(path: Path, options: TableOptions) -> dict[str, list[str | None]]:
         DataError: If Polars is not installed, or the file is missing, no table or cannot be read.
     """
     kind = _kind_of_file(path)
-    frame = _read(kind, path, options, as_words=True, some_columns=True, gaps=False)
+    frame = _read(kind, path, options, as_words=True, some_columns=True, gaps=False, every_row=True)
     return {column.name: [None if v is None else str(v) for v in column.to_list()] for column in frame}
 
 
@@ -496,7 +512,7 @@ def separator_of(path: Path, options: TableOptions) -> str:
     return _head(path, options.separator).separator
 
 
-def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
+def lines_of(kind: str, path: Path, options: TableOptions, every_row: bool = False) -> Place:
     """The places of the rows that `frame_of` reads: lines of a CSV file, or of the files of a folder."""
     if kind != "csv":
         return by_number
@@ -511,14 +527,44 @@ def lines_of(kind: str, path: Path, options: TableOptions) -> Place:
                 records = csv.reader(lines, delimiter=head.separator)
                 next(records, None)
                 before = records.line_num
-                for _ in records:
-                    if left == 0:
+                for record in records:
+                    empty = not every_row and _is_empty(record, head)
+                    if left == 0 and not empty:
                         line = before + 1 + head.above
                         return f"line {line}" + (f" of {file.name}" if path.is_dir() else "")
-                    left, before = left - 1, records.line_num
+                    left, before = left - (not empty), records.line_num
         return by_number(row)
 
     return line
+
+
+def _is_empty(record: Sequence[str], head: "_Head") -> bool:
+    """True if a row of several columns has nothing in any; in one column an empty line is a gap."""
+    return len(head.names) > 1 and not any(map(str.strip, record))
+
+
+def _empty_rows(file: Path, head: "_Head") -> list[int]:
+    """The numbers of rows of a CSV file that have nothing in any column."""
+    blank = rb'[ \t"%b]' % re.escape(head.separator.encode())
+    line = rb"\n(?:%b*\r?\n|%b+\Z)" % (blank, blank)
+    with file.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+        if re.search(line, octets) is None:
+            return []
+    rows: list[int] = []
+    with file.open(encoding="utf-8-sig", newline="") as lines, suppress(csv.Error):  # a field may be too long
+        for _ in range(head.above):
+            next(lines)
+        records = csv.reader(lines, delimiter=head.separator)
+        next(records, None)
+        rows += [i for i, record in enumerate(records) if _is_empty(record, head)]
+    return rows
+
+
+def _rows_but(left_out: Sequence[int], rows: int) -> Any:
+    """Truths for Polars' filter: which of so many rows stay."""
+    stay = np.ones(rows, bool)
+    stay[[row for row in left_out if row < rows]] = False
+    return _polars().Series(stay)
 
 
 def _check_each_a_client(kind: str, folder: Path, files: Sequence[Path]) -> None:
@@ -586,8 +632,11 @@ def _read(
     some_columns: bool = False,
     gaps: bool = True,
     may_lack: Collection[str] = (),
+    every_row: bool = False,
 ) -> Any:
     """One file; `as_words` leaves numbers as they are written, and without `gaps` words for them are words.
+
+    Rows that are empty in every column of several are left out, unless `every_row` is asked for.
 
     Where only `some_columns` are used, others may be without a name, and hold long texts.  Columns that are left out
     must be there, unless they are among those that it `may_lack`.
@@ -615,6 +664,8 @@ def _read(
             )
     except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} is not a readable {kind} file: {_reason(error, head)}") from None
+    if head is not None and not every_row and (empty := _empty_rows(path, head)):
+        frame = frame.filter(_rows_but(empty, frame.height))
     if frame.height == 0:
         raise DataError(f"{path} has no rows")
     if len(frame.columns) == 1 and ";" in frame.columns[0]:

@@ -120,7 +120,7 @@ def _rows(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -
     x = tables.columns_at(path, options, inputs.columns)
     words = tables.written(path, options)
     shown = [dict(zip(words, row, strict=True)) for row in zip(*words.values(), strict=True)]
-    return shown, x, tables.lines_of(tables.kind_of(str(path)) or "", path, options)
+    return shown, x, tables.lines_of(tables.kind_of(str(path)) or "", path, options, every_row=True)
 
 
 def _images(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
