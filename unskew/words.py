@@ -69,16 +69,17 @@ def some(names: Sequence[str]) -> str:
 
 
 def letters(name: str) -> str:
-    """A name without its case and spaces.
+    """A name without its case, accents and spaces.
 
-    >>> letters("Bern "), letters("b ern")
-    ('bern', 'bern')
+    >>> letters("Bern "), letters("b ern"), letters("Gen\u00e8ve")
+    ('bern', 'bern', 'geneve')
     """
-    return "".join(name.casefold().split())
+    plain = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFD", name))  # other scripts' marks make letters
+    return "".join(plain.casefold().split())
 
 
 def spelling_variants(names: Iterable[str], held: Callable[[str], str] | None = None) -> str:
-    """Names that are one but for case and spaces; empty if there are none, and three such groups at most.
+    """Names that are one but for case, accents and spaces; empty if there are none, and three such groups at most.
 
     Args:
         names: Each once.
@@ -98,7 +99,8 @@ def spelling_variants(names: Iterable[str], held: Callable[[str], str] | None = 
 def separate_classes(variants: str) -> str:
     """Sentence on labels that `spelling_variants` has found: each is a class; empty if there are none."""
     return variants and (
-        f"labels {variants} differ in case or spaces alone, and each is a class of its own: if they mean the same, no "
+        f"labels {variants} differ in case, accents or spaces alone, and each is a class of its own: if they "
+        "mean the same, no "
         "result means anything until they are written alike; if not, name all in data_options.classes"
     )
 

@@ -328,7 +328,8 @@ def test_sites_are_doubted_as_those_of_a_table_are(tmp_path: Path) -> None:
     assert data.doubts == (
         "Chur has fewer than 5 training images: too few to train on alone, and with few test images its results say "
         "little",
-        "clients 'Basel', 'basel' differ in case or spaces alone: one client under several names? make them one",
+        "clients 'Basel', 'basel' differ in case, accents or spaces alone: one client under several names? make "
+        "them one",
         "the target holds numbers at basel (0, 1), and words at Basel, Chur (benign, malignant), which count as "
         "different: write them alike",
     )

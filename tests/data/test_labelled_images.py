@@ -284,7 +284,8 @@ def test_sites_of_a_table_of_images_are_doubted_as_those_of_rows_are(tmp_path: P
     few, alike, single, coded = doubts
     assert few.startswith("Chur  has fewer than 5 training images")
     assert alike == (
-        "clients 'Chur', 'Chur ' differ in case or spaces alone: one client under several names? make them one, or a "
+        "clients 'Chur', 'Chur ' differ in case, accents or spaces alone: one client under several names? make "
+        "them one, or a "
         "patient who is at both counts as two, and may train and test"
     )
     assert single.startswith("Basel has training images of one class only")

@@ -141,11 +141,13 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "one class in two spellings": (
         {"sick": np.where(SITE == "Bern", np.array(["YES", "no "] * 100), np.array(["yes", "no"] * 100))},
-        "labels 'YES' (only Bern), 'yes' (only Basel); 'no' (only Basel), 'no ' (only Bern) differ in case or spaces",
+        "labels 'YES' (only Bern), 'yes' (only Basel); 'no' (only Basel), 'no ' (only Bern) differ in case, "
+        "accents or spaces",
     ),
     "one word in two spellings": (
         {"ward": np.where(SITE == "Bern", "a", np.array(["A", "B"] * 100))},
-        "column 'ward' holds words that differ in case or spaces alone, and each counts as another one: 'A' (only Bas",
+        "column 'ward' holds words that differ in case, accents or spaces alone, and each counts as another one: "
+        "'A' (only Bas",
     ),
     "a word among measurements": (
         {"pay": ["n/a" if i % 5 == 0 else "old" if i == 1 else str(i) for i in range(N)]},

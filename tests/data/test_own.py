@@ -891,7 +891,7 @@ def test_texts_that_end_in_the_name_of_an_image_now_and_then_are_texts() -> None
 def test_clients_of_arrays_are_doubted_as_those_of_a_table_are(tmp_path: Path) -> None:
     x, y = RNG.integers(0, 256, (20, 4, 4), np.uint8), np.arange(20) % 2
     words = np.where(y, "yes", "no")
-    with pytest.warns(DataWarning, match="'Bern', 'bern' differ in case or spaces alone") as caught:
+    with pytest.warns(DataWarning, match="'Bern', 'bern' differ in case, accents or spaces alone") as caught:
         data = own.dataset({"Bern": (x[:10], words[:10]), "bern": (x[10:], y[10:].astype(str))})
     assert len(caught) == len(data.doubts) == 2
     assert data.doubts[1].startswith("the target holds numbers at bern (0, 1), and words at Bern (no, yes)")
@@ -927,3 +927,18 @@ def test_a_site_without_an_event_is_doubted() -> None:
         own.dataset(table, target=["time", "event"], client="site", targets=tasks.kind_of("survival").targets)
     (of_events,) = [str(one.message) for one in caught if "no event" in str(one.message)]
     assert of_events.startswith("A has no event among the training rows")
+
+
+def test_names_labels_and_words_that_differ_in_accents_alone_are_doubted() -> None:
+    frame = pandas.DataFrame({"x": X[:60, 0], "ward": ["\u00e9t\u00e9", "hiver"] * 30, "site": [*"ABC"] * 20})
+    frame = frame.assign(y=["d\u00e9c\u00e9d\u00e9", "vivant", "vivant"] * 20)
+    own.dataset(frame, target="y", client="site", preprocess=Preprocess())  # says nothing yet
+    frame.loc[::7, "ward"], frame.loc[::5, "site"] = "ete", "Gen\u00e8ve"
+    frame.loc[::11, "site"], frame.loc[::6, "y"] = "Geneve", "decede"
+    with pytest.warns(DataWarning) as caught:
+        own.dataset(frame, target="y", client="site", preprocess=Preprocess())
+    doubts = [str(one.message) for one in caught]
+    alike = [doubt for doubt in doubts if "differ in case, accents or spaces alone" in doubt]
+    assert [doubt.split()[0] for doubt in alike] == ["labels", "clients", "column"]
+    notes = describe(frame, target="y", client="site").notes
+    assert {"'Geneve', 'Gen\u00e8ve'" in note for note in notes if note.startswith("clients")} == {True}

@@ -275,7 +275,7 @@ def test_patients_who_differ_in_case_or_inner_spaces_at_one_site_are_doubted() -
     names = [f"P {who}" for who in table["who"]]
     names[2] = "p 0"  # of Basel, whose rows are 0, 2, 4, ...
     table = table.with_columns(who=polars.Series(names))
-    said = "patients 'P 0', 'p 0' of Basel differ in case or spaces alone, and count as different people"
+    said = "patients 'P 0', 'p 0' of Basel differ in case, accents or spaces alone, and count as different people"
     with pytest.warns(DataWarning, match=said):
         own.dataset(table, **COLUMNS)
     assert any(note.startswith(said) for note in us.describe(table, **COLUMNS).notes)

@@ -566,11 +566,11 @@ WARNED: dict[str, tuple[polars.DataFrame, str]] = {
     ),
     "one site under two names": (
         altered(site=["Basel", "basel ", "Bern"] * 20),
-        "clients 'Basel', 'basel ' differ in case or spaces alone",
+        "clients 'Basel', 'basel ' differ in case, accents or spaces alone",
     ),
     "one class in two spellings": (
         altered(sick=["yes", "no", "NO", "yes", "no", "no"] * 10),
-        "labels 'NO' (only Chur), 'no' (Bern, Chur) differ in case or spaces alone, and each is a class of",
+        "labels 'NO' (only Chur), 'no' (Bern, Chur) differ in case, accents or spaces alone, and each is a class of",
     ),
     "test rows that stand in training": (
         TWICE.with_columns(part=polars.Series(["train"] * 60 + ["test"] * 6)),

@@ -313,7 +313,7 @@ def test_labels_that_are_one_but_for_case_are_noted_unless_they_are_named(tmp_pa
     for fed in partition["seeds"].values():
         fed["classes"] = ["no", "Yes", "yes"]
     file.write_text(json.dumps(partition))
-    assert "Labels 'Yes', 'yes' differ in case or spaces alone" in said(write_report(folder))
+    assert "Labels 'Yes', 'yes' differ in case, accents or spaces alone" in said(write_report(folder))
     (folder / "config.toml").write_text('[task.data_options]\nclasses = ["no", "Yes", "yes"]\n')
     assert "differ in case" not in said(write_report(folder))
 

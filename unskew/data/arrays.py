@@ -501,7 +501,7 @@ def _numbered(name: str, content: Arrays, classes: tuple[str, ...] | None) -> tu
 
 
 def _warn_of_labels(content: Arrays, names: tuple[str, ...], clients: tuple[str, ...]) -> None:
-    """Warn of labels that differ in case or spaces alone: each has become a class, which is rarely meant."""
+    """Warn of labels that differ in case, accents or spaces alone: each has become a class, which is rarely meant."""
     if not spelling_variants(names):
         return
     parts = [part for part in ("train", "test") if f"y_{part}" in content]

@@ -117,7 +117,7 @@ def of_clients(
     of_patients: bool = False,
     what: str = "rows",
 ) -> list[str]:
-    """Sentences on clients of few rows, on those without test rows, and on names that are one but for case and spaces.
+    """Sentences on clients of few rows, on those without test rows, and on names that are spelt alike (`letters`).
 
     Args:
         clients: Their names.
@@ -144,7 +144,8 @@ def of_clients(
     if alike := spelling_variants(clients):
         both = ", or a patient who is at both counts as two, and may train and test" if of_patients else ""
         sentences.append(
-            f"clients {alike} differ in case or spaces alone: one client under several names? make them one{both}"
+            f"clients {alike} differ in case, accents or spaces alone: one client under several names? make "
+            f"them one{both}"
         )
     return sentences
 

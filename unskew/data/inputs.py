@@ -696,7 +696,7 @@ def names_the_client(name: str, values: Array, owners: Array, clients: Sequence[
 
 
 def variants_by_client(known: Iterable[str], values: Array, owners: Array | None, clients: Sequence[str]) -> str:
-    """Words that are one but for case and spaces, and who holds them; empty if there are none.
+    """Words that are one but for case, accents and spaces, and who holds them; empty if there are none.
 
     Args:
         known: Each word once.
@@ -714,14 +714,14 @@ def variants_by_client(known: Iterable[str], values: Array, owners: Array | None
 
 
 def label_variants(known: Iterable[str], values: Array, owners: Array | None, clients: Sequence[str]) -> str:
-    """A sentence on labels that differ in case or spaces alone, as in `variants_by_client`; empty if there are none."""
+    """A sentence on labels that differ in case, accents or spaces alone, as `variants_by_client`; empty if none do."""
     return separate_classes(variants_by_client(known, values, owners, clients))
 
 
 def column_variants(
     name: str, values: Array, owners: Array | None, clients: Sequence[str], agreed: Sequence[str] = ()
 ) -> str:
-    """A sentence on words of a column that differ in case or spaces alone; empty if there are none, or all are agreed.
+    """A sentence on words of a column that differ in case, accents or spaces alone; empty if none do or all are agreed.
 
     Args:
         name: The column.
@@ -734,7 +734,8 @@ def column_variants(
         return ""
     found = variants_by_client([*agreed, *(one for one in present if one not in agreed)], values, owners, clients)
     return found and (
-        f"column {name!r} holds words that differ in case or spaces alone, and each counts as another one: {found}; "
+        f"column {name!r} holds words that differ in case, accents or spaces alone, and each counts as another "
+        f"one: {found}; "
         "write them alike"
     )
 

@@ -747,7 +747,7 @@ def _patients_of_parts(
 
 
 def _patients_alike(parts: Sequence[GivenExamples]) -> str:
-    """A sentence on patients of these parts who are one but for case and spaces; empty if there are none."""
+    """A sentence on patients of these parts who are one but for case, accents and spaces; empty if there are none."""
     names = [name for part in parts for name in part.patients or ()]
     clients = [client for part in parts if part.patients is not None for client in part.clients or ()]
     return patients_spelt_alike(names, clients or None)

@@ -47,7 +47,7 @@ def names_of_patients(values: Sequence[Any], where: str) -> list[str]:
 
 
 def patients_spelt_alike(names: Sequence[str], clients: Sequence[str] | None) -> str:
-    """A sentence on patients of one client who are one but for case and spaces; empty if there are none.
+    """A sentence on patients of one client who are one but for case, accents and spaces; empty if there are none.
 
     Args:
         names: The patient of each row.
@@ -63,7 +63,8 @@ def patients_spelt_alike(names: Sequence[str], clients: Sequence[str] | None) ->
     where = f" of {client}" if clients else ""
     more = f" (and some of {counted(len(alike) - 1, 'more client')})" if len(alike) > 1 else ""
     return (
-        f"patients {variants}{where}{more} differ in case or spaces alone, and count as different people, who may be "
+        f"patients {variants}{where}{more} differ in case, accents or spaces alone, and count as different "
+        "people, who may be "
         "in training and in testing: write each alike"
     )
 

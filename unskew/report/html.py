@@ -302,7 +302,7 @@ def _notes(record: Record) -> tuple[str, ...]:
 
 
 def _label_variants(record: Record) -> list[str]:
-    """A note on labels that differ in case or spaces alone, as long as nobody has said that they are meant."""
+    """A note on labels that differ in case, accents or spaces alone, as long as nobody has said that they are meant."""
     partition = next(iter(record.partitions.values()), None)
     found = "" if partition is None else separate_classes(spelling_variants(partition.classes))
     if not found:
