@@ -215,7 +215,7 @@ def test_a_run_that_has_not_measured_anything_has_a_table_too(format: str) -> No
 
 
 def test_an_unknown_format_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"markdown, latex, csv, got 'latx'; did you mean latex\?"):
+    with pytest.raises(ConfigError, match=r"markdown, latex, csv, csv2, got 'latx'; did you mean latex\?"):
         table(made(APART), "latx")
 
 
@@ -236,7 +236,7 @@ def test_the_command_prints_the_table_and_nothing_else(
             said = capsys.readouterr()
             assert said.out.startswith(begins) if begins else said.out == ""
             assert (ended.value.code in (0, None)) == (begins != "")
-    assert said.err == "ConfigError: a table is written as markdown, latex, csv, got 'x'\n"
+    assert said.err == "ConfigError: a table is written as markdown, latex, csv, csv2, got 'x'\n"
 
 
 def test_no_name_in_a_csv_is_a_formula_and_every_number_is_one() -> None:
@@ -248,6 +248,17 @@ def test_no_name_in_a_csv_is_a_formula_and_every_number_is_one() -> None:
         ["'=cmd|' /C calc'!A0", "'+1+1", "-1.5", "'@SUM(1)", "FedAvg"]
     )
     assert all(float(row["difference"]) == 0.0 for row in rows if row["difference"])
+
+
+def test_csv2_is_csv_with_semicolons_decimal_commas_and_a_byte_order_mark() -> None:
+    for write, run in ((table, made(APART)), (client_table, _with_clients())):
+        plain, other = (
+            list(csv.reader(io.StringIO(write(run, of)), delimiter=d)) for of, d in (("csv", ","), ("csv2", ";"))
+        )
+        assert other[0] == ["\ufeffrun", *plain[0][1:]]
+        numbers = [cell.replace(".", ",") for row in plain[1:] for cell in row if "alpha" not in cell]
+        assert [cell for row in other[1:] for cell in row if "alpha" not in cell] == numbers
+        assert any("," in cell for cell in numbers)
 
 
 # ---------------------------------------------------------------- by client

@@ -98,7 +98,7 @@ def report(
 
 def table(
     folders: Annotated[list[Path], typer.Argument()],
-    format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",
+    format: Annotated[str, typer.Option(help="markdown, latex, csv, or csv2: with ; and decimal commas.")] = "markdown",
     by_client: Annotated[bool, typer.Option("--by-client", help="Each client's results instead of means.")] = False,
 ) -> None:
     """Print the headline table of one run, or several, for a paper, a page or a spreadsheet.

@@ -74,8 +74,8 @@ def client_table(record: Record, format: str = "markdown") -> str:
             f'{record.folder} has no results of single clients; run it with "personal" in evaluate, or leave '
             "--by-client out"
         )
-    if format == "csv":
-        return _as_csv([_client_row(record, each) for each in of])
+    if format in WRITERS:
+        return WRITERS[format]([_client_row(record, each) for each in of])
     escape = _escaped if format == "latex" else _plain_markdown
     m, with_gains = record.headline, any(each.gain for each in of)
     unit = ", points" if m.percent else ""
@@ -296,20 +296,29 @@ def _note(record: Record) -> str:
 
 
 # ---------------------------------------------------------------- CSV
-def _csv(record: Record) -> str:
-    """The table as CSV, unrounded: accuracies are fractions, an empty field was not measured."""
+def _rows(record: Record) -> list[dict[str, object]]:
+    """The table's rows, unrounded: accuracies are fractions, an empty field was not measured."""
     differences = (paired(record), paired_tails(record), paired(record, record.headline.own))
     last, tail, own = ({d.method: d for d in of} for of in differences)
-    rows = [_csv_row(record, row, *(of.get(row.method) for of in (last, tail, own))) for row in headline(record)]
-    return _as_csv(rows)
+    return [_csv_row(record, row, *(of.get(row.method) for of in (last, tail, own))) for row in headline(record)]
 
 
-def _as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+def _as_csv(rows: Sequence[Mapping[str, object]], separator: str = ",", decimal: str = ".") -> str:
+    def cell(value: object) -> object:
+        if isinstance(value, float):
+            return str(value).replace(".", decimal)
+        return in_a_cell(value) if isinstance(value, str) else value
+
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(file, list(rows[0]), delimiter=separator, lineterminator="\n")
     writer.writerow({name: in_a_cell(name) for name in rows[0]})
-    writer.writerows({k: in_a_cell(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows)
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     return file.getvalue()
+
+
+def _as_csv2(rows: Sequence[Mapping[str, object]]) -> str:
+    """The rows as a spreadsheet opens them where the decimal sign is a comma; only by the mark it knows UTF-8."""
+    return "\ufeff" + _as_csv(rows, ";", ",")
 
 
 def _csv_row(
@@ -368,4 +377,13 @@ def _both_of_each(model: str, record: Record, names: Sequence[str], method: str)
     return {name: value for of in both for name, value in of.items()}
 
 
-FORMATS: dict[str, Callable[[Record], str]] = {"markdown": _markdown, "latex": _latex, "csv": _csv}
+def _csv(record: Record) -> str:
+    return _as_csv(_rows(record))
+
+
+def _csv2(record: Record) -> str:
+    return _as_csv2(_rows(record))
+
+
+WRITERS: dict[str, Callable[[Sequence[Mapping[str, object]]], str]] = {"csv": _as_csv, "csv2": _as_csv2}
+FORMATS: dict[str, Callable[[Record], str]] = {"markdown": _markdown, "latex": _latex, "csv": _csv, "csv2": _csv2}
