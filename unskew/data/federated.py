@@ -478,8 +478,8 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
 
 def _sha256_of(part: Ragged) -> str:
     """SHA-256 of each client's examples in a part, which is equal where these are."""
-    digest = hashlib.sha256(np.ascontiguousarray(part.sizes, "<i8"))
-    digest.update(np.ascontiguousarray(part.values.numpy(), "<i8"))
+    digest = hashlib.sha256(np.ascontiguousarray(part.sizes, "<i8").tobytes())
+    digest.update(np.ascontiguousarray(part.values.numpy(), "<i8").tobytes())
     return digest.hexdigest()
 
 
