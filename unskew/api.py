@@ -511,16 +511,17 @@ def _model_name(model: object) -> str:
 def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Dataset:
     """The data set passed as a value, or named by the task."""
     if own.is_frames(data):
-        data, table = with_composed_columns(data), {key: composed_names(of) for key, of in table.items()}
+        frames: Mapping[Any, Any] = with_composed_columns(data)
+        table = {key: composed_names(of) for key, of in table.items()}
         table["test"] = with_composed_columns(table["test"], "test")
-        test, at = table["test"], own.row_of_client(data)
+        test, at = table["test"], own.row_of_client(frames)
         if table["target"] is None or isinstance(table["target"], str):
-            own.check_column(next(iter(data.values())).columns, table["target"], "target", "labels")
-        if len(data) == 1:
-            raise DataError(f"{next(iter(data))!r} is the only client; give its table itself, and a split divides it")
+            own.check_column(next(iter(frames.values())).columns, table["target"], "target", "labels")
+        if len(frames) == 1:
+            raise DataError(f"{next(iter(frames))!r} is the only client; give its table itself, and a split divides it")
         if task.preprocess is not None:
-            own.check_test_of(data, test)
-        joined, client = own.joined(data, table["client"], table["target"])
+            own.check_test_of(frames, test)
+        joined, client = own.joined(frames, table["client"], table["target"])
         table = {**table, "client": client, "test": own.joined(test, client, table["target"])[0]}
         table["by_client"] = ["train", "test"] if own.is_frames(test) else ["train"]
         if own.is_frames(test):

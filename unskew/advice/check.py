@@ -200,12 +200,12 @@ def check(
     pooled = None
     if name is not None and POOLED in done:
         pooled, _ = gain(done[name], done[POOLED], sites.measure)
-    training = kept.get(name or "")
-    of = Check(tuple(seeds), done, gains, by_site, pooled, (), None, lost, name, training, aside)
-    entry = of.answering(race)
-    if entry is None or training is None:
+    first_training = kept.get(name or "")
+    of = Check(tuple(seeds), done, gains, by_site, pooled, (), None, lost, name, first_training, aside)
+    answering = of.answering(race)
+    if answering is None or first_training is None:
         return of
-    return replace(of, groups=groups_of(training, entry), cost=_cost(training, sites))
+    return replace(of, groups=groups_of(first_training, answering), cost=_cost(first_training, sites))
 
 
 def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure) -> SetAside | None:

@@ -200,10 +200,10 @@ def _of_frame(
     rows = of_frame(_Columns(joined), name, targets, client, is_test, patient if patient in shared else None)
     if rows.clients is None:
         return rows
-    with_rows = [
+    tested, trained = (
         [rows.client_names[i] for i in np.unique(of[of >= 0])] for of in (rows.clients[is_test], rows.clients[~is_test])
-    ]
-    strangers = own.strangers_of(*with_rows, client)
+    )
+    strangers = own.strangers_of(tested, trained, client)
     return replace(rows, doubts=(*rows.doubts, strangers)) if strangers else rows
 
 

@@ -155,7 +155,7 @@ def read_table(
         DataError: If Polars is not installed, a file is missing or cannot be read, or as in `unskew.data.own.dataset`.
     """
     frame, client = frame_of(kind, path, options)
-    test: object = column_or_path(options.test, frame)
+    test: Any = column_or_path(options.test, frame)
     options = replace(options, test=test)
     test_rows_at: Place = by_number
     if isinstance(test, str) and test not in frame.columns:
