@@ -76,6 +76,7 @@ class Quantise(UploadWrapper):
             if not bool(torch.isfinite(scale)):
                 raise DivergedError("an update that is to be quantised holds NaN or infinite entries; lower local.lr")
             exact = t.reshape(-1) * (self.levels / scale if scale > 0 else 0.0)
+            exact = exact.clamp(-self.levels, self.levels)  # |v| s / |v| may be rounded to more than s
             up = torch.rand(exact.shape, generator=(me.key / "quantise" / name).generator())
             level = exact.floor()
             levels.append((level + (up.to(exact) < exact - level) + self.levels).to(torch.uint8).cpu())

@@ -9,6 +9,8 @@ Client     sent  g_k = top_k(m_k + u_k): the entries of largest magnitude, as th
 Departures k is a share of each tensor's entries, at least one of them, so that no layer starves; `flatten` takes the
            largest of all together.  Positions travel as Golomb code (server/ternary.py), not as numbers.
            Statistics of normalisation layers travel whole.
+Losses     m_k is not taken back when a reply is lost: its entries never arrive.  A method that sums up what its clients
+           changed (SCAFFOLD, FedDyn, FedDC) then ends beside the optimum, where STC takes its own back.
 """
 
 from dataclasses import dataclass
