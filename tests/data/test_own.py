@@ -942,3 +942,18 @@ def test_names_labels_and_words_that_differ_in_accents_alone_are_doubted() -> No
     assert [doubt.split()[0] for doubt in alike] == ["labels", "clients", "column"]
     notes = describe(frame, target="y", client="site").notes
     assert {"'Geneve', 'Gen\u00e8ve'" in note for note in notes if note.startswith("clients")} == {True}
+
+
+@pytest.mark.parametrize("words", [("oui", "non"), ("VRAI", "FAUX"), ("Yes", "no"), ("ja", "nein"), ("WAHR", "FALSCH")])
+def test_test_rows_are_said_by_words_for_yes_and_no(words: tuple[str, str]) -> None:
+    flags = own.truths([words[0], words[1], words[1]], "part")
+    assert flags.tolist() == [True, False, False]
+    with pytest.raises(DataError, match="true or false, yes or no, or 1 or 0, got 'peut-"):
+        own.truths([*words, "peut-\u00eatre"], "part")
+
+
+def test_events_in_words_are_refused_by_how_they_are_written() -> None:
+    table = pandas.DataFrame({"x": X[:20, 0], "time": np.arange(1.0, 21.0), "event": ["oui", "non"] * 10})
+    refusal = r"has the event 'oui', must be 1 \(it happened\) or 0 \(censored\)"
+    with pytest.raises(DataError, match=refusal):
+        own.dataset(table, target=["time", "event"], targets=tasks.kind_of("survival").targets)

@@ -576,7 +576,7 @@ def test_a_target_that_cannot_be_learned_is_refused_in_one_sentence(case: str) -
     ("event", "message"),
     [
         ([1, 0, 2, *[1] * 57], "the target of line 4 has the event 2, must be 1"),
-        (["yes", *["no"] * 59], "the target of line 2 is 'yes', a number is needed"),
+        (["yes", *["no"] * 59], "the target of line 2 has the event 'yes', must be 1"),
     ],
 )
 def test_a_survival_time_that_is_refused_is_named_by_its_line(event: list[Any], message: str, tmp_path: Path) -> None:

@@ -1361,6 +1361,8 @@ def column_of(data: Any, name: str, setting: str, holds: str = "test rows") -> l
 
 
 _WORDS = {True: True, False: False, "true": True, "false": False, "test": True, "train": False, "1": True, "0": False}
+_WORDS |= dict.fromkeys(("yes", "oui", "vrai", "ja", "wahr"), True)  # as Excel writes truths elsewhere
+_WORDS |= dict.fromkeys(("no", "non", "faux", "nein", "falsch"), False)
 
 
 def truths(values: Sequence[Any], column: str) -> npt.NDArray[np.bool_]:
@@ -1374,7 +1376,8 @@ def truths(values: Sequence[Any], column: str) -> npt.NDArray[np.bool_]:
         key = value.strip().lower() if isinstance(value, str) else value
         if not isinstance(key, bool | int | float | str | np.bool_) or key not in _WORDS:
             raise DataError(
-                f"column {column!r} must say test or train, true or false, or 1 or 0, got {value!r} in {place(i)}"
+                f"column {column!r} must say test or train, true or false, yes or no, or 1 or 0, got {value!r} in "
+                f"{place(i)}"
             )
         flags.append(_WORDS[key])
     is_test = np.array(flags, bool)

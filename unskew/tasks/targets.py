@@ -148,6 +148,9 @@ def _read_numbers(where: str, values: Array) -> Array:
 
 
 def _read_times(where: str, values: Array) -> Array:
+    for i, event in enumerate(values[:, 1].tolist() if values.ndim == 2 and values.shape[1] == 2 else ()):
+        if isinstance(event, str):
+            raise RowError(where, i, f"has the event {event!r}, must be 1 (it happened) or 0 (censored)")
     times = _finite(where, values.reshape(len(values), -1), 2)
     if times.shape[1] != 2:
         raise DataError(f"{where} must have two columns, time and event, got {times.shape[1]}")
