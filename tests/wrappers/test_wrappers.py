@@ -213,7 +213,7 @@ def test_quantisation_is_right_on_average() -> None:
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_the_largest_number_has_the_last_level_however_scales_are_rounded(sign: float) -> None:
-    """In float32 x (127 / x) is 127.00001 for a fifth of all x, which one number in 131,000 would be lifted above by."""
+    """In float32 x (127 / x) is 127.00001 for a fifth of all x, and one such number in 131,000 was lifted to 128."""
     by = Quantise(8)
     largest = next(x for x in torch.rand(100, generator=Key(0).generator()) if x * (127 / x) > 127)
     values = {"0/w": torch.full((2_000_000,), sign * float(largest))}
