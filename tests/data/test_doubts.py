@@ -8,6 +8,7 @@ import pandas
 import pytest
 
 import unskew as us
+from unskew import tasks
 from unskew.data import own
 from unskew.data.preprocess import Preprocess
 
@@ -80,3 +81,85 @@ def test_what_chance_explains_is_doubted_by_neither() -> None:
     run, look = said({"age": ROWS % 2, "dose": ROWS // 2 % 2}, None)
     assert run == set()
     assert not any("test rows" in sentence for sentence in look)
+
+
+# ---------------------------------------------------------------- targets that are numbers
+def of_numbers(y: Any, site: Any, kind: str = "regression") -> tuple[set[str], set[str]]:
+    """What a run and a look say of a target of these numbers, or, of survival, of these times."""
+    data = {"age": np.random.default_rng(2).normal(size=len(y)), "y": y, "site": site}
+    target: Any = "y"
+    if kind == "survival":
+        data, target = {**data, "died": np.arange(len(y)) % 2}, ["y", "died"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        targets = tasks.kind_of(kind).targets
+        own.dataset(pandas.DataFrame(data), target=target, client="site", targets=targets, test_fraction=0.05)
+    look = us.describe(pandas.DataFrame(data), target=target, client="site")
+    return {str(warning.message) for warning in caught}, set(look.notes)
+
+
+SITES = np.repeat([f"s{i}" for i in range(8)], 40)
+
+
+def lives(seed: int, between: float = 0.4, within: float = 0.8) -> Any:
+    """Log-normal numbers, and log-normal medians of sites."""
+    rng = np.random.default_rng(seed)
+    return 1000 * np.exp(np.repeat(rng.normal(0, between, 8), 40) + within * rng.normal(size=320))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sites_whose_targets_differ_in_themselves_are_not_doubted(seed: int) -> None:
+    for y in (lives(seed), lives(seed, 0.4, 1.3), lives(seed) - 1000, np.log(lives(seed)), lives(seed, 0.5)):
+        for said_of_it in of_numbers(y, SITES):
+            assert not any("same unit" in sentence or "no value" in sentence for sentence in said_of_it), said_of_it
+
+
+@pytest.mark.parametrize("kind", ["regression", "survival"])
+@pytest.mark.parametrize("times", [24, 60, 365.25 / 12, 1000, 1 / 24, 1 / 60, 12 / 365.25, 1 / 1000])
+def test_a_site_whose_target_is_in_another_unit_is_doubted(kind: str, times: float) -> None:
+    for seed in range(3):
+        y = np.where(SITES == "s3", times, 1) * lives(seed, 0.2)
+        run, look = of_numbers(y, SITES, kind)
+        what = "the time" if kind == "survival" else "the target"
+        assert any(f"{what} is about " in one and " at s3 and " in one for one in run), run
+        assert any("at the others: is it in the same unit there?" in sentence for sentence in look), look
+
+
+def test_a_signed_target_and_half_of_the_sites_are_doubted_too() -> None:
+    signed = np.random.default_rng(0).normal(size=320)
+    (run,) = of_numbers(np.where(SITES < "s2", 60, 1) * signed, SITES)[0]
+    assert run.startswith("the target is about 42 at s0, s1 and 0.681 ")
+    assert run.endswith(" at the others: is it in the same unit there?")
+    (run,) = of_numbers(np.where(SITES[:80] == "s1", 24, 1) * lives(0, 0.1)[:80], SITES[:80])[0]
+    assert " at s0: is it in the same unit at both?" in run or " at s1: is it in the same unit at both?" in run
+
+
+@pytest.mark.parametrize(
+    ("stands", "rows", "of", "doubted"),
+    [
+        (-1, 1, 20_000 + lives(0), True),
+        (-9, 2, lives(0), True),
+        (-99, 3, np.round(lives(0) / 100), True),
+        (-1, 30, np.round(lives(0) / 100), True),
+        (999, 3, np.minimum(lives(0) / 100, 90), True),
+        (-1, 2, np.floor(lives(0) / 200), False),
+        (-1, 1, lives(0) - 900, False),
+        (-2, 1, lives(0), False),
+    ],
+)
+def test_a_number_that_stands_for_no_value_in_a_positive_target_is_doubted(
+    stands: float, rows: int, of: Any, doubted: bool
+) -> None:
+    y = np.where(np.arange(320) % 320 < rows, stands, of)
+    run, look = of_numbers(np.random.default_rng(4).permutation(y), SITES)
+    sentence = f"the target is {stands} in "
+    assert any(sentence in one and one.endswith("leave such rows out") for one in run) == doubted, run
+    assert any(sentence in one for one in look) == doubted, look
+
+
+@pytest.mark.parametrize(("around", "doubted"), [(1.6e9, True), (1e6, True), (1e4, False)])
+def test_a_target_that_differs_by_less_than_single_precision_keeps_is_doubted(around: float, doubted: bool) -> None:
+    """Steps of float32: 128 at 1.6e9, 1/16 at 1e6 and 1/1024 at 1e4, beside a deviation of 5 and of 1."""
+    y = around + np.random.default_rng(0).normal(size=320) * (25 if around > 1e9 else 1)
+    for said_of_it in of_numbers(y, SITES):
+        assert any("networks take float32, which counts in steps" in one for one in said_of_it) == doubted

@@ -32,11 +32,11 @@ from unskew.data.inputs import (
 )
 from unskew.data.lengths import check_array
 from unskew.data.patients import check_together, part_of, proportional, set_aside
-from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, check_odd, fit
+from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, check_odd, fit, too_fine
 from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
-from unskew.tasks.targets import CLASS, IGNORED, LabelType, Targets
+from unskew.tasks.targets import CLASS, IGNORED, NUMBER, SURVIVAL, LabelType, Targets
 from unskew.words import composed, spelling_variants
 
 TEST_FRACTION = 0.2
@@ -151,6 +151,10 @@ def from_arrays(
         doubts += _one_token(content, client_names)
     if own and targets.classes and names is None and not one_client:
         doubts += of_numbers(np.concatenate([content["y_train"], content["y_test"]]))
+    if own and targets in (NUMBER, SURVIVAL):
+        # Here, where numbers are as fine as they were given.
+        one = np.asarray(arrays["y_train"], np.float64).reshape(len(arrays["y_train"]), -1)[:, 0]
+        doubts += filter(None, [too_fine("the target" if targets is NUMBER else "the time", one)])
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None, constants)

@@ -30,10 +30,12 @@ from unskew.data.preprocess import (
     moments_of_sites,
     same_as_target,
     stands_for_none,
+    target_for_none,
+    target_in_another_unit,
     unagreed,
     with_units,
 )
-from unskew.tasks.targets import SURVIVAL
+from unskew.tasks.targets import NUMBER, SURVIVAL
 from unskew.words import letters, some, spelling_variants
 
 FEW_ROWS = 5
@@ -92,9 +94,13 @@ def of_sites(data: Dataset, alone: bool = False, untested_told: bool = False) ->
         present = np.unique(labels[train])
         if len(present) == 1:
             sentences.append(f"all training {what} here are of one class, {data.classes[int(present[0])]}")
-    if data.owners is None:
+    owners, clients = None if data.owners is None else data.owners.numpy(), data.client_names
+    if data.targets in (NUMBER, SURVIVAL):
+        one = data.y_train.numpy().reshape(len(train), -1)[train, 0]
+        called = "the target" if data.targets is NUMBER else "the time"
+        sentences += of_target(called, one, None if owners is None else owners[train], clients)
+    if owners is None:
         return sentences
-    owners, clients = data.owners.numpy(), data.client_names
     trained = np.bincount(owners[train], minlength=len(clients)).tolist()
     tested = None if data.own_test is None else np.bincount(owners[~train], minlength=len(clients)).tolist()
     sentences += of_clients(clients, trained, tested, untested_told, data.patients is not None, what)
@@ -200,6 +206,19 @@ def of_one_class(
         f"{some(single)} {have(single)} training {what} of one class only: a model trained there alone learns nothing "
         "but to say it"
     ]
+
+
+def of_target(what: str, values: Array, owners: npt.NDArray[np.int64] | None, clients: Sequence[str]) -> list[str]:
+    """Sentences on a target of numbers, that of a site in another unit and numbers for no value.
+
+    Args:
+        what: The target.
+        values: Of each training row, (N,).
+        owners: Number of its client, (N,), -1 where it has none; None if there are no clients.
+        clients: Their names.
+    """
+    sentences = target_in_another_unit(what, values, owners, clients), target_for_none(what, values)
+    return [*filter(None, sentences)]
 
 
 def of_column(name: str, table: TrainingRows, rules: Preprocess | None = None, one_client: bool = False) -> list[str]:

@@ -46,6 +46,7 @@ from unskew.data.preprocess import (
     no_numbers,
     same_as_target,
     spelt,
+    too_fine,
     unscaled,
 )
 from unskew.data.text import words
@@ -688,7 +689,7 @@ def _notes(
     trained, known = [site.train for site in sites], rows.patients is not None
     sentences += doubts.of_clients(rows.client_names, trained, tested, of_patients=known, what=_what(rows))
     sentences += _of_one_class(rows, rows.target)
-    sentences += _of_target(rows.target)
+    sentences += [*_of_target(rows.target), *_of_numbers(rows, rows.target, "the target")]
     if rows.clients is not None and (nobodys := (rows.clients < 0) & ~(test & rows.common_test)).any():
         sentences.append(f"{int(nobodys.sum()):,} rows name no site")
     if rows.patients is not None and (both := np.intersect1d(rows.patients[train], rows.patients[test])).size:
@@ -760,6 +761,7 @@ def _notes_on(rows: Rows, target: TargetLook) -> list[str]:
         *_written_in_several_ways(values, rows),
         *_of_one_class(rows, values),
         *_of_target(values),
+        *_of_numbers(rows, values, "it"),
         *filter(None, (same_as_target(name, column, values[train]) for name, column in table.columns.items())),
         *_lone(*_classes(values)),
     ]
@@ -807,6 +809,16 @@ def _of_target(target: Array | None) -> list[str]:
     if known > MOST_CLASSES and 2 * known > len(words):
         sentences.append(f"the target holds {known:,} different words in {len(words):,} rows: group them")
     return sentences
+
+
+def _of_numbers(rows: Rows, target: Array | None, what: str) -> list[str]:
+    """Sentences on a target of numbers, of the training rows."""
+    if target is None or target.dtype.kind not in "iuf" or _classes(target)[1] is not None:
+        return []
+    train = np.ones(len(target), bool) if rows.test is None else ~rows.test
+    owners = None if rows.clients is None else rows.clients[train]
+    fine = too_fine(what, target[train])
+    return [*doubts.of_target(what, target[train], owners, rows.client_names), *filter(None, [fine])]
 
 
 def _valueless(rows: int) -> str:

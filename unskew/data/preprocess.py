@@ -44,6 +44,12 @@ MOST_ROWS = 10**12
 FAR_FROM_OTHERS = 20
 """Standard deviations of the others' rows from their mean, beyond which a site's mean is hardly in the same unit."""
 
+TIMES = 10
+"""Times that a target is larger at some sites than at others, from which on it may be in another unit."""
+
+ENOUGH_TO_COMPARE = 10
+"""Rows of a site from which on the size of its target is compared."""
+
 MOST_COMPARED = 100
 """Sites up to which each one's mean is compared with that of the others in data that are at hand."""
 
@@ -605,8 +611,22 @@ NINES = tuple(sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (
 
 def stands_for_none(name: str, values: Array) -> str:
     """A sentence on a number such as -999 that returns, farther from others than these reach; empty if none does."""
-    if values.dtype.kind != "f":
-        return ""
+    strange = _of_none(values) if values.dtype.kind == "f" else ""
+    way = "leave it empty (data_options.gaps names such values of a CSV file)"
+    return strange and f"column {name!r} {strange}, {way}"
+
+
+def target_for_none(what: str, values: Array) -> str:
+    """A sentence on a number that may stand for no value in a target, as of a column; empty if none does.
+
+    So may -1 and -9, where all others are above 0; where 0 is among them, if it is in more rows than others are.
+    """
+    strange = _of_none(values) or _below_zero(values)
+    return strange and f"{what} {strange}, leave such rows out"
+
+
+def _of_none(values: Array) -> str:
+    """The sentence of `stands_for_none` without its two ends."""
     known, times = np.unique(values[np.isfinite(values)], return_counts=True)
     nines = np.isin(known, NINES)
     rest = known[~nines]
@@ -616,11 +636,24 @@ def stands_for_none(name: str, values: Array) -> str:
     for value, n in zip(known[nines].tolist(), times[nines].tolist(), strict=True):
         far = max(low - value, value - high)
         if n >= OFTEN and far > high - low and far > abs(value) / 10:  # 99 beside 98 is a percentage
-            return (
-                f"column {name!r} is {value:g} in {counted(n, 'row')}, and from {low:g} to {high:g} elsewhere: if that "
-                "stands for no value, leave it empty (data_options.gaps names such values of a CSV file)"
-            )
+            return _is_beside(value, n, low, high)
     return ""
+
+
+def _below_zero(values: Array) -> str:
+    """The same of a number such as -1 that is the only one below 0."""
+    known, times = np.unique(values[np.isfinite(values)], return_counts=True)
+    if len(known) < ENOUGH_TO_TELL or known[0] not in (-1, -9, *NINES) or known[1] < 0:
+        return ""
+    if known[1] == 0 and times[0] < max(OFTEN, 5 * np.median(times[1:])):  # of -1, 0, 1, 2, ... one like others
+        return ""
+    return _is_beside(float(known[0]), int(times[0]), known[1], known[-1])
+
+
+def _is_beside(value: float, rows: int, low: float, high: float) -> str:
+    return (
+        f"is {value:g} in {counted(rows, 'row')}, and from {low:g} to {high:g} elsewhere: if that stands for no value"
+    )
 
 
 def same_as_target(name: str, values: Array, target: Array) -> str:
@@ -672,6 +705,64 @@ def another_unit(name: str, parts: Mapping[str, ColumnMoments]) -> str:
     return (
         f"column {name!r} has the mean {parts[site].mean:g} at {site}, and {others.mean:g} (standard deviation "
         f"{others.sd:g}) at the others: is it in the same unit there?"
+    )
+
+
+def target_in_another_unit(what: str, values: Array, owners: Array | None, sites: Sequence[str]) -> str:
+    """A sentence on sites whose target may be in another unit than at most; empty if none is.
+
+    In another unit, hours and not days, sizes and the spread of sizes both are so many times those of others.  Sites
+    differ in themselves, too: so they must be `TIMES` apart in size, and farther than any two of one side are; of sites
+    whose medians are log-normal with a deviation of 0.5, fewer than 1 of 100 data sets is doubted.
+
+    Args:
+        what: The target.
+        values: Of each row; those that are 0 say nothing of a unit.
+        owners: Number of each row's site, -1 where it has none; None if there are no sites.
+        sites: Their names.
+    """
+    if owners is None or len(sites) > MOST_COMPARED:
+        return ""
+    compared = {}
+    for i, site in enumerate(sites):
+        sizes = np.abs(values[(owners == i) & np.isfinite(values) & (values != 0)])
+        if len(sizes) >= ENOUGH_TO_COMPARE:
+            low, middle, high = np.quantile(sizes, [0.25, 0.5, 0.75])
+            if high > low:
+                compared[site] = (middle, high - low)
+    if len(compared) < 2:
+        return ""
+    names = sorted(compared, key=lambda site: compared[site][0])
+    logs = np.log([compared[site] for site in names])
+    gap = np.diff(logs[:, 0])
+    cut = int(gap.argmax()) + 1
+    apart = np.median(logs[cut:], 0) - np.median(logs[:cut], 0)
+    if apart[0] < math.log(TIMES) or apart[1] < math.log(TIMES) / 2:
+        return ""
+    if gap[cut - 1] < max(np.ptp(logs[:cut, 0]), np.ptp(logs[cut:, 0])):
+        return ""
+    few, others = sorted((names[:cut], names[cut:]), key=len)
+    ours, theirs = (float(f"{np.median([compared[site][0] for site in of]):.3g}") for of in (few, others))
+    rest = others[0] if len(others) == 1 else "the others"
+    return (
+        f"{what} is about {ours:g} at {some(few)} and {theirs:g} at {rest}: is it in the same unit "
+        f"{'there' if len(others) > 1 else 'at both'}?"
+    )
+
+
+def too_fine(what: str, values: Array) -> str:
+    """A sentence on numbers that differ by less than single precision, in which networks learn, keeps of them.
+
+    Empty where its step at their size is at most 1 % of their standard deviation.
+    """
+    numbers = values[np.isfinite(values)].astype(np.float64)
+    spread = float(numbers.std()) if len(numbers) else 0.0
+    step = float(np.spacing(np.float32(np.abs(numbers).max(initial=0))))
+    if not spread or step <= spread / 100:
+        return ""
+    return (
+        f"{what} is about {np.median(numbers):.10g} with a standard deviation of {spread:.3g}, and networks take "
+        f"float32, which counts in steps of {step:.3g} there: subtract a number that all agree on"
     )
 
 
