@@ -9,7 +9,8 @@ Round      (w_k, b_k) = LocalSGD((w, b_k); F_k), both trained together;  w <- su
 Own model  (w, b_k).
 Departures The paper's layers are BatchNorm's; here those of group and layer normalisation stay too, which have no
            statistics.  On a network without any normalisation nothing stays, and it is FedAvg; a run says so.  A client
-           that never took part has the common initial values and initial statistics.
+           that never took part has the common initial values and initial statistics.  The mean is weighted by examples,
+           as FedAvg's is; Algorithm 1 and the authors' code weight clients alike, `weighting = "uniform"`.
 """
 
 from unskew.algorithms.fedavg import FedAvg
