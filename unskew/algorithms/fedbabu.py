@@ -11,9 +11,9 @@ Use        the global model is (phi, theta^0), the paper's "initial" accuracy; a
 Wire       Only the body.  theta^0 never travels: every client makes it from the run's seed.
 Departures Fine-tuning is of the head unless `finetune` says otherwise; the paper compares head, body and all, and
            fine-tunes all in its later tables.  The head is outside the optimisation, where the authors' code gives it
-           a learning rate of zero; the value is the same, also under weight decay.  The mean is uniform, as in their code; clients of unequal size
-           may be weighted by `weighting = "samples"`.  Fine-tuning starts from the global model at each evaluation,
-           and its result is discarded afterwards.
+           a learning rate of zero; the value is the same, also under weight decay.  The mean is uniform, as in their
+           code; clients of unequal size may be weighted by `weighting = "samples"`.  Fine-tuning starts from the global
+           model at each evaluation, and its result is discarded afterwards.
 """
 
 from dataclasses import dataclass, field, replace
