@@ -441,7 +441,11 @@ def test_texts_stand_a_line_each(here: Path, unskew: Unskew) -> None:
     found = us.predict(model, ["a good film", "bad"])
     assert rows == [{"text": "a good film", "predicted": found[0]}, {"text": "bad", "predicted": found[1]}]
     (here / "new.txt").write_text("a\u2028b\x0cc\r\nbad\n\n", "utf-8", newline="")
-    rows = json.loads(unskew("predict", "m.safetensors", "new.txt", "--json").out)["rows"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataWarning)
+        answer = unskew("predict", "m.safetensors", "new.txt", "--json")
+    assert "Warning: row 2 has no word that was learnt" in answer.err
+    rows = json.loads(answer.out)["rows"]
     assert [row["text"] for row in rows] == ["a\u2028b\x0cc", "bad", ""]
     (here / "new.txt").write_bytes("schön".encode("latin-1"))
     assert "new.txt is not in UTF-8; save it so" in unskew("predict", "m.safetensors", "new.txt").err

@@ -176,7 +176,7 @@ def read_table(
     taken = {*several, client, options.patient, test if isinstance(test, str) else None}
     declared_kinds = {name for name, rule in (preprocess.columns if preprocess else {}).items() if rule.kind}
     frames = [frame] if len(given) == 1 else [frame, test]
-    codes = codes_in_numbers(kind, frames, given, options, taken | declared_kinds)
+    codes = codes_in_numbers(kind, frames, given, options, taken | declared_kinds) if several else []
     doubts = (*doubts_on(kind, given, options), *codes)
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
