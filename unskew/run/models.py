@@ -426,7 +426,7 @@ def _check_threshold(threshold: float, two_classes: bool, card: ModelCard) -> No
 
 
 def _outputs(model: nn.Module, batch: Tensor) -> Any:
-    """What a network makes of prepared inputs.
+    """Outputs of a network for prepared inputs.
 
     Raises:
         DataError: If they are token ids that it cannot take, as one for which it has no vector.
