@@ -238,7 +238,7 @@ def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
     """Sentences on what may not be meant in images or rows of numbers, of one's own."""
     x, x_test = content["x_train"], content["x_test"]
     if x.ndim == 2 and x.dtype.kind != "f":
-        return _doubts_of_tokens(content, "row")
+        return _doubts_of_tokens(content, "row") if x.shape[1:] == x_test.shape[1:] else []  # which is refused later
     y, y_test = content["y_train"], content["y_test"]
     files = [*content.get("file_train", ()), *content.get("file_test", ())]
     copied, pairs = repeated(x, x_test, y, y_test)
