@@ -343,7 +343,7 @@ def test_whole_numbers_are_searched_in_whole_numbers(tmp_path: Path) -> None:
 
 
 def test_hyperband_ends_trials_early_too(tmp_path: Path) -> None:
-    tuning = tune(tmp_path, trials=6, rounds=5, pruner="hyperband", final_seeds=1)
+    tuning = tune(tmp_path, trials=14, rounds=5, pruner="hyperband", final_seeds=1)
     states = [t.state for s in tuning.searches for t in s.trials]
     assert "pruned" in states
     assert all(t.rounds == 5 for s in tuning.searches for t in s.trials if t.complete)
