@@ -399,7 +399,8 @@ def _with_test_rows(raw: RawRows) -> RawRows:
 def _preprocessed(raw: RawRows, content: Arrays) -> tuple[Arrays, Inputs]:
     """The content with the network's inputs in place of the rows' numbers, and how they came about."""
     for column, values in raw.train.items():
-        if values.dtype.kind == "O" and raw.rules.columns.get(column, ColumnRule()).kind is None:
+        rule = raw.rules.columns.get(column, ColumnRule())
+        if values.dtype.kind == "O" and rule.kind is None and rule.mean is None:  # `fit` names what no mean goes with
             cells = [*values.tolist(), *raw.test[column].tolist()]
             check_odd(column, [cell for cell in cells if cell is not None])
     inputs = fit(raw.rules, raw.train, raw.owners, raw.clients)
