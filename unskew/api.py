@@ -20,7 +20,7 @@ from torch import nn
 
 from unskew import schema, tasks
 from unskew.data import own
-from unskew.data.columns import composed_names, with_composed_columns
+from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData
 from unskew.data.places import rows_at
@@ -512,9 +512,9 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
     """The data set passed as a value, or named by the task."""
     if own.is_frames(data):
         frames: Mapping[Any, Any] = with_composed_columns(data)
-        table = {key: composed_names(of) for key, of in table.items()}
-        table["test"] = with_composed_columns(table["test"], "test")
-        test, at = table["test"], own.row_of_client(frames)
+        columns = {key: composed_names(table[key]) for key in ("target", "client", "patient")}
+        test, at = composed_test(table["test"]), own.row_of_client(frames)
+        table = {**table, **columns, "test": test}
         if table["target"] is None or isinstance(table["target"], str):
             own.check_column(next(iter(frames.values())).columns, table["target"], "target", "labels")
         if len(frames) == 1:

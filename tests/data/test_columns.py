@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
@@ -66,3 +67,16 @@ def test_two_columns_that_become_one_are_refused(tmp_path: Path) -> None:
         load(f"csv:{tmp_path / 'both.csv'}", None, {"target": DEATH})
     with pytest.raises(DataError, match="2 columns"):
         Inputs("table", columns=(Column(AGE),)).prepare(both)
+
+
+class Rows(NamedTuple):
+    """Inputs and labels, as somebody else's code gives them."""
+
+    x: Any
+    y: Any
+
+
+def test_test_rows_that_are_no_table_stay_as_they_are() -> None:
+    x, y = np.arange(24.0).reshape(12, 2), [0, 1] * 6
+    data = own.dataset({"A": (x, y), "B": (x + 0.5, y)}, test=Rows((x + 0.25).tolist(), y))
+    assert data.y_test.tolist() == y

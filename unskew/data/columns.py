@@ -48,6 +48,15 @@ def with_composed_columns(data: Any, what: str = "the table") -> Any:
     return data.rename(changed) if type(data).__module__.startswith("polars") else data.rename(columns=changed)
 
 
+def composed_test(test: Any) -> Any:
+    """The setting `test` of data at hand: a column's name, or tables, composed; rows of numbers or texts as they are.
+
+    Raises:
+        DataError: As in `with_composed_columns`.
+    """
+    return composed(test) if isinstance(test, str) else with_composed_columns(test, "test")
+
+
 def check_one_form(names: Any, what: str) -> None:
     """Refuse two names of columns that differ in their form of Unicode alone.
 
@@ -58,6 +67,6 @@ def check_one_form(names: Any, what: str) -> None:
     name, count = Counter(map(composed_names, different)).most_common(1)[0] if different else ("", 0)
     if count > 1:
         raise DataError(
-            f"{what} has {count} columns {name!r}, which differ in their form of Unicode alone (an accent of its own, "
-            "as macOS writes it, or one letter with it); rename or remove all but one"
+            f"{what} has {count} columns {name!r}, which differ in their form of Unicode alone (an é is one character, "
+            "or two as macOS writes it); rename or remove all but one"
         )

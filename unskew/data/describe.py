@@ -10,7 +10,7 @@ import numpy as np
 
 from unskew import schema
 from unskew.data import own, sources, tables
-from unskew.data.columns import composed_names, with_composed_columns
+from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import is_lazy
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
@@ -61,9 +61,7 @@ def describe(
     data = str(data) if isinstance(data, Path) else data
     leave_out = (leave_out,) if isinstance(leave_out, str) else leave_out
     target, client, patient, leave_out = map(composed_names, (target, client, patient, leave_out))
-    data, test = with_composed_columns(data), with_composed_columns(test, "test")
-    if not isinstance(data, str):
-        test = composed_names(test)
+    data, test = with_composed_columns(data), test if isinstance(data, str) else composed_test(test)
     columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
     of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "gaps": list(gaps) or None}
     written = {key: value for key, value in of_file.items() if value is not None}

@@ -34,7 +34,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from unskew.data import doubts, hub
 from unskew.data.arrays import from_arrays
-from unskew.data.columns import composed_names, with_composed_columns
+from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.copies import copies
 from unskew.data.dataset import Dataset
 from unskew.data.image_folders import check_no_files
@@ -228,7 +228,7 @@ def dataset(
             )
         return data if classes is None else replace(data, ordered=True)
     target, client, patient = map(composed_names, (target, client, patient))
-    data, test = with_composed_columns(data), composed_names(with_composed_columns(test, "test"))
+    data, test = with_composed_columns(data), composed_test(test)
     check_names(target, client, patient, test)
     classes = None if classes is None else tuple(map(composed, classes))
     if targets.classes and isinstance(target, list | tuple) and len(target) == 1:
