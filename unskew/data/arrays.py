@@ -31,7 +31,7 @@ from unskew.data.inputs import (
     standardised,
 )
 from unskew.data.lengths import check_array
-from unskew.data.patients import check_together, part_of, proportional, set_aside
+from unskew.data.patients import check_together, part_of, set_aside
 from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, check_odd, fit, too_fine
 from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
@@ -550,12 +550,12 @@ def with_test_part(
     y = content["y_train"]
     labels = y if targets.classes else targets.counted(y)
     patients, holders = content.get("patient_train"), content.get("client_train")
-    if patients is None:
-        aside = _share_of(labels, holders, fraction, test_key)
+    if patients is None and holders is None:
+        aside = _of_each(labels, fraction, test_key)
     else:
-        if holders is not None:
+        if patients is not None and holders is not None:
             check_one_client(name, patients, holders, ())
-        aside = set_aside(patients, holders, labels, fraction, test_key)
+        aside = set_aside(np.arange(len(y)) if patients is None else patients, holders, labels, fraction, test_key)
     train, test = np.flatnonzero(~aside), np.flatnonzero(aside)
     if len(test) == 0 and patients is not None:
         of_one = np.zeros(len(y), np.int64) if holders is None else holders
@@ -599,19 +599,10 @@ def names_of(name: str, key: str, arrays: Arrays) -> tuple[str, ...] | None:
     return tuple(composed(str(v)) for v in values)
 
 
-def _share_of(
-    labels: npt.NDArray[np.int64], holders: npt.NDArray[np.int64] | None, fraction: float, key: Key
-) -> npt.NDArray[np.bool_]:
-    """True for what is set aside: round(fraction * n) of each client's examples, drawn evenly from its labels.
-
-    Without clients it is round(fraction * n), half up, of each label, of which at least 1 is kept.
-    """
+def _of_each(labels: npt.NDArray[np.int64], fraction: float, key: Key) -> npt.NDArray[np.bool_]:
+    """True for round(fraction * n), half up, of the n examples of each label, of which at least 1 is kept."""
     rng = key.numpy()
     aside = np.zeros(len(labels), dtype=bool)
-    if holders is not None:
-        order = rng.permutation(len(labels))
-        aside[order] = proportional(holders[order], labels[order], fraction)
-        return aside
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
         aside[members[: part_of(len(members), fraction)]] = True

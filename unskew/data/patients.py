@@ -141,10 +141,11 @@ def by_patient(rows: npt.NDArray[np.float64], patients: Ints | None) -> npt.NDAr
 
 def most_frequent(patients: Ints, values: Ints) -> Ints:
     """The value that most rows of each patient have, in the order of the codes; of equally many the smallest."""
-    pairs, counts = np.unique(np.stack([patients, values]), axis=1, return_counts=True)
-    order = np.lexsort((pairs[1], -counts, pairs[0]))
-    _, first = np.unique(pairs[0][order], return_index=True)
-    chosen: Ints = pairs[1][order][first]
+    (_, of_row), (kinds, value) = (np.unique(of, return_inverse=True) for of in (patients, values))
+    pairs, counts = np.unique(of_row * len(kinds) + value, return_counts=True)
+    order = np.lexsort((pairs, -counts, pairs // len(kinds)))
+    _, first = np.unique(pairs[order] // len(kinds), return_index=True)
+    chosen: Ints = kinds[pairs[order][first] % len(kinds)]
     return chosen
 
 

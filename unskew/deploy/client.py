@@ -267,7 +267,7 @@ def split_hash(setup: Setup, feds: Sequence[FederatedData]) -> str:
 def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: int) -> FederatedData:
     """A federation in which only this client holds examples: its training part, some of it set aside for validation.
 
-    It is a share of its patients where these are known, and is drawn evenly from those of each label.
+    The validation part is a share of its patients where these are known, drawn evenly from those of each label.
     """
     rng = (Key(seed) / "data" / "client" / config.client / "parts").numpy()
     patients, labels = setup.dataset.patients, setup.dataset.labels.numpy()
