@@ -710,7 +710,8 @@ def test_fedavg_stands_in_for_a_choice_that_test_rows_do_not_bear_out(monkeypatc
     monkeypatch.setattr(RACE, "choose", lambda finished, sites: (useless, ("Ditto",)))
     of = advise_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
     assert of.check.set_aside is not None
-    assert of.check.chosen == of.check.training.method.label == FEDAVG  # type: ignore[union-attr]
+    assert of.check.training is not None
+    assert of.check.chosen == of.check.training.method.label == FEDAVG
     assert {m.label for m in of.experiment().methods} == {ALONE, FEDAVG, POOLED}
     assert of.method.label in (ALONE, FEDAVG)
     wider = of.check.gains[FEDAVG]

@@ -200,12 +200,10 @@ def check(
     pooled = None
     if name is not None and POOLED in done:
         pooled, _ = gain(done[name], done[POOLED], sites.measure)
-    first_training = kept.get(name or "")
-    of = Check(tuple(seeds), done, gains, by_site, pooled, (), None, lost, name, first_training, aside)
-    answering = of.answering(race)
-    if answering is None or first_training is None:
-        return of
-    return replace(of, groups=groups_of(first_training, answering), cost=_cost(first_training, sites))
+    training_of_it = kept.get(name or "")
+    groups = () if name is None or training_of_it is None else groups_of(training_of_it, entries[name])
+    cost = None if training_of_it is None else _cost(training_of_it, sites)
+    return Check(tuple(seeds), done, gains, by_site, pooled, groups, cost, lost, name, training_of_it, aside)
 
 
 def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure) -> SetAside | None:
