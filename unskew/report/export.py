@@ -51,8 +51,7 @@ def table(record: Record, format: str = "markdown") -> str:
     Raises:
         ConfigError: If there is no such format.
     """
-    if format not in FORMATS:
-        raise ConfigError(f"a table is written as {', '.join(FORMATS)}, got {format!r}{did_you_mean(format, FORMATS)}")
+    _check_format(format)
     return FORMATS[format](record)
 
 
@@ -66,8 +65,7 @@ def client_table(record: Record, format: str = "markdown") -> str:
         ConfigError: If there is no such format.
         RunError: If the run has no results of single clients.
     """
-    if format not in FORMATS:
-        raise ConfigError(f"a table is written as {', '.join(FORMATS)}, got {format!r}{did_you_mean(format, FORMATS)}")
+    _check_format(format)
     of = _clients(record)
     if not of:
         raise RunError(
@@ -101,6 +99,11 @@ def client_table(record: Record, format: str = "markdown") -> str:
             "known."
         )
     return _tabular(note, lines) if format == "latex" else f"{_marked_down(lines)}\n{note}\n"
+
+
+def _check_format(format: str) -> None:
+    if format not in FORMATS:
+        raise ConfigError(f"a table is written as {', '.join(FORMATS)}, got {format!r}{did_you_mean(format, FORMATS)}")
 
 
 @dataclass(frozen=True)
