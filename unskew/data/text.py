@@ -15,9 +15,9 @@ PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 
 
 class _BetweenWords(dict[int, int | str]):
-    """A table for `str.translate`: what is no letter, mark of one, digit or apostrophe becomes a space.
+    """A table for `str.translate`: all but letters with their marks, digits and apostrophes become spaces.
 
-    What is not seen, such as a soft hyphen, is left out: it stands within words.
+    Characters without a visible form, such as a soft hyphen, are left out: they stand within words.
     """
 
     def __missing__(self, code: int) -> int | str:
