@@ -455,7 +455,7 @@ def test_of_a_measure_without_rows_seeds_alone_name_no_site() -> None:
 
 def test_what_intervals_are_over_and_why_a_site_has_none_is_said(simple: Advice) -> None:
     def said(gains: Sequence[Gain], measure: Measure) -> tuple[str, str]:
-        task = SimpleNamespace(headline=measure)
+        task = SimpleNamespace(headline=measure, measures=())
         setup = cast(Any, SimpleNamespace(**{**vars(simple.sites.setup), "task": task}))
         check = dataclasses.replace(simple.check, by_site={simple.check.chosen or "": dict(enumerate(gains))})
         of = dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=setup), check=check)
@@ -832,7 +832,7 @@ def test_rounds_that_end_while_a_curve_rises_are_named_and_time_that_was_left(si
 
 def test_a_headline_says_what_its_interval_is_over(simple: Advice) -> None:
     def headline(gain: Gain, measure: Measure = ACCURACY, seeds: tuple[int, ...] = (1,)) -> str:
-        task = SimpleNamespace(headline=measure)
+        task = SimpleNamespace(headline=measure, measures=())
         setup = cast(Any, SimpleNamespace(**{**vars(simple.sites.setup), "task": task}))
         check = dataclasses.replace(simple.check, chosen="m", gains={"m": gain}, seeds=seeds)
         return dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=setup), check=check).headline
@@ -964,7 +964,8 @@ def test_the_answer_says_better_and_worse_not_above_and_below_where_lower_is_bet
     """Of an error a gain of 1 is a value lower by 1."""
     error = Measure("mse", "MSE", "lower", high=None, percent=False)
     check = dataclasses.replace(simple.check, over_pooled=Gain(-1.0, -2.0, -0.5, "seeds"))
-    of = dataclasses.replace(simple, sites=cast(Any, SimpleNamespace(measure=error, constants={})), check=check)
+    fake = SimpleNamespace(measure=error, constants={}, setup=simple.sites.setup, experiment=simple.sites.experiment)
+    of = dataclasses.replace(simple, sites=cast(Any, fake), check=check)
     assert f"With {check.chosen} the mean is worse than that of pooled data (−1 [−2, −0.5])." in of._worth()
     assert "over local training, with the sign reversed so that positive is better" in of.headline
 
@@ -1072,6 +1073,29 @@ def test_models_that_are_worse_than_the_mean_make_no_site_better_off() -> None:
     assert "task.target_scale = [1000, 1]" in answers["What would make it more certain?"]
     assert of.to_json()["worse_than_constant"] == ["Bern", "Chur"]
     assert of.site_row(0)[-1] == "worse than a constant"
+
+
+@pytest.mark.usefixtures("one_rate", "undrawn")
+def test_advice_goes_by_the_headline_that_is_chosen_and_has_the_metrics_that_were_asked_for() -> None:
+    task = us.TaskConfig(headline="macro_f1", class_weights="balanced")
+    settings = {"rounds": 2, "evaluate": ["global", "personal", "accuracy"]}
+    experiment, inputs = api.described(
+        us.FedAvg(local=LOCAL), settings, data=made(60, sites=2), model="logistic", task=task
+    )
+    of = advise_experiment(experiment, math.inf, inputs=inputs, most_seeds=1, most_folds=1)
+    assert of.sites.measure.name == "macro_f1"
+    first = of.sentences()[0][1]
+    alone = of.check.results[ALONE][0]
+    assert f"Mean over sites on test rows: {ALONE} {100 * alone.mean:.1f} %" in first
+    assert f"Accuracy: {ALONE} {100 * alone.asked['accuracy']:.1f} %, FedAvg " in first
+    assert "class weights" not in first.lower()
+    assert "('Accuracy', 'mean over sites, %')" in str(page.view(of, "")["sections"])
+    assert all(m.name != "macro_f1" for m in of.sites.setup.task.measures[2:])
+    assert 'headline = "macro_f1"' in config.to_toml(of.experiment())
+    fake = SimpleNamespace(headline=ACCURACY, measures=())
+    setup = cast(Any, SimpleNamespace(**{**vars(of.sites.setup), "task": fake}))
+    sites = dataclasses.replace(of.sites, setup=setup)
+    assert "Class weights give accuracy away" in dataclasses.replace(of, sites=sites).sentences()[0][1]
 
 
 def test_who_trains_with_whom_is_not_answered_as_if_whether_at_all_were_decided(simple: Advice) -> None:

@@ -10,12 +10,24 @@ import pytest
 import torch
 
 import unskew as us
+from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import METRICS
 from unskew.record.reader import read
 from unskew.report import worth
+from unskew.report.gain import gain, over_rows
 from unskew.run import loop
-from unskew.tasks.classification import auroc, balanced_accuracy, lowest_recall, macro_f1, only_class_found
+from unskew.tasks import binary, kind_of, regression
+from unskew.tasks.classification import (
+    auroc,
+    balanced_accuracy,
+    f1_by_row,
+    lowest_recall,
+    macro_f1,
+    only_class_found,
+    shares_by_row,
+)
+from unskew.tasks.measure import Measure
 
 LOGITS = np.array([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0], [0.0, 1.0]])
 
@@ -144,3 +156,115 @@ def test_a_site_whose_own_model_finds_one_class_is_not_said_to_be_better_off_alo
     assert "Sion loses with fedavg" in text
     assert "; but alone it finds examples of one class only, so that its accuracy says little." in text
     assert "better off alone" not in text[text.index("Sion loses") :]
+
+
+# ---------------------------------------------------------------- headlines
+UNEQUAL = np.repeat(np.arange(4), (10, 15, 30, 90))
+BY_ROW = {
+    "balanced_accuracy": (shares_by_row, balanced_accuracy),
+    "macro_f1": (f1_by_row, macro_f1),
+}
+
+
+def _guess(rng: np.random.Generator, y: np.ndarray[Any, Any], right: float) -> np.ndarray[Any, Any]:
+    return np.where(rng.random(len(y)) < right, y, rng.integers(0, 4, len(y)))
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_the_values_of_rows_have_the_measure_as_their_mean(name: str) -> None:
+    by_row, whole = BY_ROW[name]
+    rng = np.random.default_rng(0)
+    found = _guess(rng, UNEQUAL, 0.5)
+    values = by_row(found, UNEQUAL)
+    assert values is not None
+    assert values.mean() == pytest.approx(whole(np.eye(4)[found], UNEQUAL))
+    assert by_row(found[1:], UNEQUAL[1:]) is None  # nine rows of a class
+    assert by_row(found[-90:], UNEQUAL[-90:]) is None  # one class
+    two = {m.name: m for m in binary.BINARY.measures}[name]
+    logits, y = rng.normal(size=(40, 1)), np.arange(40) % 2
+    assert two.by_row is not None
+    assert two.whole is not None
+    rows = two.by_row(logits, y)
+    assert rows is not None
+    assert rows.mean() == pytest.approx(two.whole(logits, y))
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_an_interval_by_rows_misses_about_one_gain_in_twenty(name: str) -> None:
+    """Two models of 80 and 50 % of right answers; the gain over 4,000 times the rows is the true one."""
+    by_row, whole = BY_ROW[name]
+    rng = np.random.default_rng(1)
+    many = np.repeat(UNEQUAL, 4000)
+    truth = [whole(np.eye(4)[_guess(rng, many, right)], many) for right in (0.8, 0.5)]
+    missed = 0
+    for _ in range(400):
+        a, b = (by_row(_guess(rng, UNEQUAL, right), UNEQUAL) for right in (0.8, 0.5))
+        assert a is not None
+        assert b is not None
+        of = gain([float(a.mean() - b.mean())], over_rows(a - b, share=False, ranked=True), share=True)
+        assert of.low is not None
+        assert of.high is not None
+        missed += not of.low <= truth[0] - truth[1] <= of.high
+    assert 0.02 < missed / 400 < 0.09
+
+
+def test_the_rows_of_a_root_mean_squared_error_have_it_as_their_mean_and_miss_one_in_twenty() -> None:
+    rng, y, missed = np.random.default_rng(0), np.zeros(40), 0
+    for _ in range(400):
+        a, b = (regression.root_by_row(rng.normal(size=(40, 1)), y) for _ in range(2))
+        assert a is not None
+        assert b is not None
+        of = gain([float(a.mean() - b.mean())], over_rows(a - b, share=False), share=False)
+        assert of.low is not None
+        assert of.high is not None
+        missed += not of.low <= 0 <= of.high
+    assert 0.02 < missed / 400 < 0.09
+    outputs = rng.normal(size=(40, 1))
+    rows = regression.root_by_row(outputs, y)
+    assert rows is not None
+    assert rows.mean() == pytest.approx(math.sqrt((outputs**2).mean()))
+
+
+def _unequal(classes: bool) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    rng, sites = np.random.default_rng(0), {}
+    for site in ("Bern", "Chur"):
+        x = rng.normal(size=(400, 3)).astype(np.float32)
+        value = x[:, 0] + 0.5 * rng.normal(size=400)
+        sites[site] = (x, (value > 0.5).astype(int) if classes else value.astype(np.float32))
+    return sites
+
+
+@pytest.mark.parametrize(
+    ("kind", "headline"),
+    [
+        ("classification", "balanced_accuracy"),
+        ("classification", "macro_f1"),
+        ("binary", "balanced_accuracy"),
+        ("regression", "rmse"),
+        ("regression", "mae"),
+    ],
+)
+def test_a_run_goes_by_the_headline_that_is_chosen(kind: str, headline: str, tmp_path: Path) -> None:
+    """A level of it ends FedAvg early, and gains, of single clients too, are of it and have intervals."""
+    level = 0.9 if kind == "regression" else 0.55
+    history = us.simulate(
+        {"alone": us.Independent(), "FedAvg": us.FedAvg()}, data=_unequal(kind != "regression"),
+        task=us.TaskConfig(kind=kind, headline=headline), model="mlp", local=us.SgdConfig(lr=0.1), rounds=4,
+        stop=us.Stop(metric=level), out=tmp_path, progress=False,
+    )  # fmt: skip
+    assert history.headline.name == headline
+    rows = {row["client"]: row for row in history.gains()}
+    assert rows["Bern"]["low"] is not None
+    alone, fedavg = (history.client_values(method)["Bern"] for method in ("alone", "FedAvg"))
+    assert rows["Bern"]["gain"] == pytest.approx((fedavg - alone) * (1 if history.headline.higher else -1))
+    assert max(row["round"] for row in history.rows if row["method"] == "FedAvg") < 4
+    assert history.headline.label in worth.words(read(history.folder))
+
+
+def test_a_headline_that_a_kind_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"task\.headline of classification must be one of accuracy, .*, got 'mse'"):
+        us.TaskConfig(headline="mse").check()
+    assert us.TaskConfig(headline="macro_f1").check().headline.name == "macro_f1"
+    assert us.TaskConfig(kind="binary", headline="sensitivity_at_80").check().headline.name == "sensitivity_at_80"
+    assert kind_of("classification").led_by(None).headline.name == "accuracy"
+    assert isinstance(kind_of("regression").led_by("mae").headline, Measure)

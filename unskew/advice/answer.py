@@ -4,6 +4,7 @@ import dataclasses
 import html
 import math
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from unskew.advice.check import CONFIDENCE_OF_TWO, Check, Newcomer
 from unskew.advice.follow_up import under_fresh_seeds
 from unskew.advice.measure import Groups, SiteDisagreement, inside_and_across
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Race, at_edge
-from unskew.advice.training import Constraints, Sites
+from unskew.advice.training import ASKED, Constraints, Sites
 from unskew.data.patients import number_of
 from unskew.errors import shown
 from unskew.experiment import config
@@ -27,7 +28,7 @@ from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone
 from unskew.run import constant
 from unskew.run.progress import duration
-from unskew.run.setup import FROM_ONE, large_target
+from unskew.run.setup import FROM_ONE, large_target, weighted_accuracy
 from unskew.tasks.measure import FEWEST
 from unskew.words import beginning, counted, listed, sentence, separate_classes, spelling_variants
 
@@ -269,6 +270,7 @@ class Advice:
         levels = ", ".join(f"{label} {m.with_unit(value)}" for label, value in means.items())
         text = " ".join(filter(None, (self.headline, self._set_aside())))
         text += f" Mean over sites on test rows: {levels}." if levels else ""
+        text += "".join(f" {sentence(line)}" for line in (*self._asked(), self._on_purpose()) if line)
         pooled = self.check.over_pooled
         if pooled is not None:
             verdict = {"gains": "better than", "loses": "worse than", "open": "not to be told apart from"}[
@@ -276,6 +278,21 @@ class Advice:
             ]
             text += f" With {self.check.chosen} the mean is {verdict} that of pooled data ({bracket(pooled, m)})."
         return text
+
+    def _asked(self) -> Iterator[str]:
+        """The metrics that `evaluate` asks for, each with its mean over sites of every method."""
+        for measure in self.sites.setup.task.measures[ASKED:]:
+            levels = [
+                f"{label} {measure.with_unit(statistics.fmean(s.asked[measure.name] for s in scores))}"
+                for label, scores in self.check.results.items()
+                if scores and all(measure.name in s.asked for s in scores)
+            ]
+            if levels:
+                yield f"{beginning(measure.label)}: {', '.join(levels)}"
+
+    def _on_purpose(self) -> str:
+        """Say that class weights lower the accuracy that is compared; empty if they do not."""
+        return weighted_accuracy(self.sites.experiment.task, self.sites.measure)
 
     def _set_aside(self) -> str:
         """Say why the answer is about FedAvg and not about the race's choice, and with what interval; may be empty."""

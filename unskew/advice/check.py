@@ -246,11 +246,12 @@ def gain(
     patients = these[0].patients if these else {}
     rows = _differences([s.each for s in these], [s.each for s in those], sign, patients)
     by_row = rows or _differences([s.by_row for s in these], [s.by_row for s in those], sign, patients)
-    ranked = measure.by_row is not None
+    ranked, share = measure.by_row is not None and measure.link is None, measure.percent and measure.by_row is None
+    rows = rows if ranked else by_row
     of_sites = {
         c: gain_of(
             means[c],
-            over_rows(by_row[c], measure.percent, ranked and c not in patients) if c in by_row else None,
+            over_rows(by_row[c], share, ranked and c not in patients) if c in by_row else None,
             measure.percent,
             confidence,
         )

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from unskew.advice.answer import Advice, advised_name, reading
 from unskew.advice.follow_up import division, write_experiment
 from unskew.advice.race import FEDAVG, Candidate
+from unskew.advice.training import ASKED, Scores
 from unskew.api import DATA_FILE
 from unskew.data.dataset import Dataset
 from unskew.data.sources import saved_sha256
@@ -22,6 +23,7 @@ from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.worth import bracket
 from unskew.run.folder import require_own
 from unskew.run.progress import duration
+from unskew.tasks.measure import Measure
 from unskew.version import __version__
 from unskew.words import beginning
 
@@ -126,6 +128,7 @@ def _worth(advice: Advice) -> Section | None:
         _gains_chart("worth", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice)),
     )
     entries = []
+    asked = advice.sites.setup.task.measures[ASKED:]
     for label, scores in advice.check.results.items():
         values = [s.mean for s in scores]
         spread = f"{m.show(min(values))} to {m.show(max(values))}"
@@ -134,7 +137,13 @@ def _worth(advice: Advice) -> Section | None:
         entries.append(
             TableRow(
                 label,
-                (m.show(float(np.mean(values))), spread, "–" if of is None else bracket(of, m), reading(of)),
+                (
+                    m.show(float(np.mean(values))),
+                    spread,
+                    *(_mean_of(measure, scores) for measure in asked),
+                    "–" if of is None else bracket(of, m),
+                    reading(of),
+                ),
                 below=below,
             )
         )
@@ -142,11 +151,18 @@ def _worth(advice: Advice) -> Section | None:
         ("Training", ""),
         (beginning(m.label), "mean over sites" + (", %" if m.percent else "")),
         ("Seeds", "lowest to highest"),
+        *((beginning(measure.label), "mean over sites" + (", %" if measure.percent else "")) for measure in asked),
         ("Gain over alone", m.points),
         ("Reading", ""),
     )
     caption = f"On test rows of the sites, {len(advice.check.seeds)} fresh seeds{_wider(advice)}"
-    return Section("Is it worth it?", "", (chart,), (Table(caption, head, tuple(entries), text=frozenset((4,))),))
+    table = Table(caption, head, tuple(entries), text=frozenset((len(head) - 1,)))
+    return Section("Is it worth it?", "", (chart,), (table,))
+
+
+def _mean_of(measure: Measure, scores: Sequence[Scores]) -> str:
+    """The mean over seeds of a metric that `evaluate` asks for."""
+    return measure.show(float(np.mean([s.asked[measure.name] for s in scores]))) if scores else "–"
 
 
 def _wider(advice: Advice) -> str:

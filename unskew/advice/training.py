@@ -38,6 +38,9 @@ from unskew.tasks import kind_of
 from unskew.tasks.classification import only_class_found
 from unskew.tasks.measure import FEWEST, Measure
 
+ASKED = 2
+"""Place from which on a task's measures are those that `evaluate` asks for: headline and loss come first."""
+
 VALIDATION = 0.25
 """Share of a site's rows in a fold, where the experiment does not say."""
 
@@ -187,6 +190,7 @@ class Scores:
         each: Its value for each row, where it is a mean over rows.
         by_row: `Measure.by_row` of each site, where it has that.
         patients: Patient of each of these rows; empty where patients are not known.
+        asked: Mean over sites of each metric that `evaluate` asks for, by name; of sites for which it is defined.
         of_one_class: Sites whose model finds rows of one class only, where the headline, accuracy, does not show that.
     """
 
@@ -195,6 +199,7 @@ class Scores:
     by_row: Mapping[ClientId, Floats] = field(default_factory=dict)
     patients: Mapping[ClientId, npt.NDArray[np.int64]] = field(default_factory=dict)
     of_one_class: frozenset[ClientId] = frozenset()
+    asked: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -237,6 +242,12 @@ def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
     else:
         variance = statistics.variance(gains) / len(gains) if len(gains) > 1 else math.inf
     return mean, math.sqrt(variance)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of those that are defined; NaN without any."""
+    known = [value for value in values if not math.isnan(value)]
+    return statistics.fmean(known) if known else math.nan
 
 
 # ---------------------------------------------------------------- training
@@ -324,7 +335,8 @@ class Training:
         models = own_models(self.sim, self.state, self.at, clients)
         jobs = {c: EvalJob(models[c], "train", rows[c].to(self.sites.setup.device)) for c in clients if c in models}
         measured = dict(zip(jobs, self.sim.executor.evaluate(list(jobs.values())), strict=True))
-        values = {c: task.values(columns)[0] for c, columns in measured.items()}
+        every = {c: task.values(columns) for c, columns in measured.items()}
+        values = {c: of[0] for c, of in every.items()}
         headline = self.sites.measure
         each = {c: columns[0].double().cpu().numpy() for c, columns in measured.items()} if headline.of_rows else {}
         if any(math.isinf(v) or (math.isnan(v) and headline.each is not None) for v in values.values()):
@@ -342,6 +354,7 @@ class Training:
             {c: rows for c, rows in by_row.items() if rows is not None},
             {} if patients is None else {c: patients[rows[c]].numpy() for c in values},
             frozenset(self._of_one_class(measured, rows)) if headline.name == "accuracy" else frozenset(),
+            {m.name: _mean([of[i] for of in every.values()]) for i, m in enumerate(task.measures) if i >= ASKED},
         )
 
     def _of_one_class(self, measured: Mapping[ClientId, Columns], rows: Ragged) -> Iterator[ClientId]:

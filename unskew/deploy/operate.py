@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import tomli_w
 
-from unskew import tasks
 from unskew.data.places import path_of, reading_only, require_allowed
 from unskew.data.preprocess import check_agreed, check_agreed_unseen
 from unskew.data.split import SPLITS
@@ -242,7 +241,7 @@ def wait_for_end(
         RunError: If the run failed.
     """
     experiment = load(server.folder / "experiment.toml", allow_code=True)
-    headline = tasks.kind_of(experiment.task.kind).headline
+    headline = experiment.task.check().headline
     notes = server.folder / folders.NOTES
     progress = ProgressDisplay(server.folder / "run", experiment.rounds, headline, notes, dict(since or {}))
     shared = launch.SharedKeys(server.children[0], folders.keys(server.folder))

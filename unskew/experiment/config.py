@@ -94,6 +94,7 @@ class TaskConfig:
         kind: What is learned: classification, binary, regression, survival, next_token, multi_label, ordinal.
         loss: A loss of that kind, as cross_entropy or multi_margin, or module:function; by default the one the model is
             meant for, or else the kind's first.
+        headline: The metric of that kind by which models are compared; by default its first, as accuracy, auroc or mse.
         class_weights: A weight in the loss for each class, in the order of the classes; or balanced: each client weighs
             its classes alike, by its own counts, which it need not tell.  Classification and binary.
         bins: Edges between bins of a target that is a number, or their number in a simulation: by which examples are
@@ -118,6 +119,7 @@ class TaskConfig:
     class_weights: Literal["balanced"] | Annotated[tuple[Annotated[float, Gt(0.0)], ...], MinLen(2)] | None = None
     bins: Annotated[int, Ge(2)] | Annotated[tuple[float, ...], MinLen(1)] | None = None
     target_scale: tuple[float, Annotated[float, Gt(0.0)]] | None = None
+    headline: str | None = None
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -132,6 +134,7 @@ class TaskConfig:
         """
         with schema.errors_at("task.kind"):
             kind = tasks.kind_of(self.kind)
+        kind = kind.led_by(self.headline)
         if self.loss is not None and ":" not in self.loss:
             kind.loss(self.loss)
         if self.class_weights is not None and not kind.targets.classes:

@@ -47,6 +47,9 @@ MOST_LISTED = 3
 FEW = 30
 """Test examples below which a client's number is given beside its name."""
 
+OF_CLASSES = ("auroc", "balanced_accuracy", "macro_f1")
+"""Measures that hang on the class of which there are fewest examples."""
+
 WORTH = 0.01
 """Change of a result that matters: a point, or a hundredth of it."""
 
@@ -157,7 +160,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         pairs, known = [by_seed[seed][c] for seed in seeds], _over_units([rows[seed].get(c) for seed in seeds])
         if known is not None:
             ranked = record.tested_rows[method, seeds[0]].ranked
-            chance = over_rows(known, m.percent, ranked and not people)
+            chance = over_rows(known, m.percent and not ranked, ranked and not people)
             of_rows = None if ranked else known
         else:
             chance, of_rows = _bound(pairs, min(people, n) if people else n, m), None
@@ -276,9 +279,9 @@ def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str
     """The fewest test examples that a client has of a class under these seeds, and the class; None if of no matter."""
     parts = [record.partitions[seed] for seed in seeds if seed in record.partitions]
     counts = [(p.test_counts[client], p) for p in parts if p.test_counts]
-    if record.headline.name != "auroc" or not counts:
+    if record.headline.name not in OF_CLASSES or not counts:
         return None
-    return min((n, p.label(label)) for of, p in counts for label, n in enumerate(of))
+    return min(((n, p.label(label)) for of, p in counts for label, n in enumerate(of) if n), default=None)
 
 
 def _patients(record: Record, seed: int, client: int) -> int:

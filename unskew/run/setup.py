@@ -306,7 +306,7 @@ def make_named_task(
 
     `asked` are metrics to report beside the headline and the loss.
     """
-    kind = tasks.kind_of(config.kind)
+    kind = tasks.kind_of(config.kind).led_by(config.headline)
     outputs = len(dataset.outputs)
     task = make_task(
         partial(network, config, dataset.input_shape, kind.width(outputs), inputs),
@@ -649,6 +649,8 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
             yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
     if experiment.task.kind == "binary" and not (setup.dataset.ordered or "classes" in experiment.task.data_options):
         yield from _common_class_is_second(setup.dataset)
+    if text := weighted_accuracy(experiment.task, setup.task.headline):
+        yield text
     yield from _squashed_twice(experiment.task, setup)
     if large := large_target(setup, experiment.task.target_scale):
         yield f"{large}, where training makes steps for one of about 1: it may diverge, or hardly move"
@@ -671,6 +673,16 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
                     "it does, the two no longer agree and training can end beside the optimum"
                 )
             inner = inner.of
+
+
+def weighted_accuracy(config: TaskConfig, headline: Measure) -> str:
+    """Say that class weights give away what models are compared by; empty if they do not."""
+    if config.class_weights is None or headline.name != "accuracy":
+        return ""
+    return (
+        "class weights give accuracy away for the sake of rare classes, and models are compared by accuracy: "
+        'task.headline = "balanced_accuracy", or "macro_f1", compares them by what weights are for'
+    )
 
 
 def _common_class_is_second(dataset: Dataset) -> Iterator[str]:

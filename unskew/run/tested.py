@@ -42,5 +42,5 @@ def tested_rows(task: Task, sim: Driver[Any], own: OwnModels, test: Ragged, fed:
         np.array([len(by_client[c]) for c in clients], np.int64),
         np.concatenate([np.empty(0, np.int64), *units]),
         np.concatenate([np.empty(0), *(by_client[c] for c in clients)]),
-        ranked=not measure.of_rows,
+        ranked=measure.each is None,
     )

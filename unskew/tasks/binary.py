@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.info import Info, RankedClasses
-from unskew.tasks.classification import Labels, Outputs, named, several
+from unskew.tasks.classification import Labels, Outputs, f1_by_row, named, several, shares_by_row
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, FEWEST, Array, Measure
 from unskew.tasks.targets import CLASS
@@ -190,8 +190,18 @@ BINARY = TaskKind(
         Measure("average_precision", "average precision", percent=False, whole=average_precision, of_positives=True),
         Measure("brier", "Brier score", "lower", percent=False, each=squared_error),
         dataclasses.replace(ACCURACY, each=correct),
-        Measure("balanced_accuracy", "balanced accuracy", whole=balanced_accuracy),
-        Measure("macro_f1", "macro F1", whole=macro_f1),
+        Measure(
+            "balanced_accuracy",
+            "balanced accuracy",
+            whole=balanced_accuracy,
+            by_row=lambda outputs, y: shares_by_row((outputs[:, 0] > 0).astype(np.int64), y),
+        ),
+        Measure(
+            "macro_f1",
+            "macro F1",
+            whole=macro_f1,
+            by_row=lambda outputs, y: f1_by_row((outputs[:, 0] > 0).astype(np.int64), y),
+        ),
         Measure("sensitivity", "sensitivity", whole=lambda outputs, y: recall(outputs, y, 1), of_positives=True),
         Measure("specificity", "specificity", whole=lambda outputs, y: recall(outputs, y, 0), of_positives=True),
         _at("sensitivity_at_90", 90),

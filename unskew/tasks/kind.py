@@ -102,6 +102,23 @@ class TaskKind:
         """The measure by which models are compared."""
         return self.measures[0]
 
+    def led_by(self, name: str | None) -> "TaskKind":
+        """The kind with the measure of that name as its headline; by default the first.
+
+        Raises:
+            ConfigError: If it has none of that name.
+        """
+        if name is None:
+            return self
+        known = [m.name for m in self.measures]
+        first = next((m for m in self.measures if m.name == name), None) or self.family(name)
+        if first is None:
+            raise ConfigError(
+                f"task.headline of {self.name} must be one of {', '.join(known)}, got {name!r}"
+                f"{did_you_mean(name, known)}"
+            )
+        return dataclasses.replace(self, measures=(first, *(m for m in self.measures if m.name != name)))
+
     def loss(self, name: str | None) -> Loss:
         """The loss of that name, by default the first; module:function, or an installed package's, is somebody's own.
 

@@ -41,8 +41,9 @@ class Measure:
         whole: Value of all examples together from (outputs, targets), NaN where it is not defined, as the area under
             the curve of a single class.  A measure has one of the two.
         link: From the mean of `each` to the measure, as exp makes perplexity of the mean loss; the mean itself if none.
-        by_row: Beside `whole`, where its variance is known: a value of each example from (outputs, targets), (n,),
-            whose mean is the measure, and whose variance over n is that of the measure; None where they are too few.
+        by_row: Beside `whole` or `link`, where its variance is known: a value of each example from (outputs, targets),
+            (n,), whose mean is the measure, and whose variance over n is that of the measure; None where they are too
+            few.
         of_positives: True if it is about the positive class, which is the second of two.
         positive: The name of that class, which stands in the label, too; empty for other measures.
     """

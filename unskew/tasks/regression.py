@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unskew.info import Info, PredictedNumbers
 from unskew.tasks.kind import TaskKind
-from unskew.tasks.measure import Array, Measure
+from unskew.tasks.measure import FEWEST, Array, Measure
 from unskew.tasks.targets import NUMBER
 
 
@@ -38,6 +38,16 @@ def r2(outputs: Array, y: Array) -> float:
     from sklearn.metrics import r2_score  # a run that does not ask for it need not import it
 
     return float(r2_score(y, outputs[:, 0])) if len(y) > 1 and np.ptp(y) > 0 else float("nan")
+
+
+def root_by_row(outputs: Array, y: Array) -> Array | None:
+    """Values of the rows whose mean is the root mean squared error, and whose variance over n is its variance.
+
+    To first order, by the delta method; None for few rows, or without an error.
+    """
+    squares = (outputs[:, 0] - y) ** 2
+    root = math.sqrt(squares.mean())
+    return None if len(y) < FEWEST or root == 0 else root + (squares - root**2) / (2 * root)
 
 
 def not_negative(targets: Array, names: Sequence[str], loss: str) -> str:
@@ -76,7 +86,16 @@ REGRESSION = TaskKind(
     losses={"squared": squared, "absolute": absolute, "huber": huber, "poisson": poisson},
     measures=(
         Measure("mse", "mean squared error", "lower", high=None, percent=False, each=squared),
-        Measure("rmse", "root mean squared error", "lower", high=None, percent=False, each=squared, link=math.sqrt),
+        Measure(
+            "rmse",
+            "root mean squared error",
+            "lower",
+            high=None,
+            percent=False,
+            each=squared,
+            link=math.sqrt,
+            by_row=root_by_row,
+        ),
         Measure("mae", "mean absolute error", "lower", high=None, percent=False, each=absolute),
         Measure("r2", "R²", low=None, percent=False, whole=r2),
     ),
