@@ -649,6 +649,7 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
             yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
     if experiment.task.kind == "binary" and not (setup.dataset.ordered or "classes" in experiment.task.data_options):
         yield from _common_class_is_second(setup.dataset)
+    yield from _weights_far_from_one(experiment.task, setup.dataset)
     if text := weighted_accuracy(experiment.task, setup.task.headline):
         yield text
     yield from _squashed_twice(experiment.task, setup)
@@ -673,6 +674,23 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
                     "it does, the two no longer agree and training can end beside the optimum"
                 )
             inner = inner.of
+
+
+FAR = 3.0
+"""Factor from 1 beyond which the mean of class weights over training examples is hardly meant."""
+
+
+def _weights_far_from_one(config: TaskConfig, dataset: Dataset) -> Iterator[str]:
+    """Say that class weights are a learning rate in disguise: the loss is not divided by them."""
+    if not isinstance(config.class_weights, tuple):
+        return
+    labels = dataset.labels if dataset.own_test is None else dataset.labels[~dataset.own_test]
+    mean = float(torch.tensor(config.class_weights, dtype=torch.float64)[labels].mean())
+    if not 1 / FAR <= mean <= FAR:
+        yield (
+            f"task.class_weights are {mean:.3g} on average over the training examples, and the loss is not divided by "
+            f"them, so that training is as at {mean:.3g} times the learning rate; divide each of them by {mean:.3g}"
+        )
 
 
 def weighted_accuracy(config: TaskConfig, headline: Measure) -> str:
