@@ -89,3 +89,25 @@ def test_what_cannot_be_exported_is_refused_in_one_line(run: Path, unskew: Unske
         said = unskew("export", *words)
         assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
         assert text in said.err
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_an_exported_regression_says_how_outputs_become_the_target_s_unit(
+    scaled: bool, here: Path, unskew: Unskew
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3)).astype(np.float32)
+    task = us.TaskConfig(kind="regression", target_scale=(35000, 25000) if scaled else None)
+    y = x[:, 0] if not scaled else 35000 + 25000 * x[:, 0]
+    us.simulate(us.FedAvg(), data=(x, y), split=us.IID(2), task=task, rounds=1, out=here / "r", progress=False)
+    said = unskew("export", "r", "--out", "m.safetensors").out
+    assert ("y = out * 25000 + 35000" in said) == scaled
+    assert "classes" not in said
+    model = us.load_model("m.safetensors")
+    with safetensors.safe_open("m.safetensors", "pt") as file:
+        known = json.loads(file.metadata()["unskew"])["task"]["target_scale"]
+    mean, spread = known or (0.0, 1.0)
+    assert known == (list(model.unskew.task.target_scale) if scaled else None)
+    with torch.no_grad():
+        outputs = model(model.unskew.inputs.prepare(x[:5]))[:, 0] * spread + mean
+    assert us.predict(model, x[:5]) == pytest.approx(outputs.tolist())

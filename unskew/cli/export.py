@@ -48,6 +48,11 @@ def export(
     print(shown(f"{path}: {owner} of {card.method}, seed {card.seed}; network {card.task.model}"))
     print("\nimport unskew as us")
     print(f"model = us.load_model({str(path)!r})  # a torch.nn.Module")
-    print("us.predict(model, x)  # raw inputs in, classes out")
+    print("us.predict(model, x)  # raw inputs in, predictions out")
     print("\nWithout unskew: network.load_state_dict(safetensors.torch.load_file(...));")
     print('the file\'s metadata say how inputs are prepared; the guide "Use a trained model" has it in full.')
+    if card.task.target_scale is not None:
+        mean, spread = card.task.target_scale
+        print(f"What this network itself returns is on the target's scale: y = out * {spread:.15g} + {mean:.15g}")
+    elif (card.task.kind, card.task.loss) == ("regression", "poisson"):
+        print("What this network itself returns is the log of the rate: y = exp(out)")
