@@ -619,7 +619,7 @@ def test_a_path_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", ["Z\u00fcrich", "Zu\u0308rich"])
 def test_a_client_goes_by_its_name_in_any_form_of_unicode(kept: str) -> None:
     """Runs of older versions have kept names as they were written."""
-    cell: Any = SimpleNamespace(method="fedper", seed=0, client_names=("Bern", kept))
+    cell: Any = SimpleNamespace(method="fedper", seed=0, client_names=("Bern", kept), newcomers=())
     inputs = Inputs("table", columns=(Column("age", mean=(1.0, 2.0), sd=(1.0, 1.0)),), clients=("Bern", kept))
     for asked in ("Z\u00fcrich", "Zu\u0308rich"):
         assert models._client(cell, asked) == 1

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import unskew as us
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data.dataset import checked
 from unskew.data.federated import FederatedData, federate, from_manifest, to_manifest
 from unskew.data.split import Natural
 from unskew.deploy import server
-from unskew.errors import ConfigError, DataError, ProtocolError
+from unskew.errors import ConfigError, DataError, ProtocolError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.history import load_run
@@ -300,3 +302,26 @@ def test_a_deployment_refuses_unseen_clients(tmp_path: Path, tiny: Callable[...,
     (tmp_path / "server.toml").write_text("min_clients = 1\n")
     with pytest.raises(ConfigError, match="do not register it"):
         server.serve(None, tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_client_that_came_later_is_told_what_to_take_for_its_model(named: bool) -> None:
+    rng = np.random.default_rng(0)
+    sites = {site: (rng.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for site in "abc"}
+    data = sites if named else tuple(np.concatenate(parts) for parts in zip(*sites.values(), strict=True))
+    split = {} if named else {"split": us.IID(3)}
+    history = us.simulate(
+        {"FedAvg": us.FedAvg(), "FedPer": us.FedPer()}, data=data, rounds=1, model="mlp", progress=False,
+        unseen=us.Unseen(clients=("c",) if named else 0.34), **split,
+    )  # fmt: skip
+    who = "c" if named else 2
+    with pytest.raises(
+        RunError, match=rf"client {who!r} took no part in FedAvg, seed 0: it came when .* not even the "
+    ):
+        history.model("FedAvg", client=who)
+    with pytest.raises(RunError, match=r"take the global model, by leaving client out, and train that further"):
+        history.model("FedAvg", client=who)
+    with pytest.raises(RunError, match=r"take a member's model, or have it take part"):
+        history.model("FedPer", client=who)
+    with pytest.raises(RunError, match=r"there is no client"):
+        history.model("FedAvg", client="nobody" if named else 3)

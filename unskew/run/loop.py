@@ -1208,7 +1208,10 @@ class _Cell:
         """Save the global model and, unless clients are remote, their own models."""
         run, setup, fed = self.run, self.run.setup, self.run.feds[self.seed]
         task = models.task_card(run.experiment.task, fed.dataset, setup.task.layout)
-        card = models.CellCard(self.method.label, self.seed, fed.num_clients, fed.client_names)
+        came = 0 if fed.unseen is None else fed.unseen.num_clients
+        names = None if fed.unseen is None else fed.unseen.client_names
+        newcomers = names or tuple(str(fed.num_clients + k) for k in range(came))
+        card = models.CellCard(self.method.label, self.seed, fed.num_clients, fed.client_names, newcomers=newcomers)
         global_model = self.sim.algorithm.serve(self.state, None)
         with explained(run.folder / "models", run.folder):
             models.save(run.folder / "models", task, card, global_model, self.final_models())

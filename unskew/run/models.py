@@ -106,6 +106,7 @@ class CellCard:
         client_names: A name for each client; None where clients are numbers.
         global_model: True if there is a global model.
         models: The clients' models, each once; empty where clients keep theirs to themselves.
+        newcomers: Names, or numbers, of the clients that came after training, which have no model here.
     """
 
     method: str
@@ -114,6 +115,7 @@ class CellCard:
     client_names: tuple[str, ...] | None
     global_model: bool = False
     models: tuple[SharedModel, ...] = ()
+    newcomers: tuple[str, ...] = ()
     schema: Literal[1] = 1
 
 
@@ -665,6 +667,14 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
     for known_as, name in ((names, written), (tuple(map(composed, names)), composed(written))):
         if name in known_as:
             return known_as.index(name)
+    if composed(written) in map(composed, cell.newcomers):
+        instead = "a member's model, or have it take part"
+        if cell.global_model:
+            instead = "the global model, by leaving client out, and train that further on its rows"
+        raise RunError(
+            f"client {client!r} took no part in {cell.method}, seed {cell.seed}: it came when training had ended "
+            f"(unseen), and no model of its own is kept, not even the one that unseen_adapted is of; take {instead}"
+        )
     # Client 1 of sites called 1, 2 and 10 is nobody's second: a number that may be meant as a name is no position.
     called, position = any(map(is_number, names)), written.isdecimal()
     if called or not position:
