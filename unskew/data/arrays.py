@@ -34,6 +34,7 @@ from unskew.data.lengths import check_array
 from unskew.data.patients import check_together, part_of, set_aside
 from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, check_odd, fit, too_fine
 from unskew.data.text import LENGTH, cut, tokens, vocabulary
+from unskew.data.windows import doubts_on_channels, windows_of
 from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, IGNORED, NUMBER, SURVIVAL, LabelType, Targets
@@ -242,14 +243,17 @@ def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
     y, y_test = content["y_train"], content["y_test"]
     files = [*content.get("file_train", ()), *content.get("file_test", ())]
     copied, pairs = repeated(x, x_test, y, y_test)
-    doubt = copied.doubt("row" if x.ndim == 2 else "image", len(x_test))
+    what = "row" if x.ndim == 2 else "image" if windows_of(x) is None else "example"
+    doubt = copied.doubt(what, len(x_test))
     doubts = [doubt + _such_as([(len(x) + row, other) for row, other in copied.pairs], files) if doubt else ""]
     if x.ndim > 2:
-        again = "image stands" if len(pairs) == 1 else "images stand"
-        doubt = f"{len(pairs):,} {again} again under another label: which is right? give every image one"
+        again = f"{what} stands" if len(pairs) == 1 else f"{what}s stand"
+        doubt = f"{len(pairs):,} {again} again under another label: which is right? give every {what} one"
         doubts.append(doubt + _such_as(pairs, files) if pairs else "")
     kinds = x.dtype.kind, x_test.dtype.kind
-    if min(x.ndim, x_test.ndim) > 2 and set(kinds) <= set("fiu") and kinds.count("f") != 1:
+    if windows_of(x) is not None:
+        doubts += doubts_on_channels(x, content.get("client_train") if clients else None, clients or ())
+    elif min(x.ndim, x_test.ndim) > 2 and set(kinds) <= set("fiu") and kinds.count("f") != 1:
         doubts.append(_scale_doubt(content, clients))
     return [doubt for doubt in doubts if doubt]
 

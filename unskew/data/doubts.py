@@ -35,6 +35,7 @@ from unskew.data.preprocess import (
     unagreed,
     with_units,
 )
+from unskew.data.windows import are_windows
 from unskew.tasks.targets import NUMBER, SURVIVAL
 from unskew.words import letters, some, spelling_variants
 
@@ -87,6 +88,8 @@ def of_sites(data: Dataset, alone: bool = False, untested_told: bool = False) ->
     train = np.ones(len(data.y_train), bool) if data.own_test is None else ~data.own_test.numpy()
     labels = data.labels.numpy()
     what = "images" if len(data.input_shape) > 1 else "rows"
+    if data.inputs.kind == "as given" and are_windows(data.input_shape):
+        what = "examples"
     sentences = []
     if alone and train.sum() < FEW_ROWS:
         sentences.append(f"there are fewer than {FEW_ROWS} training {what} here: too few to train on alone")

@@ -50,6 +50,7 @@ from unskew.data.preprocess import (
     unscaled,
 )
 from unskew.data.text import words
+from unskew.data.windows import doubts_on_channels, windows_of
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.tasks.targets import Label, labels_of
@@ -70,7 +71,8 @@ class Rows:
 
     Attributes:
         name: Name of the data.
-        columns: Inputs by name; of images their mean brightness and contrast, of texts their number of words.
+        columns: Inputs by name; of images their mean brightness and contrast, of windows mean and spread of each
+            channel, of texts their number of words.
         target: Classes as words or numbers, or numbers, (N,); None if no target is known, or there are several.
         clients: Number of each row's client in `client_names`, (N,); -1 where it has none; None if there are no
             clients.
@@ -282,8 +284,8 @@ def of_frame(
     )
 
 
-def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
-    """The rows of arrays in the plain layout.
+def of_arrays(name: str, arrays: Mapping[str, Array], pictures: bool = False) -> Rows:
+    """The rows of arrays in the plain layout; `pictures` says that floats are such whatever their shape.
 
     Raises:
         DataError: If examples are no numbers and no texts, which are objects.
@@ -305,11 +307,12 @@ def of_arrays(name: str, arrays: Mapping[str, Array]) -> Rows:
         given = arrays.get("clients")
         names = tuple(map(str, given if given is not None else range(int(owners.max()) + 1)))
     test = np.arange(len(y)) >= len(arrays["y_train"]) if len(parts) > 1 else None
-    columns, measured = _columns_of(x, arrays.get("features"))
+    columns, measured = _columns_of(x, arrays.get("features"), pictures)
+    of_channels = () if pictures else tuple(doubts_on_channels(arrays["x_train"], arrays.get("client_train"), names))
     common = owners is not None and test is not None and "client_test" not in arrays
     known = all(f"patient_{part}" in arrays for part in parts)
     patients = np.concatenate([arrays[f"patient_{part}"] for part in parts]) if known else None
-    return Rows(name, columns, named, owners, names, test, _keys_of(x), (), measured, common, patients)
+    return Rows(name, columns, named, owners, names, test, _keys_of(x), (), measured, common, patients, of_channels)
 
 
 def of_dataset(dataset: Dataset) -> Rows:
@@ -335,7 +338,7 @@ def of_dataset(dataset: Dataset) -> Rows:
     names = [feature for column in dataset.inputs.columns for feature in column.features]
     if names:
         arrays["features"] = np.array(names)
-    rows = of_arrays(dataset.name, arrays)
+    rows = of_arrays(dataset.name, arrays, dataset.inputs.kind == "images")
     if several and len(dataset.targets.groups) == 1:
         rows = replace(rows, target=None)
     if dataset.own_test is None:
@@ -344,7 +347,7 @@ def of_dataset(dataset: Dataset) -> Rows:
     return replace(rows, test=own, common_test=False)
 
 
-def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
+def _columns_of(x: Array, names: Array | None, pictures: bool) -> tuple[dict[str, Array], bool]:
     if x.ndim == 2 and x.dtype.kind == "f":
         labels = names if names is not None else [f"x{i}" for i in range(x.shape[1])]
         return {str(label): x[:, i].astype(np.float64) for i, label in enumerate(labels)}, False
@@ -352,6 +355,13 @@ def _columns_of(x: Array, names: Array | None) -> tuple[dict[str, Array], bool]:
         return {"number of words": np.array([len(words(text)) for text in x], np.float64)}, True
     if x.ndim < 3:
         return {}, False
+    if not pictures and (windows := windows_of(x)) is not None:
+        of_channels = zip(windows.mean(2, np.float64).T, windows.std(2, np.float64).T, strict=True)
+        return {
+            f"channel {i} {what}": values
+            for i, pair in enumerate(of_channels)
+            for what, values in zip(("mean", "spread"), pair, strict=True)
+        }, True
     flat = x.reshape(len(x), -1).astype(np.float32)
     return {"brightness": flat.mean(1).astype(np.float64), "contrast": flat.std(1).astype(np.float64)}, True
 
@@ -784,7 +794,9 @@ def _of_one_class(rows: Rows, target: Array | None) -> list[str]:
 
 
 def _what(rows: Rows) -> str:
-    return "images" if rows.measured and "brightness" in rows.columns else "rows"
+    if not rows.measured:
+        return "rows"
+    return "images" if "brightness" in rows.columns else "examples" if "channel 0 mean" in rows.columns else "rows"
 
 
 def _of_target(target: Array | None) -> list[str]:
