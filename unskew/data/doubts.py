@@ -13,6 +13,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.inputs import (
     Array,
     RawTable,
+    are_windows,
     coded_differently,
     column_variants,
     gaps_in,
@@ -35,7 +36,6 @@ from unskew.data.preprocess import (
     unagreed,
     with_units,
 )
-from unskew.data.windows import are_windows
 from unskew.tasks.targets import NUMBER, SURVIVAL
 from unskew.words import letters, some, spelling_variants
 

@@ -46,6 +46,9 @@ MOST_GROUPS = 3
 AXES = ("channels", "height", "width")
 """Dimensions of an image as networks take it."""
 
+MOST_CHANNELS = 64
+"""Length of the shorter of two dimensions up to which it is that of channels."""
+
 Array = npt.NDArray[Any]
 RawTable = Mapping[str, Array]
 """Columns by name, of one length: numbers as float64 with NaN for a gap, or words as objects with None for a gap."""
@@ -424,6 +427,12 @@ def _channels_first(x: Array, shape: tuple[int, ...]) -> Array:
     return x
 
 
+def are_windows(shape: Sequence[int]) -> bool:
+    """True for the shape of an example of floats that is no picture: its two dimensions differ."""
+    sides = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
+    return len(sides) == 2 and sides[0] != sides[1] and min(sides) <= MOST_CHANNELS
+
+
 def constants_of(mean: Sequence[float] | None, std: Sequence[float] | None) -> tuple[tuple[float, float], ...] | None:
     """Return the mean and deviation of each channel that settings name; None if they name none.
 
@@ -476,7 +485,23 @@ def check_values(name: str, what: str, x: npt.NDArray[Any]) -> None:
                     f"{name}: {what}[{i}] has the value {beyond:g}, and networks take float32, at most 3.4e38; scale "
                     "the data or leave the example out"
                 )
-            raise DataError(f"{name}: {what}[{i}] has a NaN or infinite value; clean the data or leave the example out")
+            of_window = ~np.isfinite(x[i]).reshape(x.shape[-2:]) if are_windows(x.shape[1:]) else None
+            channel = "" if of_window is None else _channel_of(of_window)
+            total = sum(
+                int((~np.isfinite(x[at : at + ROWS])).reshape(len(x[at : at + ROWS]), -1).any(1).sum())
+                for at in range(0, len(x), ROWS)
+            )
+            several = f" ({total:,} of {counted(len(x), 'example')})" if total > 1 else ""
+            raise DataError(
+                f"{name}: {what}[{i}]{channel} has a NaN or infinite value; clean the data or leave the example out"
+                f"{several}"
+            )
+
+
+def _channel_of(bad: npt.NDArray[np.bool_]) -> str:
+    """The channel of a window that has all its bad values, in words; empty if several have some."""
+    at = np.flatnonzero(bad.any(1 if bad.shape[0] < bad.shape[1] else 0))
+    return f", channel {at[0]}," if len(at) == 1 else ""
 
 
 # ---------------------------------------------------------------- tables

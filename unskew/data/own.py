@@ -22,6 +22,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeGuard
@@ -43,6 +44,7 @@ from unskew.data.inputs import (
     Column,
     Inputs,
     RawTable,
+    check_values,
     column_values,
     is_category,
     is_date,
@@ -251,7 +253,10 @@ def dataset(
     check = partial(
         _checked, where=rows.name if target is None else called, targets=targets, rules=preprocess, classes=classes
     )
-    rows = check(rows.counted_by_client() if "train" in by_client else rows)
+    if isinstance(data, Mapping) and preprocess is None:
+        _check_finite(rows, "")
+    with _counted_there(data, rows, ""):
+        rows = check(rows.counted_by_client() if "train" in by_client else rows)
     own_test = rows.clients is not None and (own_test or roles.raw or share is not None or column is not None)
     held_out = rows.test
     if column is not None:
@@ -263,7 +268,10 @@ def dataset(
             if test is not None and share is None:
                 held_out = _test_part(test, rows, roles, own_test)
             if held_out is not None:
-                held_out = check(held_out.counted_by_client() if "test" in by_client else held_out)
+                if isinstance(test, Mapping) and preprocess is None:
+                    _check_finite(held_out, ", test")
+                with _counted_there(test, held_out, ", test"):
+                    held_out = check(held_out.counted_by_client() if "test" in by_client else held_out)
                 if rows.clients is not None and held_out.clients is not None:
                     own_test = True
                     if strangers := strangers_of(held_out.client_names, rows.client_names, client):
@@ -591,7 +599,7 @@ def _test_part(test: object, rows: GivenExamples, roles: Roles, own_test: bool) 
     if rows.columns and known is not None and len(known):
         for one in roles.targets:
             check_column(known, one, "test", "labels")
-    held_out = _rows(test, replace(roles, client=whose, patient=who, ignored=(), inputs=rows.columns))
+    held_out = _rows(test, replace(roles, client=whose, patient=who, ignored=(), inputs=rows.columns), ", test")
     _check_named_alike(rows, held_out)
     return held_out
 
@@ -823,8 +831,26 @@ def _table_of(rows: GivenExamples) -> doubts.TrainingRows:
     return doubts.TrainingRows(columns, [*rows.y.reshape(len(rows.y), -1).T], owners, rows.client_names)
 
 
-def _rows(data: Any, roles: Roles) -> GivenExamples:
-    """The examples in `data`, one of the forms that `dataset` takes."""
+def _counted_there(data: object, rows: GivenExamples, part: str) -> AbstractContextManager[None]:
+    """A context that counts rows in their client's own arrays, where each has its own; else as before."""
+    clients, numbers = rows.clients, rows.numbers
+    if not isinstance(data, Mapping) or clients is None or numbers is None:
+        return nullcontext()
+    return rows_at(lambda row: f"{by_number(numbers[row])} of {clients[row]}{part}")
+
+
+def _check_finite(rows: GivenExamples, part: str) -> None:
+    """Refuse floats that are not finite, by their place at their client."""
+    if rows.x.dtype.kind != "f" or rows.clients is None or rows.numbers is None:
+        return
+    start = 0
+    for name, n in Counter(rows.clients).items():
+        check_values(f"client {name}{part}", "x", rows.x[start : start + n])
+        start += n
+
+
+def _rows(data: Any, roles: Roles, part: str = "") -> GivenExamples:
+    """The examples in `data`, one of the forms that `dataset` takes; `part` follows clients' names in messages."""
     if isinstance(data, GivenExamples):
         return data
     if isinstance(data, Mapping) and data and all(hasattr(part, "column_names") for part in data.values()):
@@ -843,7 +869,7 @@ def _rows(data: Any, roles: Roles) -> GivenExamples:
     if isinstance(data, Dataset):
         return GivenExamples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)
     if isinstance(data, Mapping):
-        return _of_clients(data, roles)
+        return _of_clients(data, roles, part)
     if isinstance(data, DataLoader | IterableDataset):
         raise DataError(
             f"{_kind(data)} has no fixed examples; give a data set with a length, such as the loader's .dataset"
@@ -1114,19 +1140,30 @@ def _label_names(target: str | Sequence[str] | None, targets: Targets) -> tuple[
     return several if len(several) > 1 and len(targets.outputs(len(several))) == len(several) else None
 
 
-def _of_clients(data: Mapping[Any, Any], roles: Roles) -> GivenExamples:
-    """Examples from {client: (x, y)} or {client: (x, y, patients)}, clients in the order given."""
+def _row_of(client: str) -> Place:
+    return lambda row: f"{by_number(row)} of {client}"
+
+
+def _of_clients(data: Mapping[Any, Any], roles: Roles, part: str = "") -> GivenExamples:
+    """Examples from {client: (x, y)} or {client: (x, y, patients)}, clients in the order given; `part` as for `_rows`.
+
+    Raises:
+        DataError: If a client has none, or they do not go together.
+    """
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
     names = _different(data)
-    of = {names[name]: _of_arrays(arrays, f"client {name}", roles) for name, arrays in data.items()}
+    of = {}
+    for name, arrays in data.items():
+        with rows_at(_row_of(f"{names[name]}{part}")):
+            of[names[name]] = _of_arrays(arrays, f"client {name}{part}", roles)
     first, *_ = of
     for name, its in of.items():
         shape, shape_of_first = its.x.shape[1:], of[first].x.shape[1:]
         if shape != shape_of_first:
             raise DataError(f"examples of client {name} have shape {shape}, those of client {first} {shape_of_first}")
         if len(its.y) == 0:
-            raise DataError(f"client {name} has no examples; leave it out")
+            raise DataError(f"client {name}{part} has no examples; leave it out")
         if (its.patients is None) != (of[first].patients is None):
             with_them, without = (name, first) if of[first].patients is None else (first, name)
             raise DataError(f"client {with_them} names its patients and client {without} does not; name all or none")

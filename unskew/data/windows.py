@@ -5,17 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.inputs import FAR_BEYOND, Array
+from unskew.data.inputs import FAR_BEYOND, Array, are_windows
 from unskew.words import some
-
-MOST_CHANNELS = 64
-"""Length of the shorter of two dimensions up to which it is that of channels."""
-
-
-def are_windows(shape: Sequence[int]) -> bool:
-    """True for the shape of an example of floats that is no picture: its two dimensions differ."""
-    sides = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
-    return len(sides) == 2 and sides[0] != sides[1] and min(sides) <= MOST_CHANNELS
 
 
 def windows_of(x: Array) -> Array | None:
