@@ -200,6 +200,10 @@ def test_rows_that_clients_scaled_need_a_client(here: Path, unskew: Unskew) -> N
         (["empty.csv"], "empty.csv has no rows"),
         (["words.csv"], "column 'age' must hold numbers, like those the model was trained on, got 'old'"),
         (["tiny.toml"], "give one table (.csv, .tsv, .parquet, .pq), as the model was trained on, got tiny.toml"),
+        (
+            ["x.npz"],
+            "got x.npz; it may hold several: save the examples alone, numpy.save('x.npy', numpy.load('x.npz')['x'])",
+        ),
         (["few.csv", "twice.csv"], "give one table (.csv, .tsv, .parquet, .pq), as the model was trained on, got few"),
     ],
 )

@@ -684,6 +684,27 @@ def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert any(re.match(said, note) for note in us.describe(str(tmp_path), target="y").notes)
 
 
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("w.npz", "w.npz is a file of arrays and no table (.csv, .tsv, .parquet, .pq); write npz:"),
+        ("x.npy", "x.npy is a file of arrays and no table (.csv, .tsv, .parquet, .pq); write folder: and its folder's"),
+        ("folder", "folder holds no table (.csv, .tsv, .parquet, .pq); write folder:"),
+    ],
+)
+def test_who_gives_the_path_of_arrays_is_told_how_they_are_named(name: str, way: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name == "folder":
+        path.mkdir()
+        np.save(path / "x_train.npy", np.zeros((4, 2)))
+    else:
+        path.touch()
+    with pytest.raises(DataError, match=re.escape(way)):
+        us.describe(str(path))
+    with pytest.raises(DataError, match=re.escape(way)):
+        us.simulate(us.FedAvg(), data=str(path), rounds=1)
+
+
 @pytest.mark.parametrize("name", ["cases.xlsx", "cases.txt", "nothing.ods", "folder"])
 def test_a_table_of_a_kind_that_is_not_read_is_said_to_be_one(name: str, tmp_path: Path) -> None:
     path = tmp_path / name

@@ -135,7 +135,12 @@ def unreadable(source: str) -> str:
     if path.is_dir():
         images = any(is_image(Path(name)) for _, _, names in os.walk(path) for name in names)
         remedy = f"write images:{source} for the images in it" if images else "give one for each client"
+        if (path / "x_train.npy").is_file():
+            remedy = f"write folder:{source} for the arrays in it"
         return f"the folder {path.absolute()} holds no table ({endings}); {remedy}"
+    if path.suffix.lower() in (".npz", ".npy"):
+        way = f"write npz:{source}" if path.suffix.lower() == ".npz" else "write folder: and its folder's path"
+        return f"{source} is a file of arrays and no table ({endings}); {way}"
     if not path.is_file() and path.suffix.lower() not in OTHERS:
         return ""
     return (

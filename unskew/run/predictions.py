@@ -165,5 +165,10 @@ def _numbers(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions
 
 def _one(paths: Sequence[Path], what: str, right: bool) -> Path:
     if len(paths) > 1 or not right:
-        raise DataError(f"give {what}, as the model was trained on, got {', '.join(map(str, paths))}")
+        way = ""
+        if (archive := paths[0]).suffix.lower() == ".npz":
+            new = str(archive.with_suffix(".npy"))
+            load = f"numpy.load({str(archive)!r})['x']"
+            way = f"; it may hold several: save the examples alone, numpy.save({new!r}, {load})"
+        raise DataError(f"give {what}, as the model was trained on, got {', '.join(map(str, paths))}{way}")
     return paths[0]

@@ -133,6 +133,12 @@ def _finite(where: str, values: Array, ndim: int) -> npt.NDArray[np.float64]:
         values = values.astype(np.float64)
     if values.ndim == 2 and values.shape[1] == 1 and ndim == 1:
         values = values[:, 0]
+    if values.ndim == 2 and ndim == 1:
+        raise DataError(
+            f"{where} must have the shape (N,), got {values.shape}: a number is one target; run each of the "
+            f"{values.shape[1]} by itself, as y[:, 0] or one column, or write a kind of task of your own "
+            "(docs/guides/extend.md)"
+        )
     if values.ndim != ndim:
         raise DataError(f"{where} must have the shape ({'N,' if ndim == 1 else 'N, columns'}), got {values.shape}")
     with np.errstate(over="ignore"):
