@@ -8,7 +8,6 @@ history.to_frame()                  # every number of every round, a row each
 import copy
 import dataclasses
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -29,7 +28,7 @@ from unskew.data.sources import DATA, save
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at, unreadable
 from unskew.data.text import FIRST_WORD
-from unskew.errors import ConfigError, DataError, DataWarning, RunError
+from unskew.errors import ConfigError, DataError, RunError, warn
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.history import History, Scratch, load_run
@@ -318,7 +317,7 @@ def _told(history: History, progress: bool) -> History:
 
 def _warn(doubts: Iterable[str]) -> None:
     for doubt in doubts:
-        warnings.warn(doubt, DataWarning, stacklevel=1)
+        warn(doubt, stacklevel=1)
 
 
 def require_settings(settings: Mapping[str, Any], owner: str) -> None:

@@ -3,6 +3,8 @@
 import difflib
 import errno
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -23,6 +25,21 @@ class DataError(UnskewError):
 
 class DataWarning(UserWarning):
     """Data or a run that can be used and may not be what was meant; the command prints its text as one line."""
+
+
+def warn(doubt: str, stacklevel: int = 2) -> None:
+    """Warn of data or a run at the line outside this package that has led here: the user's.
+
+    Args:
+        doubt: One sentence.
+        stacklevel: As for `warnings.warn`, of the module that filters know the warning by.
+    """
+    module = sys._getframe(stacklevel).f_globals["__name__"]
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "unskew":
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(doubt, DataWarning, frame.f_code.co_filename, frame.f_lineno, module, registry)
 
 
 class ProtocolError(UnskewError):

@@ -379,6 +379,17 @@ def test_test_rows_that_name_their_clients_are_what_is_tested_with(entry: Any, t
     assert data.own_test.sum() == len(data.y_test) == sum(len(y) for _, y in test.values())
 
 
+def test_a_doubt_is_warned_of_at_the_line_of_the_call() -> None:
+    table = pandas.DataFrame({"age": np.arange(90.0) ** 2, "ill": np.arange(90) % 2, "site": ["a ", "A", "b"] * 30})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        us.simulate("fedavg", data=table, target="ill", client="site", model="logistic", **FEW)
+        us.describe(table, target="ill", client="site")
+        us.describe((table[["age"]], table["ill"]))
+    assert caught
+    assert {warning.filename for warning in caught} == {__file__}
+
+
 # ---------------------------------------------------------------- a table for each client
 HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals.csv"
 

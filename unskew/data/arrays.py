@@ -4,7 +4,6 @@ What is refused is named by its row in the arrays as they were given, before a t
 """
 
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,7 +34,7 @@ from unskew.data.patients import check_together, part_of, set_aside
 from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, check_odd, fit, too_fine
 from unskew.data.text import LENGTH, cut, tokens, vocabulary
 from unskew.data.windows import doubts_on_channels, windows_of
-from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
+from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, IGNORED, NUMBER, SURVIVAL, LabelType, Targets
 from unskew.words import composed, spelling_variants
@@ -157,7 +156,7 @@ def from_arrays(
         one = np.asarray(arrays["y_train"], np.float64).reshape(len(arrays["y_train"]), -1)[:, 0]
         doubts += filter(None, [too_fine("the target" if targets is NUMBER else "the time", one)])
     for doubt in doubts:
-        warnings.warn(doubt, DataWarning, stacklevel=2)
+        warn(doubt)
     tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None, constants)
     features = names_of(name, "features", arrays)
     if inputs is None and features is not None and tensors[0].dim() == 2:
@@ -517,7 +516,7 @@ def _warn_of_labels(content: Arrays, names: tuple[str, ...], clients: tuple[str,
     labels = np.array(names)[np.concatenate([content[f"y_{part}"] for part in parts])]
     no_client = {part: np.full(len(content[f"y_{part}"]), -1) for part in parts}
     owners = np.concatenate([content.get(f"client_{part}", no_client[part]) for part in parts])
-    warnings.warn(label_variants(names, labels, owners if clients else None, clients), DataWarning, stacklevel=2)
+    warn(label_variants(names, labels, owners if clients else None, clients))
 
 
 def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None, targets: Targets) -> None:

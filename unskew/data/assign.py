@@ -10,7 +10,6 @@ Departures Counts are rounded by largest remainder, so no example is left over o
 """
 
 import heapq
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ from unskew.data.split import (
     TrainingExamples,
     record,
 )
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import ConfigError, DataError, warn
 from unskew.keys import Key, drawn_since, global_states, numpy_each
 from unskew.words import counted
 
@@ -127,11 +126,9 @@ def _own(split: OwnSplit, examples: TrainingExamples, key: Key) -> tuple[Ints, .
     before = global_states()
     assigned = split.assign(examples, key)
     for whose in drawn_since(before):
-        warnings.warn(
+        warn(
             f"split {name!r} drew from {whose} global generator, so the same run again, and every machine of a "
             "deployment, has another split; draw from its key: (key / 'order').numpy().permutation(n)",
-            DataWarning,
-            stacklevel=2,
         )
     if isinstance(assigned, Mapping) or not isinstance(assigned, Iterable):
         raise DataError(

@@ -17,7 +17,7 @@ from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
 from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import Preprocess, rules_of
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, warn
 from unskew.words import with_article
 
 
@@ -124,7 +124,7 @@ def _of_dataset(read: Callable[[], Dataset]) -> Look:
     seen = look(of_dataset(dataset))
     for doubt in caught:
         if str(doubt.message) not in (*seen.notes, *seen.leaks):
-            warnings.warn(doubt.message, stacklevel=3)
+            warn(str(doubt.message), stacklevel=3)
     return seen
 
 

@@ -27,7 +27,7 @@ from unskew.data.doubts import of_sites
 from unskew.data.hub import GREY, check_depth, image_of
 from unskew.data.inputs import Inputs, constants_of
 from unskew.data.patients import Ints, coded, patients_spelt_alike
-from unskew.errors import DataError, DataWarning, did_you_mean, shown
+from unskew.errors import DataError, did_you_mean, shown, warn
 from unskew.keys import Key
 from unskew.words import composed, counted, some
 
@@ -127,7 +127,7 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         alike = patients_spelt_alike(names, None if options.alone else [image.site for image in contents.images])
         doubts += filter(None, [alike])
     for doubt in doubts:
-        warnings.warn(doubt, DataWarning, stacklevel=2)
+        warn(doubt)
     sites = list(dict.fromkeys(image.site for image in contents.images))
     arrays: dict[str, npt.NDArray[Any]] = {} if options.alone else {"clients": np.array(sites, np.str_)}
     files: dict[str, list[str]] = {}
@@ -153,7 +153,7 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     )
     of_data = [] if options.testing else of_sites(data, options.alone)
     for doubt in of_data:
-        warnings.warn(doubt, DataWarning, stacklevel=2)
+        warn(doubt)
     if options.testing and "test" not in files:
         data = all_for_testing(data)
     inputs = replace(data.inputs, made_grey=options.channels == 1)
@@ -368,7 +368,7 @@ def images_below(root: Path) -> list[Path]:
         names = some([str(file.relative_to(root)) for file in others])
         dicom = f" (.dcm is {OF_DICOM})" * any(file.suffix.lower() == DICOM for file in others)
         sentence = f"{len(others):,} of {of} below {root} {was} not read: {names}{dicom}; what is read is {READ}"
-        warnings.warn(shown(sentence), DataWarning, stacklevel=2)
+        warn(shown(sentence))
     return images
 
 

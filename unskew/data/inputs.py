@@ -2,7 +2,6 @@
 
 import math
 import re
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from unskew.data.columns import check_one_form, composed_names
 from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
-from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
+from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.words import composed, counted, letters, listed, separate_classes, some, spelling_variants, with_article
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
@@ -307,11 +306,9 @@ class Inputs:
         if self.largest and values.size:
             reach = float(np.abs(values).max())
             if max(reach, self.largest) > FAR_BEYOND * min(reach, self.largest) > 0:
-                warnings.warn(
+                warn(
                     f"pixels reach {reach:g}, and those the model was trained on {self.largest:g}; scale them as those "
                     "were",
-                    DataWarning,
-                    stacklevel=2,
                 )
         return prepared
 
@@ -388,9 +385,9 @@ class Inputs:
                 _values_missing(column, values),
             )
             for sentence in filter(None, doubts):
-                warnings.warn(sentence, DataWarning, stacklevel=3)
+                warn(sentence, stacklevel=3)
         if sentence := _without_values(table):
-            warnings.warn(sentence, DataWarning, stacklevel=3)
+            warn(sentence, stacklevel=3)
         return ready
 
     def _texts(self, x: Sequence[str]) -> Tensor:
@@ -409,10 +406,9 @@ class Inputs:
         strange = np.flatnonzero((ready < FIRST_WORD).all(1).numpy()).tolist()
         if strange:
             which = "row " if len(strange) == 1 else "rows "
-            warnings.warn(
+            warn(
                 f"{which}{some(list(map(str, strange)))} {'has' if len(strange) == 1 else 'have'} no word that was "
                 "learnt: any such text is answered alike",
-                DataWarning,
                 stacklevel=3,
             )
         return ready

@@ -5,7 +5,6 @@ PATH, or by the file's name, with or without its ending, where only one file has
 """
 
 import re
-import warnings
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from unskew.data.lengths import check_words
 from unskew.data.numerals import lose_zeros, value_of
 from unskew.data.patients import names_of_patients, unnamed_patients
 from unskew.data.places import place, rows_at
-from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, shown
+from unskew.errors import ConfigError, DataError, did_you_mean, shown, warn
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
 
@@ -163,7 +162,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             testing=options.testing and options.test is None,
         )
     for doubt in doubts:
-        warnings.warn(doubt, DataWarning, stacklevel=2)
+        warn(doubt)
     if options.testing and options.test is None:
         data = all_for_testing(data)
     inputs = replace(data.inputs, made_grey=options.channels == 1)

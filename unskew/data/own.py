@@ -19,7 +19,6 @@ is imported here but the one whose frames were given: tables are recognised by t
 import importlib
 import itertools
 import re
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -66,7 +65,7 @@ from unskew.data.preprocess import (
     check_size,
     unscaled,
 )
-from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
+from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, LabelType, RowError, Targets, mislabelled
 from unskew.words import composed, some, with_article
@@ -328,7 +327,7 @@ def dataset(
     if not testing:
         sentences += _doubts(given, rows, preprocess, one_client, untested_told=bool(few))
     for sentence in sentences:
-        warnings.warn(sentence, DataWarning, stacklevel=2)
+        warn(sentence)
     return replace(given, doubts=(*given.doubts, *sentences), ordered=declared is not None)
 
 
@@ -1469,11 +1468,9 @@ def _measurements(frame: Any, columns: tuple[Any, ...]) -> _Array:
     """Columns of numbers as floats (N, columns)."""
     if coded := [str(column) for column in columns if is_category(frame[column]) and _all_numbers(frame[column])]:
         are, them = ("is a category", "it") if len(coded) == 1 else ("are categories", "them")
-        warnings.warn(
+        warn(
             f"column{'s' * (len(coded) > 1)} {some(coded)} {are} of numbers, and taken as numbers: preprocess makes "
             f"0/1 columns of {them}",
-            DataWarning,
-            stacklevel=2,
         )
     return np.column_stack([_measurement(column_values(frame[column]), column) for column in columns])
 

@@ -9,7 +9,6 @@ variance", The American Statistician 37, 1983, eq. 1.5).
 
 import math
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -24,7 +23,7 @@ from unskew.data.inputs import Array, Column, Inputs, RawTable, column_variants,
 from unskew.data.lengths import LONGEST
 from unskew.data.numerals import is_number
 from unskew.data.places import place
-from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean, obeyed
+from unskew.errors import ConfigError, DataError, did_you_mean, obeyed, warn
 from unskew.words import composed, counted, some
 
 Scale = Literal["agreed", "site", "none"]
@@ -527,7 +526,7 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
             if values.dtype.kind == "O":
                 doubts = column_variants(name, present, None, ()), "" if coded else with_units(name, present)
                 for found in filter(None, doubts):
-                    warnings.warn(found, DataWarning, stacklevel=2)
+                    warn(found)
         by_name[name] = ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(known))
     return by_name
 
@@ -560,13 +559,13 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
             pairs = [(site, w) for site, of in by_site.items() for w in of.words or ()]
             owners = np.array([list(by_site).index(site) for site, _ in pairs])
             if found := column_variants(name, np.array([w for _, w in pairs], object), owners, list(by_site)):
-                warnings.warn(found, DataWarning, stacklevel=2)
+                warn(found)
             rules[name] = ColumnRule(kind="category", words=tuple(union), gaps=gaps)
         else:
             together = agreed([ColumnMoments(of.n, of.mean, of.m2) for of in by_site.values()])
             rules[name] = ColumnRule(mean=together.mean, sd=together.sd, gaps=gaps)
     for doubt in _lopsided(sites):
-        warnings.warn(doubt, DataWarning, stacklevel=2)
+        warn(doubt)
     return rules
 
 

@@ -35,7 +35,6 @@ import lzma
 import os
 import re
 import struct
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,7 +64,7 @@ from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.places import path_of, require_allowed
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
+from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.files import check_text
 from unskew.keys import Key
 from unskew.references import makes
@@ -907,7 +906,7 @@ def _assemble(
         )
         doubts = of_sites(dataset, one_client) if own else []
         for doubt in doubts:
-            warnings.warn(doubt, DataWarning, stacklevel=2)
+            warn(doubt)
         ordered = targets.classes and names_of(name, "classes", arrays) is not None
         return replace(dataset, ordered=ordered, doubts=(*dataset.doubts, *doubts))
 

@@ -11,7 +11,6 @@ import importlib
 import mmap
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -45,7 +44,7 @@ from unskew.data.numerals import (
 )
 from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
-from unskew.errors import ConfigError, DataError, DataWarning, did_you_mean
+from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
 
@@ -184,7 +183,7 @@ def read_table(
     codes = codes_in_numbers(kind, frames, given, options, taken | declared_kinds) if several else []
     doubts = (*doubts_on(kind, given, options), *codes)
     for doubt in doubts:
-        warnings.warn(doubt, DataWarning, stacklevel=2)
+        warn(doubt)
     with rows_at(lines_of(kind, path, options)):
         data = own.dataset(
             frame,
@@ -362,7 +361,7 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
             raise DataError(f"{path} has one training row, and its mean is that row itself: add rows, or take no part")
         if count < FEW_ROWS:
             few = f"{path} has {count} training rows, fewer than {FEW_ROWS}: sums of so few tell much about each"
-            warnings.warn(few, DataWarning, stacklevel=2)
+            warn(few)
         table = {name: raw_column(frame[name], name)[~tested] for name in names}
         by_column = sums(rules, table)
         single = [name for name, of in by_column.items() if of.n == 1]
@@ -372,7 +371,7 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
                 "leave the column out at every site (--leave-out), fill its gaps, or empty it here"
             )
         for sentence in _of_few(path, table, by_column) if count >= FEW_ROWS else ():
-            warnings.warn(sentence, DataWarning, stacklevel=2)
+            warn(sentence)
         return by_column
 
 
