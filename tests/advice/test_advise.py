@@ -174,6 +174,9 @@ def test_patients_stand_for_future_ones_in_the_words(simple: Advice) -> None:
     known = dataclasses.replace(fed, dataset=dataclasses.replace(fed.dataset, patients=people))
     of = dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, fed=known))
     count = sum(len(people[fed.clients.test[c]].unique()) for c in simple.by_site)
+    single = {simple.check.chosen or "": {0: Gain(0.1, None, None, "")}}
+    of_one = dataclasses.replace(of, check=dataclasses.replace(of.check, by_site=single))
+    assert "site A has a single test patient, too few to tell" in dict(of_one.sentences())["Which sites benefit?"]
     assert f" test rows of {count:,} patients that no choice has seen" in dict(of.sentences())["How certain is this?"]
     assert "over seeds and test patients" in of.headline
 

@@ -368,7 +368,7 @@ def test_a_history_without_a_folder_has_its_models_whatever_the_network_was(give
     assert model is not module
     assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
     if given == "a function":
-        with pytest.raises(ConfigError, match=r"given as a value.* give load_model the network, as in network=Net"):
+        with pytest.raises(ConfigError, match=r"given to its run as a value, [^;]*; give it to load_model, as in net"):
             load_model(history.folder, "own", client=2)
 
 

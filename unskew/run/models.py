@@ -43,6 +43,7 @@ from unskew.files import read_bytes, readable, unlinked, write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId, Layout
 from unskew.record.logs import RunCard, document, unreadable
+from unskew.references import IN_PYTHON
 from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
 from unskew.tree import Params
 from unskew.words import composed, counted, some
@@ -771,6 +772,11 @@ def _network(
         if given is not None:
             sizes: tuple[Any, ...] = (task.input_shape, width) if models.takes_sizes(given) else ()
             return given(*sizes)
+        if task.model.startswith(IN_PYTHON):
+            raise ConfigError(
+                f"the network of {path}, {task.model.removeprefix(IN_PYTHON)}, was given to its run as a value, and no "
+                "file says how to make it again; give it to load_model, as in network=Net"
+            )
         try:
             if not allow_code:
                 models.MODELS.permit(task.model, "model", str(path))
