@@ -68,6 +68,7 @@ from .data.split import Shards as Shards
 from .errors import ConfigError as ConfigError
 from .errors import DataError as DataError
 from .errors import UnskewError as UnskewError
+from .experiment.config import KeepModels as KeepModels
 from .experiment.config import Runtime as Runtime
 from .experiment.config import Stop as Stop
 from .experiment.config import TaskConfig as TaskConfig

@@ -30,7 +30,7 @@ from unskew.data.tables import ENDINGS, kind_at, unreadable
 from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError, RunError, warn
 from unskew.experiment import config, from_python
-from unskew.experiment.config import Experiment, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
+from unskew.experiment.config import Experiment, KeepModels, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.history import History, Scratch, load_run
 from unskew.protocol import SgdConfig
 from unskew.record.doubts import doubts_of
@@ -83,6 +83,7 @@ def simulate(
     evaluate_clients: Literal["cohort", "all"] | int = "all",
     unseen: float | Sequence[str] | Unseen = (),
     stop: Stop = Stop(),
+    keep_models: KeepModels = KeepModels(),
     world: World = World(),
     runtime: Runtime = Runtime(),
 ) -> History:
@@ -151,7 +152,7 @@ def simulate(
             drawn once for each seed.
         unseen: Clients that come after training, by which methods are judged for newcomers: a share of the clients, or
             their names; `Unseen` also says how they adapt.
-        stop, world, runtime: The same as in a configuration file.
+        stop, keep_models, world, runtime: The same as in a configuration file.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
@@ -174,6 +175,7 @@ def simulate(
         "evaluate_clients": evaluate_clients,
         "unseen": unseen if isinstance(unseen, Unseen) else {"clients": unseen},
         "stop": stop,
+        "keep_models": keep_models,
         "world": world,
         "runtime": runtime,
         "track": list(track) if isinstance(track, tuple) else track,

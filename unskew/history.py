@@ -33,7 +33,7 @@ from unskew.record.logs import ADAPTED, DIVERGED, SERVED, DivergedRow, RunCard, 
 from unskew.record.reader import Part, client_names, metric_rows, read, rows_of, same_test_rows
 from unskew.run.folder import require_done
 from unskew.run.metrics import fewer_clients, steadier, summarise, with_spread
-from unskew.run.models import load_model
+from unskew.run.models import Round, load_model
 from unskew.tasks.measure import Measure, described
 from unskew.words import beginning, counted, listed
 
@@ -118,7 +118,14 @@ class History:
     def _lost(self) -> set[tuple[str, int]]:
         return {(row["method"], row["seed"]) for row in self.diverged}
 
-    def model(self, method: str, client: int | str | None = None, seed: int | None = None) -> nn.Module:
+    def model(
+        self,
+        method: str,
+        client: int | str | None = None,
+        seed: int | None = None,
+        *,
+        round: Round | None = None,
+    ) -> nn.Module:
         """A trained model, a plain module in evaluation mode; `unskew.predict(model, x)` takes raw inputs.
 
         Args:
@@ -126,11 +133,14 @@ class History:
             client: Name of the client that uses the model, or its number, from 0, where no client's name is a number;
                 by default the global one.
             seed: Seed of the run; by default the smallest.
+            round: A round whose global model was kept (`keep_models`), or "best", that with the best validation
+                result; by default the last.
 
         Raises:
             RunError: If there is no such model.
         """
-        return load_model(self.folder, method, client, seed, network=self._network, allow_code=self._allow_code)
+        code = self._allow_code
+        return load_model(self.folder, method, client, seed, round=round, network=self._network, allow_code=code)
 
     def client_values(self, method: str, metric: str | None = None, seed: int | None = None) -> dict[int | str, float]:
         """A metric of each evaluated client after the last round, {client: value}, as `rows_of` has them.

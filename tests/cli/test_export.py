@@ -37,6 +37,20 @@ def test_an_exported_model_is_the_runs_and_says_what_it_is(run: Path, unskew: Un
     assert set(us.predict(model, load_digits().images[:9])) <= set(range(10))
 
 
+def test_the_model_of_an_earlier_round_is_asked_for_by_its_number(here: Path, unskew: Unskew) -> None:
+    changes = ("rounds=2", "seeds=[0]", "keep_models.every=1")
+    assert unskew("run", "tiny.toml", *(x for c in changes for x in ("--set", c)), "--out", "r", "-q").code == 0
+    said = unskew("export", "r", "--method", "fedavg", "--round", "1")
+    assert said.code == 0
+    file = "fedavg-global-round1-seed0.safetensors"
+    assert said.out.startswith(f"{file}: global model of fedavg, seed 0, round 1; network")
+    assert us.load_model(file).unskew == us.load_model("r", "fedavg", round=1).unskew
+    best = unskew("export", "r", "--method", "fedavg", "--round", "best")
+    assert best.err.startswith("RunError: r has no model of the best round of fedavg")
+    odd = unskew("export", "r", "--round", "x").err
+    assert odd == "ConfigError: --round must be a round's number or best, got 'x'\n"
+
+
 def test_a_file_needs_no_unskew_to_be_read(run: Path, unskew: Unskew) -> None:
     """It is a state dict by the network's own names; the scaling stands in its metadata."""
     assert unskew("export", "r", "--method", "fedavg", "--out", "m.safetensors").code == 0

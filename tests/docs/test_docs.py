@@ -223,6 +223,7 @@ TABLES = {
     "Seeds": config.UntilDecided,
     "Local": SgdConfig,
     "Stop": config.Stop,
+    "Keep models": config.KeepModels,
     "Runtime": config.Runtime,
 }
 

@@ -318,7 +318,7 @@ def test_a_target_that_nothing_can_meet_is_said_once(
 
     loop.start(tiny("stop.metric=1e-9", "rounds=3"), tmp_path / "run", Noting())
     (said,) = (note for note in notes if "stop.metric" in note)
-    assert "round 1: stop.metric ends nothing while there are no validation results" in said
+    assert "round 1: stop.metric does nothing while there are no validation results" in said
     monkeypatch.undo()
     notes.clear()
     loop.start(tiny("stop.metric=1.0", "rounds=2"), tmp_path / "with", Noting())

@@ -3,12 +3,12 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from unskew.cli.options import AsJson, as_file
-from unskew.errors import RunError, shown
+from unskew.errors import ConfigError, RunError, shown
 
 
 def export(
@@ -18,6 +18,12 @@ def export(
         str | None, typer.Option(help="Client, by name, or number if no name is one; default: global.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; default: the smallest of the run.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--round", metavar="N", help="A round whose model was kept, or best by validation; default: the last."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The file; default METHOD-client-NAME-seed0.safetensors.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,8 +37,10 @@ def export(
     """
     from unskew.run import models
 
-    card = models.find(folder, method, client, seed)
+    of_round = None if at is None else _round(at)
+    card = models.find(folder, method, client, seed, of_round)
     whose = "global" if card.client is None else f"client{card.client}"
+    whose += "" if card.round is None else f"-round{card.round}"
     if card.client_name is not None:
         whose = f"client-{as_file(card.client_name)}"
     path = out or Path(f"{as_file(card.method)}-{whose}-seed{card.seed}.safetensors")
@@ -40,12 +48,13 @@ def export(
         raise RunError(f"{path} exists already; choose another --out")
     if not path.absolute().parent.is_dir():
         raise RunError(f"there is no folder {path.parent}; make it, or choose another --out")
-    models.export(folder, path, card.method, client, card.seed)
+    models.export(folder, path, card.method, client, card.seed, card.round)
     if as_json:
         print(json.dumps({"file": str(path), **asdict(card)}))
         return
     owner = "global model" if card.client is None else f"model of client {card.client_name or card.client}"
-    print(shown(f"{path}: {owner} of {card.method}, seed {card.seed}; network {card.task.model}"))
+    when = "" if card.round is None else f", round {card.round}"
+    print(shown(f"{path}: {owner} of {card.method}, seed {card.seed}{when}; network {card.task.model}"))
     print("\nimport unskew as us")
     print(f"model = us.load_model({str(path)!r})  # a torch.nn.Module")
     print("us.predict(model, x)  # raw inputs in, predictions out")
@@ -56,3 +65,11 @@ def export(
         print(f"What this network itself returns is on the target's scale: y = out * {spread:.15g} + {mean:.15g}")
     elif (card.task.kind, card.task.loss) == ("regression", "poisson"):
         print("What this network itself returns is the log of the rate: y = exp(out)")
+
+
+def _round(text: str) -> int | Literal["best"]:
+    if text == "best":
+        return "best"
+    if not text.isdecimal():
+        raise ConfigError(f"--round must be a round's number or best, got {text!r}")
+    return int(text)

@@ -156,13 +156,31 @@ class Stop:
     Attributes:
         metric: The task's headline metric over all clients' validation examples is this good: an accuracy as high as
             this fraction, an error as low.  The test set decides nothing.
+        patience: It has not become better for so many rounds.
         megabytes: Everything sent so far, in 10^6 bytes.
         seconds: Wall-clock time of this method and seed; the round it falls in differs from run to run.
     """
 
     metric: float | None = None
+    patience: Annotated[int, Ge(1)] | None = None
     megabytes: Annotated[float, Gt(0.0)] | None = None
     seconds: Annotated[float, Gt(0.0)] | None = None
+
+
+BEST_MODEL = "keep_models.best"
+
+
+@dataclass(frozen=True)
+class KeepModels:
+    """Global models of rounds before the last that are kept, too, each a file of its own.
+
+    Attributes:
+        every: Rounds between models that are kept; 0 keeps none.
+        best: Keep that of the round with the best headline over all clients' validation examples.
+    """
+
+    every: Annotated[int, Ge(0)] = 0
+    best: bool = False
 
 
 @dataclass(frozen=True)
@@ -321,6 +339,7 @@ class Experiment:
         unseen: Clients that come after training, by which a method is judged for newcomers: a share of the clients, a
             list of names, or a table.
         stop: Early stopping.
+        keep_models: Global models that are kept beside the last round's.
         world: Losses, channel, and malicious clients.
         runtime: Executor, device, checkpoints.
         track: Trackers that also get the numbers, from `unskew list trackers`; none by default.
@@ -345,6 +364,7 @@ class Experiment:
     mean_last: Annotated[int, Ge(1)] | None = None
     unseen: Unseen = Unseen()
     stop: Stop = Stop()
+    keep_models: KeepModels = KeepModels()
     world: World = World()
     runtime: Runtime = Runtime()
     track: tuple[str, ...] = ()
@@ -402,13 +422,25 @@ class Experiment:
                 f"{self.stop.metric:g}"
             )
         noised = next((m.label for m in self.methods if hook(m.algorithm, "has_dp_noise")), None)
-        if self.stop.metric is not None and noised is not None:
+        choice = self.by_validation
+        if choice is not None and noised is not None:
+            would = "choose a model" if choice == BEST_MODEL else "end training"
             raise ConfigError(
-                "stop.metric would end training by validation examples without noise, which the differential privacy "
-                f"of {noised} does not cover; leave stop.metric out, or run {noised} by itself"
+                f"{choice} would {would} by validation examples without noise, which the differential privacy of "
+                f"{noised} does not cover; leave {choice} out, or run {noised} by itself"
             )
-        if self.stop.metric is not None and self.val_fraction == 0.0:
+        if choice is not None and self.val_fraction == 0.0:
             object.__setattr__(self, "val_fraction", 0.1)
+
+    @property
+    def by_validation(self) -> str | None:
+        """The first setting that makes a choice during training by validation examples; None if there is no such."""
+        asked = {
+            "stop.metric": self.stop.metric is not None,
+            "stop.patience": self.stop.patience is not None,
+            BEST_MODEL: self.keep_models.best,
+        }
+        return next((name for name, is_asked in asked.items() if is_asked), None)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -757,7 +789,8 @@ def _named_in(options: Mapping[str, Any], place: str) -> Iterator[tuple[Callable
 
 def _of_tables() -> dict[str, str]:
     """The settings in the tables of an experiment, with their dotted paths."""
-    tables = {"task": TaskConfig, "split": Dirichlet, "local": SgdConfig, "stop": Stop, "runtime": Runtime}
+    tables = {"task": TaskConfig, "split": Dirichlet, "local": SgdConfig, "stop": Stop}
+    tables |= {"keep_models": KeepModels, "runtime": Runtime}
     return {f.name: f"{table}.{f.name}" for table, kind in tables.items() for f in dataclasses.fields(kind)}
 
 
@@ -939,7 +972,11 @@ def is_written_in(path: Path, experiment: Experiment) -> bool:
 
 
 def _fingerprint(table: Mapping[str, Any], portable: bool) -> str:
-    ignored = {"": ("name", "track", "track_options"), "runtime": ("checkpoint_every", "codec"), "task": ("data_dir",)}
+    ignored = {
+        "": ("name", "track", "track_options", "keep_models"),
+        "runtime": ("checkpoint_every", "codec"),
+        "task": ("data_dir",),
+    }
     kept = {key: _without(value, ignored.get(key, ())) for key, value in _without(table, ignored[""]).items()}
     task = kept.get("task")
     if portable and isinstance(task, Mapping) and (kind := str(task.get("data")).partition(":")[0]) in FILES:

@@ -18,7 +18,7 @@ import numpy as np
 from unskew import machine
 from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError, ProtocolError, QuorumError, shortage
-from unskew.experiment.config import Experiment, Method
+from unskew.experiment.config import Experiment, Method, Stop
 from unskew.forecast.counts import DryRun, RoundRequests
 from unskew.forecast.dry_run import PreparedMethod, dry_run, prepare
 from unskew.forecast.memory import device_limit, memory_parts, refuse, too_large
@@ -179,8 +179,7 @@ def forecast(
         notes += totals.limits(timer)
     if setup.executor_kind.together:
         notes.append(f"training was timed one client at a time; the {setup.executor} executor trains several at once")
-    stop = experiment.stop
-    if stop.metric is not None or stop.megabytes is not None or stop.seconds is not None:
+    if experiment.stop != Stop():
         notes.append("early stopping is on: these are the costs of all rounds")
     run = Forecast(
         run=experiment.name,

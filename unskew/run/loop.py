@@ -100,7 +100,7 @@ from unskew.runtime.round import Driver, Trace
 from unskew.signals import handled
 from unskew.tree import check_unchanged, marks, moved
 from unskew.version import __version__
-from unskew.words import listed, some, with_names
+from unskew.words import counted, listed, some, with_names
 
 SAVE_AFTER_S = 10.0
 ECHO_S = 1.0
@@ -113,7 +113,7 @@ UNKEYED_METRICS = (
     "numbers were drawn from {} global generator while models were evaluated, so the same run again has other "
     "metrics; a network should draw only while it is trained: if self.training"
 )
-NO_VALIDATION = "stop.metric ends nothing while there are no validation results, and none came in this round"
+NO_VALIDATION = "{} does nothing while there are no validation results, and none came in this round"
 REPORTED_NONE = ": no client with validation examples reports any, as with metrics = false in its client.toml"
 DRAWS = {"PyTorch's": "torch.rand(3, generator=(me.key / 'start').generator())"}
 DRAWN_BY_NUMPY = "(me.key / 'start').numpy().random(3)"
@@ -782,7 +782,8 @@ class _Cell:
         self.own_models: OwnModels | None = None  # those of the last evaluation
         self.results: dict[ClientId, float] = {}  # of the clients' own models, where training alone is there, too
         self.latest: Any = None  # the state that was evaluated last
-        self.validation: float | None = None  # of the headline, over validation examples
+        self.validation: tuple[int, float] | None = None  # round and headline, over validation examples
+        self.best: tuple[int, float] | None = None  # the same of the best round, from round 1 on
         self.columns: str | None = None  # hash of the clients' numbers, where they are no rows of metrics.jsonl
         self.saved_at = time.monotonic()
 
@@ -889,13 +890,15 @@ class _Cell:
             randomness = self.randomness()
             metrics += self.evaluate(state, t, last)
             own += [UNKEYED_METRICS.format(whose) for whose in drawn_since(randomness)]
-            if run.experiment.stop.metric is not None and not any(m.name.startswith("val.") for m in metrics):
-                own.append(NO_VALIDATION + REPORTED_NONE * self.sim.clients.remote)
+            choice = run.experiment.by_validation
+            if choice is not None and not any(m.name.startswith("val.") for m in metrics):
+                own.append(NO_VALIDATION.format(choice) + REPORTED_NONE * self.sim.clients.remote)
         spent = time.monotonic() - began
         reported = self.info(state, t, own, trace.abandoned)
         if given:
             check_unchanged(given, state, "serve or info", "the state that it is given")
         self.record([*metrics, Metric("seconds", spent)], t, trace, reported)
+        self.keep_model(state, t)
         # The round is done: everything changes at once, so that a checkpoint can be taken at any moment.
         self.state, self.round = state, t
         self.cell_s, self.bytes = self.cell_s + spent, self.bytes + sum(sent.values())
@@ -965,6 +968,7 @@ class _Cell:
         if self.round % self.run.experiment.eval_every == 0:  # evaluated already, but for the single clients
             metrics = [m for m in metrics if m.client is not None]
         self.record(metrics, self.round)
+        self.keep_model(self.state, self.round)
 
     def info(self, state: Any, t: int, own: list[str], abandoned: str) -> tuple[object, ...]:
         """The method's report on the round, and the driver's own warnings of it; each is shown once.
@@ -1128,15 +1132,24 @@ class _Cell:
             self.evaluated, self.is_personal = t, shared not in values
         self.value = values.get(shared, values.get(own, self.value))
         self.loss = values.get("global.loss", values.get("personal.loss.mean", self.loss))
-        self.validation = values.get(f"val.{self.headline.name}", self.validation)
+        now = values.get(f"val.{self.headline.name}")
+        if now is not None:
+            self.validation = t, now
+            if t and not math.isnan(now) and (self.best is None or self.headline.better(now - self.best[1])):
+                self.best = t, now
 
     def reached(self) -> str | None:
         """The reason why this cell may end early, if there is one."""
         stop = self.run.experiment.stop
-        headline, now = self.headline, self.validation
-        if stop.metric is not None and now is not None and headline.reaches(now, stop.metric):
+        headline, now, best = self.headline, self.validation, self.best
+        if stop.metric is not None and now is not None and headline.reaches(now[1], stop.metric):
             sign = ">=" if headline.higher else "<="
-            return f"validation {headline.label} {now:.4f} {sign} {stop.metric:g} after round {self.round}"
+            return f"validation {headline.label} {now[1]:.4f} {sign} {stop.metric:g} after round {self.round}"
+        if stop.patience is not None and now is not None and best is not None and now[0] - best[0] >= stop.patience:
+            return (
+                f"validation {headline.label} {best[1]:.4f} of round {best[0]} was not bettered in the "
+                f"{counted(now[0] - best[0], 'round')} up to {self.round}"
+            )
         if stop.megabytes is not None and self.bytes >= stop.megabytes * 1e6:
             return f"{self.bytes / 1e6:.3f} MB sent >= {stop.megabytes:g} after round {self.round}"
         if stop.seconds is not None and self.cell_s >= stop.seconds:
@@ -1159,6 +1172,42 @@ class _Cell:
         files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
         checkpoint.save(self.run.folder, files, self.position(self.index, self.round))
         self.saved_at = time.monotonic()
+        self.drop_models()
+
+    def keep_model(self, state: Any, t: int) -> None:
+        """Keep the global model of a round that is asked for; the best so far may be one."""
+        asked = self.run.experiment.keep_models
+        best = asked.best and self.best is not None and self.best[0] == t
+        if not best and not (asked.every and t % asked.every == 0):
+            return
+        params = self.sim.algorithm.serve(state, None)
+        if params is None:
+            text = f"{self.method.label} has no global model: keep_models keeps none of it"
+            if text not in self.run.told:
+                self.run.told.add(text)
+                self.run.callback.note(text)
+        else:
+            folder = self.run.folder / "models"
+            with explained(folder, self.run.folder):
+                models.save_of_round(folder, self.task_card(), self.method.label, self.seed, t, params)
+
+    def drop_models(self) -> None:
+        """Remove models that were the best for a while and are not asked for otherwise.
+
+        Those of rounds after this one are left: of a run that goes on from here they may be the best again.
+        """
+        asked = self.run.experiment.keep_models
+        if not asked.best:
+            return
+        for t, path in models.of_rounds(self.run.folder, self.method.label, self.seed).items():
+            every = asked.every and t % asked.every == 0
+            if t <= self.round and not every and (self.best is None or t != self.best[0]):
+                path.unlink(missing_ok=True)
+
+    def task_card(self) -> models.TaskCard:
+        """Describe what all models of this cell share."""
+        run = self.run
+        return models.task_card(run.experiment.task, run.feds[self.seed].dataset, run.setup.task.layout)
 
     def position(self, cell: int, round: int) -> checkpoint.Position:
         run = self.run
@@ -1206,12 +1255,16 @@ class _Cell:
 
     def save_models(self) -> None:
         """Save the global model and, unless clients are remote, their own models."""
-        run, setup, fed = self.run, self.run.setup, self.run.feds[self.seed]
-        task = models.task_card(run.experiment.task, fed.dataset, setup.task.layout)
+        run, fed = self.run, self.run.feds[self.seed]
+        task = self.task_card()
         came = 0 if fed.unseen is None else fed.unseen.num_clients
         names = None if fed.unseen is None else fed.unseen.client_names
         newcomers = names or tuple(str(fed.num_clients + k) for k in range(came))
-        card = models.CellCard(self.method.label, self.seed, fed.num_clients, fed.client_names, newcomers=newcomers)
+        self.drop_models()
+        best = self.best[0] if self.best is not None and run.experiment.keep_models.best else None
+        card = models.CellCard(
+            self.method.label, self.seed, fed.num_clients, fed.client_names, newcomers=newcomers, best_round=best
+        )
         global_model = self.sim.algorithm.serve(self.state, None)
         with explained(run.folder / "models", run.folder):
             models.save(run.folder / "models", task, card, global_model, self.final_models())

@@ -4,6 +4,7 @@
     models/METHOD-seed0.safetensors           the global model, where the method has one
     models/METHOD-seed0.json                  which client uses which tensors
     models/METHOD-seed0.clients.safetensors   tensors that differ from the global model's, each stored once
+    models/METHOD-seed0.round20.safetensors   the global model of an earlier round, where it is kept: a file by itself
 
 A client's model is the global one with some tensors replaced by the client's own.  `load_model` puts it together from
 a run's folder, from a deployed client's, or from a single file that `save_model` or `unskew export` wrote.
@@ -53,6 +54,9 @@ LARGEST_CARD = 1 << 30
 """Bytes that a description of models may have: each of very many clients may have tensors of its own."""
 PIECE = 1 << 24
 """Bytes that are copied at a time."""
+
+Round = int | Literal["best"]
+"""A round, or that with the best validation result."""
 
 
 # ---------------------------------------------------------------- descriptions of models
@@ -108,6 +112,7 @@ class CellCard:
         global_model: True if there is a global model.
         models: The clients' models, each once; empty where clients keep theirs to themselves.
         newcomers: Names, or numbers, of the clients that came after training, which have no model here.
+        best_round: The round with the best validation result, if its model is kept.
     """
 
     method: str
@@ -117,6 +122,7 @@ class CellCard:
     global_model: bool = False
     models: tuple[SharedModel, ...] = ()
     newcomers: tuple[str, ...] = ()
+    best_round: int | None = None
     schema: Literal[1] = 1
 
 
@@ -129,6 +135,7 @@ class ModelCard:
         client: Number of the client that uses it; None for a global model.
         client_name: Its name; None where clients are numbers.
         task: Network, inputs and classes.
+        round: The round after which it was kept; None if training had ended.
     """
 
     method: str
@@ -136,6 +143,7 @@ class ModelCard:
     client: ClientId | None
     client_name: str | None
     task: TaskCard
+    round: int | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -199,6 +207,21 @@ def save(
     shared = _write_own(_with(path, ".clients.safetensors"), cell.num_clients, global_model or {}, own)
     card = dataclasses.replace(cell, global_model=global_model is not None, models=shared)
     write_atomically(_with(path, ".json"), _json(card))
+
+
+def save_of_round(folder: Path, task: TaskCard, method: str, seed: int, round: int, params: Params) -> None:
+    """Write the global model of a round before the last, as `save_model` would."""
+    folder.mkdir(exist_ok=True)
+    card = ModelCard(method, seed, None, None, task, round)
+    _write_file(_with(folder / stem(method, seed), f".round{round}.safetensors"), card, params)
+
+
+def of_rounds(folder: Path, method: str, seed: int) -> dict[int, Path]:
+    """Files of the global models that are kept of rounds before the last, by round, in order."""
+    begin = f"{stem(method, seed)}.round"
+    files = [p for p in (folder / "models").glob("*.round*.safetensors") if p.name.startswith(begin)]
+    rounds = ((p.name.removeprefix(begin).removesuffix(".safetensors"), p) for p in files)
+    return dict(sorted((int(t), path) for t, path in rounds if t.isdecimal()))
 
 
 def _with(path: Path, ending: str) -> Path:
@@ -318,6 +341,7 @@ def load_model(
     client: ClientId | str | None = None,
     seed: int | None = None,
     *,
+    round: Round | None = None,
     network: nn.Module | Callable[..., nn.Module] | None = None,
     allow_code: bool = False,
 ) -> nn.Module:
@@ -331,6 +355,8 @@ def load_model(
         client: Name of the client that uses the model, or its number, from 0, where no client's name is a number; None
             for the global one, or a deployed client's own.
         seed: Seed of the run; by default the smallest, which must have a model.
+        round: A round whose global model was kept, or "best", that with the best validation result; by default the
+            last.
         network: A network to load the weights into, or a callable that builds one, as in `network=Net`; needed if the
             run was given its network as a value.  By default the network is built by its name.
         allow_code: Import the network if its name is `module:attribute`; never for a file from elsewhere whose code
@@ -341,9 +367,9 @@ def load_model(
         ConfigError: If its network cannot be built, or is another.
     """
     path = Path(path)
-    card, tensors = _read_file(path) if path.is_file() else _read_folder(path, method, client, seed)
+    card, tensors = _read_file(path) if path.is_file() else _read_folder(path, method, client, seed, round)
     if path.is_file():
-        _check_asked(path, card, method, client, seed)
+        _check_asked(path, card, method, client, seed, round)
     return _with_weights(_network(card.task, network, path, allow_code, tensors), card, tensors)
 
 
@@ -482,14 +508,20 @@ def _names(card: ModelCard) -> tuple[str, ...]:
 
 
 def _check_asked(
-    path: Path, card: ModelCard, method: str | None, client: ClientId | str | None, seed: int | None
+    path: Path,
+    card: ModelCard,
+    method: str | None,
+    client: ClientId | str | None,
+    seed: int | None,
+    round: Round | None,
 ) -> None:
-    """Refuse a file that is the model of another method, client or seed than was asked for."""
+    """Refuse a file that is the model of another method, client, seed or round than was asked for."""
     of = "all clients" if card.client is None else card.client_name or str(card.client)
     for what, asked, held, right in (
         ("method", method, card.method, method == card.method),
         ("client", client, of, str(client) in _names(card)),
         ("seed", seed, card.seed, seed == card.seed),
+        ("round", round, "the last" if card.round is None else card.round, round == card.round),
     ):
         if asked is not None and not right:
             raise RunError(f"{path} is one model, with {what} {held}, and {asked} was asked for; leave {what} out")
@@ -526,18 +558,23 @@ def save_model(model: nn.Module, path: Path | str) -> None:
 
 
 def export(
-    folder: Path | str, path: Path | str, method: str | None, client: ClientId | str | None, seed: int | None
+    folder: Path | str,
+    path: Path | str,
+    method: str | None,
+    client: ClientId | str | None,
+    seed: int | None,
+    round: Round | None = None,
 ) -> ModelCard:
     """Write a model of a run or of a deployed client as `save_model` does, without building its network.
 
     Args:
-        folder, method, client, seed: The same as for `load_model`.
+        folder, method, client, seed, round: The same as for `load_model`.
         path: The file, replaced if it is there.
 
     Raises:
         RunError: If there is no such model, or its files are damaged.
     """
-    card, tensors = _read_folder(Path(folder), method, client, seed)
+    card, tensors = _read_folder(Path(folder), method, client, seed, round)
     _write_file(Path(path), card, tensors)
     return card
 
@@ -571,13 +608,19 @@ def cells(folder: Path) -> list[tuple[str, int]]:
 
 
 def find(
-    folder: Path | str, method: str | None = None, client: ClientId | str | None = None, seed: int | None = None
+    folder: Path | str,
+    method: str | None = None,
+    client: ClientId | str | None = None,
+    seed: int | None = None,
+    round: Round | None = None,
 ) -> ModelCard:
     """The card of a model in a folder; the arguments are those of `load_model`.
 
     Raises:
         RunError: If there is no such model.
     """
+    if round is not None:
+        return _read_file(_path_of_round(Path(folder), method, client, seed, round))[0]
     return _find(Path(folder), method, client, seed)[0]
 
 
@@ -640,8 +683,10 @@ def _plain(name: str) -> str:
 
 
 def _read_folder(
-    folder: Path, method: str | None, client: ClientId | str | None, seed: int | None
+    folder: Path, method: str | None, client: ClientId | str | None, seed: int | None, round: Round | None = None
 ) -> tuple[ModelCard, Params]:
+    if round is not None:
+        return _read_file(_path_of_round(folder, method, client, seed, round))
     card, own = _find(folder, method, client, seed)
     path = folder / "models" / stem(card.method, card.seed)
     shared = {layer: layer for layer in card.task.layers if layer not in own}
@@ -649,6 +694,25 @@ def _read_folder(
         **_read_tensors(_with(path, ".safetensors"), shared),
         **_read_tensors(_with(path, ".clients.safetensors"), own),
     }
+
+
+def _path_of_round(
+    folder: Path, method: str | None, client: ClientId | str | None, seed: int | None, round: Round
+) -> Path:
+    if client is not None:
+        raise RunError("of rounds before the last only global models are kept; leave client or round out")
+    card = find(folder, method, None, seed)
+    kept = of_rounds(folder, card.method, card.seed)
+    cell: CellCard = _read_card(_with(folder / "models" / stem(card.method, card.seed), ".json"), CellCard)
+    wanted = cell.best_round if round == "best" else round
+    if wanted not in kept:
+        which = "of the best round" if round == "best" else f"of round {round}"
+        have = f"those of rounds {some(list(map(str, kept)))}" if kept else "none of any round but the last"
+        raise RunError(
+            f"{folder} has no model {which} of {card.method}, seed {card.seed}: it has {have}; keep_models of an "
+            "experiment says which are kept"
+        )
+    return kept[wanted]
 
 
 def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:

@@ -332,9 +332,10 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
     fed = federate(
         dataset, experiment.split, key, experiment.test_fraction, experiment.val_fraction, experiment.unseen.clients
     )
-    if experiment.stop.metric is not None and not fed.clients.val.sizes.any():
+    choice = experiment.by_validation
+    if choice is not None and not fed.clients.val.sizes.any():
         raise DataError(
-            "stop.metric needs validation data, and no client has any; raise val_fraction or the clients' sizes"
+            f"{choice} needs validation data, and no client has any; raise val_fraction or the clients' sizes"
         )
     experiment.cohort(fed.num_clients)
     return fed
