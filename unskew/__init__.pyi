@@ -44,6 +44,7 @@ from .algorithms.maxfl import MAXFL_HCCT as MAXFL_HCCT
 from .algorithms.moon import MOON as MOON
 from .algorithms.oneshot import OneShot as OneShot
 from .algorithms.perfedavg import PerFedAvg as PerFedAvg
+from .algorithms.qfedavg import QFedAvg as QFedAvg
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.stc import STC as STC
 from .algorithms.tthf import TTHF as TTHF

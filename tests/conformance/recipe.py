@@ -124,6 +124,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tthf, adaptive": ("tthf", {"cluster_size": 3, "gamma": 3, "phi": 0.1, "d2d_before_global": True}),
     "cfa, complete": ("cfa", {"graph": Complete(), "epsilon": 0.75}),
     "gossip, together": ("gossip", {"graph": Complete(), "order": "together"}),
+    "qfedavg": ("qfedavg", {"q": 2.0}),
     "maxfl": ("maxfl", {"warmup": 1}),
     "maxfl, preferred": ("maxfl", {"warmup": 1, "preferred": True}),
     "maxfl_hcct": ("maxfl_hcct", {"warmup": 1}),

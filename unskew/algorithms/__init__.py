@@ -162,6 +162,10 @@ TABLE: dict[str, MethodEntry] = {
     "gossip": MethodEntry(
         "Gossip", "train, average with neighbours; no server (Lian et al. 2017)", "personal"
     ),
+    "qfedavg": MethodEntry(
+        "QFedAvg", "clients with a high loss count more (Li et al. 2020)",
+        limit={"q": 0.0},
+    ),
     "maxfl": MethodEntry(
         "MAXFL", "a model good enough for as many clients as possible (Cho et al. 2022)",
         limit={"warmup": 1_000_000},

@@ -1,0 +1,87 @@
+"""q-FedAvg: losses weigh, by their power q, and set the length of the step."""
+
+from typing import Any
+
+import pytest
+
+from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.qfedavg import LEAST_LOSS, QFedAvg
+from unskew.errors import ConfigError
+from unskew.protocol import SgdConfig
+
+STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
+SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
+
+
+def test_a_round_by_hand(springs: Any, value: Any) -> None:
+    """F_k = (w - m_k)^2 / 2 with m = 2, -4, of 1 and 9 examples: at 0 losses 2 and 8, one step of lr .5 to 1 and -2.
+
+    q = 1, L = 2: sum n F d = 2 - 9 * 8 * 2 = -142;  h = 2 * 1 + 2 = 4 and 2 * 4 + 8 = 16;  sum n h = 4 + 144 = 148.
+    """
+    world = springs(m=[2.0, -4.0], n=[1, 9])
+    play = world.play(QFedAvg(q=1.0, local=STEP), 1)
+    assert value(play.params[1]) == pytest.approx(-142 / 148)
+    uniform = world.play(QFedAvg(q=1.0, local=STEP, weighting="uniform"), 1)
+    assert value(uniform.params[1]) == pytest.approx((2 - 16) / (4 + 16))
+    steeper = world.play(QFedAvg(q=1.0, lipschitz=4.0, local=STEP), 1)
+    assert value(steeper.params[1]) == pytest.approx(-142 / (4 + 2 + 9 * (16 + 8)))
+
+
+def test_a_power_of_two_by_hand(springs: Any, value: Any) -> None:
+    """As above with q = 2: sum n F^2 d = 4 - 9 * 64 * 2 = -1148;  h = 2 * 2 * 2 + 4 = 12, 2 * 8 * 2 * 4 + 64 = 192."""
+    play = springs(m=[2.0, -4.0], n=[1, 9]).play(QFedAvg(q=2.0, local=STEP), 1)
+    assert value(play.params[1]) == pytest.approx(-1148 / (12 + 9 * 192))
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_without_a_power_it_is_fedavg(classes: Any, equal: Any, weighting: Any) -> None:
+    """q = 0: all powers are 1, h_k is 1, and no pass is made for a loss."""
+    world = classes(n=[4, 7, 9], norm=True)
+    ours = world.play(QFedAvg(q=0.0, local=SMALL, weighting=weighting), 3)
+    plain = world.play(FedAvg(SMALL, weighting), 3)
+    equal(ours.params, plain.params)
+    assert [[w.examples for w in t.work] for t in ours.traces] == [[w.examples for w in t.work] for t in plain.traces]
+
+
+def test_equal_clients_are_led_the_same_way_at_any_power(springs: Any, value: Any) -> None:
+    """m = 3, 3: the step is d F^q / h = d / (q L d^2 / F + 1), with F = 4.5, d = 1.5, L = 2: d / (q + 1)."""
+    for q in (0.5, 1.0, 5.0, 20.0):
+        play = springs(m=[3.0, 3.0]).play(QFedAvg(q=q, local=STEP), 1)
+        assert value(play.params[1]) == pytest.approx(1.5 / (q + 1))
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, 3.0])
+def test_it_ends_at_the_minimum_of_its_aim(springs: Any, value: Any, q: float) -> None:
+    """Eq. 1: sum n F^q F' = 0, so (2 - w)^{2q+1} = 9 (w + 4)^{2q+1}: w = (2 - 4 r) / (1 + r) with r = 9^{1 / (2q+1)}.
+
+    The larger q, the nearer to -1, where both clients have the same loss.
+    """
+    r = 9 ** (1 / (2 * q + 1))
+    play = springs(m=[2.0, -4.0], n=[1, 9]).play(QFedAvg(q=q, local=STEP), 60)
+    assert value(play.params[-1]) == pytest.approx((2 - 4 * r) / (1 + r), abs=1e-6)
+
+
+def test_small_losses_of_a_large_power_are_no_zeros(springs: Any, value: Any) -> None:
+    """Only ratios count: a thousandth of the distances is a thousandth of the step, though F^20 is 1e-120 of it."""
+    small, large = (
+        value(springs(m=[2.0 * s, -4.0 * s], n=[1, 9]).play(QFedAvg(q=20.0, local=STEP), 1).params[1]) / s
+        for s in (1e-3, 1.0)
+    )
+    assert small == pytest.approx(large, rel=20 * LEAST_LOSS / 2e-6)
+
+
+def test_without_any_loss_the_model_stays(springs: Any, value: Any) -> None:
+    play = springs(m=[0.0, 0.0]).play(QFedAvg(q=2.0, local=STEP), 2)
+    assert value(play.params[-1]) == 0.0
+
+
+def test_a_negative_loss_is_refused(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unskew.algorithms import qfedavg
+
+    def negative(me: Any, params: Any) -> Any:
+        yield from ()
+        return -0.25
+
+    monkeypatch.setattr(qfedavg, "train_loss", negative)
+    with pytest.raises(ConfigError, match=r"q-FedAvg raises losses to the power q, and a client's is negative, -0\.25"):
+        classes().play(QFedAvg(local=SMALL), 1)
