@@ -1,5 +1,6 @@
 """Tiny worlds whose numbers can be worked out by hand."""
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -91,9 +92,9 @@ def half_square(prediction: Tensor, y: Tensor) -> Tensor:
     return 0.5 * (prediction[:, 0] - y).square()
 
 
-def line() -> nn.Module:
+def line(dimensions: int = 1) -> nn.Module:
     """y = w x, started at w = 0."""
-    linear = nn.Linear(1, 1, bias=False)
+    linear = nn.Linear(dimensions, 1, bias=False)
     nn.init.zeros_(linear.weight)
     return nn.Sequential(OrderedDict(head=linear))
 
@@ -108,6 +109,18 @@ def springs() -> Callable[..., World]:
         x = [torch.full((k, 1), s, dtype=torch.float64) for s, k in zip(slopes, sizes, strict=True)]
         y = [torch.full((k,), s * mid, dtype=torch.float64) for s, mid, k in zip(slopes, m, sizes, strict=True)]
         return world(line, half_square, x, y, 1)
+
+    return make
+
+
+@pytest.fixture
+def bowls() -> Callable[..., World]:
+    """Clients F_k(w) = 1/2 mean_j a_kj (w_j - m_kj)^2 in several dimensions, from w = 0; an example for each."""
+
+    def make(m: Sequence[Sequence[float]], a: Sequence[Sequence[float]]) -> World:
+        slopes = torch.tensor(a, dtype=torch.float64).sqrt()
+        y = slopes * torch.tensor(m, dtype=torch.float64)
+        return world(functools.partial(line, len(m[0])), half_square, [*slopes.diag_embed()], [*y], 1)
 
     return make
 

@@ -9,8 +9,9 @@ Client     sent  g_k = top_k(m_k + u_k): the entries of largest magnitude, as th
 Departures k is a share of each tensor's entries, at least one of them, so that no layer starves; `flatten` takes the
            largest of all together.  Positions travel as Golomb code (server/ternary.py), not as numbers.
            Statistics of normalisation layers travel whole.
-Losses     m_k is not taken back when a reply is lost: its entries never arrive.  A method that sums up what its clients
-           changed (SCAFFOLD, FedDyn, FedDC) then ends beside the optimum, where STC takes its own back.
+           A lost reply has no effect: the client also remembers m_k from before, and the server says how many of its
+           replies it has received (one integer per message), so (1) holds whatever is lost, as in STC.
+           sum of all g_k received + m_k = sum of all u_k of these replies                                         (1)
 """
 
 from dataclasses import dataclass

@@ -44,10 +44,39 @@ class Upload(NamedTuple):
 
 @dataclass(frozen=True)
 class Residuals(Generic[M]):
-    """A client's memory: the method's, and what the uploads of each step have left out so far, by upload and tensor."""
+    """A client's memory: the method's, and what the uploads of each step have left out so far, by upload and tensor.
+
+    Attributes:
+        of: The method's memory.
+        residual: What is left out after the client's last upload.
+        before: What was left out before it.
+        number: Number of that upload, counted by those that the server has received; 0 is none.
+    """
 
     of: M
     residual: dict[str, Params]
+    before: dict[str, Params]
+    number: int
+
+    def as_of(self, heard: int) -> dict[str, Params]:
+        """Return what is left out as of upload `heard`, the last that the server received."""
+        return self.residual if heard == self.number else self.before
+
+
+@dataclass(frozen=True)
+class Receipt(Generic[M]):
+    """The method's message, and how many uploads of this client the server has received."""
+
+    of: M
+    heard: int
+
+
+@dataclass(frozen=True)
+class Receipts(Generic[M]):
+    """The method's state, and how many uploads of each client were received; clients without any are missing."""
+
+    of: M
+    heard: dict[int, int]
 
 
 class UploadWrapper(Wrapper):
@@ -55,7 +84,8 @@ class UploadWrapper(Wrapper):
 
     A wrapper that sends something else in their place names it by `Reply`, a generic record with the fields `of`, the
     method's reply with nothing but buffers in its uploads, `names: Names` and `sent`, what `encode` makes.  One that
-    remembers what it leaves out has `Memory = Residuals`.
+    remembers what it leaves out has `Memory = Residuals`; its messages then say how many uploads of the client have
+    been received, and a client whose last one was lost goes back to what it remembered before.
 
     A method whose clients remember what they sent (`amend`) is told what is sent in its place, except by a wrapper with
     a `Memory`: there what is left out arrives later.
@@ -68,6 +98,11 @@ class UploadWrapper(Wrapper):
     one_by_one = True
     honest: ClassVar[bool] = True
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.Memory is not None:
+            cls.Message, cls.State = Receipt, Receipts
+
     @abstractmethod
     def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Any, Params]:
         """Change updates on a client.
@@ -75,7 +110,7 @@ class UploadWrapper(Wrapper):
         Args:
             me: The client.
             updates: Differences by upload and tensor, as in "0/fc.weight".
-            residual: Sum of what was left out of earlier uploads of this step; None if nothing is remembered.
+            residual: Sum of what was left out of this step's uploads that were received; None if nothing is remembered.
 
         Returns:
             What is sent, and the residual from now on; {} without a `Memory`.
@@ -124,14 +159,19 @@ class UploadWrapper(Wrapper):
                         f"{request.step!r} of {name_of(method)} sends none, or several tables of tensors; {MARK_IT}, "
                         "or leave the wrapper out"
                     )
-        return state
+        return self.State(state, {}) if self.Memory else state
 
     # ------------------------------------------------------------------ on a client
     def work(
         self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
     ) -> Step[tuple[Any, Any]]:
         """Run the method's step and change its uploads."""
-        inner = memory.of if self.Memory and memory is not None else memory
+        inner: Any = memory
+        residuals: dict[str, Params] = {}
+        if self.Memory:
+            if memory is not None:
+                inner, residuals = memory.of, memory.as_of(msg.heard)
+            heard, msg = msg.heard, msg.of
         reply, kept = yield from running(begin(me, msg, inner))
         fields, model = uploads_of(method, name), sent_model(msg)
         if model is None:
@@ -142,7 +182,6 @@ class UploadWrapper(Wrapper):
         updates = differences(fields, reply, model)
         if self.Reply is not None:
             updates = {key: u for key, u in updates.items() if key.partition("/")[2] not in me.layout.buffers}
-        residuals = memory.residual if self.Memory and memory is not None else {}
         before, who = marks(updates), f"encode of {type(self).__name__}"
         encoded: Any = self.encode(me, updates, residuals.get(name))
         check_unchanged(before, updates, who, "the updates it is given")
@@ -164,7 +203,7 @@ class UploadWrapper(Wrapper):
             answer = self.Reply(emptied(fields, reply, me.layout.buffers), names_of(fields, reply, me.layout), sent)
             arrives = None
         if self.Memory:
-            return answer, self.Memory(kept, {**residuals, name: residual})
+            return answer, self.Memory(kept, {**residuals, name: residual}, residuals, heard + 1)
         amend = hook(method, "amend")
         if amend is not None and self.honest and arrives is not reply:
             if arrives is None:
@@ -175,6 +214,7 @@ class UploadWrapper(Wrapper):
     def amend(self, method: Any, name: str, me: Me, msg: Any, reply: Any, sent: Any, memory: Any) -> Any:
         """Return a client's memory of a reply that a wrapper around this one changed in its coded form."""
         fields = uploads_of(method, name)
+        msg = msg.of if self.Memory and fields else msg
         if self.Reply is not None and fields:
             model = sent_model(msg) or {}
             reply, sent = (self.restored(fields, r, model, me.layout) for r in (reply, sent))
@@ -183,11 +223,36 @@ class UploadWrapper(Wrapper):
 
     def remember(self, memory: Any, kept: Any) -> Any:
         """Return the memory after a step that sends nothing: what was left out stays."""
-        return self.Memory(kept, {} if memory is None else memory.residual)
+        return self.Memory(kept, {}, {}, 0) if memory is None else replace(memory, of=kept)
 
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
-        """Run the method's round on its own replies."""
+        """Run the method's round on its own replies; clients that remember hear how many of theirs have come."""
+        if not self.Memory:
+            return (yield from self.restoring(method, state, fed))
+        heard = dict(state.heard)
+
+        def change_request(request: Any) -> Any:
+            if not isinstance(request, Ask) or not uploads_of(method, request.step):
+                return request
+            alike: dict[tuple[int, int], Any] = {}  # what many clients are sent stays one object
+            to = {
+                c: alike.setdefault((id(m), heard.get(c, 0)), self.Message(m, heard.get(c, 0)))
+                for c, m in request.to.items()
+            }
+            return replace(request, to=to)
+
+        def change_answer(request: Any, got: Any) -> Any:
+            if isinstance(request, Ask) and uploads_of(method, request.step):
+                replies = got.replies if isinstance(got, Reduced) else got
+                heard.update({c: heard.get(c, 0) + 1 for c in replies})
+            return got
+
+        new = yield from through(self.restoring(method, state.of, fed), change_request, change_answer)
+        return self.State(new, heard)
+
+    def restoring(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
+        """Run the method's round with its replies restored from what travelled."""
         if self.Reply is None:
             return (yield from method.round(state, fed))
 

@@ -1,0 +1,227 @@
+"""What an upload leaves out comes with a later one, whichever replies are lost (top_k.py, eq. 1)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from unskew import wire
+from unskew.algorithms.fedavg import FedAvg, ModelMessage
+from unskew.algorithms.feddc import FedDC
+from unskew.algorithms.feddyn import FedDyn
+from unskew.algorithms.scaffold import SCAFFOLD
+from unskew.protocol import Federation, Me, Plan, SgdConfig, Update, ask, step
+from unskew.tree import Params, map_params, zeros_like
+from unskew.wrappers.base import wrap
+from unskew.wrappers.clip_norm import ClipNorm
+from unskew.wrappers.quantise import Quantise
+from unskew.wrappers.top_k import TopK
+from unskew.wrappers.uploads import Receipt, Receipts, Residuals, UploadWrapper
+
+SMALL = SgdConfig(lr=0.1, local_steps=1, batch_size=None)
+METHODS = {
+    "fedavg": FedAvg(local=SMALL),
+    "scaffold": SCAFFOLD(local=SMALL),
+    "feddyn": FedDyn(alpha=0.5, local=SMALL),
+    "feddc": FedDC(alpha=0.5, local=SMALL),
+}
+STACKS = {
+    "alone": (TopK(0.3),),
+    "twice": (TopK(0.6), TopK(0.6)),
+    "clipped before, quantised after": (ClipNorm(0.05), TopK(0.3), Quantise(4)),
+}
+# Where no entry of the model moves, SCAFFOLD's differences are exactly 0; such entries do not travel, and a second TopK
+# would compare vectors of several lengths.
+CASES = [(name, by) for name in METHODS for by in STACKS if (name, by) != ("scaffold", "twice")]
+ROUNDS, CLIENTS = 4, 3
+Losses = st.sets(st.tuples(st.integers(1, ROUNDS), st.integers(1, CLIENTS - 1)))
+"""Rounds and clients whose replies are lost; client 0 keeps a round from being abandoned."""
+
+
+# ---------------------------------------------------------------- by hand
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_client_whose_reply_is_lost_sends_next_time_what_it_would_have_sent(
+    lost: bool, bowls: Any, cut: Any, spy: Any
+) -> None:
+    """F = 1/4 |w - m|^2, m = (8, 4), lr 1, one step: u = (m - w) / 2; one of two entries travels.
+
+    Another client has m = 0, so that the mean is half of what the first sends.  Both replies of round 1 come:
+    u = (4, 2), sent (4, 0), kept (0, 2), w = (2, 0);  u = (3, 2) + (0, 2), sent (0, 4), kept (3, 0).
+    The first client's is lost in round 1: w = (0, 0), and it sends (4, 0) in round 2, as if there had been no round 1.
+    If it had kept (0, 2), that would have been (4, 4), of which (4, 0) of round 1 is missing for ever.
+    """
+    local = SgdConfig(lr=1.0, local_steps=1, batch_size=None)
+    world = bowls(m=[[8.0, 4.0], [0.0, 0.0]], a=[[1.0, 1.0], [1.0, 1.0]])
+    sim = world.simulator(
+        wrap(FedAvg(local=local, weighting="uniform"), TopK(0.5)),
+        outage=cut((1, "train", 0, 0), how="late") if lost else cut(),
+    )
+    state, left = sim.start(), []
+    for t in (1, 2):
+        with spy() as messages:
+            state, _ = sim.round(state, t)
+        assert [m.heard for m in messages if isinstance(m, Receipt)] == ([0, 0] if t == 1 else [0 if lost else 1, 1])
+        left.append(sim.memory.get(0).residual["train"]["0/head.weight"].tolist())
+    assert left == ([[[0.0, 2.0]], [[0.0, 2.0]]] if lost else [[[0.0, 2.0]], [[3.0, 0.0]]])
+    w = sim.algorithm.serve(state, None)["head.weight"]
+    # The other client sends -w / 2, its only entry that is not 0.
+    assert w.tolist() == ([[2.0, 0.0]] if lost else [[1.5, 2.0]])
+    assert state.heard == ({0: 1, 1: 2} if lost else {0: 2, 1: 2})
+
+
+# ---------------------------------------------------------------- (1) under any losses
+@dataclass(frozen=True)
+class Drawn:
+    """A client's vector, and the same once more where no wrapper touches it."""
+
+    vector: Update
+    whole: Params
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What has been received, by step and client: as it arrived, and as it was."""
+
+    zero: Params
+    arrived: dict[str, dict[int, Params]]
+    whole: dict[str, dict[int, Params]]
+
+
+@dataclass(frozen=True)
+class Adding:
+    """Adds up vectors of whole numbers; one step is asked twice in a round, as in TT-HF."""
+
+    def init(self, params: Params, fed: Federation) -> Sums:
+        return Sums(zeros_like(params), {"once": {}, "twice": {}}, {"once": {}, "twice": {}})
+
+    def round(self, state: Sums, fed: Federation) -> Plan[Sums]:
+        arrived, whole = ({name: dict(of) for name, of in sums.items()} for sums in (state.arrived, state.whole))
+        for name, begin in (("twice", self.twice), ("once", self.once), ("twice", self.twice)):
+            replies = yield from ask(begin, dict.fromkeys(fed.sample(), ModelMessage(state.zero)), at_least=0)
+            for c, r in replies.items():
+                for sums, vector in ((arrived, r.vector), (whole, r.whole)):
+                    sums[name][c] = map_params(torch.add, sums[name].get(c, state.zero), vector)
+        return Sums(state.zero, arrived, whole)
+
+    def serve(self, state: Sums, client: int | None) -> Params:
+        return state.zero
+
+    @step
+    def once(self, me: Me, msg: ModelMessage, memory: None) -> tuple[Drawn, None]:
+        return drawn(me, msg.params), None
+
+    @step
+    def twice(self, me: Me, msg: ModelMessage, memory: None) -> tuple[Drawn, None]:
+        return drawn(me, msg.params), None
+
+
+def drawn(me: Me, like: Params) -> Drawn:
+    g = me.key.generator()
+    vector = {n: torch.randint(-9, 10, t.shape, generator=g).to(t) for n, t in like.items()}
+    return Drawn(vector, vector)
+
+
+Asks = st.sets(st.tuples(st.integers(1, 4), st.sampled_from(["once", "twice"]), st.integers(0, 1), st.integers(0, 2)))
+
+
+@given(lost=Asks, how=st.sampled_from(["unreachable", "late"]), cohort=st.integers(1, 3))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_has_arrived_and_what_is_left_add_up(lost: set[Any], how: str, cohort: int, bowls: Any, cut: Any) -> None:
+    """Exactly, as all are whole numbers: by client and step, in cohorts of some or all, whatever is lost."""
+    world = bowls(m=[[0.0] * 5] * 3, a=[[1.0] * 5] * 3)
+    sim = world.simulator(wrap(Adding(), TopK(0.3)), clients_per_round=cohort, outage=cut(*lost, how=how))
+    state = sim.start()
+    for t in range(1, 5):
+        state, _ = sim.round(state, t)
+        for name, whole in state.of.whole.items():
+            for c in whole:
+                left = sim.memory.get(c).as_of(state.heard[c])[name]["0/head.weight"]
+                assert torch.equal(state.of.arrived[name][c]["head.weight"] + left, whole[c]["head.weight"])
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize(("name", "by"), CASES)
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lost=Losses)
+def test_a_lost_reply_is_one_that_was_never_made(name: str, by: str, lost: set[Any], bowls: Any, cut: Any) -> None:
+    """To the bit, in all that the server knows, around methods that take back their own memory and around each other.
+
+    The method sees a reply as lost where the wrapper does, or one of them would go back alone.
+    """
+    world = bowls(m=[[4.0, 1.0, -2.0, 3.0], [-1.0, 3.0, 1.0, 2.0], [2.0, 1.0, 5.0, -3.0]], a=[[1.0] * 4] * 3)
+    asks = [(t, "train", 0, c) for t, c in lost]
+    late, unasked = (
+        world.play(wrap(METHODS[name], *STACKS[by]), ROUNDS, outage=cut(*asks, how=how))
+        for how in ("late", "unreachable")
+    )
+    assert wire.encode(late.states[-1]) == wire.encode(unasked.states[-1])
+
+
+# ---------------------------------------------------------------- without losses
+@pytest.mark.parametrize(("name", "by"), [(name, by) for name, by in CASES if name in ("fedavg", "scaffold")])
+def test_where_nothing_is_lost_nobody_goes_back(
+    name: str, by: str, bowls: Any, cut: Any, equal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A memory that forgets what was before gives the same bits then, and others where a reply is lost."""
+    world = bowls(m=[[4.0, 1.0, -2.0, 3.0], [-1.0, 3.0, 1.0, 2.0], [2.0, 1.0, 5.0, -3.0]], a=[[1.0] * 4] * 3)
+    method, lossy = wrap(METHODS[name], *STACKS[by]), {"outage": cut((2, "train", 0, 1), how="late")}
+
+    def models(**settings: Any) -> Any:
+        return world.play(method, ROUNDS, **settings).params
+
+    whole, lost = models(clients_per_round=2), models(**lossy)
+    monkeypatch.setattr(Residuals, "as_of", lambda self, heard: self.residual)
+    equal(models(clients_per_round=2), whole, atol=0.0)
+    with pytest.raises(AssertionError):
+        equal(models(**lossy), lost, atol=1e-6)
+
+
+# ---------------------------------------------------------------- where training ends
+@pytest.mark.parametrize(
+    "method",
+    [
+        SCAFFOLD(local=SgdConfig(lr=0.2, local_steps=4, batch_size=None)),
+        FedDyn(alpha=1.0, local=SgdConfig(lr=0.2, local_steps=4, batch_size=None)),
+        FedDC(alpha=1.0, local=SgdConfig(lr=0.2, local_steps=4, batch_size=None)),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+@pytest.mark.seconds
+def test_lost_replies_leave_the_optimum_where_it_is(method: Any, bowls: Any, cut: Any) -> None:
+    """sum_k a_k m_k / sum_k a_k = (4 - 1 + 4) / 7, (-2 + 6 + 1.5) / 6; a reply is lost in every second round.
+
+    Without going back they are beside it by more than .1 after as many rounds.
+    """
+    world = bowls(m=[[1.0, -2.0], [-1.0, 3.0], [2.0, 0.5]], a=[[4.0, 1.0], [1.0, 2.0], [2.0, 3.0]])
+    lost = cut(*[(t, "train", 0, t // 2 % 3) for t in range(1, 60, 2)], how="late")
+    w = world.play(wrap(method, TopK(0.5)), 60, outage=lost).params[-1]["head.weight"]
+    assert w[0].tolist() == pytest.approx([1.0, 5.5 / 6], abs=1e-3)
+
+
+# ---------------------------------------------------------------- any wrapper with such a memory
+@dataclass(frozen=True)
+class Halves(UploadWrapper):
+    """Sends half, in the upload's own form, and the rest later."""
+
+    Memory = Residuals
+
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
+        halves = {n: (t + (residual or {}).get(n, 0.0)) / 2 for n, t in updates.items()}
+        return halves, dict(halves)
+
+
+def test_a_wrapper_only_says_that_it_remembers(bowls: Any, cut: Any) -> None:
+    """F = 1/2 (w - 4)^2 for both clients, lr .5: u = (4 - w) / 2, half of what there is travels.
+
+    Round 1: u = 2, left 1, w = 1.  Round 2: u = 1.5, left 1.25, w = 2.25, and the first client's reply is lost.
+    Round 3: u = .875, to which the first adds 1 of round 1, the other 1.25: left .9375 and 1.0625.
+    """
+    assert (Halves.Message, Halves.State, ClipNorm.Message, ClipNorm.State) == (Receipt, Receipts, None, None)
+    world = bowls(m=[[4.0], [4.0]], a=[[1.0], [1.0]])
+    method = wrap(FedAvg(local=SgdConfig(lr=0.5, local_steps=1, batch_size=None), weighting="uniform"), Halves())
+    play = world.play(method, 3, outage=cut((2, "train", 0, 0), how="late"))
+    left = [play.sim.memory.get(c).residual["train"]["0/head.weight"].item() for c in (0, 1)]
+    assert left == [0.9375, 1.0625]
