@@ -92,7 +92,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Adding:
-    """Adds up vectors of whole numbers; one step is asked twice in a round, as in TT-HF."""
+    """Adds up vectors of whole numbers; one step is asked twice in a round."""
 
     def init(self, params: Params, fed: Federation) -> Sums:
         return Sums(zeros_like(params), {"once": {}, "twice": {}}, {"once": {}, "twice": {}})
