@@ -24,7 +24,7 @@ from unskew.errors import ConfigError, ProtocolError, WireError
 from unskew.protocol import Ask, ClientId, Federation, Layout, Me, Plan, Step, UploadMark, hook, steps_of
 from unskew.reduction import Reduced, Within
 from unskew.tree import Params, check_unchanged, hints_of, is_record, is_record_type, marks
-from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types, through
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, running, step_types, through
 
 M = TypeVar("M")
 Names = tuple[tuple[int, ...], ...]
@@ -137,6 +137,19 @@ class UploadWrapper(Wrapper):
             raise ConfigError(
                 f"{type(self).__name__} changes the models or updates that clients send, and {name_of(method)} has no "
                 "step that sends one; leave it out"
+            )
+
+    def check_around(self, method: Any, whole: Any) -> None:
+        """Refuse a second wrapper that remembers what it leaves out: its numbers stand for other entries each round.
+
+        Raises:
+            ConfigError: If so.
+        """
+        outer = whole.by if isinstance(whole, Wrapped) else self
+        if self.Memory and outer is not self and isinstance(outer, UploadWrapper) and outer.Memory:
+            raise ConfigError(
+                f"{type(outer).__name__} around {type(self).__name__} would add what it left out of one round to "
+                "other entries in the next; use one of them"
             )
 
     def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
