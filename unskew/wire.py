@@ -10,6 +10,7 @@ State and client memory are saved in the same form.
 
 import collections.abc
 import functools
+import hashlib
 import itertools
 import json
 import math
@@ -30,7 +31,7 @@ from torch import Tensor
 
 from unskew.errors import ProtocolError, WireError
 from unskew.protocol import Held, Keep, field_names, steps_of
-from unskew.tree import hints_of, is_record_type
+from unskew.tree import Params, hints_of, is_record_type
 from unskew.words import with_article
 
 _META = "unskew"
@@ -214,6 +215,17 @@ def octets(tensor: Tensor) -> memoryview:
     whole = tensor.detach().resolve_neg().cpu().contiguous()
     # A tensor of one element is contiguous whatever its strides say, but cannot be seen as bytes with them.
     return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy().data
+
+
+def tensors_hash(params: Params) -> str:
+    """SHA-256 of tensors' names, shapes, element types and values; empty if there are none."""
+    if not params:
+        return ""
+    table = [[name, str(t.dtype), list(t.shape)] for name, t in params.items()]
+    whole = hashlib.sha256(json.dumps(table).encode())
+    for t in params.values():
+        whole.update(octets(t))
+    return whole.hexdigest()
 
 
 def nbytes(value: Any) -> int:

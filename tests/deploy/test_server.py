@@ -15,6 +15,7 @@ import pytest
 import tomli_w
 import torch
 from sklearn.datasets import load_digits
+from torch import nn
 
 from unskew import algorithms
 from unskew.data import load
@@ -22,6 +23,7 @@ from unskew.deploy import parity
 from unskew.errors import ConfigError, DataError, DataWarning, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, fingerprint, to_toml
+from unskew.keys import Key
 from unskew.record.logs import rows
 from unskew.run import loop
 from unskew.run import setup as run_setup
@@ -672,3 +674,49 @@ def test_a_server_finds_code_where_the_process_did_that_started_it(
     with pytest.raises(ConfigError, match="min_clients must be at most the 2 clients, got 9"):
         serve(FlowerTransport(grid), tmp_path / "server")
     assert sys.path[-1] == str(tmp_path)  # what is installed comes first
+
+
+@pytest.fixture
+def with_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The participants let the coordinator's experiment name code."""
+    (tmp_path / "policy.toml").write_text('paths = ["/"]\nallow_code = true\n')
+    monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
+
+
+def frozen_body() -> nn.Module:
+    with Key(3).ambient():
+        body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()).requires_grad_(False)
+    return nn.Sequential(body, nn.Linear(16, 10))
+
+
+def of_a_frozen_body(small: Small) -> Experiment:
+    raw = config.resolved(small(*THREE))
+    methods = [{"name": "scaffold"}, {"name": "ditto"}]
+    return config.parse(
+        {**raw, "methods": methods, "task": {"data": "digits", "model": f"{__name__}:frozen_body"}}, allow_code=True
+    )
+
+
+@pytest.mark.usefixtures("with_code")
+def test_frozen_parameters_are_at_each_client_and_in_each_clients_model(small: Small, tmp_path: Path) -> None:
+    experiment = of_a_frozen_body(small)
+    run = start(tmp_path, pack(tmp_path, experiment))
+    simulated = loop.start(experiment, tmp_path / "sim").folder
+    assert [p.equal for p in parity.compare(run, simulated)] == [True, True]
+    for method, client in itertools.product(("scaffold", "ditto"), range(3)):
+        own = load_model(tmp_path / f"client-{client}", method, allow_code=True).state_dict()
+        there = load_model(simulated, method, client, allow_code=True).state_dict()
+        assert all(torch.equal(t, there[name]) for name, t in own.items())
+        assert torch.equal(own["0.1.weight"], frozen_body().state_dict()["0.1.weight"])
+
+
+@pytest.mark.usefixtures("with_code")
+def test_a_client_with_other_frozen_parameters_is_named_and_kept_out(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one would have who loads another version of the pretrained weights."""
+    hashes = itertools.count()
+    monkeypatch.setattr("unskew.deploy.client.tensors_hash", lambda params: f"{next(hashes):064}")
+    grid = pack(tmp_path, of_a_frozen_body(small), wait_s=REFUSED_S)
+    with pytest.raises(QuorumError, match=r"frozen parameters, which never travel \(SHA-256\) must be \w+.*, got 0000"):
+        start(tmp_path, grid)

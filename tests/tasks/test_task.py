@@ -1,3 +1,4 @@
+import copy
 import re
 from collections.abc import Callable
 
@@ -121,14 +122,58 @@ def test_what_is_not_there_is_refused(build, options, text) -> None:  # type: ig
         make_task(build, 3, **options)
 
 
-def test_frozen_parameters_are_refused() -> None:
-    def build() -> nn.Module:
-        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
-        net[0].requires_grad_(False)
-        return net
+def pretrained() -> nn.Module:
+    """A frozen body with values of its own, and a head that is drawn."""
+    body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.Sequential(nn.BatchNorm1d(4)))
+    with torch.no_grad():
+        for i, t in enumerate((*body.parameters(), *(b for b in body.buffers() if b.is_floating_point()))):
+            t.fill_(0.1 * (i + 1))
+    net = nn.Sequential(body.requires_grad_(False), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    net.register_buffer("scale", torch.ones(2))
+    return net
 
-    with pytest.raises(ConfigError, match=r"frozen parameters \(0.weight, 0.bias\); register them as buffers"):
-        make_task(build, 3)
+
+def test_frozen_parameters_and_the_statistics_beside_them_are_no_part_of_a_model() -> None:
+    """A BatchNorm without parameters goes with those of the body around it; a buffer of the whole network stays."""
+    task = make_task(pretrained, 3)
+    assert task.frozen == (
+        *("0.0.weight", "0.0.bias", "0.2.0.weight", "0.2.0.bias"),
+        *("0.1.running_mean", "0.1.running_var", "0.2.0.running_mean", "0.2.0.running_var"),
+    )
+    assert task.layout.trainable == ("1.weight", "1.bias", "2.weight", "2.bias")
+    assert task.layout.buffers == ("scale", "1.running_mean", "1.running_var")
+    assert task.layout.head == ("2.weight", "2.bias")
+    assert task.batch_norm, "the one that is free takes statistics of the batch"
+    assert list(task.init(Key(5))) == [*task.layout.trainable, *task.layout.buffers]
+    network = pretrained().state_dict()
+    assert all(torch.equal(t, network[n]) for n, t in task.constants().items())
+    assert tuple(task.constants()) == task.frozen
+
+
+def test_the_statistics_of_frozen_layers_stay_whatever_mode_the_network_is_in() -> None:
+    task = make_task(pretrained, 3)
+    for module in (task.module(), copy.deepcopy(task.module())):
+        module.eval().train()
+        module(torch.randn(8, 4))
+        tensors = dict(module.named_buffers())
+        assert all(torch.equal(t, tensors[n]) for n, t in task.constants().items() if n in tensors)
+        assert not torch.equal(tensors["1.running_mean"], torch.zeros(4)), "the free layer follows the batch"
+        assert (module[0].training, module[0][1].training, module[1].training) == (True, False, True)
+
+
+def random_body() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 3))
+
+
+def test_frozen_parameters_that_are_drawn_anew_are_refused() -> None:
+    """Otherwise every seed, and every client of a deployment, might have others."""
+    with pytest.raises(ConfigError, match=r"requires_grad=False in 0.weight, 0.bias, with other values each time"):
+        make_task(random_body, 3)
+
+
+def test_a_network_that_is_frozen_as_a_whole_is_refused() -> None:
+    with pytest.raises(ConfigError, match="in all its parameters, and there would be nothing to train; leave those"):
+        make_task(lambda: pretrained().requires_grad_(False), 3)
 
 
 class Tied(nn.Module):
@@ -227,7 +272,7 @@ def test_accuracy_and_parameter_count() -> None:
     assert correct(torch.tensor([[0.1, 0.9], [0.9, 0.1]]), torch.tensor([1, 1])).tolist() == [True, False]
     task = make_task(batch_net, 3)
     # conv 2*9+2, norm 2+2, linear 8*4+4, norm 4+4, head 4*3+3; statistics are not trained
-    assert parameter_count(task.init(Key(0)), task.layout) == 20 + 4 + 36 + 8 + 15
+    assert parameter_count(task) == 20 + 4 + 36 + 8 + 15
 
 
 # ---------------------------------------------------------------- one forward pass before any work

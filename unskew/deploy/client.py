@@ -32,6 +32,7 @@ from unskew.runtime.message import ClientInfo
 from unskew.runtime.policy import Rules
 from unskew.tree import Params
 from unskew.version import __version__
+from unskew.wire import tensors_hash
 from unskew.words import counted
 
 
@@ -117,6 +118,7 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         examples=() if silent else tuple(len(fed.clients[config.client].train) for fed in feds),
         columns=columns_hash(setup.dataset.inputs.columns),
         images=images_told(setup.dataset.inputs, scale=not silent),
+        frozen=tensors_hash(setup.task.constants()),
     )
 
     def open_setup(cell: int) -> ClientSetup:
@@ -132,9 +134,9 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         mine = fed.clients[config.client]
 
         def keep_model(params: Params) -> None:
-            task = models.task_card(experiment.task, fed.dataset, setup.task.layout)
+            task = models.task_card(experiment.task, fed.dataset, setup.task)
             card = models.CellCard(method.label, seed, config.num_clients, fed.client_names)
-            models.save(folder / "models", task, card, None, [{config.client: params}])
+            models.save(folder / "models", task, card, None, [{config.client: params}], setup.task.constants())
 
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
         return ClientSetup(

@@ -29,6 +29,7 @@ from unskew.runtime.network import Limits, RemoteClients
 from unskew.runtime.resident import log, timed
 from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
+from unskew.wire import tensors_hash
 
 EXECUTOR = "flower"
 
@@ -86,6 +87,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
         layout_hash(setup.task.init(Key(0))),
         columns_hash(setup.dataset.inputs.columns),
         images_told(setup.dataset.inputs),
+        tensors_hash(setup.task.constants()),
     )
     # Clients keep privacy budgets under the fingerprint: under another they would spend what is spent once more.
     spends = any(hook(m.algorithm, "spending") is not None for m in experiment.methods)

@@ -215,9 +215,12 @@ def _training_need(
         f"batch of {batch}"
     )
     each = vectors * model + 2 * both * batch
+    frozen = sum(t.nbytes for t in setup.task.constants().values())
     cohort = 1 if prepared.pooled else experiment.cohort(len(sizes))
     width = stacked.width(job, batch, cohort) if stacked is not None and job.examples is None else 1
-    return _Need(each * width, f"{width} clients side by side x ({how})" if width > 1 else how, batch, width)
+    how = f"{width} clients side by side x ({how})" if width > 1 else how
+    how += f" + {human_bytes(frozen)} of frozen tensors" * bool(frozen)
+    return _Need(each * width + frozen, how, batch, width)
 
 
 def _prior_parts(
@@ -287,7 +290,7 @@ def _actor_parts(dataset: int, observed: DryRun) -> list[MemoryPart]:
 
 
 def model_bytes(setup: Setup) -> int:
-    """Bytes of the network's parameters and buffers."""
+    """Bytes of a model, which is what the network has beside frozen tensors."""
     return sum(t.nbytes for t in setup.task.init(Key(0)).values())
 
 

@@ -49,12 +49,12 @@ class Layer:
 
 
 def kernel(task: Task, module: nn.Module | None = None) -> tuple[Layer, ...] | None:
-    """The network as a stack of linear layers; None if it is anything else, or its loss is.
+    """The network as a stack of linear layers, none of them frozen; None if it is anything else, or its loss is.
 
     `module` is the task's network as it was made, where there is one already.
     """
     module = task.module() if module is None else module
-    if task.loss is not cross_entropy or type(module) is not Network or module.softmax:
+    if task.loss is not cross_entropy or type(module) is not Network or module.softmax or task.frozen:
         return None
     return _layers(module)
 

@@ -290,6 +290,7 @@ class RunCard(TypedDict):
     until: NotRequired[UntilCard]
     remarks: NotRequired[list[str]]
     network_sha256: NotRequired[str]
+    frozen_sha256: NotRequired[str]
     begun_in: NotRequired[str]
     cells: Annotated[list[RunCell], MinLen(1)]
 

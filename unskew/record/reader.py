@@ -165,7 +165,7 @@ class Record:
         info: Method -> the types of its rows in info.jsonl; the rows themselves are for `info_of`.
         warned: Warnings of the methods.
         ignored: Method -> number of replies that it refused.
-        parameters: Trainable parameters of the model.
+        parameters: Parameters of the network.
         baseline: Label of the method that others are compared with; "" if the run has none, None if it does not say.
         summary: None while the run has not finished.
         cut_short: Names of files whose last line was incomplete and left out.

@@ -400,12 +400,19 @@ def require_same_environment(folder: Path, experiment: Experiment, setup: Setup,
 
 
 def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> None:
-    """Refuse to go on with another network than the one that a run was given as a value.
+    """Refuse to go on with another network than the one that a run was given as a value, or other frozen tensors.
 
     Raises:
         RunError: If it starts from other weights.
     """
-    then = read_json(folder / "run.json").get("network_sha256")
+    card = read_json(folder / "run.json")
+    then = card.get("frozen_sha256")
+    if then != _frozen_sha256(setup):
+        raise RunError(
+            f"{folder} was begun with other frozen parameters (requires_grad=False) than {experiment.task.model} has "
+            "now, with which its models would mean nothing; restore the weights that the network is made with"
+        )
+    then = card.get("network_sha256")
     if then is not None and then != _network_sha256(experiment, setup):
         raise RunError(
             f"{folder} was begun with another network, or with other weights to start from; give model= the one that "
@@ -418,6 +425,11 @@ def _network_sha256(experiment: Experiment, setup: Setup) -> str | None:
     if not experiment.task.model.startswith(IN_PYTHON):
         return None
     return checkpoint.digest(checkpoint.encode_state(setup.task.init(Key(0) / "init"), {}))
+
+
+def _frozen_sha256(setup: Setup) -> str | None:
+    """The hash of the network's frozen tensors; None if it has none."""
+    return wire.tensors_hash(setup.task.constants()) or None
 
 
 def require_same_data(folder: Path, partition: Mapping[str, Any]) -> None:
@@ -510,6 +522,8 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
     }
     if (network := _network_sha256(experiment, setup)) is not None:
         card["network_sha256"] = network
+    if (frozen := _frozen_sha256(setup)) is not None:
+        card["frozen_sha256"] = frozen
     if begins_here(experiment):
         card["begun_in"] = str(Path.cwd())
     if experiment.until is not None:
@@ -1189,7 +1203,8 @@ class _Cell:
         else:
             folder = self.run.folder / "models"
             with explained(folder, self.run.folder):
-                models.save_of_round(folder, self.task_card(), self.method.label, self.seed, t, params)
+                whole = {**params, **self.run.setup.task.constants()}
+                models.save_of_round(folder, self.task_card(), self.method.label, self.seed, t, whole)
 
     def drop_models(self) -> None:
         """Remove models that were the best for a while and are not asked for otherwise.
@@ -1207,7 +1222,7 @@ class _Cell:
     def task_card(self) -> models.TaskCard:
         """Describe what all models of this cell share."""
         run = self.run
-        return models.task_card(run.experiment.task, run.feds[self.seed].dataset, run.setup.task.layout)
+        return models.task_card(run.experiment.task, run.feds[self.seed].dataset, run.setup.task)
 
     def position(self, cell: int, round: int) -> checkpoint.Position:
         run = self.run
@@ -1267,7 +1282,8 @@ class _Cell:
         )
         global_model = self.sim.algorithm.serve(self.state, None)
         with explained(run.folder / "models", run.folder):
-            models.save(run.folder / "models", task, card, global_model, self.final_models())
+            frozen = run.setup.task.constants()
+            models.save(run.folder / "models", task, card, global_model, self.final_models(), frozen)
         self.own_models = None
 
     def final_models(self) -> Iterator[OwnModels]:

@@ -1,7 +1,7 @@
 """Trained models: the global one of each method and seed, and the one every client would use.
 
     models/task.json                          network, inputs and classes: the same for all models of a run
-    models/METHOD-seed0.safetensors           the global model, where the method has one
+    models/METHOD-seed0.safetensors           the global model, where the method has one, and frozen tensors
     models/METHOD-seed0.json                  which client uses which tensors
     models/METHOD-seed0.clients.safetensors   tensors that differ from the global model's, each stored once
     models/METHOD-seed0.round20.safetensors   the global model of an earlier round, where it is kept: a file by itself
@@ -42,10 +42,11 @@ from unskew.errors import ConfigError, DataError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
 from unskew.files import read_bytes, readable, unlinked, write_atomically
 from unskew.keys import Key
-from unskew.protocol import ClientId, Layout
+from unskew.protocol import ClientId
 from unskew.record.logs import RunCard, document, unreadable
 from unskew.references import IN_PYTHON
 from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
+from unskew.tasks.task import Task
 from unskew.tree import Params
 from unskew.words import composed, counted, some
 
@@ -69,7 +70,7 @@ class TaskCard:
         input_shape: Shape of one example, as the network takes it.
         classes: A name for each class, label or token that outputs stand for; of a number, one name.
         inputs: The way from raw inputs to the network's.
-        layers: Names of a model's tensors, parameters first.
+        layers: Names of a model's tensors, parameters first and frozen ones last.
         kind, loss: The kind of task and its loss, as in a configuration: what outputs mean.
         label_type: The type of the labels that classes are named after; text in files of older versions.
         target_scale: Mean and spread by which targets were standardised; outputs are on that scale.
@@ -163,21 +164,21 @@ class ModelCard:
         return inputs if known else dataclasses.replace(inputs, shape=self.task.input_shape)
 
 
-def task_card(task: TaskConfig, dataset: Dataset, layout: Layout) -> TaskCard:
+def task_card(config: TaskConfig, dataset: Dataset, task: Task) -> TaskCard:
     """Describe what the models of an experiment on these data share."""
-    layers = (*layout.trainable, *layout.buffers)
-    options = dict(task.model_options)
+    layers = (*task.layout.trainable, *task.layout.buffers, *task.frozen)
+    options = dict(config.model_options)
     return TaskCard(
-        task.model,
+        config.model,
         options,
         dataset.input_shape,
         dataset.outputs,
         dataset.inputs,
         layers,
-        task.kind,
-        task.loss,
+        config.kind,
+        config.loss,
         dataset.label_type,
-        task.target_scale,
+        config.target_scale,
     )
 
 
@@ -193,19 +194,26 @@ def stem(label: str, seed: int) -> str:
 
 # ---------------------------------------------------------------- writing
 def save(
-    folder: Path, task: TaskCard, cell: CellCard, global_model: Params | None, own: Iterable[Mapping[ClientId, Params]]
+    folder: Path,
+    task: TaskCard,
+    cell: CellCard,
+    global_model: Params | None,
+    own: Iterable[Mapping[ClientId, Params]],
+    frozen: Params | None = None,
 ) -> None:
     """Write the models of one method and seed; `own` gives the clients' models, a few clients at a time.
 
+    The `frozen` tensors are the same in all of them, and are written with the global model's, or in its place.
     Every file is whole or not there, the card last; written again, the files have the same bytes.
     """
     folder.mkdir(exist_ok=True)
     path = folder / stem(cell.method, cell.seed)
     write_atomically(folder / TASK, _json(task))
-    if global_model is not None:
-        write_atomically(_with(path, ".safetensors"), wire.pieces(dict(global_model)))
-    shared = _write_own(_with(path, ".clients.safetensors"), cell.num_clients, global_model or {}, own)
-    card = dataclasses.replace(cell, global_model=global_model is not None, models=shared)
+    common = {**(global_model or {}), **(frozen or {})}
+    if common:
+        write_atomically(_with(path, ".safetensors"), wire.pieces(common))
+    users = _write_own(_with(path, ".clients.safetensors"), cell.num_clients, global_model or {}, own)
+    card = dataclasses.replace(cell, global_model=global_model is not None, models=users)
     write_atomically(_with(path, ".json"), _json(card))
 
 

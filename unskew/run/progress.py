@@ -60,10 +60,12 @@ def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData
     seeds = ", ".join(map(str, experiment.seeds))
     if experiment.until is not None:
         seeds = f"{experiment.seeds[0]} to at most {experiment.seeds[-1]}, until it is decided"
+    frozen = f" ({counted(len(setup.task.frozen), 'tensor')} frozen)" if setup.task.frozen else ""
     return [
         f"{experiment.name}: {setup.dataset.name}, {split_label(fed)}, {cohort} per round, "
         f"{counted(experiment.rounds, 'round')}, seeds {seeds}",
-        f"model: {experiment.task.model}, {setup.parameters:,} parameters, on {setup.device} ({setup.executor})",
+        f"model: {experiment.task.model}, {setup.parameters:,} parameters{frozen}, "
+        f"on {setup.device} ({setup.executor})",
         f"methods: {labels}",
         f"split of seed {next(iter(feds))}: {how_skewed(skew.summary(fed.label_counts))}",
     ]

@@ -83,7 +83,7 @@ class Setup:
         task: Network and loss.
         device: Device that trains and evaluates.
         executor: Name of the executor, as chosen by the experiment or the rule.
-        parameters: Trainable numbers of the network.
+        parameters: Numbers in the network's parameters, frozen ones included.
         executor_kind: What makes it, with its settings.
         inputs: Data and model passed as values.
     """
@@ -128,7 +128,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     task = make_named_task(experiment.task, dataset, inputs, experiment.metrics)
     check_network(task, dataset.x_train[:2], dataset.y_train[:2], files=experiment.task.data.startswith("images:"))
     _check_ids(task, dataset)
-    count = parameter_count(task.init(Key(0)), task.layout)
+    count = parameter_count(task)
     torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
     if experiment.runtime.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -57,6 +57,7 @@ class Expected:
         layout: `layout_hash` of the model.
         columns: `columns_hash` of the input columns; empty if the server's data have no names for them.
         images: `images_told` of the server's images; empty if its data are none.
+        frozen: `tensors_hash` of the network's frozen tensors; empty if it has none.
     """
 
     num_clients: int
@@ -66,13 +67,14 @@ class Expected:
     layout: str
     columns: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
+    frozen: str = ""
 
     def differs(self, received: ClientInfo) -> str | None:
         """Describe the first difference from what is expected; None if there is none."""
         if not 0 <= received.client < self.num_clients:
             return f"it says it is client {received.client}, there are clients 0 to {self.num_clients - 1}"
         # The model last: it follows from the data, of which the others say in words what differs.
-        for name in sorted((f.name for f in fields(self)), key=lambda name: name == "layout"):
+        for name in sorted((f.name for f in fields(self)), key=("layout", "frozen").__contains__):
             ours, theirs = getattr(self, name), getattr(received, name)
             if name == "columns":
                 if wrong := _other_columns(theirs, ours, "the server's data"):
@@ -80,6 +82,11 @@ class Expected:
             elif name == "images":
                 if wrong := _other_images(theirs, ours, "the server's", known=True):
                     return wrong
+            elif name == "frozen" and ours != theirs:
+                return (
+                    f"{_WHAT[name]} must be {_short(ours) or 'none'}, got {_short(theirs) or 'none'}; make the network "
+                    "with the server's pretrained weights"
+                )
             elif ours != theirs:
                 return f"{_WHAT[name]} must be {_short(ours)}, got {_short(theirs)}"
         return None
@@ -91,6 +98,7 @@ _WHAT = {
     "config": "the experiment (SHA-256 of its resolved form)",
     "classes": "the classes of its data",
     "layout": "the model (SHA-256 of its tensors' names and shapes)",
+    "frozen": "the model's frozen parameters, which never travel (SHA-256)",
     "columns": "the input columns of its data",
     "images": "the images of its data",
 }

@@ -130,6 +130,7 @@ class ClientInfo:
         examples: Number of its training examples by the experiment's seeds; empty if it keeps them to itself.
         columns: `columns_hash` of its data's input columns; empty if they have no names.
         images: `images_told` of its data's images; empty if they are none.
+        frozen: `tensors_hash` of its network's frozen tensors; empty if it has none.
     """
 
     client: ClientId
@@ -144,6 +145,7 @@ class ClientInfo:
     examples: tuple[int, ...] = ()
     columns: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
+    frozen: str = ""
 
 
 @dataclass(frozen=True)

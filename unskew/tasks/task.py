@@ -1,5 +1,6 @@
 """A task: its kind, a network for it, and which tensors play which part.  No data, no device, no optimiser."""
 
+import functools
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.kind import Loss, TaskKind, is_batchwise, standardised
 from unskew.tasks.measure import Measure
 from unskew.tree import Params
+from unskew.words import some
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
@@ -37,6 +39,8 @@ class Task:
         kind: What the outputs mean.
         measures: What an evaluation reports: the headline, the loss, and the measures that the run asks for.
         width: Outputs of the network, of each position where there are positions.
+        frozen: Names of the tensors that are a part of the network and of no model: `frozen_tensors`.  They have the
+            values that the network is made with, everywhere and in every run, and so never travel.
     """
 
     build: Callable[[], nn.Module]
@@ -49,6 +53,7 @@ class Task:
     kind: TaskKind
     measures: tuple[Measure, ...]
     width: int
+    frozen: tuple[str, ...] = ()
 
     @property
     def headline(self) -> Measure:
@@ -136,13 +141,24 @@ class Task:
     def module(self) -> nn.Module:
         """A network whose values are about to be replaced."""
         with Key(0).ambient():
-            return _without_counters(self.build())
+            module = _without_counters(self.build())
+        frozen = frozenset(self.frozen)
+        for layer in {n.rpartition(".")[0] for n, _ in module.named_buffers() if n in frozen}:
+            _keep_statistics(module.get_submodule(layer))
+        return module
+
+    def constants(self) -> Params:
+        """Values of the frozen tensors: the rest of a model, whoever trained it."""
+        if not self.frozen:
+            return {}
+        tensors = _tensors(self.module())
+        return {n: tensors[n].detach().clone() for n in self.frozen}
 
     def init(self, key: Key) -> Params:
         """Initial parameters and buffers for a key, in module order."""
         with key.ambient():
             module = self.build()
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        tensors = _tensors(module)
         return {n: tensors[n].detach().clone() for n in (*self.layout.trainable, *self.layout.buffers)}
 
 
@@ -172,7 +188,7 @@ def make_task(
 
     Raises:
         ConfigError: If the loss, the head or a measure is unknown, a tensor is shared between two names, or as in
-            `check_tensors`.
+            `check_tensors` and `check_frozen`.
     """
     function = loss if callable(loss) else kind.loss(loss)
     kind = kind.linked(None if callable(loss) else loss, target_scale)
@@ -202,13 +218,10 @@ def make_task(
                 "trained; give each layer its own"
             )
     trainable = tuple(n for n, p in module.named_parameters() if p.requires_grad)
-    buffers = tuple(n for n, b in module.named_buffers() if b.is_floating_point())
-    frozen = [n for n, p in module.named_parameters() if not p.requires_grad]
+    frozen = frozen_tensors(module)
     if frozen:
-        raise ConfigError(
-            f"{type(module).__name__} has frozen parameters ({', '.join(frozen[:3])}); register them as buffers, or "
-            "leave them free and choose what is trained with local.trainable"
-        )
+        check_frozen(build, module, frozen)
+    buffers = tuple(n for n, b in module.named_buffers() if b.is_floating_point() and n not in frozen)
     norm_layers = [n for n, m in modules.items() if isinstance(m, _NORMS)]
     every = (*trainable, *buffers)
     layout = Layout(
@@ -224,12 +237,75 @@ def make_task(
         num_classes,
         head,
         layout,
-        batch_norm=any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules.values()),
+        batch_norm=any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) and f"{n}.running_mean" not in frozen
+            for n, m in modules.items()
+        ),
         random=any(_draws(m) for m in modules.values()),
         kind=kind,
         measures=kind.reported(asked, function),
         width=kind.width(num_classes if outputs is None else outputs),
+        frozen=frozen,
     )
+
+
+def frozen_tensors(module: nn.Module) -> tuple[str, ...]:
+    """Names of what training cannot change: parameters with `requires_grad=False`, and the buffers that go with them.
+
+    A buffer goes with the parameters of its layer, of a layer without any with those of the closest one around it.
+    Integer counters are left out.
+    """
+    parameters = tuple(n for n, p in module.named_parameters() if not p.requires_grad)
+    if not parameters:
+        return ()
+    buffers = (n for n, b in module.named_buffers() if b.is_floating_point() and _is_beside_frozen(module, n))
+    return (*parameters, *buffers)
+
+
+def _is_beside_frozen(module: nn.Module, buffer: str) -> bool:
+    layer, _, _ = buffer.rpartition(".")
+    while layer and not any(True for _ in module.get_submodule(layer).parameters()):
+        layer, _, _ = layer.rpartition(".")
+    return not any(p.requires_grad for p in module.get_submodule(layer).parameters())
+
+
+def check_frozen(build: Callable[[], nn.Module], module: nn.Module, frozen: Sequence[str]) -> None:
+    """Refuse a network that leaves nothing to train, or whose frozen tensors are others when it is made again.
+
+    Raises:
+        ConfigError: Naming some of them.
+    """
+    name = type(module).__name__
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ConfigError(
+            f"{name} has requires_grad=False in all its parameters, and there would be nothing to train; leave those "
+            "of its head free"
+        )
+    with Key(1).ambient():
+        here, again = _tensors(module), _tensors(build())
+    drawn = [n for n in frozen if n not in again or not torch.equal(here[n], again[n])]
+    if drawn:
+        raise ConfigError(
+            f"{name} has requires_grad=False in {some(drawn)}, with other values each time it is made, so that seeds "
+            "and clients would have different ones; load their values where it is made, or leave them free and choose "
+            "what is trained with local.trainable"
+        )
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _keep_statistics(layer: nn.Module) -> None:
+    """Leave a layer in evaluation mode whatever mode the network around it is put into."""
+    layer.training = False
+    layer.train = functools.partial(_train_parts, layer)  # type: ignore[method-assign]
+
+
+def _train_parts(layer: nn.Module, mode: bool = True) -> nn.Module:
+    for part in layer.children():
+        part.train(mode)
+    return layer
 
 
 def check_tensors(module: nn.Module) -> None:
@@ -399,6 +475,6 @@ def _without_counters(module: nn.Module) -> nn.Module:
     return module
 
 
-def parameter_count(params: Params, layout: Layout) -> int:
-    """Trainable numbers in `params`."""
-    return sum(params[n].numel() for n in layout.trainable)
+def parameter_count(task: Task) -> int:
+    """Numbers in the network's parameters, frozen ones included."""
+    return sum(p.numel() for p in task.module().parameters())
