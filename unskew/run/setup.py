@@ -35,7 +35,7 @@ from unskew.local.trainer import LocalTrainer, kernels
 from unskew.local.workers.pool import JobPool
 from unskew.local.workers.recipe import Recipe, WorkerSetup
 from unskew.machine import cores, processor
-from unskew.protocol import Layout, SgdConfig, hook
+from unskew.protocol import Layout, SgdConfig, hook, steps_of
 from unskew.run import attack
 from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
@@ -44,9 +44,11 @@ from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import Task, check_network, ends_in, make_task, parameter_count
 from unskew.tree import Params, is_record
+from unskew.units import human_bytes
 from unskew.words import counted
 from unskew.wrappers.base import Wrapped
 from unskew.wrappers.malicious import with_attack
+from unskew.wrappers.uploads import uploads_of
 
 THREADS_FROM = 5_000_000
 
@@ -666,6 +668,7 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
         yield from dict.fromkeys(
             f"{method.label}: {text}" for text in _nothing_personal(method.algorithm, setup.task.layout)
         )
+        yield from (f"{method.label}: {text}" for text in _travel_unchanged(method.algorithm, setup.task))
         inner = method.algorithm
         while isinstance(inner, Wrapped):
             if inner.by.on_server and hook(inner.of, "amend") is not None:
@@ -789,6 +792,25 @@ def _nothing_personal(algorithm: Any, layout: Layout) -> Iterator[str]:
                 f"personal = {list(empty)} selects no tensor of the network{lacks}, so {stays} stays with a client: it "
                 "trains as if that were left out"
             )
+
+
+def _travel_unchanged(algorithm: Any, task: Task) -> Iterator[str]:
+    """Say that most of a pretrained model travels although nobody changes it, and how that ends."""
+    layout, trained = task.layout, [local.trainable for local in _optimisations(algorithm)]
+    stays = [groups for record in _records(algorithm) if isinstance(groups := getattr(record, "personal", ()), tuple)]
+    changed = frozenset[str]().union(*map(layout.select, (*trained, *stays)))
+    left = [n for n in layout.trainable if n not in changed]
+    if not trained or not left or not any(uploads_of(algorithm, name) for name in steps_of(algorithm)):
+        return
+    model, again = task.init(Key(0)), task.init(Key(1))
+    size, whole = (sum(model[n].nbytes for n in names) for names in (left, model))
+    # What is drawn at random cannot be a part of the network: each seed has its own.
+    if 2 * size >= whole and all(torch.equal(model[n], again[n]) for n in left):
+        yield (
+            f"{human_bytes(size)} of the {human_bytes(whole)} of a model travel and are never changed, as "
+            "local.trainable leaves them out; with requires_grad_(False) on those layers where the network is made "
+            "they do not travel"
+        )
 
 
 def _optimisations(value: Any) -> Iterator[SgdConfig]:
