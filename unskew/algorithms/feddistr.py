@@ -403,14 +403,14 @@ class FedDistr:
             hub:OWNER/NAME, a name that an installed package registers, or module:attribute.
         m: Clusters of a label: auto is 3 with at least 12 images each, silhouette chooses 1 to 5, oracle counts the
             domains that the label has at the client, a number is that number.
-            steps, batch_size, lr: Settings of the inversion on each cluster; lr None is the prior's own learning rate.
-            distance: Distance for the alignment: l2 of the embeddings, or of the noise that the prior predicts under
+        steps, batch_size, lr: Settings of the inversion on each cluster; lr None is the prior's own learning rate.
+        distance: Distance for the alignment: l2 of the embeddings, or of the noise that the prior predicts under
             them, which the server computes.
-            tau: Threshold of the alignment; None is half the median distance of one client's embeddings of one label.
-            images: Number of images made of each label.
-            guidance, sampling_steps: Settings of sampling; None takes the prior's defaults.
-            classifier: Optimisation of the classifier, from scratch; `[local]` does not apply to it.
-            server_model: True to train a global model on the server's own device, on images only.
+        tau: Threshold of the alignment; None is half the median distance of one client's embeddings of one label.
+        images: Number of images made of each label.
+        guidance, sampling_steps: Settings of sampling; None takes the prior's defaults.
+        classifier: Optimisation of the classifier, from scratch; `[local]` does not apply to it.
+        server_model: True to train a global model on the server's own device, on images only.
         dp: Noise on the embeddings; None sends them as they are.
 
     Raises:

@@ -317,8 +317,8 @@ class DW(Wrapper):
     Attributes:
         mu: Strength; 0 trains without the term, but SL is kept and shown.  L_reg is a mean over C^2 entries: the paper
             uses .1, and 10 for 100 classes.
-            mu_decay: Decay of mu over the rounds; None keeps it constant.
-            sl_history: "current" computes SL from this round's uploads (eq. 7), "cumulative" from all so far.
+        mu_decay: Decay of mu over the rounds; None keeps it constant.
+        sl_history: "current" computes SL from this round's uploads (eq. 7), "cumulative" from all so far.
         sl_momentum: Share of the old SL in the new one.
         bias: "zero" holds the classification layer's bias at zero, as the paper has none; "keep" trains it.
         layer: Name of the classification layer, or of its weight; without a name it is the network's own.

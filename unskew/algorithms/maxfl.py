@@ -273,10 +273,10 @@ class MAXFL_HCCT:
     Attributes:
         threshold: "local_loss" is eq. 3, "sqdist" eq. 5, a number a loss that is the same for all; infinity, which a
             file cannot express, puts all clients in the group, and minus infinity none.
-            solo_rounds: Amount of local work behind eq. 3 and 5, in rounds.
-            warmup: Number of initial rounds in which all clients are in the group.
-            local: The clients' optimisation.
-            weighting: Weights of the group's models: "samples" by training examples, "uniform" all equal.
+        solo_rounds: Amount of local work behind eq. 3 and 5, in rounds.
+        warmup: Number of initial rounds in which all clients are in the group.
+        local: The clients' optimisation.
+        weighting: Weights of the group's models: "samples" by training examples, "uniform" all equal.
         personal: Tensors that stay with each client, as in FedAvg, also from joining to leaving and back.
     """
 

@@ -125,7 +125,7 @@ class TTHF:
         cluster_size: Devices per cluster; where they do not divide the cohort, sizes differ by one and none is larger.
         d2d_every: Steps or epochs, as `local` counts them, between D2D instants; None is a quarter of the round, as
             published (5 of 20 steps).
-            gamma: Number of D2D exchanges at each such instant; with `phi` their maximum.  0 leaves D2D out.
+        gamma: Number of D2D exchanges at each such instant; with `phi` their maximum.  0 leaves D2D out.
         phi: Tolerance of eq. 3, which then chooses the exchanges of each cluster; None takes `gamma`.
         d2d_before_global: Average inside clusters at the global instant too, which the paper does not.
         graph: Graph of the devices in a cluster.
