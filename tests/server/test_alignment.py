@@ -84,6 +84,14 @@ def test_who_alone_has_two_of_a_label_is_held_to_what_all_say_of_any() -> None:
     assert threshold(places, [0, 0, 1, 2, 1, 2], [9, 9, 0, 0, 1, 1]) == pytest.approx(3.0)
 
 
+def test_who_alone_has_two_of_a_label_can_keep_everything_apart_but_join_nothing() -> None:
+    """A client at 0 and .01, both label 0, beside two that are .02 apart: tau is .005, and no two are parallel."""
+    places = on_a_line(0.0, 0.01, 0.0, 6.0, 0.02, 6.02)
+    labels, owners = [0, 0, 1, 2, 1, 2], [9, 9, 0, 0, 1, 1]
+    assert threshold(places, labels, owners) == pytest.approx(0.005)
+    assert len(align(places, labels, [1] * 6, owners).sets) == 6
+
+
 @given(
     st.lists(st.lists(st.floats(0, 100), min_size=2, max_size=4), min_size=3, max_size=6),
     st.lists(st.floats(0, 1e6), min_size=0, max_size=64),
