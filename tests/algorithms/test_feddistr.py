@@ -361,6 +361,10 @@ def test_images_are_shared_out_over_the_embeddings_of_a_label() -> None:
     unknown = dataclasses.replace(sets, prompts=dataclasses.replace(sets.prompts, counts=torch.zeros(3).long()))
     assert int((made(trainer.local(me, 0), unknown)[0].x.mean((1, 2, 3)) > 0.7).sum()) == 6
     assert closest is None
+    many = feddistr.EmbeddingSets(Prompts(v[[0] * 12], torch.tensor([0] * 11 + [2]), torch.ones(12).long()), 7)
+    # Eleven embeddings share twelve images: 12 / 11 is rounded up to 2 for each.
+    labels = Imagine("toy", 12, None, None, own=False, compare=False).made(trainer.local(me, 0), many)[1]
+    assert torch.bincount(labels, minlength=3).tolist() == [22, 0, 12]
     mixed, near = Imagine("toy", 12, None, None, own=True, compare=True)(trainer.local(me, 0), sets)
     assert torch.bincount(mixed.y, minlength=3).tolist() == [12 + 23, 0, 12]
     assert near is not None

@@ -14,8 +14,9 @@ Client     of the images of each label y:  z = E(x);  m clusters by k-means     
            sends (v, y, n), n the cluster's images
 Server     aligns embeddings of equal label; keeps the dominant one of each parallel set and all orthogonal ones, sends
            them to all clients                                                                         (13)
-Client     I images of each label, shared out over its embeddings by n, by sampling from the prior;  trains a classifier
-           from the common initial model on them and its own images, every label equally often         (1')
+Client     I images of each label, shared out over its embeddings by n and each share rounded up, by sampling from the
+           prior;  trains a classifier from the common initial model on them and its own images, every label equally
+           often                                                                                       (1')
 Server     the same with only the images: the global model; no message is sent for it                  (2')
 Counts     no client's total count exceeds twice that of the next largest, whatever it reports
 Noise      optional: v <- v_0 + clip(v - v_0, R) + N(0, (sigma R)^2)                                   (3')
@@ -277,7 +278,7 @@ class Imagine:
         return mixed(local, x, y, self.own), closest
 
     def made(self, local: Local, sets: EmbeddingSets) -> tuple[Tensor, Tensor]:
-        """Generate `images` inputs of each label, divided among its embeddings by their counts, and their labels."""
+        """Generate about `images` inputs of each label, divided among its embeddings by their counts, and labels."""
         imagery, prompts = local.imagery(self.prior), sets.prompts
         labels, weights = prompts.labels.tolist(), prompts.counts.clamp(min=1).tolist()
         total = {y: sum(w for w, z in zip(weights, labels, strict=True) if z == y) for y in labels}
@@ -407,7 +408,7 @@ class FedDistr:
         distance: Distance for the alignment: l2 of the embeddings, or of the noise that the prior predicts under
             them, which the server computes.
         tau: Threshold of the alignment; None is half the median distance of one client's embeddings of one label.
-        images: Number of images made of each label.
+        images: Number of images made of each label; up to one more for each of its embeddings.
         guidance, sampling_steps: Settings of sampling; None takes the prior's defaults.
         classifier: Optimisation of the classifier, from scratch; `[local]` does not apply to it.
         server_model: True to train a global model on the server's own device, on images only.
