@@ -1,5 +1,6 @@
 """A look at a table raises the doubts that a run of it raises."""
 
+import re
 import warnings
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import unskew as us
 from unskew import tasks
 from unskew.data import own
-from unskew.data.preprocess import Preprocess
+from unskew.data.preprocess import ColumnRule, Preprocess, far_from_agreed
+from unskew.data.units import another_unit, typical
+from unskew.errors import DataWarning
 
 N = 240
 ROWS = np.arange(N)
@@ -122,16 +125,91 @@ def test_a_site_whose_target_is_in_another_unit_is_doubted(kind: str, times: flo
         run, look = of_numbers(y, SITES, kind)
         what = "the time" if kind == "survival" else "the target"
         assert any(f"{what} is about " in one and " at s3 and " in one for one in run), run
-        assert any("at the others: is it in the same unit there?" in sentence for sentence in look), look
+        assert any(re.search(r" at the others(, as far .*)?: is it in the same unit there\?$", one) for one in look), (
+            look
+        )
 
 
 def test_a_signed_target_and_half_of_the_sites_are_doubted_too() -> None:
     signed = np.random.default_rng(0).normal(size=320)
     (run,) = of_numbers(np.where(SITES < "s2", 60, 1) * signed, SITES)[0]
     assert run.startswith("the target is about 42 at s0, s1 and 0.681 ")
-    assert run.endswith(" at the others: is it in the same unit there?")
+    assert run.endswith(" at the others, as far apart as minutes and hours: is it in the same unit there?")
     (run,) = of_numbers(np.where(SITES[:80] == "s1", 24, 1) * lives(0, 0.1)[:80], SITES[:80])[0]
-    assert " at s0: is it in the same unit at both?" in run or " at s1: is it in the same unit at both?" in run
+    assert " at s0 and " in run
+    assert run.endswith(": is it in the same unit at both?")
+
+
+UNITS = {
+    "haemoglobin": (13, 1.5, 10.0, 0.0, "g/L and g/dL"),
+    "glucose": (5.5, 1.0, 18.016, 0.0, "mg/dL and mmol/L of glucose"),
+    "cholesterol": (5.0, 1.0, 38.67, 0.0, "mg/dL and mmol/L of cholesterol"),
+    "creatinine": (1.0, 0.2, 88.42, 0.0, "µmol/L and mg/dL of creatinine"),
+    "weight": (75, 14, 2.2046, 0.0, "pounds and kilograms"),
+    "height": (67, 4, 2.54, 0.0, "centimetres and inches"),
+    "stature": (1.7, 0.1, 100.0, 0.0, "centimetres and metres"),
+    "fever": (37.2, 0.6, 1.8, 32.0, "degrees Fahrenheit and Celsius"),
+    "weather": (12, 6, 1.8, 32.0, "degrees Fahrenheit and Celsius"),
+    "outside": (12, 6, 1.0, 273.15, "kelvins and degrees Celsius"),
+    "dose": (40, 12, 12.0, 0.0, ""),
+}
+
+
+OF_1200 = np.repeat(np.arange(8), 150)
+
+
+def of_unit(name: str, larger: list[int], seed: int) -> tuple[Any, str]:
+    """Numbers of 150 rows of each of 8 sites, which differ a little, in the larger unit at some sites."""
+    around, sd, factor, added, why = UNITS[name]
+    rng = np.random.default_rng(seed)
+    values = around + sd * (rng.normal(size=1200) + rng.normal(0, 0.15, 8)[OF_1200])
+    return np.where(np.isin(OF_1200, larger), factor * values + added, values), why
+
+
+@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("larger", [True, False])
+@pytest.mark.parametrize("sites", [2, 8])
+def test_a_column_in_another_unit_at_a_site_is_doubted_whichever_is_larger(name: str, larger: bool, sites: int) -> None:
+    for seed in range(3):
+        values, why = of_unit(name, [1] if larger else [i for i in range(8) if i != 1], seed)
+        sentence = another_unit("column", typical(values, OF_1200, [f"s{i}" for i in range(sites)]))
+        assert " at s1 and " in sentence or (sites == 2 and " at s0 and " in sentence), (name, sentence)
+        end = "is it in the same unit at both?" if sites == 2 else "is it in the same unit there?"
+        assert sentence.endswith(f": {end}"), sentence
+        assert why in sentence.partition(" as far apart as ")[2], sentence
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_column_in_one_unit_is_not_doubted(name: str) -> None:
+    """In whichever unit: sites that hardly differ, groups 2 standard deviations apart, log-normal numbers."""
+    for seed in range(20):
+        values, _ = of_unit(name, list(range(8 * (seed % 2))), seed)
+        shifted = values + 2 * UNITS[name][1] * (OF_1200 > 3)
+        for of in (values, shifted, np.exp(values / values.std())):
+            assert not another_unit("column", typical(of, OF_1200, [f"s{i}" for i in range(8)]))
+
+
+def test_a_run_a_look_and_a_prediction_doubt_a_column_that_became_smaller() -> None:
+    """130 ± 15 beside 13 ± 1.5: 8 standard deviations of the larger numbers only."""
+    rng = np.random.default_rng(0)
+    hb = rng.normal(130, 15, 320)
+    others = {"site": SITES, "y": (hb > 130).astype(int)}
+    mixed = pandas.DataFrame({"hb": np.where(SITES == "s2", hb / 10, hb), **others})
+    sentence = (
+        r"column 'hb' is about 13.* at s2 and 12.* at the others, as far apart as g/L and g/dL: is it in the same"
+    )
+    settings: dict[str, Any] = {"target": "y", "client": "site", "rounds": 3, "model": "logistic"}
+    settings |= {"progress": False, "local": us.SgdConfig(lr=1.0)}
+    with pytest.warns(DataWarning, match=sentence):
+        us.simulate(us.FedAvg(), data=mixed, preprocess=True, **settings)
+    assert any(re.match(sentence, note) for note in us.describe(mixed, target="y", client="site").notes)
+    right = pandas.DataFrame({"hb": hb, **others})
+    model = us.simulate(us.FedAvg(), data=right, preprocess=True, **settings).model("FedAvg")
+    with pytest.warns(DataWarning, match=r"'hb' is about 12.* here, .* in training, as far apart as g/L and g/dL"):
+        us.predict(model, right.assign(hb=hb / 10))
+    rule = ColumnRule(mean=130.0, sd=15.0)
+    assert "was agreed on, as far apart as g/L and g/dL: is it" in far_from_agreed("hb", hb / 10, rule)
+    assert not far_from_agreed("hb", hb, rule)
 
 
 @pytest.mark.parametrize(

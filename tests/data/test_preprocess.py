@@ -562,7 +562,7 @@ def test_a_column_in_another_unit_is_doubted_at_a_site_and_in_new_rows() -> None
     mixed = frame.assign(creatinine=frame.creatinine * np.where(site == "Chur", 88.4, 1.0))
     settings: dict[str, Any] = {"target": "y", "client": "site", "rounds": 1, "model": "logistic", "progress": False}
     with pytest.warns(
-        DataWarning, match=r"column 'creatinine' has the mean .* at Chur, and 1\.0.* the same unit there"
+        DataWarning, match=r"column 'creatinine' is about 8.* at Chur and 1\.0.* of creatinine: .* the same unit there"
     ):
         us.simulate(us.FedAvg(), data=mixed, preprocess=True, **settings)
     with warnings.catch_warnings():

@@ -25,17 +25,17 @@ from unskew.data.inputs import (
 from unskew.data.preprocess import (
     ColumnRule,
     Preprocess,
-    another_unit,
     far_from_agreed,
+    far_from_others,
     missing_here,
     moments_of_sites,
     same_as_target,
     stands_for_none,
     target_for_none,
-    target_in_another_unit,
     unagreed,
     with_units,
 )
+from unskew.data.units import another_unit, typical
 from unskew.tasks.targets import NUMBER, SURVIVAL
 from unskew.words import letters, some, spelling_variants
 
@@ -220,7 +220,7 @@ def of_target(what: str, values: Array, owners: npt.NDArray[np.int64] | None, cl
         owners: Number of its client, (N,), -1 where it has none; None if there are no clients.
         clients: Their names.
     """
-    sentences = target_in_another_unit(what, values, owners, clients), target_for_none(what, values)
+    sentences = another_unit(what, typical(values, owners, clients)), target_for_none(what, values)
     return [*filter(None, sentences)]
 
 
@@ -251,7 +251,8 @@ def of_column(name: str, table: TrainingRows, rules: Preprocess | None = None, o
         far = "" if own_scale else far_from_agreed(name, values, rule)
         missing = missing_here(name, values) if own_scale else ""
     if not own_scale:
-        other = _constant_at(name, table) or another_unit(name, moments_of_sites(values, owners, clients))
+        other = _constant_at(name, table) or another_unit(f"column {name!r}", typical(values, owners, clients))
+        other = other or far_from_others(name, moments_of_sites(values, owners, clients))
     if values.dtype.kind == "O":
         spelt = column_variants(name, values, owners, clients, agreed)
         spelt = spelt or coded_differently(f"column {name!r}", values, owners, clients)

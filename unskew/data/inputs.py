@@ -19,6 +19,7 @@ from unskew.data.columns import check_one_form, composed_names
 from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
+from unskew.data.units import another_unit_here
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.words import composed, counted, letters, listed, separate_classes, some, spelling_variants, with_article
 
@@ -143,11 +144,12 @@ def _far_from_training(column: Column, values: Array) -> str:
     if values.dtype.kind != "f" or len(column.sd) != 1 or not column.sd[0] or np.isnan(values).all():
         return ""
     middle, mean, sd = float(np.nanmedian(values)), column.mean[0], column.sd[0]
-    if abs(middle - mean) <= FAR_BEYOND * sd:
+    apart, why = another_unit_here(values, mean, sd)
+    if not apart and abs(middle - mean) <= FAR_BEYOND * sd:
         return ""
     return (
         f"column {column.name!r} is {'about ' * (len(values) > 1)}{middle:g} here, and had the mean {mean:g} (standard "
-        f"deviation {sd:g}) in training: is it in the same unit?"
+        f"deviation {sd:g}) in training{why}: is it in the same unit?"
     )
 
 

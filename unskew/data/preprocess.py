@@ -23,6 +23,7 @@ from unskew.data.inputs import Array, Column, Inputs, RawTable, column_variants,
 from unskew.data.lengths import LONGEST
 from unskew.data.numerals import is_number
 from unskew.data.places import place
+from unskew.data.units import ENOUGH_TO_COMPARE, MOST_COMPARED, Typical, another_unit, another_unit_here, of_moments
 from unskew.errors import ConfigError, DataError, did_you_mean, obeyed, warn
 from unskew.words import composed, counted, some
 
@@ -42,15 +43,6 @@ MOST_ROWS = 10**12
 
 FAR_FROM_OTHERS = 20
 """Standard deviations of the others' rows from their mean, beyond which a site's mean is hardly in the same unit."""
-
-TIMES = 10
-"""Times that a target is larger at some sites than at others, from which on it may be in another unit."""
-
-ENOUGH_TO_COMPARE = 10
-"""Rows of a site from which on the size of its target is compared."""
-
-MOST_COMPARED = 100
-"""Sites up to which each one's mean is compared with that of the others in data that are at hand."""
 
 MOST_OF_ALL, MOST_OF_TWO = 0.5, 0.9
 """Share of all rows above which one site of several, or of two, is named: it decides what all agree on."""
@@ -583,7 +575,7 @@ def _lopsided(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
         parts = {
             site: ColumnMoments(of.n, of.mean, of.m2) for site, by_name in sites.items() if (of := by_name[name]).n
         }
-        if sentence := another_unit(name, parts):
+        if sentence := another_unit(f"column {name!r}", in_short(parts)) or far_from_others(name, parts):
             sentences.append(sentence)
     return sentences
 
@@ -594,8 +586,9 @@ def far_from_agreed(name: str, values: Array, rule: ColumnRule) -> str:
         return ""
     agreed_on = f"the mean {rule.mean:g} (standard deviation {rule.sd:g}) was agreed on"
     far = np.abs(values - rule.mean) > FAR_FROM_OTHERS * rule.sd
-    if abs(float(np.nanmedian(values)) - rule.mean) > FAR_FROM_OTHERS * rule.sd:
-        return f"column {name!r} is about {np.nanmedian(values):g} here, and {agreed_on}: is it in the same unit?"
+    apart, why = another_unit_here(values, rule.mean, rule.sd)
+    if apart or abs(float(np.nanmedian(values)) - rule.mean) > FAR_FROM_OTHERS * rule.sd:
+        return f"column {name!r} is about {np.nanmedian(values):g} here, and {agreed_on}{why}: is it in the same unit?"
     if not far.any():
         return ""
     value, times = max(Counter(values[far].tolist()).items(), key=itemgetter(1))
@@ -694,7 +687,7 @@ def missing_here(name: str, values: Array) -> str:
     return text if gaps_in(values).all() else ""
 
 
-def another_unit(name: str, parts: Mapping[str, ColumnMoments]) -> str:
+def far_from_others(name: str, parts: Mapping[str, ColumnMoments]) -> str:
     """A sentence on the site whose mean is so far from the others' that its unit may be another; empty if none is."""
     apart = {site: _apart(own, [part for other, part in parts.items() if other != site]) for site, own in parts.items()}
     site = max(apart, key=lambda one: apart[one], default="")
@@ -704,48 +697,6 @@ def another_unit(name: str, parts: Mapping[str, ColumnMoments]) -> str:
     return (
         f"column {name!r} has the mean {parts[site].mean:g} at {site}, and {others.mean:g} (standard deviation "
         f"{others.sd:g}) at the others: is it in the same unit there?"
-    )
-
-
-def target_in_another_unit(what: str, values: Array, owners: Array | None, sites: Sequence[str]) -> str:
-    """A sentence on sites whose target may be in another unit than at most; empty if none is.
-
-    In another unit, hours and not days, sizes and the spread of sizes both are so many times those of others.  Sites
-    differ in themselves, too: so they must be `TIMES` apart in size, and farther than any two of one side are; of sites
-    whose medians are log-normal with a deviation of 0.5, fewer than 1 of 100 data sets is doubted.
-
-    Args:
-        what: The target.
-        values: Of each row; those that are 0 say nothing of a unit.
-        owners: Number of each row's site, -1 where it has none; None if there are no sites.
-        sites: Their names.
-    """
-    if owners is None or len(sites) > MOST_COMPARED:
-        return ""
-    compared = {}
-    for i, site in enumerate(sites):
-        sizes = np.abs(values[(owners == i) & np.isfinite(values) & (values != 0)])
-        if len(sizes) >= ENOUGH_TO_COMPARE:
-            low, middle, high = np.quantile(sizes, [0.25, 0.5, 0.75])
-            if high > low:
-                compared[site] = (middle, high - low)
-    if len(compared) < 2:
-        return ""
-    names = sorted(compared, key=lambda site: compared[site][0])
-    logs = np.log([compared[site] for site in names])
-    gap = np.diff(logs[:, 0])
-    cut = int(gap.argmax()) + 1
-    apart = np.median(logs[cut:], 0) - np.median(logs[:cut], 0)
-    if apart[0] < math.log(TIMES) or apart[1] < math.log(TIMES) / 2:
-        return ""
-    if gap[cut - 1] < max(np.ptp(logs[:cut, 0]), np.ptp(logs[cut:, 0])):
-        return ""
-    few, others = sorted((names[:cut], names[cut:]), key=len)
-    ours, theirs = (float(f"{np.median([compared[site][0] for site in of]):.3g}") for of in (few, others))
-    rest = others[0] if len(others) == 1 else "the others"
-    return (
-        f"{what} is about {ours:g} at {some(few)} and {theirs:g} at {rest}: is it in the same unit "
-        f"{'there' if len(others) > 1 else 'at both'}?"
     )
 
 
@@ -770,6 +721,12 @@ def moments_of_sites(values: Array, owners: Array | None, sites: Sequence[str]) 
     if owners is None or values.dtype.kind != "f" or len(sites) > MOST_COMPARED:
         return {}
     return {site: m for i, site in enumerate(sites) if (m := ColumnMoments.of(values[owners == i])).n}
+
+
+def in_short(parts: Mapping[str, ColumnMoments]) -> dict[str, Typical]:
+    """Numbers of each site that has different ones, as units are compared."""
+    with_spread = {site: of for site, of in parts.items() if of.n >= ENOUGH_TO_COMPARE and of.sd > 0}
+    return {site: of_moments(of.mean, of.sd) for site, of in with_spread.items()}
 
 
 def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:
