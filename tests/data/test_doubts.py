@@ -241,3 +241,43 @@ def test_a_target_that_differs_by_less_than_single_precision_keeps_is_doubted(ar
     y = around + np.random.default_rng(0).normal(size=320) * (25 if around > 1e9 else 1)
     for said_of_it in of_numbers(y, SITES):
         assert any("networks take float32, which counts in steps" in one for one in said_of_it) == doubted
+
+
+# ---------------------------------------------------------------- codings
+SEX = np.where(RNG.random(N) < 0.45, "M", "F")
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        (np.where(BERN & (SEX == "M"), "H", SEX), "holds 'H' at Bern and 'M' at Basel, Chur, and none holds both"),
+        (np.where(~BERN & (SEX == "M"), "H", SEX), "holds 'H' at Basel, Chur and 'M' at Bern, and none holds both"),
+        (np.where(BERN & (SEX == "M"), "H", np.where(ROWS % 11 == 0, "?", SEX)), "'H' at Bern and 'M' at Basel, Chur"),
+        ((SEX == "M") + 1.0 * BERN, "is 0 or 1 at Basel, Chur and 1 or 2 at Bern: if these mean the same"),
+        (np.where(BERN, -1.0, 0.0) * (SEX == "F") + (SEX == "M"), "is -1 or 1 at Bern and 0 or 1 at Basel, Chur"),
+        ((SEX == "M") + 3.0 * BERN, "is 0 or 1 at Basel, Chur and 3 or 4 at Bern"),
+    ],
+)
+def test_codings_that_overlap_are_doubted(column: Any, says: str) -> None:
+    run, look = said({"sex": column}, Preprocess())
+    assert any(says in sentence for sentence in run), run
+    assert run <= look
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_codings_that_differ_as_sites_do_are_not_doubted(seed: int) -> None:
+    """Words of any shares, a word that one site lacks, or only one has, counts of few kinds and one value only."""
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.full(5, 2.0), 3)
+    words = np.array([rng.choice(list("ABCDE"), p=shares[i % 3]) for i in ROWS], object)
+    columns = {
+        "words": words,
+        "lacks": np.where(BERN & (SEX == "M"), "F", SEX),
+        "more": np.where(BERN & (ROWS % 2 == 0), "X", SEX),
+        "rare": np.where(BERN & (ROWS % 30 == 1), "Y", np.where(~BERN & (ROWS % 31 == 2), "Z", SEX)),
+        "count": np.minimum(rng.poisson(0.7, N), 3) * 1.0,
+        "one": np.where(BERN, 1.0, SEX == "M"),
+    }
+    for column in columns.values():
+        run, _ = said({"sex": column}, Preprocess())
+        assert not any("mean the same" in sentence for sentence in run), run

@@ -21,6 +21,8 @@ from unskew.data.inputs import (
     names_the_client,
     no_word_in_common,
     shared_numbers,
+    two_numbers_differ,
+    words_in_turn,
 )
 from unskew.data.preprocess import (
     ColumnRule,
@@ -257,6 +259,9 @@ def of_column(name: str, table: TrainingRows, rules: Preprocess | None = None, o
         spelt = column_variants(name, values, owners, clients, agreed)
         spelt = spelt or coded_differently(f"column {name!r}", values, owners, clients)
         spelt = spelt or ("" if agreed else no_word_in_common(name, values, owners, clients))
+        spelt = spelt or ("" if agreed else words_in_turn(name, values, owners, clients))
+    else:
+        spelt = two_numbers_differ(name, values, owners, clients)
     of_client = "" if owners is None or spelt or agreed else names_the_client(name, values, owners, clients)
     same = next(filter(None, (same_as_target(name, values, target) for target in table.targets)), "")
     units = with_units(name, values) if rule.kind is None else ""

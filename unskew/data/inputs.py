@@ -40,6 +40,12 @@ ROWS = 4096
 RETURNS = 5
 """Rows for each word of a column from which on its words are categories that return."""
 
+ROWS_OF_A_CODING = 20
+"""Rows of a client from which on words and codes that it lacks are no chance."""
+
+MOST_CODES, FREQUENT, SIMILAR = 10, 0.1, 3.0
+"""Words of a column that may be codes, share of a client's rows of a frequent one, times that two shares may differ."""
+
 MOST_GROUPS = 3
 """Groups of clients that a sentence names."""
 
@@ -816,6 +822,76 @@ def no_word_in_common(name: str, values: Array, owners: Array | None, clients: S
         f"column {name!r} has no word in common between {listed([*shown[:MOST_GROUPS], *more])}, and tells these "
         "clients apart: write alike what means the same, or leave it out"
     )
+
+
+def words_in_turn(name: str, values: Array, owners: Array | None, clients: Sequence[str]) -> str:
+    """A sentence if each client has one of two words, as H and M for men, beside a word they share; empty otherwise.
+
+    Both are frequent where they occur, and about as frequent, and neither stands for a third word.  Clients of few rows
+    tell nothing.
+
+    Args:
+        name: The column.
+        values: Its words, and anything that is no word for a gap.
+        owners, clients: As in `variants_by_client`.
+    """
+    if owners is None:
+        return ""
+    share = {
+        client: {one: n / of.total() for one, n in of.items()}
+        for client, of in _words_by_client(values, owners).items()
+        if of.total() >= ROWS_OF_A_CODING
+    }
+    known = sorted(set().union(*share.values()))
+    if len(share) < 2 or len(known) > MOST_CODES:
+        return ""
+    holders = {one: {client for client, of in share.items() if one in of} for one in known}
+    some_hold = {one: np.array([share[client][one] for client in holders[one]]) for one in known}
+    frequent = [one for one in known if some_hold[one].min() >= FREQUENT and len(holders[one]) < len(share)]
+    pairs = [
+        (one, other)
+        for i, one in enumerate(frequent)
+        for other in frequent[i + 1 :]
+        if not holders[one] & holders[other] and len(holders[one] | holders[other]) == len(share)
+    ]
+    shared = [one for one in known if len(holders[one]) == len(share)]
+    again = Counter(one for pair in pairs for one in pair)
+    pairs = [pair for pair in pairs if max(again[one] for one in pair) == 1]
+    middle = {one: float(np.median(of)) for one, of in some_hold.items()}
+    pairs = [(a, b) for a, b in pairs if max(middle[a], middle[b]) <= SIMILAR * min(middle[a], middle[b])]
+    if not pairs or not shared:
+        return ""
+    shown = [
+        " and ".join(f"{one!r} at {some([clients[c] for c in sorted(holders[one])])}" for one in pair) for pair in pairs
+    ]
+    return (
+        f"column {name!r} holds {'; '.join(shown)}, and none holds both, beside {some(shared)} at all: if both mean "
+        "the same, write them alike"
+    )
+
+
+def two_numbers_differ(name: str, values: Array, owners: Array | None, clients: Sequence[str]) -> str:
+    """A sentence if a column has two whole numbers at each client, but 0 and 1 at some and 1 and 2 at others.
+
+    Args:
+        name: The column.
+        values: Its numbers, NaN for a gap.
+        owners, clients: As in `variants_by_client`.
+    """
+    if owners is None or values.dtype.kind != "f" or len(np.unique(values[~np.isnan(values)])) not in (3, 4):
+        return ""
+    groups: dict[tuple[float, ...], list[str]] = {}
+    for i, client in enumerate(clients):
+        own = values[(owners == i) & ~np.isnan(values)]
+        known = tuple(np.unique(own).tolist())
+        if len(known) > 2 or any(one % 1 for one in known):
+            return ""
+        if len(known) == 2 and len(own) >= ROWS_OF_A_CODING:
+            groups.setdefault(known, []).append(client)
+    if len(groups) < 2:
+        return ""
+    shown = listed([f"{word(low)} or {word(high)} at {some(who)}" for (low, high), who in sorted(groups.items())])
+    return f"column {name!r} is {shown}: if these mean the same two things, code them alike"
 
 
 def _words_by_client(values: Array, owners: Array) -> dict[int, Counter[str]]:
