@@ -233,6 +233,48 @@ def test_next_token_takes_the_last_positions() -> None:
     assert next_token.accuracy(torch.tensor([[[9.0, 0], [0, 1], [0, 1]]]), y).item() == 0.5
 
 
+def test_spans_of_time_are_refused_as_times_with_a_way_to_numbers() -> None:
+    """Which unit is meant is for all sites to say, so none is guessed."""
+    frame = pandas.DataFrame({"age": np.arange(40.0), "died": np.arange(40) % 2, "site": np.arange(40) // 20})
+    frame["time"] = pandas.to_timedelta(np.arange(40) + 1, unit="D")
+    settings: dict[str, Any] = {"client": "site", "task": us.TaskConfig(kind="survival"), "progress": False}
+    way = r"the target of row 0 is the span of time 1 days.*; make a number of it, such as days by \.dt\.total_seconds"
+    with pytest.raises(us.DataError, match=way):
+        us.simulate(us.FedAvg(), data=frame, target=["time", "died"], **settings)
+
+
+class Following(torch.nn.Module):
+    """Logits of nine tokens at each position."""
+
+    def __init__(self) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.embed, self.out = torch.nn.Embedding(9, 8), torch.nn.Linear(8, 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The logits, (batch, positions, 9)."""
+        return self.out(self.embed(x))
+
+
+@pytest.mark.parametrize("positions", [1, 5])
+@pytest.mark.filterwarnings("ignore:.*has no AMX")
+def test_next_tokens_are_learned_in_bfloat16(positions: int) -> None:
+    """Before, logits at each position were refused, as for one class an example.  Each token follows itself."""
+    x = np.random.default_rng(0).integers(0, 9, (3, 20, 1)).repeat(6, 2)
+    data = {f"s{i}": (x[i, :, :-1], x[i, :, -positions:]) for i in range(3)}
+    history = us.simulate(
+        us.FedAvg(),
+        data=data,
+        task=us.TaskConfig(kind="next_token"),
+        model=Following,
+        rounds=2,
+        local=us.SgdConfig(lr=0.5, precision="bfloat16"),
+        progress=False,
+    )
+    first, *_, last = [value for _, value in history.curve("fedavg", "global.loss")]
+    assert last < first
+
+
 def test_multi_label_metrics_by_hand() -> None:
     """Label 0 is ranked well (1), label 1 badly: one positive in the last of two places, 1/2.  Label 2 never occurs.
 

@@ -636,7 +636,7 @@ def _check_local(local: SgdConfig, setup: Setup) -> None:
             f"local.trainable = {list(local.trainable)} selects no parameter; there would be nothing to train"
         )
     if local.precision != "float32":
-        check_network(setup.task, setup.dataset.x_train[:2], precision=local.precision)
+        check_network(setup.task, setup.dataset.x_train[:2], setup.dataset.y_train[:2], precision=local.precision)
 
 
 def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:

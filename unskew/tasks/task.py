@@ -419,6 +419,7 @@ def check_network(
             f"{'output' if task.width == 1 else 'outputs'}" + (", two classes need two" if task.width == 2 else "")
         )
     if targets is not None:
+        logits = logits.float()  # as in training, whatever the precision
         _check_loss(task, logits, targets)
         _check_measures(task, logits, targets)
 
