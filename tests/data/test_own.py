@@ -957,3 +957,10 @@ def test_events_in_words_are_refused_by_how_they_are_written() -> None:
     refusal = r"has the event 'oui', must be 1 \(it happened\) or 0 \(censored\)"
     with pytest.raises(DataError, match=refusal):
         own.dataset(table, target=["time", "event"], targets=tasks.kind_of("survival").targets)
+
+
+@pytest.mark.parametrize("empty", [pandas.DataFrame(), pandas.DataFrame({"x": [], "y": []})])
+def test_a_client_without_rows_is_named_whatever_its_columns(empty: pandas.DataFrame) -> None:
+    frame = pandas.DataFrame({"x": np.arange(20.0), "y": np.arange(20) % 2})
+    with pytest.raises(DataError, match=r"^client Bern has no rows; leave it out$"):
+        own.joined({"Basel": frame, "Bern": empty}, None)

@@ -427,6 +427,8 @@ def joined(data: Any, client: str | None, target: object = None) -> tuple[Any, s
     libraries = {_library(frame) for frame in data.values()}
     if len(libraries) > 1:
         raise DataError(f"clients' tables are of {' and '.join(sorted(libraries))}; give all of one")
+    if empty := [str(name) for name, frame in data.items() if len(frame) == 0]:
+        raise DataError(f"client {empty[0]} has no rows; leave it out")
     first, *others = data
     columns = list(data[first].columns)
     for name, frame in data.items():
@@ -441,8 +443,6 @@ def joined(data: Any, client: str | None, target: object = None) -> tuple[Any, s
             f"every client has a table of its own, so no column names the clients; leave client out, and rename a "
             f"column {CLIENT!r}"
         )
-    if empty := [str(name) for name, frame in data.items() if len(frame) == 0]:
-        raise DataError(f"client {empty[0]} has no rows; leave it out")
     names = _different(data)
     library = importlib.import_module(libraries.pop())
     order = _order_at_clients(

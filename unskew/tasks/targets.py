@@ -15,6 +15,7 @@ A kind of task names the form of its targets; another form is a `Targets` of one
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 import numpy as np
@@ -128,6 +129,9 @@ def _finite(where: str, values: Array, ndim: int) -> npt.NDArray[np.float64]:
             for value in row if isinstance(row, list | tuple) else [row]:
                 if value is None:
                     raise RowError(where, i, "has no value; leave the row out")
+                if isinstance(value, timedelta | np.timedelta64):
+                    way = "make a number of it, such as days by .dt.total_seconds() / 86400"
+                    raise RowError(where, i, f"is the span of time {value}; {way}, in one unit at all sites")
                 if not isinstance(value, bool | int | float):
                     raise RowError(where, i, f"is {value!r}, a number is needed")
         values = values.astype(np.float64)
