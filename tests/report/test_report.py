@@ -231,7 +231,7 @@ def test_the_first_paragraph_says_what_was_run_and_what_was_found(page: Path) ->
 def test_sections_come_in_their_order(page: Path) -> None:
     titles = re.findall(r"<h2>(.*?)</h2>", page.read_text())
     assert titles == [
-        "Headline", "Differences to FedAvg", "Figures", "Data and skew", "Traffic", "Lost clients",
+        "Headline", "Results by client", "Differences to FedAvg", "Figures", "Data and skew", "Traffic", "Lost clients",
         "Configuration", "Environment", "Reproduce this run",
     ]  # fmt: skip
 

@@ -1,5 +1,7 @@
 """Whether federation is worth it: gains by hand, their intervals, and the words for them."""
 
+import csv
+import io
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -20,10 +22,12 @@ from unskew.experiment.config import Experiment
 from unskew.record import doubts
 from unskew.record.columns import RowResults
 from unskew.record.reader import Cell, DataSplit, Record, Warned, read
-from unskew.report import worth
+from unskew.report import by_client, worth
 from unskew.report.contributions import Contribution, contributions
+from unskew.report.export import client_table
 from unskew.report.gain import Floats, gain, over_all_rows
 from unskew.report.html import write_report
+from unskew.report.section import Table
 from unskew.run import constant, leave_out
 from unskew.run.callbacks import NoCallback
 from unskew.tasks.binary import BINARY
@@ -491,6 +495,74 @@ def test_a_site_without_test_rows_is_named_and_has_no_verdict() -> None:
     assert says in table.note
     some = replace(r, config='evaluate_clients = "cohort"')  # others were not asked for
     assert "Davos" not in worth.words(some)
+
+
+# ---------------------------------------------------------------- results by client
+def _by_client(r: Record) -> Table:
+    section = by_client.section(r)
+    assert section is not None
+    return section.tables[0]
+
+
+def test_the_report_s_table_by_client_has_the_numbers_of_the_command_s() -> None:
+    """Two sites of three seeds; under "fed" Bern has no result in the last: .75 +- .0707 of 2 of 3 seeds."""
+    r = record(
+        {"alone": {s: (0.5, 0.6) for s in range(3)}, "fed": {0: (0.9, 0.7), 1: (0.8, 0.8), 2: (0.7,)}}, SITES[:2]
+    )
+    table = _by_client(replace(r, folder=Path("x")))
+    assert table.head == (("Client", ""), ("Test rows", ""), ("alone", "lower bound, %"), ("fed", "%"))
+    assert [(row.name, *row.cells) for row in table.entries] == [
+        ("Basel", "100", "50.0 ± 0.0", "80.0 ± 10.0"),
+        ("Bern", "100", "60.0 ± 0.0", "75.0 ± 7.1 (2 of 3 seeds)"),
+    ]
+    text = client_table(r)
+    for row in table.entries:
+        for (method, _), cell in zip(table.head[2:], row.cells[1:], strict=True):
+            assert f"| {method} | {row.name} | 100 | " in text
+            assert f" | {cell} |" in text
+    assert table.note in text
+
+
+def test_by_client_test_rows_that_are_few_are_named_as_are_clients_without_any() -> None:
+    r = record({"alone": {0: (0.5, 0.5, 0.5)}, "fed": {0: (0.5, 0.5, 0.5)}}, (*SITES, "Davos"), (100, 100, 16, 1))
+    note = _by_client(r).note
+    assert "1 of 3 clients has fewer than 30 test examples: Genf has 16, so that one more right is 6.2 points." in note
+    assert note.endswith("Davos has no test rows from which accuracy can be measured.")
+    assert "±" not in note  # of one seed
+    assert "few" not in _by_client(record({"fed": {0: (0.5, 0.5)}}, SITES[:2])).note
+    table = _by_client(ranked(((60, 40), (40, 40), (45, 29))))
+    assert [row.cells[:2] for row in table.entries] == [("100", "yes 40"), ("80", "no 40"), ("74", "yes 29")]
+    assert "1 of 3 clients has fewer than 30 test examples of a class: Genf has 29 of class yes." in table.note
+
+
+def test_by_client_numbers_of_test_rows_that_seeds_do_not_share_are_a_range() -> None:
+    r = record({"fed": {0: (0.5, 0.5), 1: (0.5, 0.5)}}, SITES[:2])
+    r = replace(r, tested={("fed", 0): {0: 90.0, 1: 7.0}, ("fed", 1): {0: 110.0, 1: 7.0}})
+    assert [row.cells[0] for row in _by_client(r).entries] == ["90–110", "7"]
+    rows = list(csv.DictReader(io.StringIO(client_table(r, "csv"))))
+    assert [row["test_rows"] for row in rows] == ["100.0", "7"]
+    split = replace(r.partitions[0], test_patients=(30, 7))
+    table = _by_client(replace(r, partitions=dict.fromkeys(r.partitions, split)))
+    assert (table.head[2], [row.cells[1] for row in table.entries]) == (("Patients", "tested"), ["30", "7"])
+
+
+def test_of_many_clients_those_with_the_most_test_rows_are_shown_and_it_is_said_where_all_are() -> None:
+    n = tuple(range(1, by_client.MOST + 6))
+    table = _by_client(record({"fed": {0: tuple(0.5 for _ in n)}}, tuple(f"s{i}" for i in n), n))
+    assert table.caption.endswith(f": the {by_client.MOST} of {len(n)} clients with the most test examples")
+    assert [int(row.cells[0]) for row in table.entries] == sorted(n, reverse=True)[: by_client.MOST]
+    assert "unskew table FOLDER --by-client has all" in table.note
+    drawn = _by_client(record({"fed": {s: (0.5, 0.7) for s in range(2)}}, (), (9, 8)))
+    assert [row.name for row in drawn.entries] == [f"client {c} of seed {s}" for s in range(2) for c in range(2)]
+
+
+def test_a_report_of_clients_without_test_rows_has_no_section_by_client(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data, test = ((rng.normal(size=(n, 2)).astype(np.float32), np.arange(n) % 2) for n in (60, 30))
+    for share in (0.0, 0.2):
+        out, split = tmp_path / str(share), us.IID(num_clients=3)
+        us.simulate("fedavg", data=data, test=test, split=split, test_fraction=share, rounds=1, out=out, progress=False)
+        assert ("Results by client" in (out / "report.html").read_text()) == (share > 0)
 
 
 # ---------------------------------------------------------------- leave one out

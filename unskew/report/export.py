@@ -11,13 +11,13 @@ LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
 import csv
 import io
 import re
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from unskew.errors import ConfigError, RunError, did_you_mean
 from unskew.ledger import DIRECTIONS
 from unskew.record.reader import Record
-from unskew.report import worth
+from unskew.report import by_client, worth
 from unskew.report.stats import Spread
 from unskew.report.tables import (
     BOUNDS,
@@ -26,7 +26,6 @@ from unskew.report.tables import (
     amount,
     asked,
     bracket,
-    counted_seeds,
     fewer_clients,
     for_own_models,
     headline,
@@ -40,7 +39,7 @@ from unskew.report.tables import (
     span,
     with_spread,
 )
-from unskew.words import beginning, in_a_cell
+from unskew.words import in_a_cell
 
 Lines = list[list[str]]
 
@@ -66,32 +65,28 @@ def client_table(record: Record, format: str = "markdown") -> str:
         RunError: If the run has no results of single clients.
     """
     _check_format(format)
-    of = _clients(record)
+    of = by_client.results(record)
     if not of:
         raise RunError(
             f'{record.folder} has no results of single clients; run it with "personal" in evaluate, or leave '
             "--by-client out"
         )
+    gains = _gains(record)
     if format in WRITERS:
-        return WRITERS[format]([_client_row(record, each) for each in of])
+        return WRITERS[format]([_client_row(record, each, gains.get((each.method, each.client))) for each in of])
     escape = _escaped if format == "latex" else _plain_markdown
-    m, with_gains = record.headline, any(each.gain for each in of)
+    m, with_gains = record.headline, any((each.method, each.client) in gains for each in of)
     unit = ", points" if m.percent else ""
     head = ["method", "client", "test rows", "seeds", f"own {m.axis}"]
     head += [f"gain over {worth.alone(record)}{unit} [95 %]"] if with_gains else []
     lines = [[escape(_plain(title)) for title in head]]
     for each in of:
-        gain = each.gain
+        gain = gains.get((each.method, each.client))
         apart = m.with_interval(gain["gain"], gain["low"], gain["high"]) if gain and gain["gain"] is not None else "–"
-        cells = [each.method, each.name, str(each.examples or "–"), str(len(each.spread.values))]
+        cells = [each.method, each.name, each.rows, str(len(each.spread.values))]
         cells += [with_spread(each.spread, m), *([apart] if with_gains else [])]
         lines.append([escape(_plain(cell)) for cell in cells])
-    note = (
-        f"{beginning(m.label)} of each client’s own model on its own test data, last round; mean ± standard deviation "
-        "over seeds."
-    )
-    if record.same_test_rows:
-        note += " Every seed has the same test rows, whose chance ± leaves out."
+    note = by_client.what(record, of)
     if with_gains:
         note += (
             f" A gain is above zero where the client does better{m.turned and ', so that its sign is reversed'}; its "
@@ -106,53 +101,21 @@ def _check_format(format: str) -> None:
         raise ConfigError(f"a table is written as {', '.join(FORMATS)}, got {format!r}{did_you_mean(format, FORMATS)}")
 
 
-@dataclass(frozen=True)
-class _Client:
-    """A method's result at a client; `seed` is the only one that has the client, None where all have the same."""
-
-    method: str
-    label: str | int
-    seed: int | None
-    examples: int
-    spread: Spread
-    gain: worth.GainRow | None
-
-    @property
-    def name(self) -> str:
-        of = self.label if isinstance(self.label, str) else f"client {self.label}"
-        return of if self.seed is None else f"{of} of seed {self.seed}"
+def _gains(record: Record) -> dict[tuple[str, by_client.Client], worth.GainRow]:
+    """Gains of single clients by method and client."""
+    of = worth.rows(record) if record.comparable else []
+    return {(g["method"], (g["client"], g["seed"])): g for g in of if g["client"] is not None}
 
 
-def _clients(record: Record) -> list[_Client]:
-    gains = {(g["method"], g["client"], g["seed"]): g for g in (worth.rows(record) if record.comparable else ())}
-    names = {seed: of.client_names for seed, of in record.partitions.items()}
-    # Clients without names are drawn anew by each seed, and so are others.
-    lasting = len(record.seeds) == 1 or (len(set(names.values())) == 1 and all(names.values()))
-    rows = []
-    for method in record.methods:
-        by_client: dict[tuple[str | int, int | None], list[float]] = {}
-        examples: dict[tuple[str | int, int | None], int] = {}
-        for seed in counted_seeds(record, method):
-            for c, value in record.clients.get((method, seed), {}).items():
-                at = (names[seed][c] if names.get(seed) else c, None if lasting else seed)
-                by_client.setdefault(at, []).append(value)
-                examples.setdefault(at, round(record.tested.get((method, seed), {}).get(c, 0)))
-        rows += [
-            _Client(method, *at, examples[at], Spread(tuple(values)), gains.get((method, *at)))
-            for at, values in by_client.items()
-        ]
-    return rows
-
-
-def _client_row(record: Record, of: _Client) -> dict[str, object]:
-    gain = of.gain
+def _client_row(record: Record, of: by_client.ClientResult, gain: worth.GainRow | None) -> dict[str, object]:
+    tested = list(of.tested.values())
     return {
         "run": record.run_of.get(of.method, record.name),
         "method": of.method,
         "bound": record.cell(of.method).bound,
-        "client": of.label,
-        "seed": of.seed,
-        "test_rows": of.examples or None,
+        "client": of.client[0],
+        "seed": of.client[1],
+        "test_rows": None if not all(tested) else tested[0] if len(set(tested)) == 1 else statistics.fmean(tested),
         "seeds": len(of.spread.values),
         **_both(record.headline.name, of.spread),
         "same_test_rows": record.same_test_rows if len(of.spread.values) > 1 else None,

@@ -21,7 +21,7 @@ from unskew.record import doubts
 from unskew.record.logs import described, plain
 from unskew.record.reader import DataSplit, Record, configured, read
 from unskew.registry import OURS
-from unskew.report import figures, newcomers, summary_text, tables, worth
+from unskew.report import by_client, figures, newcomers, summary_text, tables, worth
 from unskew.report.forecast_check import check_forecast
 from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow
 from unskew.report.sections import cost
@@ -152,6 +152,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "curves": [*_curves(series), *_by_price(series, priced)],
         "spread": _spread(record, marks),
         "join": worth.section(record, marks),
+        "by_client": by_client.section(record),
         "sections": _sections(record, marks, priced),
         "labels": _labels(first),
         "called": _named(first),

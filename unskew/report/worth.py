@@ -405,9 +405,13 @@ def no_verdict(names: Sequence[str], m: Measure) -> str:
     """A sentence on clients whose result cannot be measured; empty if there are none."""
     if not names:
         return ""
+    return f"{unmeasured(names, m)}, so there is no verdict on {'it' if len(names) == 1 else 'them'}."
+
+
+def unmeasured(names: Sequence[str], m: Measure) -> str:
+    """Say of clients, of which there are some, that their result cannot be measured."""
     shown = listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} clients"
-    have, them = ("has", "it") if len(names) == 1 else ("have", "them")
-    return f"{shown} {have} no test rows from which {m.label} can be measured, so there is no verdict on {them}."
+    return f"{shown} {'has' if len(names) == 1 else 'have'} no test rows from which {m.label} can be measured"
 
 
 def _unsettled(record: Record, base: str) -> str:
@@ -593,7 +597,7 @@ def _basis(of: Sequence[Worth], m: Measure) -> str:
     return f"{'. '.join(sentences)}."
 
 
-def _fewest(clients: Sequence[ClientGain], m: Measure) -> str:
+def fewest(clients: Sequence[ClientGain], m: Measure) -> str:
     """The client with the fewest test examples, and what one of them is; empty where that is not known."""
     known = [c for c in clients if c.examples]
     if not known:
@@ -610,21 +614,24 @@ def _fewest(clients: Sequence[ClientGain], m: Measure) -> str:
 def uncovered(record: Record) -> str:
     """A clause on what intervals over seeds leave out, with the client for which that matters most."""
     (method, seed), tested = next(iter(record.tested.items()), (("", 0), {}))
-    unknown = Gain(math.nan, None, None, "")
     clients = [
-        ClientGain(
-            c, _name(record, seed, c), round(n), unknown, _rarest(record, record.seeds, c), _patients(record, seed, c)
-        )
+        tested_client(record, record.seeds, c, _name(record, seed, c), round(n))
         for c, n in tested.items()
         if c in record.clients.get((method, seed), {})
     ]
-    fewest = _fewest(clients, record.headline)
-    return f"the intervals do not cover the choice of test examples{f': {fewest}' if fewest else ''}"
+    least = fewest(clients, record.headline)
+    return f"the intervals do not cover the choice of test examples{f': {least}' if least else ''}"
+
+
+def tested_client(record: Record, seeds: Sequence[int], number: int, name: str, examples: int) -> ClientGain:
+    """A client with what its test examples under these seeds can tell, and no gain."""
+    rarest, patients = _rarest(record, seeds, number), _patients(record, seeds[0], number)
+    return ClientGain(number, name, examples, Gain(math.nan, None, None, ""), rarest, patients)
 
 
 def _few(of: Sequence[Worth], m: Measure) -> str:
-    """`_fewest` where test examples are few: of a client that has a sentence of its own, or else of all together."""
-    return "" if _enough(of[0].clients) else _fewest(of[0].clients, m)
+    """`fewest` where test examples are few: of a client that has a sentence of its own, or else of all together."""
+    return "" if _enough(of[0].clients) else fewest(of[0].clients, m)
 
 
 def _enough(clients: Sequence[ClientGain]) -> bool:
