@@ -33,7 +33,7 @@ from unskew.advice.training import (
     sites_of,
     together,
 )
-from unskew.data.patients import by_patient
+from unskew.data.patients import by_patient, fewest_of_a_class
 from unskew.data.sources import save
 from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
 from unskew.experiment import config
@@ -44,6 +44,7 @@ from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.binary import BINARY
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.tasks.regression import REGRESSION
+from unskew.tasks.survival import SURVIVAL
 
 Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 ANSWER = sys.modules[Advice.__module__]
@@ -450,9 +451,16 @@ def test_few_patients_of_a_class_leave_a_site_s_auroc_open_however_many_rows(eac
     assert bool(training.scores(sites.fed.clients.test).by_row) == known
 
 
+def test_patients_of_a_class_are_counted_or_those_with_an_event() -> None:
+    """Three patients: one of class 0, and two of class 1."""
+    people, labels = torch.tensor([1, 1, 2, 3]), torch.tensor([0, 0, 1, 1])
+    assert (fewest_of_a_class(people, labels), fewest_of_a_class(people, labels, event=1)) == (1, 2)
+    assert fewest_of_a_class(people, torch.zeros(4), event=1) == 0
+
+
 def test_of_a_measure_without_rows_seeds_alone_name_no_site() -> None:
     ours, theirs = Scores({0: 0.8, 1: 0.8}, {}), Scores({0: 0.5, 1: 0.4}, {})
-    _, of_sites = gain([ours] * 3, [theirs] * 3, Measure("concordance", "concordance index", percent=False))
+    _, of_sites = gain([ours] * 3, [theirs] * 3, Measure("r2", "R²", percent=False))
     assert [g.verdict for g in of_sites.values()] == ["open", "open"]
 
 
@@ -470,8 +478,10 @@ def test_what_intervals_are_over_and_why_a_site_has_none_is_said(simple: Advice)
     assert "site B has fewer than 10 test rows of one class, too few to tell its gain from chance." in who
     assert "of a site over seeds and its test rows" in sure
     assert "Of 3 sites about 0.15" in sure
-    who, sure = said([none] * 4, Measure("concordance", "concordance index", percent=False))
-    assert "there is no interval over test rows for concordance index" in who
+    (survival,) = SURVIVAL.measures
+    assert "site B has fewer than 10 test rows with an event" in said([known, none, known, known], survival)[0]
+    who, sure = said([none] * 4, Measure("r2", "R²", percent=False))
+    assert "there is no interval over test rows for R²" in who
     assert "of a site" not in sure
     assert "by chance alone" not in sure
 

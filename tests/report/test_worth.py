@@ -160,8 +160,10 @@ def test_a_run_keeps_the_results_of_test_rows_and_its_report_says_who_gains_by_t
     x, who = rng.normal(size=(240, 2)), np.arange(240) // 2
     y = (x[:, 0] + rng.normal(size=240) > 0).astype(np.int64)
     np.savez(tmp_path / "d.npz", x_train=x, y_train=y, patient_train=who, client_train=who % 2)
-    for task in ("classification", "binary"):
-        us.simulate(["fedavg", "independent"], data=f"npz:{tmp_path / 'd.npz'}", model="logistic", rounds=1,
+    times = np.stack([rng.exponential(np.exp(-x[:, 0])), y], 1)
+    np.savez(tmp_path / "t.npz", x_train=x, y_train=times, patient_train=who, client_train=who % 2)
+    for task, file in (("classification", "d"), ("binary", "d"), ("survival", "t")):
+        us.simulate(["fedavg", "independent"], data=f"npz:{tmp_path / file}.npz", model="logistic", rounds=1,
                     seeds=(0, 1), test_fraction=0.5, task=task, out=tmp_path / task, progress=False)  # fmt: skip
         r = read(tmp_path / task)
         assert set(r.tested_rows) == set(r.clients)
@@ -298,6 +300,22 @@ def test_a_site_with_too_few_test_examples_of_a_class_is_open_and_if_most_have_s
     assert "(Basel has 2 of class yes), federation has not been shown to be worth it" in text
     assert "A client with fewer than 10 test examples of a class has no interval: it says too little." in text
     assert "one seed" not in text.casefold()
+
+
+def test_a_concordance_index_hangs_on_the_events_however_few_are_censored() -> None:
+    """Test examples that are censored, and that have an event."""
+    r = replace(
+        ranked(((98, 2), (1, 90), (45, 30))), headline=Measure("concordance", "concordance index", percent=False)
+    )
+    of = worth.worths(r)[0]
+    assert [c.telling for c in of.clients] == [2, 90, 30]
+    assert of.whole.low is not None
+    assert "A client with fewer than 10 test examples with an event has no interval" in worth.words(r)
+    assert [g["why"] for g in worth.rows(r)][1] == "it has 2 test examples with an event, fewer than 10"
+    table = _by_client(r)
+    assert table.head[2] == ("Events", "test rows")
+    assert [row.cells[:2] for row in table.entries] == [("100", "2"), ("91", "90"), ("75", "30")]
+    assert "1 of 3 clients has fewer than 30 test examples with an event: Basel has 2 with an event." in table.note
 
 
 @pytest.mark.parametrize(("positives", "verdict"), [(6, "open"), (7, "gains")])
@@ -532,6 +550,7 @@ def test_by_client_test_rows_that_are_few_are_named_as_are_clients_without_any()
     assert "few" not in _by_client(record({"fed": {0: (0.5, 0.5)}}, SITES[:2])).note
     table = _by_client(ranked(((60, 40), (40, 40), (45, 29))))
     assert [row.cells[:2] for row in table.entries] == [("100", "yes 40"), ("80", "no 40"), ("74", "yes 29")]
+    assert table.head[2] == ("Rarest class", "test rows")
     assert "1 of 3 clients has fewer than 30 test examples of a class: Genf has 29 of class yes." in table.note
 
 

@@ -380,7 +380,11 @@ class Advice:
         if m.by_row is None and not m.of_rows:
             return f"Of single sites nothing is said: there is no interval over {self.sites.drawn} for {m.label}."
         drawn = self.sites.drawn
-        few = f"a single {drawn.removesuffix('s')}" if m.of_rows else f"fewer than {FEWEST} {drawn} of one class"
+        few = (
+            f"a single {drawn.removesuffix('s')}"
+            if m.of_rows
+            else f"fewer than {FEWEST} {drawn} {'with an event' if m.of_events else 'of one class'}"
+        )
         shown = listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} sites"
         have, their = ("has", "its") if len(names) == 1 else ("have", "their")
         return f"{shown} {have} {few}, too few to tell {their} gain from chance."

@@ -344,9 +344,11 @@ class Training:
         patients = self.fed.dataset.patients
         by_row = {c: headline.rows_of(*columns[-2:]) for c, columns in measured.items() if headline.by_row is not None}
         if patients is not None:  # a class of one patient's many rows says as little as one row
-            labels = self.fed.dataset.labels
+            labels, event = self.fed.dataset.labels, 1 if headline.of_events else None
             by_row = {
-                c: of for c, of in by_row.items() if fewest_of_a_class(patients[rows[c]], labels[rows[c]]) >= FEWEST
+                c: of
+                for c, of in by_row.items()
+                if fewest_of_a_class(patients[rows[c]], labels[rows[c]], event) >= FEWEST
             }
         return Scores(
             {c: v for c, v in values.items() if not math.isnan(v)},

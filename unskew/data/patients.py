@@ -115,8 +115,10 @@ def number_of(patients: Tensor) -> int:
     return len(np.unique(patients.numpy()))
 
 
-def fewest_of_a_class(patients: Tensor, labels: Tensor) -> int:
-    """The smallest number of patients that have a row of one class."""
+def fewest_of_a_class(patients: Tensor, labels: Tensor, event: int | None = None) -> int:
+    """The smallest number of patients that have a row of one class; those that have one of class `event`, if given."""
+    if event is not None:
+        return number_of(patients[labels == event])
     return min(number_of(patients[labels == label]) for label in set(labels.tolist()))
 
 

@@ -83,8 +83,8 @@ def what(record: Record, of: Sequence[ClientResult]) -> str:
     few = [c for c in clients if 0 < c.telling < worth.FEW]
     if few:
         some = f"{len(few)} of {counted(len(clients), 'client')} {'have' if len(few) > 1 else 'has'}"
-        of_a_class = " of a class" if few[0].rarest else ""
-        sentences.append(f"{some} fewer than {worth.FEW} test examples{of_a_class}: {worth.fewest(few, m)}")
+        rarest = f" {worth.few_of(m)}" if few[0].rarest else ""
+        sentences.append(f"{some} fewer than {worth.FEW} test examples{rarest}: {worth.fewest(few, m)}")
     if names := worth.unjudged(record):
         sentences.append(worth.unmeasured(names, m))
     return f"{'. '.join(sentences)}."
@@ -114,11 +114,12 @@ def section(record: Record) -> Section | None:
         note += " unskew table FOLDER --by-client has all, with their gains over local training if that is in the run."
     of_patients, of_classes = (any(values) for values in zip(*((c.patients, c.rarest) for c, _ in rows), strict=True))
     head = [("Client", ""), ("Test rows", ""), *[("Patients", "tested")] * of_patients]
-    head += [("Rarest class", "and its test rows")] * of_classes + [(k, _below(record, k)) for k in methods]
+    head += [("Events" if m.of_events else "Rarest class", "test rows")] * of_classes
+    head += [(k, _below(record, k)) for k in methods]
     entries = []
     for c, by in rows[:MOST]:
         cells = [next(iter(by.values())).rows, *[f"{c.patients:,}" if c.patients else "–"] * of_patients]
-        cells += [f"{c.rarest[1]} {c.rarest[0]:,}" if c.rarest else "–"] * of_classes
+        cells += [f"{c.rarest[1]} {c.rarest[0]:,}".strip() if c.rarest else "–"] * of_classes
         cells += [tables.with_spread(by[k].spread if k in by else None, m) for k in methods]
         entries.append(TableRow(c.name, tuple(cells)))
     return Section("Results by client", "", (), (Table(caption, tuple(head), tuple(entries), note),))

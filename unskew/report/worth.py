@@ -62,7 +62,8 @@ Beside = Literal["test examples", "clients", ""]
 class ClientGain:
     """A client's gain, with its number and name, and its test examples, 0 if not known.
 
-    `rarest` is the class of which it has the fewest test examples, and how many, if the measure depends on that.
+    `rarest` is the class of which it has the fewest test examples, and how many, or how many have an event, without a
+    class, if the measure depends on that.
     `patients` are those of its test examples, 0 if not known.  `useless` is true if both models, the method's and that
     alone, do worse than what its training targets would always say.  `label` is what the data call it, or its number
     where they name no clients, and `seed` the only one that has it, None where all have the same.
@@ -90,7 +91,7 @@ class ClientGain:
 
     @property
     def too_few(self) -> bool:
-        """True if it has too few test examples of a class to tell anything."""
+        """True if it has too few test examples of a class, or with an event, to tell anything."""
         return self.rarest is not None and self.rarest[0] < FEWEST
 
 
@@ -276,10 +277,13 @@ def _name(record: Record, seed: int, client: int) -> str:
 
 
 def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str] | None:
-    """The fewest test examples that a client has of a class under these seeds, and the class; None if of no matter."""
+    """The fewest test examples that a client has of a class, or events, under these seeds; None if of no matter."""
     parts = [record.partitions[seed] for seed in seeds if seed in record.partitions]
     counts = [(p.test_counts[client], p) for p in parts if p.test_counts]
-    if record.headline.name not in OF_CLASSES or not counts:
+    m = record.headline
+    if m.of_events and counts and len(counts[0][0]) == 2:  # censored, event
+        return min(of[1] for of, _ in counts), ""
+    if m.name not in OF_CLASSES or not counts:
         return None
     return min(((n, p.label(label)) for of, p in counts for label, n in enumerate(of) if n), default=None)
 
@@ -347,7 +351,7 @@ def _no_interval(client: ClientGain, m: Measure) -> str:
     if client.gain.low is not None:
         return ""
     if client.rarest is not None and client.too_few:
-        return f"it has {client.rarest[0]} test examples of class {client.rarest[1]}, fewer than {FEWEST}"
+        return f"it has {client.rarest[0]} test examples {_of_which(client.rarest)}, fewer than {FEWEST}"
     return f"the chance of its test examples in {m.label} is not known"
 
 
@@ -582,7 +586,7 @@ def _basis(of: Sequence[Worth], m: Measure) -> str:
         sentences.append("One seed says nothing about how much seeds matter: intervals leave that out")
     if any(c.too_few for c in clients):
         sentences.append(
-            f"A client with fewer than {FEWEST} test examples of a class has no interval: it says too little"
+            f"A client with fewer than {FEWEST} test examples {few_of(m)} has no interval: it says too little"
         )
     if any(c.gain.low is None and not c.too_few for c in clients):
         sentences.append(
@@ -597,6 +601,15 @@ def _basis(of: Sequence[Worth], m: Measure) -> str:
     return f"{'. '.join(sentences)}."
 
 
+def few_of(m: Measure) -> str:
+    """Which test examples must not be few, where the measure does not hang on all of them alike."""
+    return "with an event" if m.of_events else "of a class"
+
+
+def _of_which(rarest: tuple[int, str]) -> str:
+    return f"of class {rarest[1]}" if rarest[1] else "with an event"
+
+
 def fewest(clients: Sequence[ClientGain], m: Measure) -> str:
     """The client with the fewest test examples, and what one of them is; empty where that is not known."""
     known = [c for c in clients if c.examples]
@@ -604,7 +617,7 @@ def fewest(clients: Sequence[ClientGain], m: Measure) -> str:
         return ""
     few = min(known, key=lambda c: c.telling)
     if few.rarest is not None:
-        return f"{few.name} has {few.rarest[0]} of class {few.rarest[1]}"
+        return f"{few.name} has {few.rarest[0]} {_of_which(few.rarest)}"
     if few.patients:
         return f"{few.name} has {few.examples}, which are of {counted(few.patients, 'patient')}"
     each = f", so that one more right is {100 / few.examples:.1f} points" if m.percent else ""

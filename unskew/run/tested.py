@@ -24,7 +24,7 @@ MOST_ROWS = 20_000
 def tested_rows(task: Task, sim: Driver[Any], own: OwnModels, test: Ragged, fed: FederatedData) -> RowResults | None:
     """The headline of each test row under its client's own model; None where it has no value by row, or rows are many.
 
-    A client whose test rows or patients are too few of a class for the variance of an AUROC is left out.
+    A client whose test rows or patients are too few of a class, or with an event, for a variance is left out.
     """
     measure, patients = task.headline, fed.dataset.patients
     if test.sizes[list(own)].sum() > MOST_ROWS or not (measure.of_rows or measure.by_row is not None):
@@ -32,7 +32,9 @@ def tested_rows(task: Task, sim: Driver[Any], own: OwnModels, test: Ragged, fed:
     rows, by_client = test.to("cpu"), {}
     for c, columns in on_own_rows(sim, own, test):
         values = columns[0].double().cpu().numpy() if measure.of_rows else measure.rows_of(*columns[-2:])
-        few = patients is not None and fewest_of_a_class(patients[rows[c]], fed.dataset.labels[rows[c]]) < FEWEST
+        of = rows[c]
+        event = 1 if measure.of_events else None
+        few = patients is not None and fewest_of_a_class(patients[of], fed.dataset.labels[of], event) < FEWEST
         if values is not None and (measure.of_rows or not few):
             by_client[c] = values
     clients = sorted(by_client)

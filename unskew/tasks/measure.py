@@ -18,7 +18,10 @@ Array = npt.NDArray[Any]
 Direction = Literal["higher", "lower"]
 
 FEWEST = 10
-"""Test examples of a class below which a client's AUROC says nothing: DeLong's variance needs about as many."""
+"""Test examples of a class below which a client's AUROC says nothing: DeLong's variance needs about as many.
+
+So many events, too, for a concordance index.
+"""
 
 
 LONGEST = 24
@@ -130,6 +133,11 @@ class Measure:
     def of_rows(self) -> bool:
         """True if it is a mean over rows, so that rows alone say how far it may be off by chance."""
         return self.each is not None and self.link is None
+
+    @property
+    def of_events(self) -> bool:
+        """True if what it says hangs on the examples that had the event, and not on those of the rarest class."""
+        return self.name == "concordance"
 
     @property
     def scale(self) -> float:
