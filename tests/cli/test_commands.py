@@ -212,6 +212,7 @@ def test_compare_sets_runs_side_by_side(unskew: Unskew, here: Path) -> None:
     assert said.code == 0
     found = document(said.out)
     assert found.pop("comparable") is False
+    assert found.pop("same_test_rows") is False
     (reason,) = found.pop("reasons")
     assert reason.startswith("“two” differs from “one” in the split of seed 0, 1: ")
     is_summary(found)
@@ -234,6 +235,7 @@ def test_compare_says_what_differs_and_by_how_much(unskew: Unskew) -> None:
     assert "By the accuracy of clients’ own models on their own test data: two/ditto (" in said
     found = document(unskew("compare", "one", "two", "--json").out)
     assert (found.pop("comparable"), found.pop("reasons")) == (True, [])
+    assert found.pop("same_test_rows") is False
     is_summary(found)
     row = next(r for r in found["rows"] if r["metric"] == "personal.accuracy.mean.minus_one/fedavg")
     assert row["method"] == "two/ditto"
@@ -290,6 +292,22 @@ def test_runs_whose_folders_have_one_name_are_told_apart_by_their_paths(unskew: 
     assert {r["method"] for r in found["rows"]} == {
         "a/run/fedavg", "a/run/fedprox", "b/run/fedavg", "b/run/fedprox"
     }  # fmt: skip
+    assert found["same_test_rows"] is None  # of one seed
+
+
+def test_compare_says_in_json_that_every_seed_has_the_same_test_rows(unskew: Unskew, here: Path) -> None:
+    """A column says which rows are test rows."""
+    content = here / "sites.csv"
+    rows = "".join(f"{i % 7},{'ab'[i % 2]},{i // 2 % 2},{int(i % 5 == 0)}\n" for i in range(80))
+    content.write_text(f"x,site,y,test\n{rows}")
+    (here / "sites.toml").write_text(
+        'rounds = 1\nseeds = [0, 1]\nmethods = [{ name = "fedavg" }]\nsplit = { name = "natural" }\n[task]\n'
+        'data = "csv:sites.csv"\nmodel = "logistic"\n'
+        'data_options = { target = "y", client = "site", test = "test" }\n'
+    )
+    for place in ("one", "two"):
+        assert unskew("run", "sites.toml", "--out", place, "-q", "--no-report").code == 0
+    assert document(unskew("compare", "one", "two", "--json").out)["same_test_rows"] is True
 
 
 # ---------------------------------------------------------------- list

@@ -52,6 +52,7 @@ def compare(
         "seconds": sum(s["seconds"] for s in summaries),
         "headline": records[0].headline.card(),
         **comparability(records, names),
+        "same_test_rows": any(r.same_test_rows for r in records) if any(len(r.seeds) > 1 for r in records) else None,
         "rows": rows,
         "diverged": together.diverged,
         **({} if together.until is None else {"seeds": together.seeds}),

@@ -30,7 +30,7 @@ def results_json(summary: dict[str, Any]) -> str:
         return {**row, "low": low, "high": high}
 
     rows = list(map(whole, summary["rows"]))
-    keys = ("run", "fingerprint", "seconds", "comparable", "reasons")  # the last two of a comparison only
+    keys = ("run", "fingerprint", "seconds", "comparable", "reasons", "same_test_rows")  # the last three of comparisons
     diverged = {"diverged": summary["diverged"]} if summary.get("diverged") else {}
     return json.dumps({key: summary[key] for key in keys if key in summary} | {"rows": rows} | diverged)
 
