@@ -72,7 +72,8 @@ def test_a_strangers_info_is_kept_and_listed_and_gets_no_section_of_ours(tmp_pat
     rows = {(r["method"], r["type"]): r["info"] for r in INFO.rows(folder)}
     stranger = f"{__name__}:Budget"
     assert set(rows) == {
-        ("frugal", stranger), ("loose", "dict"), ("friendly", "unskew.groups"), ("friendly", stranger)
+        ("frugal", stranger), ("loose", "dict"), ("friendly", "unskew.groups"), ("friendly", stranger),
+        *((method, "unskew.recall-by-class") for method in ("frugal", "loose", "friendly")),
     }  # fmt: skip
     assert rows["frugal", stranger]["groups"] == [[0, 99]]
     record = read(folder)

@@ -647,6 +647,25 @@ class RankedClasses(Info):
                 raise ValueError(f"the two coordinates of a curve must be as many, got {len(x)} and {len(y)}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecallByClass(Info):
+    """Examples of the global test set that the global model finds after the last round, by class.
+
+    Attributes:
+        found, examples: Of each class, in the order of the classes, the number that is found, and of all.
+    """
+
+    type: ClassVar[str] = "unskew.recall-by-class"
+
+    found: tuple[Count, ...]
+    examples: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        pairs = zip(self.found, self.examples, strict=False)
+        if len(self.found) != len(self.examples) or any(found > n for found, n in pairs):
+            raise ValueError(f"found must be at most examples, of each class, got {self.found} and {self.examples}")
+
+
 # ---------------------------------------------------------------- rows of info.jsonl
 TYPES: dict[str, type[Info]] = {
     kind.type: kind
@@ -654,7 +673,7 @@ TYPES: dict[str, type[Info]] = {
         Info, AbandonedRound, OneClassModels, WorseThanConstant, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups,
         Passes, DiffusionRound, Exchanges,
         ClientWeights, Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget, ExampleBudget, PredictedNumbers,
-        RankedClasses,
+        RankedClasses, RecallByClass,
     )
 }  # fmt: skip
 """Types by their names in rows."""

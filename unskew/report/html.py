@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from unskew.errors import RunError
 from unskew.files import write_atomically
-from unskew.info import info_type
+from unskew.info import RecallByClass, info_type
 from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record import doubts
 from unskew.record.logs import described, plain
@@ -131,7 +131,7 @@ def _run_view(record: Record) -> dict[str, object]:
     base = tables.reference(record)
     series = [(record, m, m, marks[m]) for m in record.methods]
     first = next(iter(record.partitions.values()), None)
-    priced = cost.priced(record) if record.info else None
+    priced = cost.priced(record) if _of_rounds(record) else None
     return {
         "record": record,
         "what": summary_text.what(record),
@@ -315,10 +315,15 @@ def _label_variants(record: Record) -> list[str]:
     return [] if named else [doubts.as_sentence(found)]
 
 
+def _of_rounds(record: Record) -> bool:
+    """True if there is other info than what global models find of each class, which nearly every run has."""
+    return any(types - {info_type(RecallByClass)} for types in record.info.values())
+
+
 def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list[Section]:
-    """Sections on costs and on the methods' info, in this order; empty for a run without info."""
+    """Sections on costs and on the methods' info, in this order; costs of a run whose methods report of rounds."""
     sections: list[Section | None] = [newcomers.section(record, marks)]
-    if record.info:
+    if _of_rounds(record):
         sections.append(cost.section(record, marks, cost.quantities(record), priced))
     drawn: set[str] = set()
     for entry in SECTIONS.entries():

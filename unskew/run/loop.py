@@ -1046,8 +1046,10 @@ class _Cell:
         if model is None:
             return
         (columns,) = self.sim.executor.evaluate([EvalJob(model, "test")])
-        if kind.correct is not None and (text := one_class.of_global(experiment, setup, columns)):
-            yield info.Info(warnings=(text,))
+        if kind.correct is not None:
+            yield one_class.recalls(setup, columns)
+            if text := one_class.of_global(experiment, setup, columns):
+                yield info.Info(warnings=(text,))
         if kind.report is not None:
             outputs, y = (column.cpu().numpy() for column in columns[-2:])
             report = kind.report(outputs.astype(np.float64), y)

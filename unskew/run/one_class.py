@@ -1,4 +1,4 @@
-"""Warnings of models that find examples of one class only: an accuracy may be high that says little."""
+"""What models find of each class, and warnings where it is one only: an accuracy may be high that says little."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from unskew.data.federated import FederatedData
 from unskew.data.ragged import Ragged
 from unskew.experiment.config import Experiment
-from unskew.info import OneClassModels
+from unskew.info import OneClassModels, RecallByClass
 from unskew.local.executor import Columns
 from unskew.run.evaluation import OwnModels, on_own_rows
 from unskew.run.setup import Setup
@@ -48,6 +48,13 @@ def of_global(experiment: Experiment, setup: Setup, columns: Columns) -> str:
         f"the global model finds no test examples but those of class {name}: its accuracy of "
         f"{100 * float(found.double().mean()):.1f} % {_little(experiment)}"
     )
+
+
+def recalls(setup: Setup, columns: Columns) -> RecallByClass:
+    """What the global model finds of each class of the global test set."""
+    y, classes = setup.dataset.y_test, setup.task.num_classes
+    found = y[right(setup.task, columns)].bincount(minlength=classes)
+    return RecallByClass(found=tuple(found.tolist()), examples=tuple(y.bincount(minlength=classes).tolist()))
 
 
 def of_own(

@@ -1,12 +1,19 @@
 """The section on what global models predict."""
 
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
 import unskew as us
-from unskew.info import PredictedNumbers, RankedClasses
+from unskew.info import PredictedNumbers, RankedClasses, RecallByClass
 from unskew.record.reader import info_of, read
 from unskew.report import figures
+from unskew.report.html import write_report
+from unskew.report.section import Table
 from unskew.report.sections import predictions
 from unskew.tasks.binary import ranked
 from unskew.tasks.regression import predicted
@@ -59,3 +66,58 @@ def test_a_report_draws_what_its_kind_of_task_makes_of_predictions(
     if kind == "regression":
         (shown,) = info_of(record, "FedAvg", PredictedNumbers)
         assert len(shown.info.true) == 16
+
+
+# ---------------------------------------------------------------- recall by class
+def _recalls(monkeypatch: pytest.MonkeyPatch, *of: tuple[str, int, RecallByClass]) -> Table | None:
+    """The table of a run whose methods reported this, by method and seed."""
+    methods = list(dict.fromkeys(method for method, _, _ in of))
+
+    def info_of(record: object, method: str, kind: type) -> list[object]:
+        return [SimpleNamespace(seed=s, info=i) for m, s, i in of if m == method]
+
+    monkeypatch.setattr(predictions, "info_of", info_of)
+    monkeypatch.setattr(predictions.tables, "counted_seeds", lambda record, method: (0, 1))
+    split = SimpleNamespace(classes=(), label=str)
+    return predictions._recall_table(cast(Any, SimpleNamespace(partitions={0: split})), methods)
+
+
+def test_recall_by_class_is_a_mean_over_seeds_and_few_test_examples_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 40 of class 0 20 and 30, so 62.5 +- 17.7 %; of 5 of class 2 one, under both seeds; class 1 has none.
+
+    What a seed reported that is not counted, since it diverged, is left out.
+    """
+    seeds = [RecallByClass(found=(n, 0, 1), examples=(40, 0, 5)) for n in (20, 30, 0)]
+    table = _recalls(monkeypatch, *(("A", s, i) for s, i in enumerate(seeds)))
+    assert table is not None
+    assert [(row.name, *row.cells) for row in table.entries] == [
+        ("class 0", "40", "62.5 ± 17.7"), ("class 2", "5", "20.0 ± 0.0")
+    ]  # fmt: skip
+    assert table.note.endswith("Test examples are few: of class 2 there are 5, so that one more found is 20.0 points.")
+
+
+def test_of_many_classes_those_of_which_least_is_found_have_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = predictions.MOST_CLASSES + 5
+    found = RecallByClass(found=tuple(range(n, 0, -1)), examples=(100,) * n)
+    table = _recalls(monkeypatch, ("A", 0, found))
+    assert table is not None
+    assert [row.name for row in table.entries] == [f"class {k}" for k in range(n - 1, 4, -1)]
+    assert "those with the lowest mean over methods" in table.caption
+    assert table.note == ""
+
+
+def test_a_run_reports_what_its_global_models_find_of_each_class(tmp_path: Path) -> None:
+    """By hand from the model's predictions; costs are in a report only of a run that reports more."""
+    y = np.where(X[:, 0] > 0.5, "ill", "well")
+    history = us.simulate(METHODS, data=(X, y), test=(-X, y), task="classification", split=us.IID(num_clients=2),
+                          seeds=(0, 1), rounds=2, out=tmp_path / "run", progress=False)  # fmt: skip
+    predicted = np.array(us.predict(history.model("FedAvg", seed=1), -X))
+    first, second = info_of(read(tmp_path / "run"), "FedAvg", RecallByClass)
+    assert (first.seed, second.seed, second.round) == (0, 1, 2)
+    assert second.info.examples == ((y == "ill").sum(), (y == "well").sum())
+    assert second.info.found == tuple(((predicted == y) & (y == name)).sum() for name in ("ill", "well"))
+    for types, costs in (({RecallByClass}, False), ({RecallByClass, RankedClasses}, True)):
+        info = {"FedAvg": frozenset(of.type for of in types)}
+        page = write_report(replace(read(tmp_path / "run"), info=info), tmp_path / "page.html").read_text()
+        assert "Recall by class: the share" in page
+        assert ("Cost to target" in page) == costs

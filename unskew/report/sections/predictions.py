@@ -1,8 +1,10 @@
 """Predictions of the global models: of numbers against the truth, of two classes as ROC, precision and calibration.
 
-Drawn from what a kind of task makes of the global test set after the last round (`TaskKind.report`).
+Drawn from what a kind of task makes of the global test set after the last round (`TaskKind.report`).  Of
+classes there is a table of what is found of each.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -10,12 +12,17 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unskew.info import Info, PredictedNumbers, RankedClasses
-from unskew.record.reader import Record, info_of
+from unskew.info import Info, PredictedNumbers, RankedClasses, RecallByClass
+from unskew.record.reader import DataSplit, Record, info_of
 from unskew.report import figures, tables
-from unskew.report.section import Chart, Section, SectionKind
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report.stats import Spread
+from unskew.report.worth import FEW
 
 T = TypeVar("T", bound=Info)
+
+MOST_CLASSES = 20
+"""Classes that the table has at most."""
 
 MOST = 4
 """Methods whose predictions are drawn one beside the other."""
@@ -36,8 +43,47 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
             _precision_chart(ranked, marks, second),
             _calibration_chart(ranked, marks, second),
         ]
-    lead = "Predictions of the global models for the global test set after the last round, of the first seed."
-    return Section("Predictions", lead, tuple(charts)) if charts else None
+    recall = _recall_table(record, methods)
+    lead = "Predictions of the global models for the global test set after the last round"
+    lead += f"{', the figures of the first seed' * bool(charts)}."
+    found = [] if recall is None else [recall]
+    return Section("Predictions", lead, tuple(charts), tuple(found)) if charts or found else None
+
+
+def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
+    """The share of each class that is found, over seeds, a column for each method; of many classes the lowest."""
+    shares: dict[str, list[Spread | None]] = {}
+    examples: tuple[int, ...] = ()
+    for method in methods:
+        seeds = tables.counted_seeds(record, method)
+        of = [row.info for row in info_of(record, method, RecallByClass) if row.seed in seeds]
+        if of:
+            examples = of[0].examples
+            by_class = [[i.found[k] / i.examples[k] for i in of if i.examples[k]] for k in range(len(examples))]
+            shares[method] = [Spread(tuple(values)) if values else None for values in by_class]
+    classes = [k for k, n in enumerate(examples) if n]
+    if not classes:
+        return None
+    partition = next(iter(record.partitions.values()), None)
+    caption = "Recall by class: the share of the class’s test examples that is found"
+    fewest = min(classes, key=lambda k: examples[k])
+    note = "Mean ± standard deviation over seeds. " * any(s and len(s.values) > 1 for of in shares.values() for s in of)
+    if examples[fewest] < FEW:
+        one = f"so that one more found is {100 / examples[fewest]:.1f} points"
+        note += f"Test examples are few: of {_label(partition, fewest)} there are {examples[fewest]}, {one}."
+    if len(classes) > MOST_CLASSES:
+        caption += f"; {MOST_CLASSES} of {len(classes)} classes, those with the lowest mean over methods"
+        classes.sort(key=lambda k: statistics.fmean(s.mean for of in shares.values() if (s := of[k]) is not None))
+    entries = [
+        TableRow(_label(partition, k), (f"{examples[k]:,}", *(tables.with_spread(of[k]) for of in shares.values())))
+        for k in classes[:MOST_CLASSES]
+    ]
+    head = (("Class", ""), ("Test examples", ""), *((method, "%") for method in shares))
+    return Table(caption, head, tuple(entries), note.strip())
+
+
+def _label(partition: DataSplit | None, k: int) -> str:
+    return f"class {k}" if partition is None or not partition.classes else partition.label(k)
 
 
 def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T]:
@@ -144,4 +190,8 @@ def _legend(
     return tuple((method, figures.swatch(marks[method])) for method in ranked)
 
 
-KIND = SectionKind("predictions of global models: regression, binary", (PredictedNumbers, RankedClasses), section)
+KIND = SectionKind(
+    "predictions of global models: regression, binary, recall by class",
+    (PredictedNumbers, RankedClasses, RecallByClass),
+    section,
+)
