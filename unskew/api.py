@@ -22,6 +22,7 @@ from unskew.data import own
 from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData
+from unskew.data.latest import Latest
 from unskew.data.places import rows_at
 from unskew.data.preprocess import Preprocess, rules_of
 from unskew.data.sources import DATA, save
@@ -120,8 +121,9 @@ def simulate(
             have them as (x, y, patients).
         test: The global test set, in any form of `data`; where it names its clients, as a dict or in the column
             `client`, its rows are these clients' own test rows, too.  Of a table, also the column that says which rows
-            are test rows, or the share of each client's rows: these are the clients' own test rows and together the
-            global set.
+            are test rows, or the share of each client's rows, or Latest("admitted", after="2024-06-30"), that they are
+            the latest: these are the clients' own test rows and together the global set.  Latest takes times beside
+            arrays, too.
         preprocess: How a table's columns are prepared: gaps filled, numbers scaled, words as 0/1 columns, all with
             numbers from training rows.  True is Preprocess() as it is by default.
         split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients, or
@@ -451,8 +453,10 @@ def _task(
         columns = {key: value for key, value in table.items() if value is not None and key != "test_fraction"}
         if isinstance(columns.get("target"), tuple):
             columns["target"] = list(columns["target"])
-        if not isinstance(columns.get("test", ""), str | int | float):
-            raise ConfigError("test of a file is a column, another file, or a share of the rows")
+        if isinstance(columns.get("test"), Latest):
+            columns["test"] = from_python.to_plain(columns["test"])
+        if not isinstance(given := columns.get("test", ""), str | int | float) and "latest" not in given:
+            raise ConfigError("test of a file is a column, another file, a share of the rows, or that they are latest")
         if table["test_fraction"] != Experiment.test_fraction:
             raise ConfigError(
                 f"the share of a file's rows that is set aside is test={table['test_fraction']:g}, not test_fraction"

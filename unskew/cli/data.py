@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,12 @@ def data(
     client: Annotated[str | None, typer.Option(help="Column of the sites.")] = None,
     patient: Annotated[str | None, typer.Option(help="Column of who is in the row; patients are counted.")] = None,
     test: Annotated[str | None, typer.Option(help="Column that says which are test rows, or a file of them.")] = None,
+    latest: Annotated[
+        str | None, typer.Option(help="Column of when each row was; the test rows are each site's latest fifth.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Beside --latest: test rows are all after this date or number, as in 2024-06-30.")
+    ] = None,
     separator: Separator = None,
     thousands: Thousands = None,
     decimal: Decimal = None,
@@ -74,7 +81,7 @@ def data(
         "target": target[0] if target is not None and len(target) == 1 else target or None,
         "client": client,
         "patient": patient,
-        "test": test,
+        "test": test if latest is None and after is None else _latest(latest, after, test),
         "separator": separator,
         "thousands": thousands,
         "decimal": decimal,
@@ -98,6 +105,18 @@ def data(
     _print(seen, str if source.endswith(".toml") else partial(with_options, command=data))
     if out is not None:
         Console(stderr=True).print(f"page: {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _latest(column: str | None, after: str | None, test: str | None) -> dict[str, Any]:
+    """The setting `test` that says that the latest rows are for testing."""
+    if column is None:
+        raise ConfigError("--after needs --latest, the column of when each row was")
+    if test is not None:
+        raise ConfigError("--latest and --test both say which rows are for testing; leave one out")
+    date: str | float | None = after
+    with suppress(ValueError):
+        date = None if after is None else float(after)
+    return {"latest": column, **({} if date is None else {"after": date})}
 
 
 def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -168,6 +187,7 @@ def _print(look: "Look", written: Callable[[str], str]) -> None:
     console = Console()
     console.print(f"[bold]{escape(look.name)}[/]: {escape(look.lead)}", highlight=False)
     tables = [data_page.sites_table(look)] if look.sites else []
+    tables += data_page.times_tables(look)
     tables += data_page.target_tables(look)
     tables += [data_page.disagreement_table(look)] if look.disagreement else []
     tables += [data_page.columns_table(look, MOST_PRINTED, LONGEST_PRINTED)] if look.columns else []

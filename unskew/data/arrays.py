@@ -77,6 +77,7 @@ def from_arrays(
     constants: Sequence[tuple[float, float]] | None = None,
     label_type: LabelType | None = None,
     rows: Mapping[str, Array] | None = None,
+    when: Mapping[str, Array] | None = None,
     one_client: bool = False,
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
@@ -103,6 +104,7 @@ def from_arrays(
             those of the training images.
         label_type: The type that labels had before they became words; by default that of the arrays' labels.
         rows: The row of each example in the data as they were given, by part; by default as they stand in the arrays.
+        when: The place in time of each example, by part, which then has both parts; None where it is not known.
         one_client: The data are those of one client of several, which may lack a class.
 
     Raises:
@@ -119,6 +121,7 @@ def from_arrays(
     content |= {f"file_{part}": np.array(paths, object) for part, paths in (files or {}).items()}
     lengths = {part: len(content[f"y_{part}"]) for part in ("train", "test") if f"y_{part}" in content}
     content |= {f"row_{part}": np.arange(n) if rows is None else rows[part] for part, n in lengths.items()}
+    time = None if when is None else when["train"]
     names = names_of(name, "classes", arrays) or classes
     if targets.classes:
         named = names is not None
@@ -170,6 +173,7 @@ def from_arrays(
             domain = np.concatenate([domain, _domains_of_test(name, content)])
         x, y, client = _joined(x, tensors[1]), np.concatenate([y, content["y_test"]]), np.concatenate([client, theirs])
         row = np.concatenate([row, content["row_test"]])
+        time = None if when is None else np.concatenate([when["train"], when["test"]])
         patients = None if patients is None or tested is None else np.concatenate([patients, tested])
     later = np.unique(theirs) if newcomers and theirs is not None and client_names is not None else ()
     dataset = checked(
@@ -194,6 +198,7 @@ def from_arrays(
         test_patients=None if tested is None else torch.from_numpy(tested),
         label_type=label_type,
         rows=torch.from_numpy(row),
+        when=None if time is None else torch.from_numpy(time),
     )
     return replace(dataset, doubts=tuple(doubts))
 

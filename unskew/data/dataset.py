@@ -45,6 +45,8 @@ class Dataset:
         test_patients: Patient of each test example.
         rows: Row of each *training* example in the data as they were given, counted from 0, within its client's where
             each client's are given by themselves (N,) int64; None where they are no rows, as images in folders.
+        when: Place in time of each *training* example (N,), int64, equal where their times are; None where it is not
+            known.  Validation and test examples are then the latest of a client's.
         label_type: The type of the labels that `outputs` were named after, which predictions have, too.
         own_test: True for *training* examples that are their client's own test examples (N,), which nobody trains on;
             None where clients draw theirs.
@@ -85,6 +87,7 @@ class Dataset:
     test_patients: Tensor | None = None
     label_type: LabelType = "text"
     rows: Tensor | None = None
+    when: Tensor | None = None
 
     def __repr__(self) -> str:
         sizes = f"{len(self.y_train):,} training and {len(self.y_test):,} test examples"
@@ -136,6 +139,7 @@ def checked(
     test_patients: Tensor | None = None,
     label_type: LabelType | None = None,
     rows: Tensor | None = None,
+    when: Tensor | None = None,
 ) -> Dataset:
     """A checked `Dataset`.
 
@@ -155,6 +159,7 @@ def checked(
         label_type: The type of the labels that classes are named after; by default whole numbers where classes have
             their numbers as names, and else text.
         rows: Row of each training example in the data as they were given (N,); by default as they stand here.
+        when: As of a `Dataset`.
 
     Raises:
         DataError: If something is no tensor, shapes or lengths disagree, there is no example or no class, a value is
@@ -162,6 +167,7 @@ def checked(
     """
     _check_tensors(name, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, domains=domains)
     _check_tensors(name, owners=owners, own_test=own_test, patients=patients, test_patients=test_patients)
+    _check_tensors(name, when=when)
     x_train, y_train = _part(name, "train", x_train, y_train, targets)
     x_test, y_test = _part(name, "test", x_test, y_test, targets)
     if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
@@ -197,7 +203,7 @@ def checked(
         if client not in client_names:
             raise DataError(f"{name}: never_train names {client!r}, and there is no client of this name")
     if sha256 is None:
-        known = [extra for extra in (domains, owners, patients, test_patients) if extra is not None]
+        known = [extra for extra in (domains, owners, patients, test_patients, when) if extra is not None]
         sha256 = _sha256(*_plain(x_train), y_train, *_plain(x_test), y_test, *known)
     return Dataset(
         name=name,
@@ -223,6 +229,7 @@ def checked(
         test_patients=test_patients,
         label_type=label_type,
         rows=torch.arange(len(y_train)) if rows is None else _whole(name, "rows", rows, len(y_train)),
+        when=None if when is None else _whole(name, "when", when, len(y_train)),
     )
 
 

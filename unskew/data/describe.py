@@ -13,9 +13,10 @@ from unskew.data import own, sources, tables
 from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import is_lazy
+from unskew.data.latest import Latest
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
-from unskew.data.places import Place, by_number, path_of, rows_at
+from unskew.data.places import Place, by_number, path_of, rows_among, rows_at
 from unskew.data.preprocess import Preprocess, rules_of
 from unskew.errors import ConfigError, DataError, warn
 from unskew.words import with_article
@@ -45,7 +46,7 @@ def describe(
         target, client: Columns of a table; both may be left out.  Several targets are named in a list, as for
             `simulate`.
         patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
-        test: Column that says which rows are test rows, or a table of them.
+        test: Column that says which rows are test rows, a table of them, or `Latest`, that they are the latest.
         separator, thousands, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
         leave_out: Columns of a table that are not looked at.
         preprocess: What will become of a table's columns, as for `simulate`; what it does is not advised.
@@ -106,7 +107,7 @@ def describe(
         for column in leave_out:
             own.check_column(whole.columns, column, "leave_out")
         left = whole[[column for column in whole.columns if column not in leave_out]] if leave_out else whole
-        return look(_of_frame(left, "dataframe", target, client, patient, test), rules)
+        return _look_at(left, "dataframe", target, client, patient, test, rules)
     if leave_out and not is_lazy(data):
         raise ConfigError("leave_out names columns of a table, and the data are none; leave it out")
     if isinstance(data, Mapping) and all(of is None for of in (target, client, patient, test)):
@@ -137,6 +138,9 @@ def _of_file(
     settings = {**data_options, **given}
     target, test = composed_names(settings.get("target")), settings.pop("test", None)
     options = schema.build(tables.TableOptions, {**settings, "target": ""}, "", owner=source)
+    if isinstance(test, Mapping):
+        test = schema.build(Latest, test, "test", owner=source)
+    options = replace(options, test=test if isinstance(test, Latest) else None)
     path = path_of(source.removeprefix(f"{kind}:"))
     frame, client = tables.frame_of(kind, path, options)
     frames, files, lines = [frame], [path], tables.lines_of(kind, path, options)
@@ -149,9 +153,10 @@ def _of_file(
         frames = tables.labels_as_written(frames, files, options, name)
     with rows_at(lines):
         tested = frames[1] if len(frames) > 1 else test
-        seen = look(_of_frame(frames[0], path.stem, target, client, options.patient, tested), rules)
+        seen = _look_at(frames[0], path.stem, target, client, options.patient, tested, rules)
     kinds = {name for name, rule in (rules.columns if rules else {}).items() if rule.kind}
-    taken = {*_targets(target), client, options.patient, test if isinstance(test, str) else None, *kinds}
+    said = test.column if isinstance(test, Latest) else test
+    taken = {*_targets(target), client, options.patient, said if isinstance(said, str) else None, *kinds}
     codes = tables.codes_in_numbers(kind, frames, files, options, taken)
     return replace(seen, notes=(*seen.notes, *tables.doubts_on(kind, files, options), *codes))
 
@@ -163,6 +168,32 @@ def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Pla
 def _targets(target: str | Sequence[str] | None) -> tuple[str, ...]:
     several = () if target is None else target if isinstance(target, list | tuple) else (target,)
     return tuple(several)
+
+
+def _look_at(
+    frame: Any,
+    name: str,
+    target: str | Sequence[str] | None,
+    client: str | None,
+    patient: str | None,
+    test: object,
+    rules: Preprocess | None,
+) -> Look:
+    if not isinstance(test, Latest):
+        return look(_of_frame(frame, name, target, client, patient, test), rules)
+    own.check_frame(frame, "the table")
+    parts = own.cut_of(frame, test, client, patient)
+    stay = np.flatnonzero(parts.train | parts.test)
+    left = [column for column in frame.columns if column != test.column]
+    table = frame[left]
+    if len(stay) < len(frame):
+        table = table.iloc[stay] if hasattr(table, "iloc") else table[stay]
+    with rows_among(stay):
+        rows = replace(
+            _of_frame(table, name, target, client, patient, None), test=parts.test[stay], when=parts.when[stay]
+        )
+        sentences = filter(None, (*parts.doubts, parts.refusal))
+        return look(replace(rows, doubts=(*rows.doubts, *sentences)), rules)
 
 
 def _of_frame(

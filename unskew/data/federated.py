@@ -18,6 +18,7 @@ from unskew.data import preprocess, skew
 from unskew.data.assign import assign, check_manifest_fits
 from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
+from unskew.data.latest import latest
 from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
 from unskew.data.patients import drawn, most_frequent, number_of, proportional
 from unskew.data.places import path_of
@@ -194,6 +195,7 @@ def federate(
     client too small for a share of one example has an empty part (n <= 2 at 0.2).  Of clients of the data's own
     (`Natural`) a part has each class, or group, in its share, up to rounding.  `split.min_samples` counts all three
     parts.  Where the data say which examples are a client's own test set (`Dataset.own_test`), it is those.
+    Where it is known when examples were (`Dataset.when`), a part has the latest of them (`unskew.data.latest`).
     Where patients are known (`Dataset.patients`), shares are shares of a client's patients, and all examples of one are
     in one part.  Patients that no client has yet are divided over clients as examples are, each by the class of most of
     its examples.
@@ -300,8 +302,10 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
         _check_trainable(shares, own_test, dataset.client_names)
     # What papers divide is cut as they cut it, at random; a real client's few events are to be in every part.
     labels = dataset.labels.numpy() if isinstance(split, Natural) else np.zeros(len(dataset.y_train), np.int64)
-    if dataset.patients is not None:
-        patients = dataset.patients.numpy()
+    patients = None if dataset.patients is None else dataset.patients.numpy()
+    if dataset.when is not None:
+        clients = _cut_by_time(shares, test_fraction, val_fraction, dataset.when.numpy(), patients, own_test)
+    elif patients is not None:
         clients = _cut_by_patient(shares, key / "client", test_fraction, val_fraction, labels, patients, own_test)
     else:
         clients = _cut(shares, key / "client", test_fraction, val_fraction, labels, own_test)
@@ -410,6 +414,31 @@ def _cut_by_patient(
         tested = np.sort(np.concatenate([indices[test], left[drawn_test]]))
         rows = left[~drawn_test & ~val], left[val], tested
         clients.append(ClientIndex(*(torch.from_numpy(each) for each in rows)))
+    return ClientIndices.of(clients)
+
+
+def _cut_by_time(
+    parts: Sequence[npt.NDArray[np.int64]],
+    test_fraction: float,
+    val_fraction: float,
+    when: npt.NDArray[np.int64],
+    patients: npt.NDArray[np.int64] | None,
+    own_test: npt.NDArray[np.bool_] | None,
+) -> ClientIndices:
+    """Each client's examples in train, val and test: the latest test, and the latest of the others validate."""
+
+    def apart(indices: npt.NDArray[np.int64], share: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        late, early = latest(when[indices], share, None if patients is None else patients[indices])
+        return indices[early], indices[late]
+
+    clients = []
+    for indices in parts:
+        if own_test is None:
+            left, test = apart(indices, test_fraction)
+        else:
+            left, test = indices[~own_test[indices]], indices[own_test[indices]]
+        train, val = apart(left, val_fraction)
+        clients.append(ClientIndex(*map(torch.from_numpy, (train, val, test))))
     return ClientIndices.of(clients)
 
 

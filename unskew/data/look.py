@@ -38,6 +38,7 @@ from unskew.data.inputs import (
     label_variants,
     plain_value,
 )
+from unskew.data.latest import written
 from unskew.data.patients import coded, names_of_patients, patients_spelt_alike, unnamed_patients
 from unskew.data.places import place
 from unskew.data.preprocess import (
@@ -64,6 +65,9 @@ NAMED = 6
 
 SHUFFLES = 20
 
+Span = tuple[str, str]
+"""First and last time."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -85,6 +89,7 @@ class Rows:
         patients: Number of who is in each row, (N,), no two clients sharing one; None if they are not known.
         doubts: Sentences on what was found as the rows were read.
         targets: Where there are several, each by its column.
+        when: Time of each row, (N,), as `unskew.data.latest.moments`; None if test rows are not the latest.
     """
 
     name: str
@@ -100,6 +105,7 @@ class Rows:
     patients: npt.NDArray[np.int64] | None = None
     doubts: tuple[str, ...] = ()
     targets: Mapping[str, Array] = field(default_factory=dict)
+    when: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,8 @@ class Site:
         labels: Rows of each class, test rows included, in the order of `Look.classes`; empty for a number.
         mean, sd: Of a target that is a number.
         patients: Number of those who are in its rows; None if they are not known.
+        train_span, test_span: Times of the first and the last row of each; None if there is none, or test rows are not
+            the latest.
     """
 
     name: str
@@ -123,6 +131,8 @@ class Site:
     mean: float | None = None
     sd: float | None = None
     patients: int | None = None
+    train_span: Span | None = None
+    test_span: Span | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +207,7 @@ class Look:
         notes: Sentences on what a run would warn of, or refuse.
         patients: Number of those who are in the rows; None if they are not known.
         targets: Where there are several, each of them.
+        train_span, test_span: As of a site.
     """
 
     name: str
@@ -210,12 +221,17 @@ class Look:
     notes: tuple[str, ...]
     patients: int | None = None
     targets: tuple[TargetLook, ...] = ()
+    train_span: Span | None = None
+    test_span: Span | None = None
 
     @property
     def size(self) -> str:
         """Rows, columns, sites and classes, in one phrase."""
         sites = f"{len(self.sites):,} sites" if self.sites else "no sites named"
         test = "" if self.test_rows is None else f", {self.test_rows:,} of them for testing"
+        if self.train_span and self.test_span:
+            train, later = (f"from {first} to {last}" for first, last in (self.train_span, self.test_span))
+            test += f" ({later}; the others {train})"
         target = f"; the target has {_some_classes(self.classes)}" if self.classes else ""
         if self.targets:
             each = [f"{of.name} has {_some_classes(of.classes) or 'numbers'}" for of in self.targets]
@@ -428,12 +444,20 @@ def look(rows: Rows, rules: Preprocess | None = None) -> Look:
     test = np.zeros(n, bool) if rows.test is None else rows.test
     patients = rows.patients
 
+    def spans(group: npt.NDArray[np.int64]) -> dict[str, Any]:
+        when = rows.when
+        if when is None:
+            return {}
+        parts = {"train_span": when[group[~test[group]]], "test_span": when[group[test[group]]]}
+        return {key: (written(of.min()), written(of.max())) if len(of) else None for key, of in parts.items()}
+
     def sites_of(target: Array | None) -> tuple[Site, ...]:
         known, numbers = _classes(target)
         return tuple(
             replace(
                 _site(name, group, target, numbers, len(known), share, test),
                 patients=None if patients is None else len(np.unique(patients[group])),
+                **spans(group),
             )
             for name, group in zip(rows.client_names, groups, strict=True)
         )
@@ -461,6 +485,7 @@ def look(rows: Rows, rules: Preprocess | None = None) -> Look:
         ),
         None if patients is None else len(np.unique(patients)),
         targets,
+        **spans(np.arange(n)),
     )
 
 
@@ -697,7 +722,8 @@ def _notes(
         sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
     tested = [site.test for site in sites] if rows.test is not None and not rows.common_test else None
     trained, known = [site.train for site in sites], rows.patients is not None
-    sentences += doubts.of_clients(rows.client_names, trained, tested, of_patients=known, what=_what(rows))
+    told = rows.when is not None
+    sentences += doubts.of_clients(rows.client_names, trained, tested, told, of_patients=known, what=_what(rows))
     sentences += _of_one_class(rows, rows.target)
     sentences += [*_of_target(rows.target), *_of_numbers(rows, rows.target, "the target")]
     if rows.clients is not None and (nobodys := (rows.clients < 0) & ~(test & rows.common_test)).any():

@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from unskew.data import doubts, hub
-from unskew.data.arrays import from_arrays
+from unskew.data.arrays import TEST_FRACTION, from_arrays
 from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.copies import copies
 from unskew.data.dataset import Dataset
@@ -56,6 +56,7 @@ from unskew.data.inputs import (
     raw_column,
     several_values,
 )
+from unskew.data.latest import Cut, Latest, cut, moments
 from unskew.data.lengths import check_words, names_array
 from unskew.data.patients import coded, names_of_patients, part_of, patients_spelt_alike, unnamed_patients
 from unskew.data.places import Place, by_number, place, rows_at
@@ -98,6 +99,7 @@ class GivenExamples:
         numbers: Row of each example in the data as they were given, (N,); by default they are all of these, in order.
         truths: The labels were true and false, not words for it.
         order: Labels in the order that a column declares for them, of which not all need occur; empty without.
+        when: Time of each example, (N,), as `unskew.data.latest.moments`; None if it is not known.
     """
 
     name: str
@@ -114,6 +116,7 @@ class GivenExamples:
     numbers: _Array | None = None
     truths: bool = False
     order: tuple[Any, ...] = ()
+    when: _Array | None = None
 
     @property
     def row_numbers(self) -> _Array:
@@ -125,7 +128,8 @@ class GivenExamples:
         clients, patients = (None if of is None else [of[i] for i in rows] for of in (self.clients, self.patients))
         files = [self.files[i] for i in rows] if self.files else ()
         x, y, numbers = self.x[rows], self.y[rows], self.row_numbers[rows]
-        return replace(self, x=x, y=y, clients=clients, patients=patients, files=files, numbers=numbers)
+        when = None if self.when is None else self.when[rows]
+        return replace(self, x=x, y=y, clients=clients, patients=patients, files=files, numbers=numbers, when=when)
 
     def counted_by_client(self) -> "GivenExamples":
         """The examples numbered within their clients, each of which has its own data."""
@@ -193,8 +197,8 @@ def dataset(
             Two clients' patients are two people, even if they have one name.
         test: The global test part, in any of the forms; where it names its clients, its rows are their own test rows,
             too.  Or the column of a table that says which rows are test rows (true and false, 1 and 0, or
-            "test" and "train"), or the share of each client's rows: then every client's own test rows are those of
-            them that it holds, and nobody trains on them.
+            "test" and "train"), or the share of each client's rows, or that they are the latest: then every client's
+            own test rows are those of them that it holds, and nobody trains on them.
         test_fraction: Share of the rows that becomes the global test part if there is none: of each client's rows if
             clients are known, else of each class.  The same rows in every call; no client trains on them.
         preprocess: What becomes of a table's columns.  Clients' own test rows are then fixed, too: they are set aside
@@ -237,8 +241,11 @@ def dataset(
     if targets.classes and not (target is None or isinstance(target, str)):
         raise DataError(f"target must name one column, whose values are classes, got {', '.join(target)}")
     share = share_of(test)
+    rule = test if isinstance(test, Latest) else None
     column = test if isinstance(test, str) else None
-    roles = Roles(target, client, patient, (column,), raw=preprocess is not None)
+    roles = Roles(target, client, patient, (column if rule is None else rule.column,), raw=preprocess is not None)
+    if rule is not None and rule.column is not None and (_is_frame(data) or hasattr(data, "column_names")):
+        column_of(data, rule.column, "test.latest", "dates")  # before another column is refused
     rows = _rows(data, roles)
     if classes is not None and rows.classes not in (None, classes):
         raise DataError(
@@ -256,9 +263,13 @@ def dataset(
         _check_finite(rows, "")
     with _counted_there(data, rows, ""):
         rows = check(rows.counted_by_client() if "train" in by_client else rows)
-    own_test = rows.clients is not None and (own_test or roles.raw or share is not None or column is not None)
+    said = share is not None or column is not None or rule is not None
+    own_test = rows.clients is not None and (own_test or roles.raw or said)
     held_out = rows.test
-    if column is not None:
+    of_time: tuple[str, ...] = ()
+    if rule is not None:
+        rows, held_out, of_time = _cut_in_time(data, rows, rule, test_fraction)
+    elif column is not None:
         is_test = truths(column_of(data, column, "test"), column)
         check_parts(rows, is_test, patient)
         held_out, rows = rows.take(np.flatnonzero(is_test)), rows.take(np.flatnonzero(~is_test))
@@ -296,7 +307,8 @@ def dataset(
     code_names = (
         _code_names([part.y for part in parts.values()], rows, declared, one_client) if targets.classes else None
     )
-    arrays = _arrays_of(parts, roles, bool(code_names), own_test, None if column is not None else test_rows_at)
+    apart = column is not None or rule is not None
+    arrays = _arrays_of(parts, roles, bool(code_names), own_test, None if apart else test_rows_at)
     if (names := code_names or rows.classes or _label_names(target, targets)) is not None:
         arrays["classes"] = names_array(names, "classes")
     named = rows.x.dtype.kind == "f" and rows.columns
@@ -315,6 +327,7 @@ def dataset(
         targets=targets,
         files={key: part.files for key, part in parts.items()} if rows.files else None,
         rows={key: part.row_numbers for key, part in parts.items()},
+        when=_ranks(parts) if rule is not None else None,
         one_client=one_client,
         constants=constants,
         label_type=_label_type(code_names, declared, all(of.truths for of in parts.values()))
@@ -323,9 +336,9 @@ def dataset(
     )
     few = [] if rows.patients is None or held_out is not None else _untested(rows, fraction, own_test)
     alike = filter(None, [_patients_alike(list(parts.values()))])
-    sentences = [*few, *alike]
+    sentences = [*of_time, *few, *alike]
     if not testing:
-        sentences += _doubts(given, rows, preprocess, one_client, untested_told=bool(few))
+        sentences += _doubts(given, rows, preprocess, one_client, untested_told=bool(few) or rule is not None)
     for sentence in sentences:
         warn(sentence)
     return replace(given, doubts=(*given.doubts, *sentences), ordered=declared is not None)
@@ -360,7 +373,7 @@ def check_names(target: object, client: object, patient: object = None, test: ob
                 f"{setting} must name a column by a word, got {name!r}; rename the columns, in pandas with "
                 "table.columns = table.columns.astype(str)"
             )
-    check_roles(several, client, patient, test)
+    check_roles(several, client, patient, test.column if isinstance(test, Latest) else test)
 
 
 def check_roles(targets: Sequence[object], client: object, patient: object, test: object) -> None:
@@ -386,7 +399,7 @@ def check_roles(targets: Sequence[object], client: object, patient: object, test
     if isinstance(test, str) and test in (*targets, client, patient):
         raise DataError(
             f"test: column {test!r} is that of the target, of the clients or of the patients, too; name one that says "
-            "test or train, or leave test out"
+            "test or train, or when a row was, or leave test out"
         )
 
 
@@ -601,6 +614,72 @@ def _test_part(test: object, rows: GivenExamples, roles: Roles, own_test: bool) 
     held_out = _rows(test, replace(roles, client=whose, patient=who, ignored=(), inputs=rows.columns), ", test")
     _check_named_alike(rows, held_out)
     return held_out
+
+
+def _cut_in_time(
+    data: Any, rows: GivenExamples, rule: Latest, fraction: float
+) -> tuple[GivenExamples, GivenExamples, tuple[str, ...]]:
+    """The rows before and after a cut in time, and sentences on it.
+
+    Raises:
+        DataError: If there are test rows already, times are missing or none, or as in `unskew.data.latest.cut`.
+    """
+    if rows.test is not None:
+        raise DataError("the data have a test part of their own, so none is cut off by time; leave test out")
+    when = rows.when if rows.when is not None else _times(data, rows, rule)
+    patients = None if rows.patients is None else coded((rows.patients, rows.clients))[0]
+    parts = cut(rule, when, fraction, rows.clients, patients)
+    if parts.refusal:
+        raise DataError(parts.refusal)
+    rows = replace(rows, when=when)
+    return rows.take(np.flatnonzero(parts.train)), rows.take(np.flatnonzero(parts.test)), parts.doubts
+
+
+def cut_of(frame: Any, rule: Latest, client: str | None, patient: str | None, fraction: float = TEST_FRACTION) -> Cut:
+    """The rows of a table before and after a cut in time; one without a client is of a client of its own.
+
+    Raises:
+        DataError: If there is no such column, or a row has no time or names no patient.
+    """
+    when = moments(column_of(frame, rule.column or "", "test.latest", "dates"), rule.where)
+    clients = None
+    if client is not None:
+        clients = ["no client" if is_gap(v) else _client_name(v) for v in column_of(frame, client, "client")]
+    patients = None if patient is None else coded((_patients(frame, patient), clients))[0]
+    return cut(rule, when, fraction, clients, patients)
+
+
+def _times(data: Any, rows: GivenExamples, rule: Latest) -> _Array:
+    """The time of each row: of a table's column, of an array beside (x, y), or of one for each client."""
+    if rule.column is not None:
+        return moments(column_of(data, rule.column, "test.latest", "dates"), rule.where)
+    each = {"": (rule.latest, len(rows.y))}
+    if isinstance(data, Mapping):
+        sizes, names = Counter(rows.clients), _different(data)
+        given = (
+            {_client_name(name): times for name, times in rule.latest.items()}
+            if isinstance(rule.latest, Mapping)
+            else {}
+        )
+        if odd := sorted(set(given) ^ set(names.values())):
+            raise DataError(f"latest must have the times of every client, as a dict like data; see {some(odd)}")
+        each = {name: (given[name], sizes[name]) for name in names.values()}
+    read = []
+    for name, (times, n) in each.items():
+        with rows_at(_row_of(name)) if name else nullcontext():
+            read.append(moments(times, f"latest of client {name}" if name else "latest"))
+        if len(read[-1]) != n:
+            raise DataError(f"latest has {len(read[-1])} times for {n} examples{name and f' of client {name}'}")
+    if len({one.dtype.kind for one in read}) > 1:
+        raise DataError("latest holds dates of some clients and numbers of others; give all alike")
+    return np.concatenate(read)
+
+
+def _ranks(parts: Mapping[str, GivenExamples]) -> dict[str, _Array]:
+    """The times of the parts' rows by their order: 0 for the earliest of all."""
+    times = [of.when for of in parts.values() if of.when is not None]
+    ranks = np.unique(np.concatenate(times), return_inverse=True)[1]
+    return dict(zip(parts, np.split(ranks, np.cumsum([len(of) for of in times])[:-1]), strict=True))
 
 
 def strangers_of(test: Sequence[str], clients: Sequence[str], column: str | None) -> str:
@@ -863,7 +942,7 @@ def _rows(data: Any, roles: Roles, part: str = "") -> GivenExamples:
     if any(of is not None for of in (roles.target, roles.client, roles.patient, *roles.ignored)):
         raise DataError(
             f"target, client, patient and test name columns of a table, and {_kind(data)} has none; leave them out, "
-            "and for clients give {client: (x, y)}, for patients (x, y, patients)"
+            "and for clients give {client: (x, y)}, for patients (x, y, patients), for times test=us.Latest(times)"
         )
     if isinstance(data, Dataset):
         return GivenExamples(data.name, as_tensor(data.x_test).numpy(), data.y_test.numpy(), classes=data.classes)

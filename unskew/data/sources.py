@@ -736,6 +736,7 @@ def save(dataset: Dataset, path: Path) -> None:
         "inputs": json.dumps(asdict(dataset.inputs)),
         "label_type": dataset.label_type,
         "rows": dataset.rows,
+        "when": dataset.when,
         **({} if dataset.raw is None else _columns_saved(dataset.raw)),
     }
     with path.open("wb") as file:
@@ -837,7 +838,7 @@ def _saved(path: Path, targets: Targets) -> Dataset:
         inputs = TypeAdapter(Inputs).validate_json(str(arrays["inputs"]))  # what it refuses is a ValueError
         raw = _columns_of(arrays, len(arrays["x_train"]), len(arrays["x_test"]))
         label_type: LabelType = TypeAdapter(LabelType).validate_python(str(arrays.get("label_type", "text")))
-        numbers = [key for key in (*LAYOUT, "table", "own_test", "rows") if key in arrays]
+        numbers = [key for key in (*LAYOUT, "table", "own_test", "rows", "when") if key in arrays]
         if odd := [key for key in numbers if arrays[key].dtype.kind not in "biuf"]:
             raise ValueError(f"{odd[0]} must hold numbers, and is of type {arrays[odd[0]].dtype}")
         if "rows" in arrays and arrays["rows"].min(initial=0) < 0:
@@ -869,6 +870,7 @@ def _saved(path: Path, targets: Targets) -> Dataset:
         raw=raw,
         label_type=label_type,
         rows=tensors.get("rows"),
+        when=tensors.get("when"),
     )
     return dataset if "rows" in tensors else replace(dataset, rows=None)
 

@@ -29,6 +29,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.doubts import FEW_ROWS
 from unskew.data.image_folders import OF_SYSTEMS, is_image
 from unskew.data.inputs import GAPS, Column, RawTable, check_known, gap_numbers, gaps_in, raw_column
+from unskew.data.latest import Latest
 from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import (
     ANY,
@@ -66,7 +67,9 @@ class TableOptions:
         patient: Column of the patients, or whoever has several rows, by default not known: nobody is in training and in
             testing then.  Two clients' patients are two people, even if they have one name.
         test: Column that says which rows are test rows, a file or folder with the test rows, or the share of each
-            client's rows; by default a fifth is set aside.  Of patients, a share of each client's patients.
+            client's rows; by default a fifth is set aside.  Of patients, a share of each client's patients.  Or a
+            table: its `latest` names the column that says when each row was, and test rows are those that are later
+            than `after`, or else the latest `share` of each client's.
         leave_out: Columns that are not used; of a folder some files may lack them.
         separator: Character between the columns of a CSV file; by default a tab in a .tsv file, elsewhere a comma, or
             the semicolon or tab of a first line that has no comma.
@@ -83,7 +86,7 @@ class TableOptions:
     target: str | tuple[str, ...]
     client: str | None = None
     patient: str | None = None
-    test: str | float | None = None
+    test: str | float | Latest | None = None
     leave_out: tuple[str, ...] = ()
     separator: str | None = None
     thousands: Thousands | None = None
@@ -177,7 +180,8 @@ def read_table(
         frames = [frame] if test is options.test else [frame, test]
         frame, *others = labels_as_written(frames, given, options, several[0])
         test = others[0] if others else test
-    taken = {*several, client, options.patient, test if isinstance(test, str) else None}
+    said = test.column if isinstance(test, Latest) else test
+    taken = {*several, client, options.patient, said if isinstance(said, str) else None}
     declared_kinds = {name for name, rule in (preprocess.columns if preprocess else {}).items() if rule.kind}
     frames = [frame] if len(given) == 1 else [frame, test]
     codes = codes_in_numbers(kind, frames, given, options, taken | declared_kinds) if several else []
@@ -342,11 +346,13 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     """
     frame, _ = frame_of(kind, path, replace(options, alone=True))
     test = column_or_path(options.test, frame)
-    apart = test if isinstance(test, str) and test in frame.columns else None
+    rule = test if isinstance(test, Latest) else None
+    apart = rule.column if rule is not None else test if isinstance(test, str) and test in frame.columns else None
     if apart is None and not isinstance(options.test, str):
         raise ConfigError(
-            "test must be a column or a file: the disclosed statistics must not include test rows; add a column to the "
-            "file that says test or train, and name it in data_options.test of the experiment, too"
+            "test must be a column or a file, or say that the latest rows are: the disclosed statistics must not "
+            "include test rows; add a column to the file that says test or train, and name it in data_options.test of "
+            "the experiment, too"
         )
     targets = [options.target] if isinstance(options.target, str) else list(options.target)
     for target in targets:
@@ -355,7 +361,11 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
         own.check_column(frame.columns, options.patient, "patient", "patients")
     names = [column for column in frame.columns if column not in (*targets, options.patient, apart)]
     with rows_at(lines_of(kind, path, options)):
-        tested = own.truths(own.column_of(frame, apart, "test"), apart) if apart else np.zeros(frame.height, bool)
+        tested = np.zeros(frame.height, bool)
+        if rule is not None:
+            tested = ~own.cut_of(frame, rule, None, options.patient).train
+        elif apart is not None:
+            tested = own.truths(own.column_of(frame, apart, "test"), apart)
         count = int((~tested).sum())
         if count == 1:
             raise DataError(f"{path} has one training row, and its mean is that row itself: add rows, or take no part")
@@ -692,7 +702,8 @@ def _read(
     if head is not None and not some_columns:
         _check_words(frame.lazy(), kind, path, options)
     if head is not None and not as_words:
-        frame = _dated(frame, path)
+        when = options.test.column if isinstance(options.test, Latest) else None  # words that are to be in ISO form
+        frame = _dated(frame, path, when)
     wide = [name for name, of in frame.schema.items() if isinstance(of, polars.Decimal) or of == polars.Int128]
     return frame.with_columns(polars.col(name).cast(polars.Float64) for name in wide)  # NumPy has no such numbers
 
@@ -728,8 +739,8 @@ def _check_words(frame: Any, kind: str, path: Path, options: TableOptions, any_l
     machine.require_room(sum(lengths_of[2::3]), path)
 
 
-def _dated(frame: Any, path: Path) -> Any:
-    """The table with columns of words that are dates or times as such, as Polars reads them.
+def _dated(frame: Any, path: Path, but: str | None = None) -> Any:
+    """The table with columns of words, `but` one, that are dates or times as such, as Polars reads them.
 
     It tries every pattern on every word, a second for 30,000, so it is asked only about columns that begin with one.
 
@@ -744,7 +755,9 @@ def _dated(frame: Any, path: Path) -> Any:
         return polars.read_csv(text, null_values=GAPS[-1], infer_schema_length=None, try_parse_dates=True)
 
     # By number: Polars reads a name with a quote in it differently from how it writes it.
-    names = {str(i): column.name for i, column in enumerate(frame) if column.dtype == polars.String}
+    names = {
+        str(i): column.name for i, column in enumerate(frame) if column.dtype == polars.String and column.name != but
+    }
     words = frame.select(
         polars.col(name).alias(i) for i, name in names.items() if frame[name].null_count() < len(frame)
     )

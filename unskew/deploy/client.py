@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
+from unskew.data.latest import latest
 from unskew.data.patients import drawn
 from unskew.data.places import path_of
 from unskew.data.preprocess import check_agreed
@@ -269,13 +270,17 @@ def split_hash(setup: Setup, feds: Sequence[FederatedData]) -> str:
 def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: int) -> FederatedData:
     """A federation in which only this client holds examples: its training part, some of it set aside for validation.
 
-    The validation part is a share of its patients where these are known, drawn evenly from those of each label.
+    The validation part is the latest share of its examples where their times are known; else a share, of its patients
+    where these are known, drawn evenly from those of each label.
     """
     rng = (Key(seed) / "data" / "client" / config.client / "parts").numpy()
     patients, labels = setup.dataset.patients, setup.dataset.labels.numpy()
     each = np.arange(len(labels)) if patients is None else patients.numpy()
     (chosen,) = drawn(each, [experiment.val_fraction], rng, labels)
-    train, val = (torch.from_numpy(np.flatnonzero(part)) for part in (~chosen, chosen))
+    stay = ~chosen
+    if setup.dataset.when is not None:
+        chosen, stay = latest(setup.dataset.when.numpy(), experiment.val_fraction, None if patients is None else each)
+    train, val = (torch.from_numpy(np.flatnonzero(part)) for part in (stay, chosen))
     nothing = torch.empty(0, dtype=torch.int64)
     empty = ClientIndex(nothing, nothing, nothing)
     mine = ClientIndex(train, val, nothing)

@@ -67,6 +67,21 @@ def sites_table(look: Look) -> Table:
     return Table("Rows, target and gaps of each site", tuple(head), tuple(entries))
 
 
+def times_tables(look: Look) -> list[Table]:
+    """A table of the first and the last time of each site's rows, where test rows are the latest; else none."""
+    if look.train_span is None:
+        return []
+    spans = {site.name: (site.train_span, site.test_span) for site in look.sites} or {
+        "all": (look.train_span, look.test_span)
+    }
+    head = (("site", ""), ("to train on", "from"), ("", "to"), ("for testing", "from"), ("", "to"))
+    entries = [
+        TableRow(name, tuple(time for span in both for time in span or ("none", "none")))
+        for name, both in spans.items()
+    ]
+    return [Table("Times of each site", head, tuple(entries))]
+
+
 def target_tables(look: Look) -> list[Table]:
     """A table for each of several targets: its classes, or its mean, at each site."""
     tables = []
@@ -135,7 +150,7 @@ def _sites(look: Look) -> Section | None:
         for i, (title, classes, sites) in enumerate(drawn)
         if classes
     )
-    tables = (sites_table(look), *target_tables(look)) if len(look.sites) <= 200 else ()
+    tables = (sites_table(look), *times_tables(look), *target_tables(look)) if len(look.sites) <= 200 else ()
     return Section("Sites", "", charts, tables)
 
 

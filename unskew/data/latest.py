@@ -1,0 +1,283 @@
+"""Sets the latest rows of each client aside, so that nothing trains on what came after a row it is judged by.
+
+A model is used later than it was trained.  What it will be worth then is told by rows later than all those it has seen,
+and choices on the way to it by the latest of these.  Rows of one time are on one side of a cut.  Whoever has rows on
+both sides, a patient or a machine, is judged by the later ones, and nothing trains on the earlier ones.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.data.inputs import is_gap
+from unskew.data.places import place
+from unskew.errors import ConfigError, DataError
+from unskew.words import composed, counted, some
+
+Bools = npt.NDArray[np.bool_]
+Times = npt.NDArray[Any]
+
+ISO = "as in 2024-06-30 or 2024-06-30T14:00"
+
+
+@dataclass(frozen=True)
+class Latest:
+    """Test rows that are each client's latest; in a file `test = { latest = "admitted", after = "2024-06-30" }`.
+
+    Attributes:
+        latest: Column that says when each row was, in dates or numbers; it is no input.  Beside (x, y) an array of
+            these, beside {client: (x, y)} one for each client.
+        after: The last date, or number, of training: a year, a month, a day or a time.  Test rows are all later ones.
+        share: Share of each client's rows, where no date is given; by default `test_fraction`.
+    """
+
+    latest: Any
+    after: date | str | float | None = None
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        """Write the column in one form of Unicode, as tables have it, and a date in words.
+
+        Raises:
+            ConfigError: If there is no column, both a date and a share, or one is none.
+        """
+        if not hasattr(self.latest, "__len__"):
+            raise ConfigError(f"test.latest must name the column of when each row was, got {self.latest!r}")
+        if isinstance(self.latest, str):
+            object.__setattr__(self, "latest", composed(self.latest))
+        if isinstance(self.after, date):
+            object.__setattr__(self, "after", self.after.isoformat())
+        if self.after is not None and self.share is not None:
+            raise ConfigError("test: after and share exclude each other; leave one out")
+        if self.share is not None and not 0 < self.share < 1:
+            raise ConfigError(f"test.share must be above 0 and below 1, got {self.share:g}")
+        if isinstance(self.after, bool) or (isinstance(self.after, str) and _border(self.after) is None):
+            raise ConfigError(f"test.after must be a date, {ISO} without a time zone, or a number, got {self.after!r}")
+
+    @property
+    def column(self) -> str | None:
+        """The column of a table; None where times are given as they are."""
+        return self.latest if isinstance(self.latest, str) else None
+
+    @property
+    def where(self) -> str:
+        """Name of what says when, for messages."""
+        return "latest" if self.column is None else f"column {self.column!r}"
+
+    def is_after(self, when: Times) -> Bools:
+        """True for the rows that are later than `after`.
+
+        Raises:
+            DataError: If one is a date and the other a number.
+        """
+        dates = when.dtype.kind == "M"
+        after = self.after if isinstance(self.after, str) else written(self.after)
+        border = _border(after) if dates else _number(after)  # a bare year is either
+        if border is None:
+            kind, way = ("dates", f"one, {ISO}") if dates else ("numbers", "one")
+            raise DataError(
+                f"test.after is {self.after!r}, and {self.where} holds {kind}, such as {written(when[0])}; give {way}"
+            )
+        later: Bools = when > border
+        return later
+
+
+def _border(after: str) -> np.datetime64 | None:
+    """The last moment of a year, a month, a day, or a time; None for anything else."""
+    with suppress(ValueError):
+        whole = re.fullmatch(r"\d{4}(-\d\d)?", after)
+        period = np.datetime64(after if whole else date.fromisoformat(after))
+        end: np.datetime64 = (period + 1).astype("datetime64[us]") - np.timedelta64(1, "us")
+        return end
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(after)
+        return np.datetime64(moment, "us") if moment.tzinfo is None else None
+    return None
+
+
+def _number(after: str) -> float | None:
+    with suppress(ValueError):
+        return float(after)
+    return None
+
+
+def moments(values: Any, where: str) -> Times:
+    """Times of the rows: microseconds, in UTC where time zones are given, or numbers.
+
+    Args:
+        values: Dates, times, words for these in ISO form, or numbers.
+        where: What holds them, such as "column 'admitted'".
+
+    Raises:
+        DataError: If a row has none, or something else, or kinds are mixed.
+    """
+    listed = values.tolist() if hasattr(values, "numpy") else list(values)  # of datetime64 NumPy lists numbers
+    read = []
+    for i, value in enumerate(listed):
+        if is_gap(value) or (isinstance(value, str) and not value.strip()):
+            raise DataError(f"{where} says of {place(i)} no date; fill it, or leave the row out")
+        moment = _moment(value)
+        if moment is None:
+            raise DataError(
+                f"{where} must hold dates in ISO form, {ISO}, or numbers, got {str(value)!r} in {place(i)}; correct "
+                "it, or leave the row out"
+            )
+        read.append(moment)
+    kinds = list(map(_kind, read))
+    if other := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
+        raise DataError(
+            f"{where} holds {kinds[0]} in {place(0)}, {str(listed[0])!r}, and {kinds[other]} in {place(other)}, "
+            f"{str(listed[other])!r}; write all alike"
+        )
+    if not kinds or kinds[0] == "a number":
+        return np.array(read, np.float64)
+    plain = [moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment for moment in read]
+    return np.array(plain, "datetime64[us]")
+
+
+def _moment(value: Any) -> Any:
+    """A date or a time as Python's datetime, or a number; None for anything else."""
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+    text = value.isoformat() if isinstance(value, date) else value  # pandas' has nanoseconds, which are cut off
+    if isinstance(text, str):
+        with suppress(ValueError):
+            return datetime.fromisoformat(text.strip())
+        value = _number(text)
+    if not isinstance(value, int | float | np.number) or isinstance(value, bool | np.timedelta64):
+        return None
+    return float(value) if np.isfinite(value) else None
+
+
+def _kind(moment: Any) -> str:
+    if not isinstance(moment, datetime):
+        return "a number"
+    return "a date" if moment.tzinfo is None else "a time with its zone"
+
+
+def written(moment: Any) -> str:
+    """A time as people write it: without hours at midnight, a whole number without decimals."""
+    if not isinstance(moment, np.datetime64):
+        return str(int(moment)) if float(moment).is_integer() else repr(float(moment))
+    return str(moment).removesuffix(".000000").removesuffix("T00:00:00")
+
+
+def latest(when: npt.NDArray[Any], share: float, patients: npt.NDArray[np.int64] | None = None) -> tuple[Bools, Bools]:
+    """The latest of one client's rows, and those of the others that may be trained on.
+
+    As near to the share as may be, half rounded up: rows of one time stay together, and one time stays.  Rows of
+    patients who are among the latest are in neither; if none were left to train on, nothing is set aside.
+
+    Args:
+        when: Time of each row, (N,).
+        share: Share of the rows that the latest are.
+        patients: Patient of each row, (N,); None if they are not known.
+
+    >>> latest(np.array([3, 1, 2, 3, 0]), 0.2)[0]
+    array([ True, False, False,  True, False])
+    """
+    if not len(when):
+        return np.zeros(0, bool), np.zeros(0, bool)
+    _, of_row, counts = np.unique(when, return_inverse=True, return_counts=True)
+    later = len(when) - counts.cumsum()  # rows after each time
+    late = of_row > np.abs(later - share * len(when)).argmin()
+    early = _new(late, patients)
+    return (late, early) if early.any() else (np.zeros_like(late), np.ones_like(late))
+
+
+def _new(late: Bools, patients: npt.NDArray[np.int64] | None) -> Bools:
+    """True for the rows that are not late, of patients who are not there later."""
+    return ~late if patients is None else ~late & ~np.isin(patients, patients[late])
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """Rows before and after a cut in time.
+
+    Attributes:
+        when: Time of each row, (N,).
+        train, test: True for the rows of each, (N,); rows of patients who come again are in neither.
+        doubts: Sentences on rows that are left out, and on clients without test rows.
+        refusal: A sentence on what makes the cut impossible: nothing to test on, or a client with nothing to train on;
+            empty without.
+    """
+
+    when: Times
+    train: Bools
+    test: Bools
+    doubts: tuple[str, ...]
+    refusal: str
+
+
+def cut(
+    rule: Latest,
+    when: Times,
+    fraction: float,
+    clients: Sequence[str] | None = None,
+    patients: npt.NDArray[np.int64] | None = None,
+) -> Cut:
+    """Cut the rows of all clients.
+
+    Args:
+        rule: What is late.
+        when: Time of each row, (N,).
+        fraction: Share of each client's rows, where the rule has neither a date nor a share.
+        clients: Client of each row; None if there are none.
+        patients: Patient of each row, no two clients sharing one; None if they are not known.
+
+    Raises:
+        DataError: If a number is given for dates, or a date for numbers.
+    """
+    names, owner = np.unique(np.array(clients or ["the table"] * len(when), object), return_inverse=True)
+    rows = {str(name): np.flatnonzero(owner == i) for i, name in enumerate(names)}
+    test = np.zeros(len(when), bool) if rule.after is None else rule.is_after(when)
+    for of in rows.values() if rule.after is None else ():
+        test[of], _ = latest(when[of], fraction if rule.share is None else rule.share)
+    train = _new(test, patients)
+    untrained = [name for name, of in rows.items() if not train[of].any()]
+    untested = [name for name, of in rows.items() if not test[of].any()]
+    refusal = ""
+    if untrained:
+        refusal = _untrained(rule, untrained, when[rows[untrained[0]]], bool((~test[rows[untrained[0]]]).any()))
+    elif not test.any():
+        refusal = _untested(rule, untested, when)
+    doubts = [_untested(rule, untested, when[rows[untested[0]]])] if untested and not refusal else []
+    if patients is not None and (again := ~test & ~train).any():
+        who, left = len(np.unique(patients[again])), int(again.sum())
+        doubts.append(
+            f"{counted(who, 'patient')} {'has' if who == 1 else 'have'} rows before and after the cut in time: "
+            f"{counted(left, 'earlier row')} {'is' if left == 1 else 'are'} left out, so that nobody is in training "
+            "and in testing"
+        )
+    return Cut(when, train, test, tuple(doubts), refusal)
+
+
+def _untrained(rule: Latest, names: Sequence[str], when: Times, again: bool) -> str:
+    """A sentence on clients that have nothing to train on; `when` is of the first's rows, some early if `again`."""
+    has = "has" if len(names) == 1 else "have"
+    if again:
+        return (
+            f"{some(names)} {has} nothing to train on: everybody who has rows before the cut in time has later ones, "
+            "too; leave patient out if the same people or machines are met again in use, or cut elsewhere"
+        )
+    return (
+        f"{some(names)} {has} no row up to {rule.after} to train on: {names[0]} begins with {written(when.min())}; say "
+        "a later date, or a share of each client's rows in place of a date, or leave these rows out"
+    )
+
+
+def _untested(rule: Latest, names: Sequence[str], when: Times) -> str:
+    """A sentence on clients that have nothing to test on; `when` is of the first's rows."""
+    has = "has" if len(names) == 1 else "have"
+    if rule.after is None:
+        return f"{some(names)} {has} too few rows, or too many of one time, for a test part: nothing is tested there"
+    return (
+        f"{some(names)} {has} no row after {rule.after}, so nothing is tested there: {names[0]} ends with "
+        f"{written(when.max())}; say an earlier date, or a share of each client's rows in place of a date"
+    )
