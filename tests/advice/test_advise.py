@@ -157,6 +157,37 @@ def test_a_patient_decides_in_one_fold_with_all_rows() -> None:
     assert len(scores.patients) == 4
 
 
+def test_where_times_are_known_a_fold_decides_after_training_on_what_was_before_it() -> None:
+    """The latest fold decides first; the earliest rows train only, so that of four folds three decide."""
+    experiment, inputs = described(made())
+    data = inputs.dataset
+    assert data is not None
+    when = torch.from_numpy(np.random.default_rng(0).permutation(len(data.y_train)) // 3)
+    sites = sites_of(experiment, dataclasses.replace(inputs, dataset=dataclasses.replace(data, when=when)))
+    assert len(sites.folds) == 3
+    for c in range(4):
+        assert when[sites.fed.clients.train[c]].max() < when[sites.fed.clients.test[c]].min()
+        before = sites.fed.clients.train[c]
+        for fold in sites.folds:
+            train, val = fold.clients.train[c], fold.clients.val[c]
+            assert len(train)
+            assert len(val)
+            assert sorted([*train.tolist(), *val.tolist()]) == before.tolist()
+            assert when[train].max() < when[val].min()
+            before = train
+
+
+def test_rows_of_one_time_are_refused() -> None:
+    experiment, inputs = described(made())
+    data = inputs.dataset
+    assert data is not None
+    once = dataclasses.replace(
+        data, when=torch.zeros(len(data.y_train), dtype=torch.int64), own_test=torch.arange(len(data.y_train)) % 5 == 0
+    )
+    with pytest.raises(DataError, match="no site has training rows of two times"):
+        sites_of(experiment, dataclasses.replace(inputs, dataset=once))
+
+
 def test_sites_of_one_patient_each_are_refused() -> None:
     experiment, inputs = described(made())
     data = inputs.dataset

@@ -238,10 +238,11 @@ def _race(advice: Advice) -> Section:
 
     head = (("Method", ""), *((f"Round {t}", "%" if m.percent else "") for t in rounds), ("", ""))
     rates = ", ".join(f"{label} {factor:.2g}" for label, factor in race.rates.items())
+    in_time = "" if advice.sites.fed.dataset.when is None else ", and so was whatever is later"
     left_out = "A fold" if race.folds == 1 else f"Each of {race.folds} folds"
     note = (
-        f"{left_out} of the training rows was left out of training to decide. The better half goes on for twice as "
-        "long. Chosen is the simplest method within a standard error of the best. "
+        f"{left_out} of the training rows was left out of training to decide{in_time}. The better half goes on for "
+        "twice as long. Chosen is the simplest method within a standard error of the best. "
         f"Factor on the experiment's local rate: {rates}; methods with one model take FedAvg's, others that of sites "
         "alone."
     )

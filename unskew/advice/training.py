@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
+from unskew.data.latest import latest
 from unskew.data.patients import by_patient, fewest_of_a_class
 from unskew.data.ragged import Ragged
 from unskew.errors import ConfigError, DataError, DivergedError
@@ -123,9 +124,12 @@ class Sites:
         """The sites without test rows, and with a fold of their rows for validation: a division for each fold.
 
         A site of one row has it for training in all of them.  Where patients are known, all rows of one are in one
-        fold, and so it is with a site of one patient.
+        fold, and so it is with a site of one patient.  Where it is known when rows were, folds follow one another in
+        time, the latest first, each is judged after training on what was before it, and the earliest only trains.
         """
         count = max(round(1 / self.experiment.val_fraction), 2)
+        if self.fed.dataset.when is not None:
+            return self._in_time(count)
         key = Key(self.experiment.seeds[0]) / "advice" / "folds"
         parts: list[list[ClientIndex]] = [[] for _ in range(count)]
         for client, rows in enumerate(self.fed.clients.train):
@@ -136,6 +140,20 @@ class Sites:
                 val = np.isin(units, chosen[: people - 1])
                 fold.append(ClientIndex(rows[~torch.from_numpy(val)], rows[torch.from_numpy(val)], rows[:0]))
         return tuple(_with(self.fed, ClientIndices.of(fold)) for fold in parts)
+
+    def _in_time(self, count: int) -> tuple[FederatedData, ...]:
+        data = self.fed.dataset
+        folds, left = [], list(self.fed.clients.train)
+        for k in range(count - 1):
+            clients = []
+            for client, rows in enumerate(left):
+                when, patients = (None if of is None else of[rows].numpy() for of in (data.when, data.patients))
+                assert when is not None
+                late, early = (torch.from_numpy(part) for part in latest(when, 1 / (count - k), patients))
+                clients.append(ClientIndex(rows[early], rows[late], rows[:0]))
+                left[client] = rows[~late]
+            folds.append(_with(self.fed, ClientIndices.of(clients)))
+        return tuple(fold for fold in folds if fold.clients.val.sizes.any())
 
 
 def _units(fed: FederatedData, rows: torch.Tensor) -> npt.NDArray[np.int64]:
@@ -177,7 +195,10 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
         raise DataError("no site has two rows to train on, one of which could decide; give the sites more rows")
     if all(len(rows) == 0 or _units(fed, rows).max() == 0 for rows in fed.clients.train):
         raise DataError("no site has two patients to train on, one of whom could decide; give the sites more patients")
-    return Sites(replace(experiment, val_fraction=share), setup, fed)
+    sites = Sites(replace(experiment, val_fraction=share), setup, fed)
+    if not sites.folds:
+        raise DataError("no site has training rows of two times, the later of which could decide; give the sites more")
+    return sites
 
 
 # ---------------------------------------------------------------- scores
