@@ -68,6 +68,21 @@ def test_numbers_that_were_agreed_on_standardise_them(tmp_path: Path) -> None:
     assert sorted(np.concatenate(levels(data))) == list(range(30))
 
 
+@pytest.mark.parametrize(("form", "after"), [("2024-06-{:02}", "2024-06-24"), ("{}", 23.5)])
+def test_the_latest_images_are_those_after_a_date(form: str, after: object, tmp_path: Path) -> None:
+    """Image i is of day i + 1, or number i + 1: days up to the 24th, or 23, train."""
+    scans(tmp_path)
+    rows = [f"{i:03},{('benign', 'malignant')[i % 2]},{SITES[i % 3]},{form.format(i + 1)}" for i in range(30)]
+    table(tmp_path, rows, "file,dx,hospital,day")
+    train, test = levels(read(tmp_path, test={"latest": "day", "after": after}))
+    last = 23 if after == 23.5 else 24
+    assert sorted(train) == list(range(last))
+    assert sorted(test) == list(range(last, 30))
+    table(tmp_path, [*rows[:-1], rows[-1].rpartition(",")[0] + ",soon"], "file,dx,hospital,day")
+    with pytest.raises(DataError, match=r"column 'day' must hold dates in ISO form.*'soon' in line 31"):
+        read(tmp_path, test={"latest": "day", "after": "2024-06-24"})
+
+
 def test_each_image_has_the_label_and_the_site_of_its_row(tmp_path: Path) -> None:
     """Names without folder and ending; a fifth of each site's ten are its own test images."""
     data = read(scans(tmp_path))

@@ -20,6 +20,7 @@ from unskew.data.arrays import all_for_testing
 from unskew.data.columns import composed_names
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import constants_of
+from unskew.data.latest import Latest, moments
 from unskew.data.lengths import check_words
 from unskew.data.numerals import lose_zeros, value_of
 from unskew.data.patients import names_of_patients, unnamed_patients
@@ -43,8 +44,8 @@ class LabelledImages:
         client: Column of the clients; by default the data name none, and a split divides them.
         patient: Column of who is on an image, by default not known: nobody is in training and in testing then.  Two
             clients' patients are two people, even if they have one name.
-        test: Column that says which images are for testing; by default a fifth of each client's is set aside, or the
-            images of a fifth of each client's patients.
+        test: Column that says which images are for testing, or that the latest are, as in a table; by default a fifth
+            of each client's is set aside, or the images of a fifth of each client's patients.
         size: Height and width to which they are resized, pixels; by default all must have one size.
         classes: Names of all classes, in order, where a client may lack some.
         alone: The folder is one client's own: a column `client` is not read.
@@ -58,7 +59,7 @@ class LabelledImages:
     target: str | tuple[str, ...]
     client: str | None = None
     patient: str | None = None
-    test: str | None = None
+    test: str | Latest | None = None
     size: Annotated[int, Ge(1)] | None = None
     classes: tuple[str, ...] | None = None
     alone: bool = False
@@ -112,11 +113,12 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
     columns = tables.TableOptions(options.target)
     words = tables.words_of(kind, table, columns)
     several = (options.target,) if isinstance(options.target, str) else options.target
+    rule, apart = (None, options.test) if not isinstance(options.test, Latest) else (options.test, options.test.column)
     single = (
         ("image", options.image),
         ("client", options.client),
         ("patient", options.patient),
-        ("test", options.test),
+        ("test", apart),
     )
     for setting, name in (*(("target", name) for name in several), *single):
         if name is not None and not (options.alone and setting == "client"):
@@ -125,7 +127,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
     named = None if options.alone else options.client
     patient = None if options.testing and options.test is None else options.patient  # nobody is kept apart from anybody
     with rows_at(tables.lines_of(kind, table, columns)):
-        for name in filter(None, (options.image, *several, named, options.patient, options.test)):
+        for name in filter(None, (options.image, *several, named, options.patient, apart)):
             check_words(words[name], f"column {name!r} of {table.name}")
         files = _files(root, images, words[options.image], f"column {options.image!r} of {table.name}")
         grey, doubts = image_folders.look_at(root, files, options.size, options.channels)
@@ -141,19 +143,22 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             columns=(options.image,),
             files=[shown(str(file.relative_to(root))) for file in files],
         )
-        if options.test is not None:
-            apart = own.truths(words[options.test], options.test)
-            own.check_parts(rows, apart, patient)
-            rows = replace(rows.take(np.flatnonzero(~apart)), test=rows.take(np.flatnonzero(apart)))
+        if rule is not None and apart is not None:
+            rows = replace(rows, when=moments(words[apart], rule.where))
+        elif apart is not None:
+            tested = own.truths(words[apart], apart)
+            own.check_parts(rows, tested, patient)
+            rows = replace(rows.take(np.flatnonzero(~tested)), test=rows.take(np.flatnonzero(tested)))
         doubts += _unnamed(root, set(images) - set(files), len(images), table)
         if options.patient is None and not options.testing:
-            taken = [getattr(options, setting) for setting in SETTINGS]
+            taken = [apart, *(getattr(options, setting) for setting in SETTINGS)]
             doubts += unnamed_patients({name: words[name] for name in words if name not in taken}, inputs=False)
         data = own.dataset(
             rows,
             target=options.target,
             client=named,
             patient=patient,
+            test=rule,
             own_test=True,
             classes=options.classes,
             targets=targets,
