@@ -602,7 +602,7 @@ def _basis(of: Sequence[Worth], m: Measure) -> str:
 
 
 def few_of(m: Measure) -> str:
-    """Which test examples must not be few, where the measure does not hang on all of them alike."""
+    """Name the test examples that must not be few, where a measure does not hang on all of them alike."""
     return "with an event" if m.of_events else "of a class"
 
 

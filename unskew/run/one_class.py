@@ -1,4 +1,4 @@
-"""What models find of each class, and warnings where it is one only: an accuracy may be high that says little."""
+"""Recall of each class by trained models, and warnings where it is one only: an accuracy may be high that says little."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def of_global(experiment: Experiment, setup: Setup, columns: Columns) -> str:
 
 
 def recalls(setup: Setup, columns: Columns) -> RecallByClass:
-    """What the global model finds of each class of the global test set."""
+    """Return what the global model finds of each class of the global test set."""
     y, classes = setup.dataset.y_test, setup.task.num_classes
     found = y[right(setup.task, columns)].bincount(minlength=classes)
     return RecallByClass(found=tuple(found.tolist()), examples=tuple(y.bincount(minlength=classes).tolist()))
