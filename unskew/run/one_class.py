@@ -1,4 +1,4 @@
-"""Recall of each class by trained models, and warnings where it is one only: an accuracy may be high that says little."""
+"""Recall of each class by trained models, and warnings where only one is found: accuracy may be high and say little."""
 
 from typing import Any
 
