@@ -148,6 +148,7 @@ def test_two_clients_swap_their_models() -> None:
                     DiffusionMove(0, 0, 1, pytest.approx(0.5**0.5), 2.0),
                     DiffusionMove(1, 1, 0, pytest.approx(0.5**0.5), 3.0),
                 ),
+                exchange=2,
             ),
         ),
         sizes=(20, 20),

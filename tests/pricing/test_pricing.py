@@ -320,6 +320,34 @@ def test_feddif_pays_for_its_moves_the_efficiencies_it_planned_with(tiny: Any, t
         assert cost.hz_s["d2d"] == pytest.approx(sum(8 * sent[0] / m.gamma for m in moves), rel=1e-5)
 
 
+def test_moves_after_a_lost_diffusion_round_meet_the_channel_they_were_planned_for(tiny: Any, tmp_path: Path) -> None:
+    """Diffusion rounds of late replies alone are in the ledger and not in the facts, of unreachable clients in neither.
+
+    Each move that arrived is 8 bytes / gamma, with the gamma of its own diffusion round.
+    """
+    methods = '[[methods]]\nname = "feddif"\n'
+    changes = ("rounds=6", "world.outage={unreachable=0.45, late=0.3}", 'world.channel={name="radio"}')
+    loop.start(tiny(*changes, methods=methods), tmp_path / "run")
+    (one,) = read(tmp_path / "run").trainings
+    sent, priced, lost = one.sent, 0.0, 0
+    for t, info in one.info.items():
+        start = int(sent.hop[(sent.round == t) & (sent.model == 1) & (sent.src == 0)].min())
+        for hop in info.hops:
+            lost += not hop.moves
+            for m in hop.moves:
+                which = (sent.round == t) & (sent.hop == start + hop.exchange) & (sent.model == 1)
+                row = which & (sent.src == m.src + 1) & (sent.dst == m.dst + 1)
+                down = (sent.round == t) & (sent.model == 1) & (sent.src == 0)
+                only = Columns(*(c[row | down] for c in vars(sent).values()))
+                cost = next(c for c in price([replace(one, sent=only)], Radio(), STEADY) if c.round == t)
+                assert row.sum() == 1
+                assert cost.hz_s is not None
+                assert cost.hz_s["d2d"] == pytest.approx(8 * int(sent.bytes[row][0]) / m.gamma, rel=1e-5)
+                priced += 1
+    assert priced > 3
+    assert lost > 1
+
+
 # ---------------------------------------------------------------- purity
 LINKS = st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 5), st.integers(0, 5)).filter(
     lambda x: x[2] != x[3]

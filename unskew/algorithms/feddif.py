@@ -175,11 +175,19 @@ class Move:
 
 @dataclass(frozen=True)
 class Hop:
-    """A diffusion round: diffusion efficiency, the mean over all models in 1/(Hz s), and the moves that arrived."""
+    """A diffusion round.
+
+    Attributes:
+        hop: Its number, from 1.
+        efficiency: Diffusion efficiency, the mean over all models in 1/(Hz s).
+        moves: Moves that arrived.
+        exchange: Exchange in which models moved, counted from the round's first training.
+    """
 
     hop: int
     efficiency: float
     moves: tuple[Move, ...]
+    exchange: int
 
 
 @dataclass(frozen=True)
@@ -262,6 +270,7 @@ class ModelsInTransit:
         values: Bids, (models, clients) float64; NaN where none was received.
         blocked: Clients that have had each model, (models, clients).
         efficiency: Diffusion efficiency of the moves decided on last, 1/(Hz s).
+        exchanges: Exchanges with clients since the first training.
     """
 
     bits: float
@@ -277,6 +286,7 @@ class ModelsInTransit:
     values: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     blocked: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     efficiency: float = 0.0
+    exchanges: int = 0
 
     def offer(self, client: ClientId, model: Carried, dol: DoL | None = None, hop: int = 0) -> FedDifMessage:
         """Return the message that sends a model to `client`."""
@@ -516,6 +526,7 @@ class FedDif:
             return
         call = CallForBids(tuple(way.chains[m].dol for m in offered), way.pooled)
         bids = yield from ask(self.bid, {c: call for c in fed.clients}, at_least=0)
+        way.exchanges += 1
         table, refused = auction.bid_table(
             {c: b.values for c, b in bids.items()},
             len(offered),
@@ -548,12 +559,13 @@ class FedDif:
         """Step 4: models go to their winners and are trained there."""
         to = {v.dst: way.offer(v.dst, way.chains[v.model].model, way.chains[v.model].dol, hop) for v in moves}
         done = yield from ask(self.train, to, at_least=0)
+        way.exchanges += 1
         # A lost hop does no harm: the previous client still holds the model.
         arrived = tuple(v for v in moves if v.dst in done)
         for v in arrived:
             way.learned(v.model, v.dst, done[v.dst])
             way.values[v.model], way.blocked[v.model, v.dst] = torch.nan, True
-        way.hops.append(Hop(hop, way.efficiency, arrived))
+        way.hops.append(Hop(hop, way.efficiency, arrived, way.exchanges))
 
     def aggregate(self, state: FedDifState, way: ModelsInTransit, fed: Federation) -> Plan[FedDifState]:
         """Average the models, weighted by examples (eq. 2), and the drifts (eq. 5).
@@ -770,7 +782,9 @@ class FedDif:
             iterations=1 + len(info.hops),
             starts=info.starts,
             hops=tuple(
-                DiffusionHop(h.hop, h.efficiency, tuple(DiffusionMove(**dataclasses.asdict(m)) for m in h.moves))
+                DiffusionHop(
+                    h.hop, h.efficiency, tuple(DiffusionMove(**dataclasses.asdict(m)) for m in h.moves), h.exchange
+                )
                 for h in info.hops
             ),
             sizes=info.sizes,

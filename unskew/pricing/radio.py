@@ -156,8 +156,14 @@ def _taken(rows: Columns, which: Ints | slice) -> Columns:
 
 def _channel_hops(air: _Air, info: Passes | None) -> dict[int, int]:
     """The channel's hop for each hop of a round's ledger."""
-    moved = np.unique(air.rows.hop[(air.turn == 1) & (air.rows.model == 1)]).tolist()
     hops = info.hops if isinstance(info, DiffusionRound) else ()
+    trainings = air.rows.hop[(air.turn == 0) & (air.rows.model == 1)]
+    after = [hop.exchange for hop in hops if hop.exchange is not None]
+    if len(trainings) and hops and len(after) == len(hops):
+        ends = int(trainings.min()) + np.array(after)
+        return {hop: int(np.searchsorted(ends, hop)) for hop in np.unique(air.rows.hop).tolist()}
+    # Of a method that does not say so, by the models that moved.
+    moved = np.unique(air.rows.hop[(air.turn == 1) & (air.rows.model == 1)]).tolist()
     planned = [k for k, hop in enumerate(hops) if hop.moves]
     if len(planned) != len(moved):  # a method that reports no hops, or not those of this ledger
         planned = list(range(len(moved)))
