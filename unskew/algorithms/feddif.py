@@ -33,7 +33,8 @@ Departures A client trains on its own data only, as in the algorithm and the cod
            nothing are not made, whatever the matching says.  Bids on a model that stayed are not requested again.
            A hop limit ends a round in a world that loses every hop.  W in eq. 3 is kept above a floor: at psi = t the
            pull would be infinite.  K is ||a||_1 of fednova.py, which is K for plain SGD.  A reply that was lost never
-           happened: its model is still with the client before, and eq. 4 is taken back.
+           happened: its model is still with the client before, and eq. 4 is taken back.  Of matchings that are worth
+           the same, as without a radio, SciPy's solver takes one, the same in every run.  The paper has no rule.
 """
 
 import dataclasses

@@ -27,7 +27,8 @@ Departures Embeddings carry a label: without it the generated images would have 
            v begins at one place for all: from random places embeddings of like images end far apart.  m is 3, or fewer
            for fewer than 12 images each: with the built-in prior one embedding is little more than a mean.  Images are
            jittered while the classifier is trained.  All clients, and the server, generate the same images: the noise
-           comes from the server's seed.  The paper's network is ResNet-18 under SGD; here the network is the task's.
+           comes from the server's seed.  The paper's network is ResNet-18 under SGD; here the network is the task's,
+           under Adam at .001 unless `classifier` says otherwise.
 Later      Rounds after the first change nothing, and say so.
 """
 

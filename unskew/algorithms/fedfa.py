@@ -20,7 +20,8 @@ Departures The port has G = wbar - w, with which (3) undoes a part of every step
            momentum along it continues in the direction of the last steps.  `server_momentum_sign` has both.  eta is not
            stated; None takes the clients' learning rate in force.  In the paper alpha + beta = 1; the rest goes to the
            clients' examples, so that alpha = beta = 0 with gamma = 1 is FedAvg.  Buffers play no part in fairness:
-           they take FedAvg's mean, and have no momentum.
+           they take FedAvg's mean, and have no momentum.  HCCT's released code (`preset = "hcct"`) takes the first
+           round's accuracies in training mode; here all are in evaluation mode.
 """
 
 import math

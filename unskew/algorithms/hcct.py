@@ -18,7 +18,7 @@ HCCT-P     `personal` tensors, the head, stay with each client: they are not sen
 Alpha      "auto" is chosen in a pilot within round 1, and anew when other clients are present: each of some shares of
            the clients' mean number of examples is tried for a few rounds of the above, from where the groups stand,
            on four fifths of every client's training examples; the one whose models then do best on the fifth that was
-           held out is taken, or share 0, which is local training, if it does not gain a standard error on that.
+           held out is taken, or the first, share 0, which is local training, if it gains no standard error on that.
            Shares with the same groups so far have the same models, trained once.  What it sends is in the ledger.
 Newcomers  A client that is in no group trains, in the round it comes, from the mean of all present models, alone; its
            gradient places it in the next round in the group with the largest benefit, if that is positive (15), (16).
