@@ -163,6 +163,13 @@ class StopsOnce(NoCallback):
             raise KeyboardInterrupt
 
 
+def test_a_model_of_an_earlier_round_has_the_frozen_tensors_too(tmp_path: Path) -> None:
+    simulate(us.FedAvg(local(False)), network(), tmp_path / "r", keep_models=us.KeepModels(every=1))
+    first, last = (load_model(tmp_path / "r", network=network(body_seed=4), round=t).state_dict() for t in (1, None))
+    assert all(torch.equal(of[n], t) for of in (first, last) for n, t in network().state_dict().items() if n in BODY)
+    assert not torch.equal(first["3.weight"], last["3.weight"])
+
+
 def test_a_run_goes_on_with_the_same_frozen_parameters_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = simulate(us.SCAFFOLD(local=local(False)), frozen, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
