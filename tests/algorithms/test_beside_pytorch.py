@@ -131,7 +131,8 @@ class Sent:
         wrappers: dict[str, tuple[Any, ...]] = {"whole": (), "clipped": (ClipNorm(0.3),), "sparse": (TopK(0.25),)}
         return us.wrap(algorithm, *wrappers[self.how])
 
-    def __call__(self, client: int, w: Model, y: Model) -> Model:
+    def __call__(self, client: int, w: Model, y: Model, heard: bool) -> Model:
+        """The model that the server gets; what was left out of one that it never gets is as it was before."""
         u = {k: y[k] - w[k] for k in w if "running" not in k}
         statistics = {k: y[k] for k in w if "running" in k}
         if self.how == "clipped":
@@ -144,7 +145,8 @@ class Sent:
                 k: t.abs().flatten().sort(descending=True).values[max(t.numel() // 4, 1) - 1] for k, t in u.items()
             }
             sent = {k: torch.where(t.abs() >= least[k], t, 0.0) for k, t in u.items()}
-            self.rest[client] = {k: u[k] - sent[k] for k in u}
+            if heard:
+                self.rest[client] = {k: u[k] - sent[k] for k in u}
             u = sent
         return {k: w[k] + u[k] if k in u else statistics[k] for k in w}
 
@@ -227,7 +229,7 @@ def test_fedfa(setting: Any, alpha: float, beta: float, sign: Any, how: str, equ
         b = information([1 - visits[c] / sum(visits[i] for i in cohort) for c in cohort])
         n = [data[i].n / sum(data[j].n for j in cohort) for i in cohort]
         omega = [alpha * ai + beta * bi + (1 - alpha - beta) * ni for ai, bi, ni in zip(a, b, n, strict=True)]
-        came = {i: sent(i, w, data[i].fit(w, rate(t), 3, momentum=0.9)) for i in asked}
+        came = {i: sent(i, w, data[i].fit(w, rate(t), 3, momentum=0.9), i in cohort) for i in asked}
         ends = [came[i] for i in cohort]
         bar, buffers = mean(ends, omega), mean(ends, [data[i].n for i in cohort])
         for k in m:
@@ -264,7 +266,7 @@ def test_maxfl(setting: Any, server_lr: float, how: str, equal: Any) -> None:
     w, solo = play.params[0], {}
     initial = w
     for t, asked, cohort in rounds(play):
-        came = {c: sent(c, w, data[c].fit(w, rate(t), 3)) for c in asked}
+        came = {c: sent(c, w, data[c].fit(w, rate(t), 3), c in cohort) for c in asked}
         ends = [came[c] for c in cohort]
         buffers = mean(ends, [data[c].n for c in cohort])
         if t <= 2:

@@ -43,6 +43,13 @@ def test_without_a_power_it_is_fedavg(classes: Any, equal: Any, weighting: Any) 
     assert [[w.examples for w in t.work] for t in ours.traces] == [[w.examples for w in t.work] for t in plain.traces]
 
 
+def test_a_loss_goes_up_beside_the_model(classes: Any, spy: Any, floats: Any) -> None:
+    """P + Q = 53 + 10 as of FedAvg, and one number up."""
+    with spy() as messages:
+        classes(norm=True).play(QFedAvg(local=SMALL), rounds=1, clients_per_round=3)
+    assert sorted(map(floats, messages)) == [63, 63, 63, 64, 64, 64]
+
+
 def test_equal_clients_are_led_the_same_way_at_any_power(springs: Any, value: Any) -> None:
     """m = 3, 3: the step is d F^q / h = d / (q L d^2 / F + 1), with F = 4.5, d = 1.5, L = 2: d / (q + 1)."""
     for q in (0.5, 1.0, 5.0, 20.0):

@@ -250,7 +250,7 @@ def test_a_finished_run_of_an_older_version_is_read_without_checksums(kept: us.H
 def test_names_of_a_folder_from_elsewhere_do_not_reach_the_terminal_raw(kept: us.History, tmp_path: Path) -> None:
     shutil.copytree(kept.folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checksums")
-    for name in ("run.json", "summary.json", "metrics.jsonl"):
+    for name in ("run.json", "summary.json", "metrics.jsonl", "info.jsonl"):
         file = tmp_path / "run" / name
         file.write_text(file.read_text().replace('"FedAvg"', r'"\u001b[31mFedAvg"'))
     history = us.load_run(tmp_path / "run")

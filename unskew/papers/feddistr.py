@@ -33,6 +33,7 @@ from unskew.data.images import as_tensor
 from unskew.errors import ConfigError, DataError
 from unskew.experiment.config import Experiment
 from unskew.history import History
+from unskew.info import Embeddings
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.papers.claims import LEVEL, Claim, counted, decide, ordered, paired, within
@@ -252,7 +253,8 @@ def realised(history: History, where: str) -> Row:
 
 def shown(history: History) -> dict[tuple[str, int], Mapping[str, Any]]:
     """The info FedDistr reported in its round, by label and seed."""
-    return {(r["method"], r["seed"]): r["info"] for r in log(_path(history) / "info.jsonl") if r["round"] == 1}
+    every = log(_path(history) / "info.jsonl")
+    return {(r["method"], r["seed"]): r["info"] for r in every if r["round"] == 1 and r["type"] == Embeddings.type}
 
 
 def level_line(rounds: int, errors: Sequence[float]) -> Curve:
