@@ -549,7 +549,7 @@ def test_by_client_test_rows_that_are_few_are_named_as_are_clients_without_any()
     assert "±" not in note  # of one seed
     assert "few" not in _by_client(record({"fed": {0: (0.5, 0.5)}}, SITES[:2])).note
     table = _by_client(ranked(((60, 40), (40, 40), (45, 29))))
-    assert [row.cells[:2] for row in table.entries] == [("100", "yes 40"), ("80", "no 40"), ("74", "yes 29")]
+    assert [row.cells[:2] for row in table.entries] == [("100", "yes: 40"), ("80", "no: 40"), ("74", "yes: 29")]
     assert table.head[2] == ("Rarest class", "test rows")
     assert "1 of 3 clients has fewer than 30 test examples of a class: Genf has 29 of class yes." in table.note
 

@@ -119,7 +119,7 @@ def section(record: Record) -> Section | None:
     entries = []
     for c, by in rows[:MOST]:
         cells = [next(iter(by.values())).rows, *[f"{c.patients:,}" if c.patients else "–"] * of_patients]
-        cells += [f"{c.rarest[1]} {c.rarest[0]:,}".strip() if c.rarest else "–"] * of_classes
+        cells += [": ".join(filter(None, (c.rarest[1], f"{c.rarest[0]:,}"))) if c.rarest else "–"] * of_classes
         cells += [tables.with_spread(by[k].spread if k in by else None, m) for k in methods]
         entries.append(TableRow(c.name, tuple(cells)))
     return Section("Results by client", "", (), (Table(caption, tuple(head), tuple(entries), note),))
