@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
@@ -248,6 +249,8 @@ def _nested(hint: Any, value: Any, place: str, where: str, elsewhere: Mapping[st
         raise ConfigError(f"{place} must fit into 64 bits, got an integer of {value.bit_length()} bits{in_file(where)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{place} must be a finite number, got {value}{in_file(where)}")
+    if isinstance(value, date) and (hint is Any or date in get_args(hint)):  # TOML's own, without quotes
+        return value.isoformat()
     if value is not None and not isinstance(value, bool | int | float | str):
         got = " ".join(str(value).split())
         raise ConfigError(

@@ -1,6 +1,7 @@
 """Test rows that are the latest of each client: nothing trains on what came after a row that judges."""
 
 import itertools
+import tomllib
 import warnings
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -139,7 +140,7 @@ def test_after_a_day_is_after_its_end(after: Any, late: list[bool]) -> None:
 
 @pytest.mark.parametrize("after", ["30.06.2024", "2024-13", "soon", "2024-06-30T12:00Z", True])
 def test_a_border_that_is_no_date_is_refused(after: Any) -> None:
-    with pytest.raises(ConfigError, match=r"test.after must be a date"):
+    with pytest.raises(ConfigError, match=r"^after must be a date"):
         Latest("day", after=after)
 
 
@@ -151,7 +152,7 @@ def test_a_date_for_numbers_is_refused() -> None:
 
 
 def test_a_rule_without_a_column_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"test.latest must name the column of when each row was, got 3"):
+    with pytest.raises(ConfigError, match=r"^latest must name the column of when each row was, got 3"):
         Latest(3)
 
 
@@ -302,8 +303,11 @@ def test_a_file_is_cut_by_words_in_iso_form(tmp_path: Path) -> None:
     stays(admitted=["07/06/2024"] * 20).write_csv(path)
     with pytest.raises(DataError, match=r"column 'admitted' must hold dates in ISO form.*'07/06/2024' in line 2"):
         load(f"csv:{path}", None, options)
-    with pytest.raises(ConfigError, match=r"test.after must be a date"):
+    with pytest.raises(ConfigError, match=r"test: after must be a date"):
         load(f"csv:{path}", None, {**COLUMNS, "test": {"latest": "admitted", "after": "June"}})
+    of_toml = tomllib.loads('test = { latest = "admitted", after = 2024-06-07 }')
+    stays().write_csv(path)
+    assert days_of(load(f"csv:{path}", None, {**COLUMNS, **of_toml})) == days_of(data)
 
 
 def test_the_order_in_time_is_kept_with_a_runs_data(tmp_path: Path) -> None:

@@ -154,9 +154,10 @@ def test_the_error_of_a_concordance_index_by_rows_is_the_bootstrap_s() -> None:
     poor, better, y = _survived(rng, 200)
     again = [rng.integers(0, 200, 200) for _ in range(400)]
     drawn = np.array([[survival.concordance(o[i], y[i]) for o in (poor, better)] for i in again])
-    rows = [survival.concordance_by_row(o, y) for o in (poor, better)]
-    for values, of in ((rows[0], drawn[:, 0]), (rows[1] - rows[0], drawn[:, 1] - drawn[:, 0])):  # type: ignore[operator]
-        assert values is not None
+    of_poor, of_better = (survival.concordance_by_row(o, y) for o in (poor, better))
+    assert of_poor is not None
+    assert of_better is not None
+    for values, of in ((of_poor, drawn[:, 0]), (of_better - of_poor, drawn[:, 1] - drawn[:, 0])):
         assert np.sqrt(values.var() / 200) == pytest.approx(of.std(), rel=0.1)
 
 

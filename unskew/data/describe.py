@@ -13,7 +13,7 @@ from unskew.data import own, sources, tables
 from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import is_lazy
-from unskew.data.latest import Latest
+from unskew.data.latest import Latest, column_named
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
 from unskew.data.places import Place, by_number, path_of, rows_among, rows_at
@@ -155,8 +155,7 @@ def _of_file(
         tested = frames[1] if len(frames) > 1 else test
         seen = _look_at(frames[0], path.stem, target, client, options.patient, tested, rules)
     kinds = {name for name, rule in (rules.columns if rules else {}).items() if rule.kind}
-    said = test.column if isinstance(test, Latest) else test
-    taken = {*_targets(target), client, options.patient, said if isinstance(said, str) else None, *kinds}
+    taken = {*_targets(target), client, options.patient, column_named(test), *kinds}
     codes = tables.codes_in_numbers(kind, frames, files, options, taken)
     return replace(seen, notes=(*seen.notes, *tables.doubts_on(kind, files, options), *codes))
 

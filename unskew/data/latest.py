@@ -48,17 +48,17 @@ class Latest:
             ConfigError: If there is no column, both a date and a share, or one is none.
         """
         if not hasattr(self.latest, "__len__"):
-            raise ConfigError(f"test.latest must name the column of when each row was, got {self.latest!r}")
+            raise ConfigError(f"latest must name the column of when each row was, got {self.latest!r}")
         if isinstance(self.latest, str):
             object.__setattr__(self, "latest", composed(self.latest))
         if isinstance(self.after, date):
             object.__setattr__(self, "after", self.after.isoformat())
         if self.after is not None and self.share is not None:
-            raise ConfigError("test: after and share exclude each other; leave one out")
+            raise ConfigError("after and share exclude each other; leave one out")
         if self.share is not None and not 0 < self.share < 1:
-            raise ConfigError(f"test.share must be above 0 and below 1, got {self.share:g}")
+            raise ConfigError(f"share must be above 0 and below 1, got {self.share:g}")
         if isinstance(self.after, bool) or (isinstance(self.after, str) and _border(self.after) is None):
-            raise ConfigError(f"test.after must be a date, {ISO} without a time zone, or a number, got {self.after!r}")
+            raise ConfigError(f"after must be a date, {ISO} without a time zone, or a number, got {self.after!r}")
 
     @property
     def column(self) -> str | None:
@@ -86,6 +86,12 @@ class Latest:
             )
         later: Bools = when > border
         return later
+
+
+def column_named(test: object) -> str | None:
+    """The column that says which rows are test rows, or when rows were; None if `test` names none."""
+    column = test.column if isinstance(test, Latest) else test
+    return column if isinstance(column, str) else None
 
 
 def _border(after: str) -> np.datetime64 | None:

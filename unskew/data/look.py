@@ -722,8 +722,8 @@ def _notes(
         sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
     tested = [site.test for site in sites] if rows.test is not None and not rows.common_test else None
     trained, known = [site.train for site in sites], rows.patients is not None
-    told = rows.when is not None
-    sentences += doubts.of_clients(rows.client_names, trained, tested, told, of_patients=known, what=_what(rows))
+    timed = rows.when is not None
+    sentences += doubts.of_clients(rows.client_names, trained, tested, timed, of_patients=known, what=_what(rows))
     sentences += _of_one_class(rows, rows.target)
     sentences += [*_of_target(rows.target), *_of_numbers(rows, rows.target, "the target")]
     if rows.clients is not None and (nobodys := (rows.clients < 0) & ~(test & rows.common_test)).any():

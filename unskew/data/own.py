@@ -263,8 +263,8 @@ def dataset(
         _check_finite(rows, "")
     with _counted_there(data, rows, ""):
         rows = check(rows.counted_by_client() if "train" in by_client else rows)
-    said = share is not None or column is not None or rule is not None
-    own_test = rows.clients is not None and (own_test or roles.raw or said)
+    set_apart = share is not None or column is not None or rule is not None
+    own_test = rows.clients is not None and (own_test or roles.raw or set_apart)
     held_out = rows.test
     of_time: tuple[str, ...] = ()
     if rule is not None:

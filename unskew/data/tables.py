@@ -29,7 +29,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.doubts import FEW_ROWS
 from unskew.data.image_folders import OF_SYSTEMS, is_image
 from unskew.data.inputs import GAPS, Column, RawTable, check_known, gap_numbers, gaps_in, raw_column
-from unskew.data.latest import Latest
+from unskew.data.latest import Latest, column_named
 from unskew.data.lengths import LONGEST, too_long
 from unskew.data.numerals import (
     ANY,
@@ -180,8 +180,7 @@ def read_table(
         frames = [frame] if test is options.test else [frame, test]
         frame, *others = labels_as_written(frames, given, options, several[0])
         test = others[0] if others else test
-    said = test.column if isinstance(test, Latest) else test
-    taken = {*several, client, options.patient, said if isinstance(said, str) else None}
+    taken = {*several, client, options.patient, column_named(test)}
     declared_kinds = {name for name, rule in (preprocess.columns if preprocess else {}).items() if rule.kind}
     frames = [frame] if len(given) == 1 else [frame, test]
     codes = codes_in_numbers(kind, frames, given, options, taken | declared_kinds) if several else []

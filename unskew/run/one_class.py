@@ -53,8 +53,8 @@ def of_global(experiment: Experiment, setup: Setup, columns: Columns) -> str:
 def recalls(setup: Setup, columns: Columns) -> RecallByClass:
     """Return what the global model finds of each class of the global test set."""
     y, classes = setup.dataset.y_test, setup.task.num_classes
-    found = y[right(setup.task, columns)].bincount(minlength=classes)
-    return RecallByClass(found=tuple(found.tolist()), examples=tuple(y.bincount(minlength=classes).tolist()))
+    recalled = y[right(setup.task, columns)].bincount(minlength=classes)
+    return RecallByClass(found=tuple(recalled.tolist()), examples=tuple(y.bincount(minlength=classes).tolist()))
 
 
 def of_own(

@@ -84,44 +84,44 @@ def auroc(logits: Outputs, y: Labels) -> float:
     return float(np.mean([roc_auc_score(y == c, shares[:, c]) for c in classes]))
 
 
-def shares_by_row(found: Labels, y: Labels) -> npt.NDArray[np.float64] | None:
+def shares_by_row(predicted: Labels, y: Labels) -> npt.NDArray[np.float64] | None:
     """Values of the rows whose mean is the balanced accuracy, and whose variance over n is its variance.
 
     Rows of each class that occurs are drawn by themselves; None if there are few of one.
 
     Args:
-        found: Predicted class of each row.
+        predicted: Predicted class of each row.
         y: Its class.
     """
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2 or counts.min() < FEWEST:
         return None
-    right = (found == y).astype(np.float64)
-    whole = float(np.mean([right[y == c].mean() for c in classes]))
+    hits = (predicted == y).astype(np.float64)
+    whole = float(np.mean([hits[y == c].mean() for c in classes]))
     values = np.full(len(y), whole)
     for c, m in zip(classes, counts, strict=True):
-        mine = right[y == c]
+        mine = hits[y == c]
         values[y == c] += len(y) / (len(classes) * math.sqrt(m * (m - 1))) * (mine - mine.mean())
     return values
 
 
-def f1_by_row(found: Labels, y: Labels) -> npt.NDArray[np.float64] | None:
+def f1_by_row(predicted: Labels, y: Labels) -> npt.NDArray[np.float64] | None:
     """Values of the rows whose mean is the macro F1, and whose variance over n is its variance to first order.
 
-    A class's F1 is a ratio of means over rows, 2 [both] over [found] + [there], so that a row has (2 [both] - F1
-    ([found] + [there])) / mean of the latter beside the F1 (the delta method); None if there are few rows of a class.
+    A class's F1 is a ratio of means over rows, 2 [both] over [either], with either = predicted + there, so that a row
+    has (2 both - F1 either) / [either] beside the F1 (the delta method); None if there are few rows of a class.
 
     Args:
-        found: Predicted class of each row.
+        predicted: Predicted class of each row.
         y: Its class.
     """
     there, counts = np.unique(y, return_counts=True)
     if len(there) < 2 or counts.min() < FEWEST:
         return None
     of_classes = []
-    for c in np.union1d(there, found):
-        both = 2.0 * ((found == c) & (y == c))
-        either = (found == c).astype(np.float64) + (y == c)
+    for c in np.union1d(there, predicted):
+        both = 2.0 * ((predicted == c) & (y == c))
+        either = (predicted == c).astype(np.float64) + (y == c)
         f1 = both.sum() / either.sum()
         of_classes.append(f1 + (both - f1 * either) / either.mean())
     return np.asarray(np.mean(of_classes, axis=0))

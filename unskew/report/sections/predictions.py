@@ -46,8 +46,9 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     recall = _recall_table(record, methods)
     lead = "Predictions of the global models for the global test set after the last round"
     lead += f"{', the figures of the first seed' * bool(charts)}."
-    found = [] if recall is None else [recall]
-    return Section("Predictions", lead, tuple(charts), tuple(found)) if charts or found else None
+    if not charts and recall is None:
+        return None
+    return Section("Predictions", lead, tuple(charts), () if recall is None else (recall,))
 
 
 def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
