@@ -1,5 +1,6 @@
 """Own methods that change what they are given, or make something else than their annotations say."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,10 @@ from recipe import simulator
 import unskew as us
 from unskew.algorithms.fedavg import ModelMessage, ModelReply
 from unskew.errors import ProtocolError
+from unskew.local import executor
 from unskew.protocol import Federation, Me, Plan, ask, step
 from unskew.runtime.values import check_type
-from unskew.tree import Params, check_unchanged, marks
+from unskew.tree import Marks, Params, check_unchanged, marks
 from unskew.wrappers.base import wrap
 from unskew.wrappers.clip_norm import ClipNorm
 
@@ -117,6 +119,22 @@ def test_what_is_given_stays_as_it_was(method: Any, sentence: str, wrapped: bool
     sim = simulator("fedavg", "perceptron", algorithm=wrap(method, ClipNorm(1e9)) if wrapped else method)
     with pytest.raises(ProtocolError, match=sentence):
         played(sim)
+
+
+def test_the_content_of_tensors_is_compared_for_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else models of some megabytes cost a method with many small exchanges more than its training."""
+    looked: Counter[bool] = Counter()
+
+    def counted(tree: Any, content: bool = False) -> Marks:
+        looked[content] += 1
+        return marks(tree, content)
+
+    monkeypatch.setattr(executor, "marks", counted)
+    sim = simulator("fedavg", "perceptron", algorithm=Plain(), clients_per_round=6)
+    sim.round(sim.start(), 1)
+    clients = len(sim.population.clients)
+    assert clients > executor.CONTENT
+    assert looked == {True: 3 * executor.CONTENT, False: 3 * (clients - executor.CONTENT)}  # message, memory, initial
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ from unskew.tree import Marks, Params, check_unchanged, marks
 FIRST = 3
 """Rounds in which steps and plans are looked at: one that remembers has something to change from its second on."""
 
+CONTENT = 4
+"""Clients of an exchange whose tensors are compared by content in those rounds; of all others by version only."""
+
 
 @dataclass(frozen=True, eq=False)
 class StepJob:
@@ -29,6 +32,8 @@ class StepJob:
         begin: The bound method.
         me, message, memory: The arguments it is called with.
         stored: Kept values that the message refers to and that lie with the executor, by their `Held`.
+        content: True if changes are looked for in the content of tensors as well: through `.data` and `.numpy()`, which
+            PyTorch does not count.
     """
 
     step: str
@@ -37,6 +42,7 @@ class StepJob:
     message: Any
     memory: Any
     stored: Mapping[Held, "Stored"] = field(default_factory=dict)
+    content: bool = True
 
     def start(self) -> Any:
         """Call the step: return its generator, or its answer if it has no local work.
@@ -48,7 +54,7 @@ class StepJob:
         """
         if self.me.round > FIRST:
             return self.begin(self.me, self.message, self.memory)
-        before = {what: marks(tree, content=True) for what, tree in self._given.items()}
+        before = {what: marks(tree, self.content) for what, tree in self._given.items()}
         answer = self.begin(self.me, self.message, self.memory)
         if isinstance(answer, GeneratorType):
             return self._watched(answer, before)

@@ -17,7 +17,7 @@ from torch import Tensor
 from unskew import wire
 from unskew.errors import ProtocolError, WireError
 from unskew.keys import Key
-from unskew.local.executor import FIRST, Executor, StepJob, StepResult, Stored, Trainer, completed
+from unskew.local.executor import CONTENT, FIRST, Executor, StepJob, StepResult, Stored, Trainer, completed
 from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, held_in, map_held, map_keep, steps_of
 from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
@@ -143,17 +143,22 @@ class InProcessClients:
         """Return the models the clients would use: those they are served, adapted by `personalise`."""
         own: Mapping[ClientId, Params | None] = served
         if personalise is not None:
-            jobs = {c: self.personal_job(personalise, c, model, t) for c, model in served.items()}
+            jobs = {
+                c: self.personal_job(personalise, c, model, t, content=i < CONTENT)
+                for i, (c, model) in enumerate(served.items())
+            }
             alone = {c: without_local_work(job) for c, job in jobs.items()}
             results = dict(completed(self.executor, {c: jobs[c] for c, (ended, _) in alone.items() if not ended}))
             own = {c: results[c].value if c in results else alone[c][1] for c in served}
         return {c: model for c, model in own.items() if model is not None}
 
-    def personal_job(self, personalise: Callable[..., Any], client: ClientId, model: Params | None, t: int) -> StepJob:
+    def personal_job(
+        self, personalise: Callable[..., Any], client: ClientId, model: Params | None, t: int, content: bool
+    ) -> StepJob:
         """Prepare the adaptation of one client's model."""
         key = self.key / "round" / t / "client" / client / "personalise"
         me = self.population.me(client, t, key, "personalise")
-        return StepJob("personalise", personalise, me, model, self.memory.get(client))
+        return StepJob("personalise", personalise, me, model, self.memory.get(client), content=content)
 
     def evaluate(
         self, served: Mapping[ClientId, Params | None], t: int, parts: Sequence[str], last: bool
@@ -183,7 +188,10 @@ class _InProcessRound:
             i: self.deliver(exchange.step, m) for i, m in {id(m): m for m in exchange.messages.values()}.items()
         }
         stored = {i: self.stored(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
-        jobs = {c: self.job(exchange, c, delivered[id(m)], stored[id(m)]) for c, m in exchange.messages.items()}
+        jobs = {
+            c: self.job(exchange, c, delivered[id(m)], stored[id(m)], content=i < CONTENT)
+            for i, (c, m) in enumerate(exchange.messages.items())
+        }
         looked_at = next(iter(jobs), None) if self.t <= FIRST else None
         executor = self.clients.executor
         together = executor.window(self.clients.model_bytes) if exchange.folds else max(len(jobs), 1)
@@ -218,13 +226,16 @@ class _InProcessRound:
         values = {h: self.value(h).value for h in held_in(message)}
         return {h: value for h, value in values.items() if isinstance(value, Stored)}
 
-    def job(self, exchange: Exchange, client: ClientId, message: Any, stored: Mapping[Held, Stored]) -> StepJob:
+    def job(
+        self, exchange: Exchange, client: ClientId, message: Any, stored: Mapping[Held, Stored], content: bool
+    ) -> StepJob:
         """Prepare the client's step."""
         clients = self.clients
         # The step's name is not part of the address: methods that name their step differently still draw alike.
         key = clients.key / "round" / self.t / "client" / client / exchange.index
         me = clients.population.me(client, self.t, key, exchange.step)
-        return StepJob(exchange.step, clients.steps[exchange.step], me, message, clients.memory.get(client), stored)
+        memory = clients.memory.get(client)
+        return StepJob(exchange.step, clients.steps[exchange.step], me, message, memory, stored, content)
 
     def receive(self, exchange: Exchange, me: Me, result: StepResult) -> Answer:
         """Take a step's result apart: kept values stay on the client, the bytes of the rest are counted."""
