@@ -50,6 +50,7 @@ class Registry:
         inside: Packages of unskew whose classes a file may name although they are in no table.
         schemes: Words before a colon that are no module: "npz" in npz:PATH.
         made_later: What an installed package registers need not fit, because what it makes is checked.
+        elsewhere: Name that others use -> ours, for the sentence on an unknown name.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Registry:
     inside: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ()
     made_later: bool = False
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     # ------------------------------------------------------------ names
     def entries(self) -> list[Entry]:
@@ -183,9 +185,10 @@ class Registry:
                 f"name the one you mean: {' or '.join(e.target for e in claims)}"
             )
         if not claims:
-            known = self.names()
+            known, theirs = self.names(), name.lower().replace("-", "_").replace(" ", "_")
+            ours = self.elsewhere.get(theirs)
             raise ConfigError(
-                f"unknown {self.kind} {name!r}{did_you_mean(name.lower(), known)} "
+                f"unknown {self.kind} {name!r}{f'; did you mean {ours}?' if ours else did_you_mean(theirs, known)} "
                 f"(there are: {', '.join(known)}; or give module:attribute)"
             )
         return claims[0]

@@ -130,6 +130,14 @@ def test_a_near_miss_is_named() -> None:
     assert "did you mean" not in str(error.value)
 
 
+def test_names_that_others_use_lead_to_ours() -> None:
+    for theirs, ours in {"Local-only": "independent", "pooled": "centralised", "FedOpt": "fedadam"}.items():
+        with pytest.raises(ConfigError, match=f"unknown method '{theirs}'; did you mean {ours}"):
+            resolve(theirs)
+    assert set(METHODS.elsewhere.values()) <= set(TABLE)
+    assert not set(METHODS.elsewhere) & set(TABLE)
+
+
 @pytest.mark.parametrize(
     ("place", "why"),
     [

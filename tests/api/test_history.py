@@ -286,7 +286,7 @@ def one_class_found(**settings: Any) -> us.History:
 
 
 def test_what_makes_a_number_doubtful_stands_below_the_table(tmp_path: Path) -> None:
-    doubt = "fedavg: the global model finds no test examples but those of class healthy"
+    doubt = "fedavg: the global model is right on test examples of class healthy only"
     history = one_class_found(out=tmp_path / "r", progress=True)
     for of in (history, us.load_run(tmp_path / "r")):
         (said,) = of.doubts
@@ -302,7 +302,7 @@ def test_many_doubts_leave_the_table_in_sight(history: us.History) -> None:
 
 
 def test_a_run_that_shows_no_progress_warns_once_of_each_doubt() -> None:
-    with pytest.warns(DataWarning, match="finds no test examples but those of class healthy") as seen:
+    with pytest.warns(DataWarning, match="is right on test examples of class healthy only") as seen:
         history = one_class_found()
     assert [str(one.message) for one in seen] == list(history.doubts)
     print(history, history._repr_html_())  # warnings are errors: shown as often as one likes, it warns no more

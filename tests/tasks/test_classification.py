@@ -101,9 +101,9 @@ def test_a_model_of_one_class_is_a_warning_in_the_first_lines_of_the_report(tmp_
     history = us.simulate("fedavg", data=data, model="logistic", rounds=2, split=two, out=tmp_path / "run")
     (warned,) = read(tmp_path / "run").warned
     share = 100 * history.value("fedavg")
-    assert f"finds no test examples but those of class 0: its accuracy of {share:.1f} %" in warned.text
+    assert f"is right on test examples of class 0 only: its accuracy of {share:.1f} %" in warned.text
     page = history.report(tmp_path / "page.html").read_text()
-    assert page.index("finds no test examples") < page.index("<table")
+    assert page.index("is right on test examples of class 0 only") < page.index("<table")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_own_models_of_one_class_are_a_warning_that_names_the_sites(tmp_path: Pa
     us.simulate("independent", data=sites, model="logistic", rounds=2, test=0.4, out=tmp_path / "run")
     texts = [w.text for w in read(tmp_path / "run").warned]
     (text,) = [t for t in texts if "own models" in t]
-    assert "find no test examples but those of one class" in text
+    assert "are right on test examples of one class only" in text
     assert "Bern, Sion (2 of 3 clients)" in text
 
 

@@ -217,6 +217,12 @@ METHODS = Registry(
     about={name: entry.about for name, entry in TABLE.items()},
     inside=("unskew.algorithms.", "unskew.papers."),
     made_later=True,
+    elsewhere={
+        **dict.fromkeys(("local", "local_only", "local_training", "alone", "standalone"), "independent"),
+        **dict.fromkeys(("pooled", "pooled_data", "central"), "centralised"),
+        "fedopt": "fedadam",
+        "q_ffl": "qfedavg",
+    },
 )
 
 

@@ -45,7 +45,7 @@ def of_global(experiment: Experiment, setup: Setup, columns: Columns) -> str:
         return ""
     name = dataset.classes[only_class] if dataset.classes else str(only_class)
     return (
-        f"the global model finds no test examples but those of class {name}: its accuracy of "
+        f"the global model is right on test examples of class {name} only: its accuracy of "
         f"{100 * float(found.double().mean()):.1f} % {_little(experiment)}"
     )
 
@@ -74,7 +74,7 @@ def of_own(
     names = [fed.client_names[c] if fed.client_names else str(c) for c in alike[:NAMED]]
     more = ", ..." if len(alike) > NAMED else ""
     warning = (
-        f"own models that find no test examples but those of one class, where at least {MISSED} are of others: "
+        f"own models that are right on test examples of one class only, where at least {MISSED} are of others: "
         f"{', '.join(names)}{more} ({len(alike)} of {len(own)} clients); their accuracy {_little(experiment)}"
     )
     return OneClassModels(clients=tuple(alike), warnings=(warning,))
