@@ -207,9 +207,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[
             fates[client] = fate(self, step, client)
             return fates[client]
 
-        def down(self: Any, exchange: Any, client: int, *parts: Any) -> Any:
+        def down(self: Any, exchange: Any, client: int, *parts: Any, **options: Any) -> Any:
             messages.append(exchange.messages[client])
-            return job(self, exchange, client, *parts)
+            return job(self, exchange, client, *parts, **options)
 
         def up(self: Any, exchange: Any) -> Any:
             for client, answer in run(self, exchange):
