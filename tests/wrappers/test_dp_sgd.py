@@ -18,13 +18,15 @@ from torch import Tensor, nn
 import unskew as us
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg, ModelMessage
+from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
+from unskew.algorithms.feddw import DW, LabelNoise
 from unskew.algorithms.parts import steps_of as local_steps_of
 from unskew.errors import ConfigError, DivergedError, WireError
 from unskew.info import ExampleBudget, whole
 from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import Layout, Me, Sgd, SgdConfig
+from unskew.protocol import Layout, Me, Sgd, SgdConfig, hook
 from unskew.run.audit import lower_bound
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.server import privacy
@@ -411,6 +413,21 @@ def test_a_delta_that_gives_an_example_away_is_refused_before_any_work() -> None
         else:
             us.simulate(methods, data=data, callback=Begun(begun), **settings)
             assert begun
+
+
+EMBEDDINGS = FedDistr(m=1, dp=EmbeddingNoise(sigma=1.0, delta=0.025))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [us.FedDW(dp=LabelNoise(noise_multiplier=1.0, delta=0.025)), EMBEDDINGS, us.wrap(EMBEDDINGS, DW())],
+    ids=["soft labels", "embeddings", "the method inside"],
+)
+def test_so_is_that_of_a_methods_own_noise(method: Any) -> None:
+    check = hook(method, "check_examples")
+    check(39)
+    with pytest.raises(ConfigError, match="delta must be below one over the number of a client's examples, 1 / 40"):
+        check(40)
 
 
 class Begun(NoCallback):

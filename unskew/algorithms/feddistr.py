@@ -166,7 +166,7 @@ class EmbeddingNoise:
         clip: R.
         sigma: Standard deviation over R; this or `epsilon`.
         epsilon: Privacy budget of all embeddings of one client, for one example.
-        delta: Probability that belongs to epsilon.
+        delta: Probability that belongs to epsilon; below one over a client's number of examples.
     """
 
     clip: Annotated[float, Gt(0.0)] = 10.0
@@ -564,6 +564,15 @@ class FedDistr:
     def has_dp_noise(self) -> bool:
         """True if the embeddings have noise."""
         return self.dp is not None
+
+    def check_examples(self, most: int) -> None:
+        """Refuse a delta that is too large for a client of so many examples.
+
+        Raises:
+            ConfigError: If so.
+        """
+        if self.dp is not None:
+            privacy.check_delta(self.dp.delta, most, "a client's examples")
 
     def spending(self, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply: all embeddings of a label that an example may be in (eq. 3')."""

@@ -379,6 +379,17 @@ class DW(Wrapper):
         """True if the noise on soft labels or the method's own covers single examples."""
         return self.dp is not None or super().covers_examples(method)
 
+    def check_examples(self, method: Any, most: int) -> None:
+        """Refuse a delta, of the noise on soft labels or the method's own, too large for a client of so many examples.
+
+        Raises:
+            ConfigError: If so.
+        """
+        if (inner := hook(method, "check_examples")) is not None:
+            inner(most)
+        if self.dp is not None:
+            privacy.check_delta(self.dp.delta, most, "a client's examples")
+
     def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply: that of the method's own upload, and of soft labels if they are asked for."""
         inner, informed, dp = hook(method, "spending"), self.informs(method, step), self.dp

@@ -49,6 +49,24 @@ def require() -> Any:
         ) from None
 
 
+def check_delta(delta: float, n: int, of: str) -> None:
+    """Refuse a delta under which one of n could be given away as a whole, which it allows with this probability each.
+
+    Args:
+        delta: Delta.
+        n: Number of clients or examples that are covered.
+        of: What they are, as in "clients".
+
+    Raises:
+        ConfigError: If it is not below 1 / n.
+    """
+    if delta * n >= 1.0:
+        raise ConfigError(
+            f"delta must be below one over the number of {of}, 1 / {n:,} = {1 / n:.3g}, got {delta:g}: it allows that "
+            "one of them is given away as a whole"
+        )
+
+
 @functools.cache
 def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
     """Compute the epsilon of `releases` uploads together under noise of this multiplier (eq. 1); 0 for none.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from unskew.errors import ConfigError, QuorumError
+from unskew.errors import QuorumError
 from unskew.protocol import Ask, Plan
 from unskew.wrappers.base import through
 
@@ -24,24 +24,6 @@ class BudgetState(Generic[S]):
     of: S
     asked: Mapping[int, int]
     stopped: bool
-
-
-def check_delta(delta: float, n: int, of: str) -> None:
-    """Refuse a delta under which one of n could be given away as a whole, which it allows with this probability each.
-
-    Args:
-        delta: Delta.
-        n: Number of clients or examples that are covered.
-        of: What they are, as in "clients".
-
-    Raises:
-        ConfigError: If it is not below 1 / n.
-    """
-    if delta * n >= 1.0:
-        raise ConfigError(
-            f"delta must be below one over the number of {of}, 1 / {n:,} = {1 / n:.3g}, got {delta:g}: it allows that "
-            "one of them is given away as a whole"
-        )
 
 
 class _Spent(Exception):

@@ -38,7 +38,6 @@ from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, wide
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
-from unskew.wrappers.budgets import check_delta
 from unskew.wrappers.uploads import MARK_IT, sent_model, uploads
 
 S = TypeVar("S")
@@ -248,7 +247,7 @@ class CentralDP(Wrapper):
             ConfigError: If the first request of the first round is not covered, or delta is too large.
         """
         if self.noise_multiplier:
-            check_delta(self.delta, len(fed.clients), "clients")
+            privacy.check_delta(self.delta, len(fed.clients), "clients")
         view = drawing(fed)
         state = method.init(params, view)
         request = first_request(method, state, view)

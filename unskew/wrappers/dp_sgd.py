@@ -59,7 +59,7 @@ from unskew.server import privacy
 from unskew.tasks.needs import needs_of
 from unskew.tree import Params
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, running, step_types, through
-from unskew.wrappers.budgets import BudgetState, check_delta, within_budget
+from unskew.wrappers.budgets import BudgetState, within_budget
 from unskew.wrappers.local_dp import uncovered
 
 ROOM = 2**24
@@ -291,7 +291,7 @@ class DPSGD(Wrapper):
             ConfigError: If so.
         """
         if self.noise_multiplier:
-            check_delta(self.delta, most, "a client's examples")
+            privacy.check_delta(self.delta, most, "a client's examples")
 
     def uses_private_randomness(self, method: Any) -> bool:
         """True: clients draw batches and noise of their own."""

@@ -28,7 +28,7 @@ from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, Up
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
 from unskew.wrappers.base import Wrapped, first_request, name_of, step_types
-from unskew.wrappers.budgets import BudgetState, check_delta, within_budget
+from unskew.wrappers.budgets import BudgetState, within_budget
 from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads_of
 
 
@@ -112,7 +112,7 @@ class LocalDP(UploadWrapper):
                 delta is too large.
         """
         if self.noise_multiplier:
-            check_delta(self.delta, len(fed.clients), "clients")
+            privacy.check_delta(self.delta, len(fed.clients), "clients")
         state = super().init(method, params, fed)
         request = first_request(method, state, fed)
         sent = [sent_model(m) or {} for m in request.to.values()] if isinstance(request, Ask) else []
