@@ -26,6 +26,11 @@ SITES = {
             "150 examples: 90 for training, 30 for clients’ own tests, 30 in neither)",
             ["150", "90", "30", "24", "36"],
         ),
+        (
+            {"test": us.Latest({name: range(len(y)) for name, (_, y) in SITES.items()}, share=0.2)},
+            "150 examples: 120 for training, 30 for clients’ own tests, the latest of each)",
+            ["150", "120", "30", "32", "48"],
+        ),
     ],
 )
 def test_training_and_test_examples_are_counted_apart(more: Any, says: str, row: list[str], tmp_path: Path) -> None:

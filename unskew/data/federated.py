@@ -480,6 +480,7 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
         "classes": list(fed.dataset.classes),
         "client_names": None if fed.client_names is None else list(fed.client_names),
         **({} if (prepared := preprocess.record(fed.dataset.inputs)) is None else {"preprocessing": prepared}),
+        **({} if fed.dataset.when is None else {"in_time": True}),
     }
     if fed.unseen is not None:
         names = fed.unseen.client_names

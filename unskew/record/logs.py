@@ -327,6 +327,7 @@ class SplitCard(TypedDict):
     classes: NotRequired[list[str] | None]
     client_names: NotRequired[list[str] | None]
     columns: NotRequired[str]
+    in_time: NotRequired[bool]
     unseen: NotRequired[UnseenCard]
     stats: SplitStats
 

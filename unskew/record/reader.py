@@ -47,7 +47,7 @@ class DataSplit:
     `client_names` and `classes` are empty if clients or labels are known only by number.  `unseen` has the sizes of the
     clients that came after training, of which nothing else here knows.  `test_counts` are label counts of the clients'
     test examples, empty where the folder has none; `test_patients` are the patients in them, empty where not known.
-    `test_sha256` is equal where these test examples are.
+    `test_sha256` is equal where these test examples are; `in_time` is true where they are each client's latest.
     """
 
     dataset: str
@@ -67,6 +67,7 @@ class DataSplit:
     test_counts: tuple[tuple[int, ...], ...] = ()
     test_patients: tuple[int, ...] = ()
     test_sha256: str = ""
+    in_time: bool = False
 
     @property
     def trained(self) -> int:
@@ -785,6 +786,7 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
             test_patients=tuple(people),
             # A folder that does not say has the same test rows at least where all parts are the same.
             test_sha256=card.get("test_sha256", card["sha256"]),
+            in_time=card.get("in_time", False),
         )
     return dict(sorted(partitions.items()))
 

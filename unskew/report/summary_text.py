@@ -263,10 +263,10 @@ def _named(rows: Sequence[Difference]) -> str:
 
 def _examples(split: DataSplit) -> str:
     """Numbers of examples that add up: for training, for the clients' own tests, and those that are neither."""
-    rest = split.n - split.trained - (split.tested or 0)
+    rest, latest = split.n - split.trained - (split.tested or 0), ", the latest of each" if split.in_time else ""
     parts = [
         f"{split.trained:,} for training",
-        *([] if split.tested is None else [f"{split.tested:,} for clients’ own tests"]),
+        *([] if split.tested is None else [f"{split.tested:,} for clients’ own tests{latest}"]),
         *([f"{rest:,} in neither"] if rest and split.tested is not None else []),
     ]
     return f"{split.n:,} examples: {', '.join(parts)}"
