@@ -147,10 +147,12 @@ def test_another_notation_is_read_and_written(here: Path, unskew: Unskew) -> Non
     trained()
     table = pandas.read_csv(HOSPITALS)
     expected = us.predict(us.load_model("r", "FedAvg"), table.assign(age=table["age"] + 0.5), probabilities=True)
-    table.assign(age=table["age"] + 0.5).to_csv("new.csv", sep=";", decimal=",", na_rep="unknown", index=False)
+    table.assign(age=table["age"] + 0.5).to_csv(
+        "new.csv", sep=";", decimal=",", na_rep="unknown", index=False, encoding="utf-16"
+    )
     said = unskew(
         "predict", "r", "new.csv", "--method", "FedAvg", "--decimal", ",", "--gaps", "unknown", "--probabilities",
-        "--out", "answers.csv",
+        "--encoding", "utf-16", "--out", "answers.csv",
     )  # fmt: skip
     assert (said.code, said.out) == (0, ""), said.err
     rows = read((here / "answers.csv").read_text("utf-8"), ";")

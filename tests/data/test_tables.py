@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import polars
@@ -19,6 +19,7 @@ import unskew as us
 from unskew import api
 from unskew.data import Dataset, load, own, tables
 from unskew.data.dataset import refitted
+from unskew.data.encodings import Encoding
 from unskew.data.inputs import GAPS, Column, Inputs
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.split import Natural
@@ -374,8 +375,8 @@ def test_a_gap_word_that_stands_nowhere_is_warned_of(tmp_path: Path) -> None:
         (["site,a,a,y"], "utf-8", "has 2 columns called 'a'; rename or remove all but one"),
         (["site,,b,y"], "utf-8", "has a column without a name, such as the row numbers that pandas writes"),
         (["Export of May"], "utf-8", "a row has more values than the first line has columns (1, between them ',')"),
-        ([], "latin-1", "it is not in UTF-8; save it as CSV UTF-8"),
-        ([], "utf-16", "it is not in UTF-8; save it as CSV UTF-8"),
+        ([], "latin-1", "line 2 is not in UTF-8; set encoding = 'cp1252', which is usual in Windows, if 'Zür"),
+        ([], "utf-16", "it is not in UTF-8 but in UTF-16; set encoding = 'utf-16', or save it as CSV UTF-8"),
     ],
 )
 def test_what_spreadsheets_get_wrong_is_said_in_one_sentence(
@@ -385,6 +386,40 @@ def test_what_spreadsheets_get_wrong_is_said_in_one_sentence(
         load(exported(tmp_path, *lines, encoding=encoding), None, {"target": "y", "client": "site"})
     assert text in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("encoding", get_args(Encoding))
+def test_files_that_are_not_in_utf_8_are_read_in_the_declared_encoding(encoding: Encoding, tmp_path: Path) -> None:
+    """One of a folder's two files is in UTF-8 and stays so; words, lines and doubts are those of two files in UTF-8."""
+    word = {"cp1250": "Łódź", "cp1251": "Жар", "utf-16": "世界"}.get(encoding, "Zürich")
+    lines = [f"{word};a;y", *(f"{word};007;k{i % 2}" for i in range(6)), f"{word}?;9;k0", ";;"]
+    seen = []
+    for name, of in (("plain", "utf-8"), ("other", encoding)):
+        (tmp_path / name).mkdir()
+        for site, each in (("A", "utf-8"), ("B", of)):
+            (tmp_path / name / f"{site}.csv").write_bytes("\r\n".join(lines).encode(each))
+        options = tables.TableOptions("y", encoding=encoding, gaps=(f"{word}?", "k.A."))
+        frame, _ = tables.frame_of("csv", tmp_path / name, options)
+        assert frame[word].null_count() == 2
+        assert frame["a"].sum() == 2 * (6 * 7 + 9)
+        doubts = tables.doubts_on("csv", [tmp_path / name], options)
+        codes = tables.codes_in_numbers("csv", [frame], [tmp_path / name], options, ["y"])
+        words = tables.words_of("csv", tmp_path / name / "B.csv", options)
+        places = list(map(tables.lines_of("csv", tmp_path / name, options), range(frame.height)))
+        seen.append((frame.to_dicts(), [doubt.replace(name, "") for doubt in (*doubts, *codes)], words, places))
+    assert seen[0] == seen[1]
+    assert [doubt[:6] for doubt in seen[0][1]] == ["1 row ", "1 row ", "gaps: ", "column"]
+
+
+def test_a_file_in_neither_utf_8_nor_the_declared_encoding_is_refused_by_its_line(tmp_path: Path) -> None:
+    """An euro sign of Windows is a control character in ISO 8859-1, and its 0x81 is nothing in Windows' own."""
+    for octets, encoding in ((b"1 \x80", "latin-1"), (b"1 \x81", "cp1252")):
+        (tmp_path / "h.csv").write_bytes(b"a,y\n1,0\n" + octets + b",1\n")
+        options = tables.TableOptions("y", encoding=cast(Encoding, encoding))
+        with pytest.raises(DataError, match=f"line 3 is neither in UTF-8 nor in {encoding}; set encoding to what"):
+            tables.frame_of("csv", tmp_path / "h.csv", options)
+    with pytest.raises(ConfigError, match=r"encoding must be one of 'cp1252', 'latin-1', .*, got \"klingon\""):
+        load(f"csv:{tmp_path / 'h.csv'}", None, {"target": "y", "encoding": "klingon"})
 
 
 def test_classes_that_are_codes_keep_their_numbers_as_names(tmp_path: Path) -> None:

@@ -418,7 +418,9 @@ def test_a_client_says_how_its_own_file_is_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"decimal = ','.* Here you can change your data and client\.toml \(separator,"):
         open_client(folder)
     with (folder / "client.toml").open("a") as f:
-        f.write('decimal = ","\n')
+        f.write('decimal = ","\nencoding = "utf-16"\n')
+    (tmp_path / "basel.csv").write_bytes((tmp_path / "basel.csv").read_text("utf-8").encode("utf-16"))
+    open_client.cache_clear()
     after = open_client(folder)
     assert torch.equal(after.open_setup(0).trainer.device_data.x, rows)
     assert after.info.config == before.info.config

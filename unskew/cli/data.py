@@ -13,7 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from unskew.cli.options import AsJson, DataDir, Decimal, Gaps, Separator, Thousands, load_own
+from unskew.cli.options import AsJson, DataDir, Decimal, Encoding, Gaps, Separator, Thousands, load_own
 from unskew.cli.text import escape, with_options
 from unskew.errors import ConfigError
 
@@ -42,6 +42,7 @@ def data(
     separator: Separator = None,
     thousands: Thousands = None,
     decimal: Decimal = None,
+    encoding: Encoding = None,
     gaps: Gaps = None,
     leave_out: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
     data_dir: DataDir = None,
@@ -85,6 +86,7 @@ def data(
         "separator": separator,
         "thousands": thousands,
         "decimal": decimal,
+        "encoding": encoding,
     }
     options |= {"gaps": gaps or None, "leave_out": leave_out or None}
     name, settings = _named(source, {key: value for key, value in options.items() if value is not None})

@@ -32,6 +32,10 @@ Thousands = Annotated[
     Literal["", ".", ",", "'", " "] | None, typer.Option(help="Between thousands in a CSV file; default nothing.")
 ]
 Decimal = Annotated[Literal[".", ","] | None, typer.Option(help="Before the decimals in a CSV file; default a point.")]
+Encoding = Annotated[
+    Literal["cp1252", "latin-1", "iso-8859-15", "cp1250", "cp1251", "cp850", "mac-roman", "utf-16"] | None,
+    typer.Option(help="Of CSV files that are not in UTF-8."),
+]
 Gaps = Annotated[
     list[str] | None, typer.Option(help="A further word of a CSV file that means no value; may be repeated.")
 ]

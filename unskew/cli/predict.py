@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unskew.cli.options import AllowCode, AsJson, Decimal, Gaps, Separator, Thousands, find_own_code
+from unskew.cli.options import AllowCode, AsJson, Decimal, Encoding, Gaps, Separator, Thousands, find_own_code
 from unskew.errors import ConfigError, RunError, shown
 from unskew.words import counted, in_a_cell, some
 
@@ -43,6 +43,7 @@ def predict(
     separator: Separator = None,
     thousands: Thousands = None,
     decimal: Decimal = None,
+    encoding: Encoding = None,
     gaps: Gaps = None,
     out: Annotated[Path | None, typer.Option(help="The CSV file to write; default: stdout.")] = None,
     allow_code: AllowCode = False,
@@ -91,6 +92,7 @@ def predict(
         separator=separator,
         thousands=known.thousands if thousands is None else thousands,
         decimal=known.decimal if decimal is None else decimal,
+        encoding=known.encoding if encoding is None else encoding,
         gaps=(*known.gaps, *(gaps or ())),
     )
     rows = predict_files(network, files, written, rows_of, probabilities, threshold)

@@ -12,6 +12,7 @@ from unskew import schema
 from unskew.data import own, sources, tables
 from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
+from unskew.data.encodings import Encoding
 from unskew.data.inputs import is_lazy
 from unskew.data.latest import Latest, column_named
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
@@ -32,6 +33,7 @@ def describe(
     separator: str | None = None,
     thousands: Thousands | None = None,
     decimal: Decimal | None = None,
+    encoding: Encoding | None = None,
     gaps: Sequence[str] = (),
     leave_out: str | Sequence[str] = (),
     preprocess: Preprocess | bool | None = None,
@@ -47,7 +49,7 @@ def describe(
             `simulate`.
         patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
         test: Column that says which rows are test rows, a table of them, or `Latest`, that they are the latest.
-        separator, thousands, decimal, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
+        separator, thousands, decimal, encoding, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
         leave_out: Columns of a table that are not looked at.
         preprocess: What will become of a table's columns, as for `simulate`; what it does is not advised.
         data_dir: Folder of named data sets.
@@ -64,7 +66,8 @@ def describe(
     target, client, patient, leave_out = map(composed_names, (target, client, patient, leave_out))
     data, test = with_composed_columns(data), test if isinstance(data, str) else composed_test(test)
     columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
-    of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "gaps": list(gaps) or None}
+    of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "encoding": encoding}
+    of_file |= {"gaps": list(gaps) or None}
     written = {key: value for key, value in of_file.items() if value is not None}
     given = {key: value for key, value in columns.items() if value is not None} | written
     given |= {"leave_out": list(leave_out)} if leave_out else {}

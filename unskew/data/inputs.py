@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.columns import check_one_form, composed_names
+from unskew.data.encodings import Encoding
 from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
@@ -218,7 +219,8 @@ class Inputs:
         columns: Columns of a table, in order.
         clients: Names of the clients whose numbers some columns have.
         gaps: Words of the table that mean that there is no value; a word that is a number means that number, too.
-        thousands, decimal: What stands between thousands and before decimals in the table's file, where it was said.
+        thousands, decimal, encoding: How the table's file is written, where it was said
+            (`unskew.data.tables.TableOptions`).
         shape: Of one example as the network takes it; empty of texts and tables, and in files of older versions.
         axes: Names of the shape's dimensions, where these are images.
         dtype: "float32" or "int64", of inputs that stay as given; empty of others, and in files of older versions.
@@ -236,6 +238,7 @@ class Inputs:
     gaps: tuple[str, ...] = ()
     thousands: Thousands | None = None
     decimal: Decimal | None = None
+    encoding: Encoding | None = None
     shape: tuple[int, ...] = ()
     axes: tuple[str, ...] = ()
     dtype: str = ""

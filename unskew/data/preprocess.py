@@ -212,6 +212,7 @@ class RawRows:
             gaps=before.gaps,
             thousands=before.thousands,
             decimal=before.decimal,
+            encoding=before.encoding,
         )
 
 

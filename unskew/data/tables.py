@@ -12,8 +12,8 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -27,6 +27,7 @@ from unskew.data import own
 from unskew.data.columns import composed_names, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.doubts import FEW_ROWS
+from unskew.data.encodings import UTF8, Encoding, as_utf8, encoding_of, not_utf8
 from unskew.data.image_folders import OF_SYSTEMS, is_image
 from unskew.data.inputs import GAPS, Column, RawTable, check_known, gap_numbers, gaps_in, raw_column
 from unskew.data.latest import Latest, column_named
@@ -54,8 +55,6 @@ ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
 OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".sav", ".dta", ".rds")
 """Endings of tables that are not read."""
 
-NO_UTF8 = "it is not in UTF-8; save it as CSV UTF-8, as Excel calls it"
-
 
 @dataclass(frozen=True)
 class TableOptions:
@@ -77,6 +76,7 @@ class TableOptions:
             is a word.
         decimal: Character before the decimals in a CSV file; by default a point, or a comma where a point is between
             thousands.
+        encoding: Encoding of the CSV files that are not in UTF-8.
         gaps: Words of a CSV file that mean that there is no value, besides the usual ones.  A number means all its
             spellings.
         classes: Names of all classes, in order, where a client may lack some.
@@ -91,6 +91,7 @@ class TableOptions:
     separator: str | None = None
     thousands: Thousands | None = None
     decimal: Decimal | None = None
+    encoding: Encoding | None = None
     gaps: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     alone: bool = False
@@ -204,7 +205,13 @@ def read_table(
         )
     inputs = data.inputs
     if kind == "csv":
-        inputs = replace(inputs, gaps=options.gaps, thousands=options.thousands, decimal=options.decimal)
+        inputs = replace(
+            inputs,
+            gaps=options.gaps,
+            thousands=options.thousands,
+            decimal=options.decimal,
+            encoding=options.encoding,
+        )
     return replace(data, inputs=inputs, doubts=(*doubts, *data.doubts))
 
 
@@ -234,12 +241,12 @@ def labels_as_written(frames: Sequence[Any], paths: Sequence[Path], options: Tab
 
 def _column(file: Path, options: TableOptions, name: str) -> Any:
     """A column of a CSV file as it is written."""
-    head = _head(file, options.separator)
+    head = _head(file, options)
     names = [composed(_bare(one)) for one in head.names]
     if name not in names:  # one that goes on in the next line
         return _read("csv", file, options, as_words=True, some_columns=True)[name]
     words = _polars().read_csv(
-        file,
+        _source(file, head),
         separator=head.separator,
         columns=[names.index(name)],
         null_values=[*GAPS, *options.gaps],
@@ -261,7 +268,7 @@ def _rows_left_out(kind: str, paths: Sequence[Path], options: TableOptions) -> l
     """Sentences on empty rows, which spreadsheets write below a table: how many each file has."""
     sentences = []
     for file in [file for path in paths for file in _files_at(kind, path)] if kind == "csv" else []:
-        if rows := len(_empty_rows(file, _head(file, options.separator))):
+        if rows := len(_empty_rows(file, _head(file, options))):
             has, was = ("has", "was") if rows == 1 else ("have", "were")
             sentences.append(f"{counted(rows, 'row')} of {file} {has} no value in any column, and {was} left out")
     return sentences
@@ -281,7 +288,7 @@ def codes_in_numbers(
     """
     whole = {name for frame in frames for name in frame.columns if frame[name].dtype.is_integer()}
     files = [file for path in paths for file in _files_at(kind, path)] if kind == "csv" else []
-    if not whole.difference(taken) or not any(map(_has_zeros, files)):
+    if not whole.difference(taken) or not any(_has_zeros(file, _head(file, options)) for file in files):
         return []
     words = [_read(kind, file, options, as_words=True, some_columns=True, may_lack=options.leave_out) for file in files]
     sentences = []
@@ -297,9 +304,9 @@ def codes_in_numbers(
     return sentences
 
 
-def _has_zeros(file: Path) -> bool:
+def _has_zeros(file: Path, head: "_Head") -> bool:
     """True if some word of a file may begin with a zero that a number would lose."""
-    with file.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+    with _octets(file, head) as octets:
         return re.search(rb"(?<![0-9.])0[0-9]+(?![0-9.])", octets) is not None
 
 
@@ -319,19 +326,19 @@ def _left_out(folder: Path) -> str:
 def _unused_gaps(kind: str, paths: Sequence[Path], options: TableOptions) -> list[str]:
     if kind != "csv" or options.alone:  # one site of several may well lack a word of others
         return []
-    files = [(file, _head(file, options.separator).separator) for path in paths for file in _files_at(kind, path)]
+    files = [(file, _head(file, options)) for path in paths for file in _files_at(kind, path)]
     return [
         f"gaps: no field of {paths[0]} is {word!r}; how is a missing value written there?"
         for word in options.gaps
-        if not any(_has_field(file, separator, word) for file, separator in files)
+        if not any(_has_field(file, head, word) for file, head in files)
     ]
 
 
-def _has_field(file: Path, separator: str, word: str) -> bool:
+def _has_field(file: Path, head: "_Head", word: str) -> bool:
     zeros = r"" if value_of(word) is None else r"(?:[.,]0*)?"
-    side = rf'[\s"{re.escape(separator)}]'
+    side = rf'[\s"{re.escape(head.separator)}]'
     field = re.compile(rf"(?:^|{side}){re.escape(word)}{zeros}(?:$|{side})".encode())
-    with file.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+    with _octets(file, head) as octets:
         return field.search(octets) is not None
 
 
@@ -513,16 +520,16 @@ def _schema(path: Path) -> list[str]:
     try:
         return list(polars.read_parquet_schema(path))
     except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path} is not a readable parquet file: {_reason(error, None)}") from None
+        raise DataError(f"{path} is not a readable parquet file: {_reason(error, None, path)}") from None
 
 
 def separator_of(path: Path, options: TableOptions) -> str:
     """The character between the columns of a CSV file.
 
     Raises:
-        DataError: If it is no text in UTF-8.
+        DataError: If it is no text in UTF-8 or the declared encoding.
     """
-    return _head(path, options.separator).separator
+    return _head(path, options).separator
 
 
 def lines_of(kind: str, path: Path, options: TableOptions, every_row: bool = False) -> Place:
@@ -533,8 +540,8 @@ def lines_of(kind: str, path: Path, options: TableOptions, every_row: bool = Fal
     def line(row: int) -> str:
         left = row
         for file in _files_at(kind, path):
-            head = _head(file, options.separator)
-            with file.open(encoding="utf-8-sig", newline="") as lines, suppress(csv.Error):  # a field may be too long
+            head = _head(file, options)
+            with file.open(encoding=head.encoding, newline="") as lines, suppress(csv.Error):  # a field may be too long
                 for _ in range(head.above):
                     next(lines)
                 records = csv.reader(lines, delimiter=head.separator)
@@ -560,11 +567,11 @@ def _empty_rows(file: Path, head: "_Head") -> list[int]:
     """The numbers of rows of a CSV file that have nothing in any column."""
     blank = rb'[ \t"%b]' % re.escape(head.separator.encode())
     line = rb"\n(?:%b*\r?\n|%b+\Z)" % (blank, blank)
-    with file.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+    with _octets(file, head) as octets:
         if re.search(line, octets) is None:
             return []
     rows: list[int] = []
-    with file.open(encoding="utf-8-sig", newline="") as lines, suppress(csv.Error):  # a field may be too long
+    with file.open(encoding=head.encoding, newline="") as lines, suppress(csv.Error):  # a field may be too long
         for _ in range(head.above):
             next(lines)
         records = csv.reader(lines, delimiter=head.separator)
@@ -599,7 +606,7 @@ def _check_each_a_client(kind: str, folder: Path, files: Sequence[Path]) -> None
 
 def _names(kind: str, file: Path, options: TableOptions) -> list[str]:
     """The names of a file's columns."""
-    names = _head(file, options.separator).names if kind == "csv" else _schema(file)
+    names = _head(file, options).names if kind == "csv" else _schema(file)
     return [composed(_bare(name) if kind == "csv" else name) for name in names]
 
 
@@ -656,7 +663,7 @@ def _read(
     """
     polars = _polars()
     none = [*GAPS, *options.gaps] if gaps else []
-    head = _head(path, options.separator) if kind == "csv" else None
+    head = _head(path, options) if kind == "csv" else None
     try:
         if head is None:
             # A kilobyte can hold a column of a billion equal values; the footer has their number.
@@ -666,7 +673,7 @@ def _read(
             frame = polars.read_parquet(path, glob=False)
         else:
             frame = polars.read_csv(
-                path,
+                _source(path, head),
                 separator=head.separator,
                 decimal_comma=_notation(options).decimal == ",",
                 null_values=none,
@@ -676,7 +683,7 @@ def _read(
                 glob=False,
             )
     except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path} is not a readable {kind} file: {_reason(error, head)}") from None
+        raise DataError(f"{path} is not a readable {kind} file: {_reason(error, head, path)}") from None
     if head is not None and not every_row and (empty := _empty_rows(path, head)):
         frame = frame.filter(_rows_but(empty, frame.height))
     if frame.height == 0:
@@ -796,36 +803,57 @@ class _Head:
         separator: The character.
         above: Lines above it: 1 if the file begins with a line `sep=;`, as Excel reads it.
         padded: Spaces stand beside the separator, and belong to no name or word.
+        encoding: How the file is encoded.
     """
 
     names: tuple[str, ...]
     separator: str
     above: int = 0
     padded: bool = False
+    encoding: str = UTF8
 
 
 _SEP = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
 
 
-def _head(path: Path, separator: str | None) -> _Head:
+def _head(path: Path, options: TableOptions) -> _Head:
     """The first line; without names if it cannot be read.
 
     Raises:
-        DataError: If it is no text in UTF-8.
+        DataError: If it is no text in UTF-8 or the declared encoding.
     """
+    separator, encoding = options.separator, UTF8
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        encoding = encoding_of(path, options.encoding)
+        with path.open(encoding=encoding, newline="") as file:
             line = file.readline(1 << 20)
             sep_line = _SEP.fullmatch(line)
             line = file.readline(1 << 20) if sep_line else line
         by_name = "\t" if path.suffix.lower() == ".tsv" else _between_names(line)
         chosen = separator or (sep_line[1] if sep_line else by_name)
         names = tuple(next(csv.reader([line], delimiter=chosen), ()))
-        return _Head(names, chosen, 1 if sep_line else 0, any(name != name.strip() for name in names))
+        return _Head(names, chosen, 1 if sep_line else 0, any(name != name.strip() for name in names), encoding)
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not a readable csv file: {NO_UTF8}") from None
+        if encoding != UTF8:
+            as_utf8(path, encoding)  # names the line
+        raise DataError(f"{path} is not a readable csv file: {not_utf8(path)}") from None
     except (OSError, ValueError, TypeError, csv.Error):
-        return _Head((), separator or ",")
+        return _Head((), separator or ",", encoding=encoding)
+
+
+def _source(path: Path, head: _Head) -> Path | bytes:
+    """What Polars reads, which knows UTF-8 only."""
+    return path if head.encoding == UTF8 else as_utf8(path, head.encoding)
+
+
+@contextmanager
+def _octets(path: Path, head: _Head) -> Iterator[mmap.mmap | bytes]:
+    """The content of a CSV file in UTF-8."""
+    if head.encoding != UTF8:
+        yield as_utf8(path, head.encoding)
+        return
+    with path.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+        yield octets
 
 
 def _between_names(line: str) -> str:
@@ -833,11 +861,11 @@ def _between_names(line: str) -> str:
     return next((one for one in ";\t" if one in bare and "," not in bare), ",")
 
 
-def _reason(error: Exception, head: _Head | None) -> str:
+def _reason(error: Exception, head: _Head | None, path: Path) -> str:
     """Say what is wrong with a file, in a sentence a user can act on."""
     reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
     if "invalid utf-8" in reason:
-        return NO_UTF8
+        return not_utf8(path)
     if head is not None and "more fields than defined" in reason:
         return (
             f"a row has more values than the first line has columns ({len(head.names)}, between them "

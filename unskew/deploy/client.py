@@ -85,7 +85,7 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         try:
             setup = own_setup(experiment, config, folder)
         except (ConfigError, DataError) as error:
-            written = " (separator, thousands and decimal say how the file is written)"
+            written = " (separator, thousands, decimal and encoding say how the file is written)"
             raise type(error)(
                 f"{error}.  Here you can change your data and {path.name}"
                 f"{written if config.data.startswith('csv:') else ''}; what {config.experiment} says is the "
@@ -173,7 +173,7 @@ def own_setup(experiment: Experiment, config: ClientConfig, folder: Path) -> Set
         ConfigError, DataError: If they cannot be used, or the experiment lacks a number that all must agree on.
     """
     task = replace(experiment.task, data=_beside(folder, config.data or ""), data_dir=config.data_dir)
-    written = {key: getattr(config, key) for key in ("separator", "thousands", "decimal")}
+    written = {key: getattr(config, key) for key in ("separator", "thousands", "decimal", "encoding")}
     written = {key: value for key, value in written.items() if value is not None}
     kind = task.data.partition(":")[0]
     if _family(kind) != _family(experiment.task.data.partition(":")[0]):  # such as the size of images for arrays

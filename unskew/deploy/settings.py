@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Ge, Gt, Interval
 
 from unskew import schema
+from unskew.data.encodings import Encoding
 from unskew.data.numerals import Decimal, Thousands
 from unskew.data.sources import FILES
 from unskew.errors import ConfigError, DeployError
@@ -80,7 +81,8 @@ class ClientConfig:
         data: The client's own data, in the syntax of `task.data`, a path absolute or relative to the client's folder.
             None takes the client's part of the experiment's split; an empty text must be filled in before the start.
         data_dir: Folder of named data sets.
-        separator, thousands, decimal: How this client's CSV file is written, where it is not as the experiment says.
+        separator, thousands, decimal, encoding: How this client's CSV file is written, where it is not as the
+            experiment says.
         metrics: False keeps losses, counts of trained examples and own evaluations from the server.
     """
 
@@ -92,6 +94,7 @@ class ClientConfig:
     separator: str | None = None
     thousands: Thousands | None = None
     decimal: Decimal | None = None
+    encoding: Encoding | None = None
     metrics: bool = True
 
 

@@ -504,7 +504,9 @@ def card_of(model: nn.Module) -> ModelCard:
 
 def notation(inputs: Inputs) -> tables.TableOptions:
     """Read how the CSV file that a model was trained on is written, as far as it was said."""
-    return tables.TableOptions("", gaps=inputs.gaps, thousands=inputs.thousands, decimal=inputs.decimal)
+    return tables.TableOptions(
+        "", gaps=inputs.gaps, thousands=inputs.thousands, decimal=inputs.decimal, encoding=inputs.encoding
+    )
 
 
 def _names(card: ModelCard) -> tuple[str, ...]:

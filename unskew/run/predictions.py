@@ -46,7 +46,7 @@ def predict_files(
     Args:
         model: From `load_model`.
         paths: The files, of the kind that the model was trained on.
-        options: How a CSV file is written: `separator`, `thousands`, `decimal` and `gaps`.
+        options: How a CSV file is written: `separator`, `thousands`, `decimal`, `encoding` and `gaps`.
         client: As in `predict`.
         probabilities: Give the probability of every class, too.
         threshold: As in `predict`.
