@@ -2,6 +2,7 @@
 
 import json
 import re
+import tempfile
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -252,12 +253,69 @@ def test_a_declared_point_leaves_commas_to_words_but_not_thousands(tmp_path: Pat
         tables.frame_of("csv", Path(written_as(tmp_path, "1,514", "2,250")[4:]), point)
 
 
-@pytest.mark.parametrize("options", [{}, {"decimal": ","}])
-def test_sites_that_write_numbers_otherwise_are_named(options: dict[str, str], tmp_path: Path) -> None:
-    for site, values in {"A": ("47.17", "5.5"), "B": ("47.18", "6"), "C": ("50,02", "7")}.items():
+@pytest.mark.parametrize("third", ["50,02", "7.123"])
+def test_sites_that_write_numbers_otherwise_are_named(third: str, tmp_path: Path) -> None:
+    """Where decimals are declared, or those of a site have two readings."""
+    options = {"decimal": ","} if third == "50,02" else {}
+    for site, values in {"A": ("47.17", "5.5"), "B": ("47.18", "6"), "C": ("50,02", third, "7")}.items():
         path = written_as(tmp_path, *values, site=site)
-    with pytest.raises(DataError, match=r"column 'a' of .* holds numbers .*\(A, B: '47.17'; C: '50,02'\): write all"):
+    places = r"\('50,02' in line 2 of C\.csv, '47\.17' in line 2 of A\.csv\)"
+    with pytest.raises(DataError, match=rf"column 'a' of .* holds numbers .*A, B: '47\.17'.*: write all .*{places}"):
         load(path, None, {"target": "y", **options}, Preprocess())
+
+
+POINTS = "a,b,y\n59.2,7.1,0\n3,1.234,1\n"
+COMMAS = "a;b;y\n63,5;7,123;0\n1,234;8;1\n"
+
+
+def folder_of(path: Path, **files: str) -> Any:
+    for name, text in files.items():
+        (path / f"{name}.csv").write_text(text)
+    return tables.frame_of("csv", path, tables.TableOptions("y"))[0]
+
+
+def test_each_file_of_a_folder_is_read_with_its_own_decimal_mark(tmp_path: Path) -> None:
+    """A separator, too, is each file's own.  1,234 is little more than one in a file that has 63,5 and no point."""
+    frame = folder_of(tmp_path, A=COMMAS, B=POINTS, C="a\tb\ty\n-5\t6\t0\n1\t2\t1\n")
+    assert frame["a"].to_list() == [63.5, 1.234, 59.2, 3, -5, 1]
+    assert frame["b"].to_list() == [7.123, 8, 7.1, 1.234, 6, 2]
+
+
+@pytest.mark.parametrize(
+    ("third", "held"),
+    [
+        ("a,b,y\n1.234,7,0\n3,4,1\n", "'1.234' of column 'a' in line 2 of C.csv"),
+        ('a,b,y\n5,6,0\n"1,234",8,1\n', "'1,234' of column 'a' in line 3 of C.csv"),
+        ("a;b;y\n59,2;7.100;0\n3;4;1\n", "'59,2' of column 'a' in line 2 of C.csv, '7.100' of column 'b' in line 2 of"),
+        ("a;b;y\n1'259;7;0\n3;4;1\n", "\"1'259\" of column 'a' in line 2 of C.csv"),
+    ],
+)
+def test_a_file_that_does_not_tell_its_decimal_mark_is_refused_beside_two_others(
+    third: str, held: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError) as error:
+        folder_of(tmp_path, A=COMMAS, B=POINTS, C=third)
+    assert "A.csv in " in str(error.value)
+    assert f"and C.csv not certainly in one of the two ways: it holds {held}" in str(error.value)
+
+
+@given(numbers=st.lists(st.tuples(st.integers(-9999, 99999), st.integers(0, 4)), min_size=4, max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_numbers_of_a_folder_are_read_as_they_are_meant_or_not_at_all(numbers: list[tuple[int, int]]) -> None:
+    """Half of them are written with commas, the others with points, with any number of decimals."""
+    written = [f"{digits / 10**places:.{places}f}" for digits, places in numbers]
+    half = len(written) // 2
+    a, b = written[:half], written[half:]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            frame = folder_of(
+                Path(folder),
+                A="a;y\n" + "".join(f"{x.replace('.', ',')};{i % 2}\n" for i, x in enumerate(a)),
+                B="a,y\n" + "".join(f"{x},{i % 2}\n" for i, x in enumerate(b)),
+            )
+        except DataError:
+            return
+    assert frame["a"].to_list() == [float(x) for x in written]
 
 
 def test_one_site_with_points_between_thousands_is_refused_beside_decimals_of_others(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Notation:
         return word.replace(self.decimal, ".").strip()
 
 
-COMMA, GROUPED = Notation("", ","), Notation(",", ".")
+PLAIN, COMMA, GROUPED = Notation("", "."), Notation("", ","), Notation(",", ".")
 NOTATIONS = tuple(Notation(t, d) for t in ("", ".", ",", "'", " ") for d in (".", ",") if t != d)
 ANY = "|".join(f"(?:{notation.pattern})" for notation in NOTATIONS)
 """What a number in any notation matches."""
@@ -151,6 +151,20 @@ def refused(
         f"{called} holds numbers such as {odd!r}: set {one.settings} if it means {one.plain(odd)}, or thousands = '' "
         "if they are words"
     )
+
+
+def decimal_of(words: Any) -> Decimal | None:
+    """The decimal mark of a file, from all words in its columns of numbers; None if it has none, or none for certain.
+
+    A point or a comma is certain where all numbers have no other mark, and in some of them it cannot stand between
+    thousands.
+    """
+    for notation, decimal in ((PLAIN, "."), (COMMA, ",")):
+        between = BETWEEN[decimal]
+        thousands = rf"{_SIGN}[1-9][0-9]{{0,2}}{between}[0-9]{{3}}\s*$"
+        if _all(words, notation) and (words.str.contains(between) & ~words.str.contains(thousands)).any():
+            return decimal
+    return None
 
 
 def _all(words: Any, notation: Notation) -> bool:

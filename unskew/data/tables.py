@@ -38,6 +38,7 @@ from unskew.data.numerals import (
     Decimal,
     Notation,
     Thousands,
+    decimal_of,
     declared,
     leading_zeros,
     lose_zeros,
@@ -935,7 +936,13 @@ def _as_numbers(
             columns = {file: frame[name] for file, frame in again.items()}
         sites = _by_site(columns, frames, options)
         if sentence := refused(name, where, sites, options.thousands, options.decimal):
-            raise DataError(sentence)
+            if len(frames) == 1:
+                raise DataError(sentence)
+            again = words() if again is None else again
+            if not declared_here and (by_file := _each_as_written(frames, where, options, again)):
+                return by_file
+            first = [_number_with(mark, again, where, options, name) for mark in ",."]
+            raise DataError(f"{sentence} ({', '.join(filter(None, first))})" if any(first) else sentence)
         for file, frame in frames.items():
             if frame[name].dtype == polars.String:
                 converted[file].append(_converted(frame[name], notation, options.gaps))
@@ -945,6 +952,67 @@ def _as_numbers(
         whole = polars.when(~numbers.cast(polars.Float64).is_in(none)).then(numbers)
         changed = {file: frame.with_columns(whole) for file, frame in changed.items()}
     return changed
+
+
+def _each_as_written(
+    frames: Mapping[str, Any], folder: Path, options: TableOptions, words: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The tables of a folder with numbers in place of words, where some files have decimal points and others commas.
+
+    Args:
+        frames, folder, options: As for `_as_numbers`.
+        words: The tables as they are written.
+
+    Returns:
+        None if not both are certain (`unskew.data.numerals.decimal_of`).
+
+    Raises:
+        DataError: If they are, and a further file's numbers are not certainly written in one of the two ways.
+    """
+    polars = _polars()
+    files = {file.stem: file for file in _files("csv", folder)}
+    numbers = {
+        stem: [column.alias("number") for column in frame if _numbers_in(column)] for stem, frame in words.items()
+    }
+    together = {stem: polars.concat(of) for stem, of in numbers.items() if of}
+    marks = {stem: decimal_of(of.filter(of.str.contains(ANY))) for stem, of in together.items()}
+    if not {".", ","} <= set(marks.values()):
+        return None
+    comma, point = (next(stem for stem, one in marks.items() if one == mark) for mark in (",", "."))
+    for stem in (stem for stem, mark in marks.items() if mark is None):
+        alone = {stem: words[stem]}
+        if held := list(filter(None, (_number_with(mark, alone, folder, options) for mark in ",.' "))):
+            raise DataError(
+                f"{files[comma].name} in {folder} writes decimals with commas, {files[point].name} with points, and "
+                f"{files[stem].name} not certainly in one of the two ways: it holds {', '.join(held)}; write "
+                "nothing between thousands there and one mark before decimals, in some numbers before other than "
+                "three of them, or save all files alike"
+            )
+    return {
+        stem: _as_numbers(
+            {"": frame}, files[stem], replace(options, decimal=marks.get(stem)), partial(dict, {"": words[stem]})
+        )[""]
+        for stem, frame in frames.items()
+    }
+
+
+def _number_with(
+    mark: str, words: Mapping[str, Any], folder: Path, options: TableOptions, column: str | None = None
+) -> str:
+    """The first number with this mark in a column, or in any, and its place; empty if there is none."""
+    for file in (file for file in _files("csv", folder) if file.stem in words):
+        for name, of in words[file.stem].to_dict().items():
+            row = (of.str.contains(ANY) & of.str.contains(BETWEEN[mark])).arg_true().first()
+            if row is not None and (_numbers_in(of) if column is None else name == column):
+                place = lines_of("csv", file, options)(row)
+                return f"{of[row]!r}{f' of column {name!r}' if column is None else ''} in {place} of {file.name}"
+    return ""
+
+
+def _numbers_in(words: Any) -> bool:
+    """True if most words of a column are numbers in some notation."""
+    words = words.drop_nulls()
+    return bool(2 * words.str.contains(ANY).sum() > len(words))
 
 
 def _like_thousands(column: Any) -> bool:
