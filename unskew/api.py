@@ -464,6 +464,10 @@ def _task(
         options = settings["data_options"] = dict(settings.get("data_options", {}))
         for key, column in columns.items():
             _set(options, key, column, f"task.data_options.{key}")
+    of_arrays = isinstance(source, str) and source.startswith(("npz:", "folder:"))
+    if of_arrays and isinstance(table["test"], Latest):
+        options = settings["data_options"] = dict(settings.get("data_options", {}))
+        _set(options, "test", from_python.to_plain(table["test"]), "task.data_options.test")
     return settings
 
 
@@ -538,6 +542,8 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
         classes = own.names_of_classes(task.data_options.get("classes"), targets)
         return own.dataset(data, **table, preprocess=task.preprocess, targets=targets, classes=classes)
     named = task.data.partition(":")[0] in ENDINGS
+    if task.data.startswith(("npz:", "folder:")) and isinstance(table["test"], Latest):  # it is in data_options
+        table = {**table, "test": None}
     if not named and any(table[key] is not None for key in ("test", "target", "client", "patient")):
         if sentence := unreadable(task.data):
             raise DataError(sentence)

@@ -310,6 +310,82 @@ def test_a_file_is_cut_by_words_in_iso_form(tmp_path: Path) -> None:
     assert days_of(load(f"csv:{path}", None, {**COLUMNS, **of_toml})) == days_of(data)
 
 
+@pytest.mark.parametrize("kind", ["npz", "folder"])
+def test_arrays_in_a_file_have_their_times_beside_them(kind: str, tmp_path: Path) -> None:
+    """They are cut as the table is, whatever the array of times is called, and rows keep their numbers."""
+    table = stays()
+    arrays = {
+        "x_train": table["x"].to_numpy()[:, None],
+        "y_train": (table["sick"] == "yes").to_numpy().astype(int),
+        "client_train": (table["site"] == "Bern").to_numpy().astype(int),
+        "time_train": np.array(list(map(str, table["admitted"]))),
+    }
+    if kind == "npz":
+        np.savez(tmp_path / "a.npz", **arrays)
+    for key, array in arrays.items():
+        np.save(tmp_path / f"{key}.npy", array)
+    source = f"npz:{tmp_path / 'a.npz'}" if kind == "npz" else f"folder:{tmp_path}"
+    rule = {"latest": "time_train", "after": "2024-06-07"}
+    data = load(source, None, {"test": rule})
+    assert days_of(data, val=0.3) == [[[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]] * 2
+    by_hand = us.simulate("fedavg", data=source, test=Latest(**rule), rounds=1, progress=False)
+    assert sorted(table["x"].gather(by_hand.rows_of("test")["1"]).to_list()) == [8, 9, 10]
+    for seen in (us.describe(source, test=Latest(**rule)), us.describe(source, data_options={"test": rule})):
+        assert [site.test_span for site in seen.sites] == [("2024-06-08", "2024-06-10")] * 2
+    share = load(source, None, {"test": {"latest": "time_train", "share": 0.2, "gap": 2.0}})
+    assert days_of(share) == [[[1, 2, 3, 4, 5, 6], [], [9, 10]]] * 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "more", "said"),
+    [
+        (
+            {"latest": "tme"},
+            {},
+            r"test\.latest: .*a\.npz has no array 'tme' of when each example was; did you mean time\?",
+        ),
+        (
+            {"latest": "time"},
+            {"x_test": np.ones((4, 1)), "y_test": np.arange(4) % 2},
+            "has a test part of its own, x_test",
+        ),
+        ({"latest": "time"}, {"time": np.arange(7)}, "a: time has 7 entries for 8 examples"),
+        ({"latest": "time"}, {"client_train": np.arange(7)}, "a: client_train has 7 entries for 8 examples"),
+        ({"latest": "time", "after": 9}, {}, r"0, 1 have no row after 9\.0, so nothing is tested there: 0 ends with 6"),
+    ],
+)
+def test_times_in_a_file_that_do_not_fit_its_arrays_are_refused(
+    rule: dict[str, Any], more: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    halves = {"x_train": np.ones((8, 1)), "y_train": np.arange(8) // 4, "client_train": np.arange(8) % 2}
+    np.savez(tmp_path / "a.npz", **{**halves, "time": np.arange(8), **more})
+    with pytest.raises(DataError, match=said):
+        load(f"npz:{tmp_path / 'a.npz'}", None, {"test": rule})
+
+
+def test_days_of_a_gap_are_in_no_part() -> None:
+    after = own.dataset(stays(), test=Latest("admitted", after="2024-06-05", gap=2), **COLUMNS)
+    assert days_of(after) == [[[1, 2, 3, 4, 5], [], [8, 9, 10]]] * 2
+    share = own.dataset(stays(), test=Latest("admitted", share=0.2, gap=2), **COLUMNS)
+    assert days_of(share) == [[[1, 2, 3, 4, 5, 6], [], [9, 10]]] * 2
+    with pytest.raises(DataError, match="Basel, Bern have nothing to train on before the gap of 30; say a shorter one"):
+        own.dataset(stays(), test=Latest("admitted", gap=30), **COLUMNS)
+    with pytest.raises(DataError, match="no row after 2024-06-05 and a gap of 30, so nothing is tested there"):
+        own.dataset(stays(), test=Latest("admitted", after="2024-06-05", gap=30), **COLUMNS)
+    with pytest.raises(ConfigError, match="gap must be a number of days, 0 or more, got -1"):
+        Latest("admitted", gap=-1)
+
+
+def test_a_patient_of_a_gap_alone_is_not_said_to_come_again() -> None:
+    """Patient 12 comes in the gap and later; patient 1, who comes before and after, is left out and counted."""
+    days = stays(12)["x"]
+    who = days.replace_strict({10.0: 1, 8.0: 12}, default=days, return_dtype=polars.Int64)
+    rule = Latest("admitted", after="2024-06-06", gap=2)
+    with pytest.warns(DataWarning, match="2 patients have rows before and after the cut in time: 2 earlier rows are"):
+        data = own.dataset(stays(12, who=who.to_list()), patient="who", test=rule, **COLUMNS)
+    assert days_of(data) == [[[2, 3, 4, 5, 6], [], [9, 10, 11, 12]]] * 2
+
+
 def test_the_order_in_time_is_kept_with_a_runs_data(tmp_path: Path) -> None:
     data = own.dataset(stays(), test=Latest("admitted", after="2024-06-07"), **COLUMNS)
     sources.save(data, tmp_path / "data.npz")

@@ -29,10 +29,12 @@ from unskew.data.inputs import (
     raw_table,
     standardised,
 )
+from unskew.data.latest import Cut, Latest, cut, moments
 from unskew.data.lengths import check_array
 from unskew.data.patients import check_together, part_of, set_aside
 from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, check_odd, fit, too_fine
-from unskew.data.text import LENGTH, cut, tokens, vocabulary
+from unskew.data.text import LENGTH, tokens, vocabulary
+from unskew.data.text import cut as cut_texts
 from unskew.data.windows import doubts_on_channels, windows_of
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.keys import Key
@@ -203,6 +205,34 @@ def from_arrays(
     return replace(dataset, doubts=tuple(doubts))
 
 
+def cut_in_time(name: str, arrays: Arrays, rule: Latest, times: Any) -> tuple[Arrays, Cut]:
+    """The arrays of a training part, the latest of each client as the test part.
+
+    Args:
+        name: As for `from_arrays`.
+        arrays: In the plain layout.
+        rule: What is late.
+        times: When each example was, (N,).
+
+    Raises:
+        DataError: If there is a test part, an array has another length, or as in `unskew.data.latest.cut`.
+    """
+    if "x_test" in arrays:
+        raise DataError(f"{name} has a test part of its own, x_test, so none is cut off by time; leave test out")
+    of = {key: array for key, array in arrays.items() if key.endswith("_train")}
+    n = len(np.atleast_1d(of["y_train"]))
+    for key, array in {**of, rule.column or "latest": np.asarray(times)}.items():
+        if array.shape[:1] != (n,):
+            raise DataError(f"{name}: {key} has {len(array) if array.ndim else 0} entries for {n} examples")
+    clients, names = of.get("client_train"), names_of(name, "clients", arrays) or ()
+    whose = None if clients is None else [names[i] if 0 <= i < len(names) else str(i) for i in clients.tolist()]
+    parts = cut(rule, moments(times, rule.column or "latest"), TEST_FRACTION, whose, of.get("patient_train"))
+    if parts.refusal:
+        raise DataError(parts.refusal)
+    late = {f"{key.removesuffix('_train')}_test": array[parts.test] for key, array in of.items()}
+    return {**arrays, **{key: array[parts.train] for key, array in of.items()}, **late}, parts
+
+
 def _texts_among(name: str, content: Arrays) -> Arrays:
     """A short name of each text, for the parts whose inputs are texts, which are objects; both parts are, or none.
 
@@ -224,7 +254,7 @@ def _read_texts(content: Arrays) -> tuple[Arrays, Inputs, list[str]]:
     texts = {key: content[key].tolist() for key in ("x_train", "x_test")}
     ids = vocabulary(texts["x_train"])
     read = {key: tokens(of, ids).numpy() for key, of in texts.items()}
-    share = cut(texts["x_train"]) / len(texts["x_train"])
+    share = cut_texts(texts["x_train"]) / len(texts["x_train"])
     doubt = (
         f"{share:.0%} of the training texts have more than {LENGTH} words, and only the first {LENGTH} of each are "
         "read: put first what matters, or divide them"

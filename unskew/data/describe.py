@@ -14,7 +14,7 @@ from unskew.data.columns import composed_names, composed_test, with_composed_col
 from unskew.data.dataset import Dataset
 from unskew.data.encodings import Encoding
 from unskew.data.inputs import is_lazy
-from unskew.data.latest import Latest, column_named
+from unskew.data.latest import Cut, Latest, column_named
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
 from unskew.data.places import Place, by_number, path_of, rows_among, rows_at
@@ -74,6 +74,12 @@ def describe(
     if isinstance(data, str) and (kind := tables.kind_at(data)) is not None:
         return _of_file(kind, data, given, data_options or {}, rules)
     if isinstance(data, str):
+        if isinstance(test, Latest | Mapping) and data.startswith(("npz:", "folder:")):
+            if "test" in (data_options := dict(data_options or {})):
+                raise ConfigError("test is an argument and in data_options, too; give it once")
+            of_plain = test if isinstance(test, Mapping) else {key: of for key, of in vars(test).items() if of}
+            data_options["test"] = of_plain
+            given.pop("test")
         if given:
             if sentence := tables.unreadable(data):
                 raise DataError(sentence)
@@ -83,7 +89,7 @@ def describe(
             )
         arrays = sources.arrays_of(data, data_dir, data_options)
         if arrays is not None:
-            return look(of_arrays(*arrays))
+            return _of_plain(*arrays)
         return _of_dataset(lambda: sources.load(data, data_dir, data_options))
     if ignored := [*written, *(["data_options"] if data_options else [])]:
         raise ConfigError(
@@ -118,6 +124,16 @@ def describe(
         if by_client is not None:
             return look(of_arrays("arrays", by_client))
     return _of_dataset(lambda: data if isinstance(data, Dataset) else own.dataset(data, **columns))
+
+
+def _of_plain(name: str, arrays: Mapping[str, Any], parts: Cut | None) -> Look:
+    """Look at arrays in the plain layout, of which the latest may have been cut off as the test part."""
+    if parts is None:
+        return look(of_arrays(name, arrays))
+    rows = np.concatenate([parts.rows["train"], parts.rows["test"]])
+    with rows_among(rows):
+        seen = of_arrays(name, arrays)
+        return look(replace(seen, when=parts.when[rows], doubts=(*seen.doubts, *parts.doubts)))
 
 
 def _of_dataset(read: Callable[[], Dataset]) -> Look:

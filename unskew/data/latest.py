@@ -5,6 +5,7 @@ and choices on the way to it by the latest of these.  Rows of one time are on on
 both sides, a patient or a machine, is judged by the later ones, and nothing trains on the earlier ones.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,17 +36,20 @@ class Latest:
             these, beside {client: (x, y)} one for each client.
         after: The last date, or number, of training: a year, a month, a day or a time.  Test rows are all later ones.
         share: Share of each client's rows, where no date is given; by default `test_fraction`.
+        gap: Days, or units where times are numbers, that are in no part: those after the date, or those before a
+            client's first test row where there is none.
     """
 
     latest: Any
     after: date | str | float | None = None
     share: float | None = None
+    gap: float = 0.0
 
     def __post_init__(self) -> None:
         """Write the column in one form of Unicode, as tables have it, and a date in words.
 
         Raises:
-            ConfigError: If there is no column, both a date and a share, or one is none.
+            ConfigError: If there is no column, both a date and a share, or one is none, or the gap is no length.
         """
         if not hasattr(self.latest, "__len__"):
             raise ConfigError(f"latest must name the column of when each row was, got {self.latest!r}")
@@ -57,6 +61,8 @@ class Latest:
             raise ConfigError("after and share exclude each other; leave one out")
         if self.share is not None and not 0 < self.share < 1:
             raise ConfigError(f"share must be above 0 and below 1, got {self.share:g}")
+        if isinstance(self.gap, bool) or not isinstance(self.gap, int | float) or not 0 <= self.gap < math.inf:
+            raise ConfigError(f"gap must be a number of days, 0 or more, got {self.gap!r}")
         if isinstance(self.after, bool) or (isinstance(self.after, str) and _border(self.after) is None):
             raise ConfigError(f"after must be a date, {ISO} without a time zone, or a number, got {self.after!r}")
 
@@ -70,8 +76,8 @@ class Latest:
         """Name of what says when, for messages."""
         return "latest" if self.column is None else f"column {self.column!r}"
 
-    def is_after(self, when: Times) -> Bools:
-        """True for the rows that are later than `after`.
+    def is_after(self, when: Times, gap: float = 0.0) -> Bools:
+        """True for the rows that are later than `after`, by more than a gap if there is one.
 
         Raises:
             DataError: If one is a date and the other a number.
@@ -84,7 +90,7 @@ class Latest:
             raise DataError(
                 f"test.after is {self.after!r}, and {self.where} holds {kind}, such as {written(when[0])}; give {way}"
             )
-        later: Bools = when > border
+        later: Bools = when > border + _length(gap, when)
         return later
 
 
@@ -105,6 +111,11 @@ def _border(after: str) -> np.datetime64 | None:
         moment = datetime.fromisoformat(after)
         return np.datetime64(moment, "us") if moment.tzinfo is None else None
     return None
+
+
+def _length(gap: float, when: Times) -> Any:
+    """A length of time that can be added to times like these: days, of numbers the number."""
+    return np.timedelta64(round(gap * 86_400_000_000), "us") if when.dtype.kind == "M" else gap
 
 
 def _number(after: str) -> float | None:
@@ -208,7 +219,7 @@ class Cut:
 
     Attributes:
         when: Time of each row, (N,).
-        train, test: True for the rows of each, (N,); rows of patients who come again are in neither.
+        train, test: True for the rows of each, (N,); rows of patients who come again, and in a gap, are in neither.
         doubts: Sentences on rows that are left out, and on clients without test rows.
         refusal: A sentence on what makes the cut impossible: nothing to test on, or a client with nothing to train on;
             empty without.
@@ -219,6 +230,17 @@ class Cut:
     test: Bools
     doubts: tuple[str, ...]
     refusal: str
+
+    @property
+    def rows(self) -> dict[str, Times]:
+        """Numbers of the rows of each part."""
+        return {"train": np.flatnonzero(self.train), "test": np.flatnonzero(self.test)}
+
+    @property
+    def ranks(self) -> dict[str, Times]:
+        """The times of each part's rows by their order: 0 for the earliest of all."""
+        order = np.unique(self.when, return_inverse=True)[1]
+        return {part: order[rows] for part, rows in self.rows.items()}
 
 
 def cut(
@@ -242,19 +264,23 @@ def cut(
     """
     names, owner = np.unique(np.array(clients or ["the table"] * len(when), object), return_inverse=True)
     rows = {str(name): np.flatnonzero(owner == i) for i, name in enumerate(names)}
-    test = np.zeros(len(when), bool) if rule.after is None else rule.is_after(when)
+    test = np.zeros(len(when), bool) if rule.after is None else rule.is_after(when, rule.gap)
+    early = ~test if rule.after is None else ~rule.is_after(when)
     for of in rows.values() if rule.after is None else ():
         test[of], _ = latest(when[of], fraction if rule.share is None else rule.share)
-    train = _new(test, patients)
+        early[of] = ~test[of]
+        if rule.gap and test[of].any():
+            early[of] = when[of] < when[of][test[of]].min() - _length(rule.gap, when)
+    train = _new(test, patients) & early
     untrained = [name for name, of in rows.items() if not train[of].any()]
     untested = [name for name, of in rows.items() if not test[of].any()]
     refusal = ""
     if untrained:
-        refusal = _untrained(rule, untrained, when[rows[untrained[0]]], bool((~test[rows[untrained[0]]]).any()))
+        refusal = _untrained(rule, untrained, when[rows[untrained[0]]], bool(early[rows[untrained[0]]].any()))
     elif not test.any():
-        refusal = _untested(rule, untested, when)
+        refusal = _untested(rule, untested, when[rows[untested[0]]])
     doubts = [_untested(rule, untested, when[rows[untested[0]]])] if untested and not refusal else []
-    if patients is not None and (again := ~test & ~train).any():
+    if patients is not None and (again := early & ~train).any():
         who, left = len(np.unique(patients[again])), int(again.sum())
         doubts.append(
             f"{counted(who, 'patient')} {'has' if who == 1 else 'have'} rows before and after the cut in time: "
@@ -272,6 +298,8 @@ def _untrained(rule: Latest, names: Sequence[str], when: Times, again: bool) -> 
             f"{some(names)} {has} nothing to train on: everybody who has rows before the cut in time has later ones, "
             "too; leave patient out if the same people or machines are met again in use, or cut elsewhere"
         )
+    if rule.after is None:
+        return f"{some(names)} {has} nothing to train on before the gap of {rule.gap:g}; say a shorter one"
     return (
         f"{some(names)} {has} no row up to {rule.after} to train on: {names[0]} begins with {written(when.min())}; say "
         "a later date, or a share of each client's rows in place of a date, or leave these rows out"
@@ -283,7 +311,8 @@ def _untested(rule: Latest, names: Sequence[str], when: Times) -> str:
     has = "has" if len(names) == 1 else "have"
     if rule.after is None:
         return f"{some(names)} {has} too few rows, or too many of one time, for a test part: nothing is tested there"
+    gap = f" and a gap of {rule.gap:g}" if rule.gap else ""
     return (
-        f"{some(names)} {has} no row after {rule.after}, so nothing is tested there: {names[0]} ends with "
+        f"{some(names)} {has} no row after {rule.after}{gap}, so nothing is tested there: {names[0]} ends with "
         f"{written(when.max())}; say an earlier date, or a share of each client's rows in place of a date"
     )

@@ -53,12 +53,22 @@ from torch import Tensor
 
 from unskew import machine, schema
 from unskew.data import hub, image_folders, labelled_images, tables
-from unskew.data.arrays import LAYOUT, NAMES, content_of, from_arrays, is_images, names_of, with_test_part
+from unskew.data.arrays import (
+    LAYOUT,
+    NAMES,
+    content_of,
+    cut_in_time,
+    from_arrays,
+    is_images,
+    names_of,
+    with_test_part,
+)
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.doubts import of_sites
 from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs, constants_of
+from unskew.data.latest import Cut, Latest
 from unskew.data.lengths import names_array
 from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.places import path_of, require_allowed
@@ -98,11 +108,14 @@ class ArrayOptions:
     Attributes:
         mean, std: Numbers of each channel by which byte images are standardised, for pixels in [0, 1]; by default those
             of the training images.
+        test: Where there is no test part, its `latest` names a further array, of when each training example was, and
+            test examples are the latest (`unskew.data.latest.Latest`).
         alone: The arrays are one client's own, which may lack a class.
     """
 
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    test: Latest | None = None
     alone: bool = False
 
 
@@ -288,7 +301,8 @@ def load(
         return image_folders.read_images(images, by_folder)
     chosen = _chosen(source, data_options)
     if isinstance(chosen, ArrayOptions):
-        assemble = partial(assemble, constants=constants_of(chosen.mean, chosen.std), one_client=chosen.alone)
+        constants = constants_of(chosen.mean, chosen.std)
+        assemble = partial(assemble, constants=constants, one_client=chosen.alone, rule=chosen.test)
     if colon and kind == "hub":
         require_allowed(source)
         return _hub(hub.parse(source))
@@ -305,10 +319,14 @@ def load(
         if kind == "npz":
             if not path.is_file():
                 raise DataError(f"{source}: there is no file {path.absolute()}")
-            return assemble(path.stem, _npz(path), path, Key(0) / "npz" / "test", own=True, rules=preprocess)
+            return assemble(
+                path.stem, _npz(path, chosen.test), path, Key(0) / "npz" / "test", own=True, rules=preprocess
+            )
         if not path.is_dir():
             raise DataError(f"{source}: there is no folder {path.absolute()}")
-        return assemble(path.name, _folder(path), path, Key(0) / "folder" / "test", own=True, rules=preprocess)
+        return assemble(
+            path.name, _folder(path, chosen.test), path, Key(0) / "folder" / "test", own=True, rules=preprocess
+        )
     if source == "digits":
         return assemble("digits", _digits(), "scikit-learn", Key(0) / "digits" / "test", _DIGITS)
     if source == "heart":
@@ -393,26 +411,29 @@ def _file_of(name: str, root: Path) -> Path:
 
 def arrays_of(
     source: str, data_dir: Path | str | None = None, options: Mapping[str, Any] | None = None
-) -> tuple[str, Mapping[str, _Array]] | None:
-    """Name and arrays of data in the plain layout, gaps included; None if the data are of another kind.
+) -> tuple[str, Mapping[str, _Array], Cut | None] | None:
+    """Name and arrays of data in the plain layout, gaps included, and how they were cut in time, if they were.
+
+    Returns:
+        None if the data are of another kind.
 
     Raises:
-        ConfigError: If an option is unknown; none of them changes the arrays.
-        DataError: If a file is missing or cannot be read.
+        ConfigError: If an option is unknown.
+        DataError: If a file is missing or cannot be read, or as in `unskew.data.arrays.cut_in_time`.
     """
     kind, _, rest = source.partition(":")
     path = path_of(rest)
     if kind in ("npz", "folder"):
-        _chosen(source, options)
+        rule = _chosen(source, options).test
         if not path.exists():
             raise DataError(f"{source}: there is no {path.absolute()}")
-        return path.stem, _npz(path) if kind == "npz" else _folder(path)
+        return path.stem, *_cut(path.stem, _npz(path, rule) if kind == "npz" else _folder(path, rule), rule)
     folder = data_dir or os.environ.get("UNSKEW_DATA")
     if source not in NATURAL or (source != "heart" and not folder):
         return None
     _chosen(source, options)
     file = _file_of(source, Path(folder or "."))
-    return source, NATURAL[source].arrays(_whole_file, file)
+    return source, NATURAL[source].arrays(_whole_file, file), None
 
 
 def _whole_file(path: Path) -> _Arrays:
@@ -575,22 +596,38 @@ def _array(archive: NpzFile, key: str) -> _Array:
     return array
 
 
-def _npz(path: Path) -> _Arrays:
-    """The arrays of the plain layout in one npz; coded colour images are decoded, other keys stay as they are."""
-    wanted = (*LAYOUT, *NAMES)
+def _npz(path: Path, rule: Latest | None = None) -> _Arrays:
+    """The arrays of the plain layout in one npz, and times; coded images are decoded, other keys stay as they are."""
+    wanted = (*LAYOUT, *NAMES, *_key_of(rule))
     with _archive(path) as archive:
         present = archive.files
         arrays = {k: _array(archive, k) for k in wanted if k in archive.files}
         for part in ("train", "test"):
             if f"x_{part}" not in arrays and f"d_{part}" in archive.files:
                 arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
-    _check_keys(path, present, (*wanted, "d_train", "d_test"))
+    own = _key_of(rule)
+    _check_keys(path, [key for key in present if key not in own], (*LAYOUT, *NAMES, "d_train", "d_test"))
     if missing := [key for key in ("x_train", "y_train") if key not in arrays]:
         raise DataError(
             f"{path} must have the keys x_train and y_train, and lacks {' and '.join(missing)} (it has: "
             f"{', '.join(present) or 'none'}); save it with np.savez({path.name!r}, x_train=x, y_train=y)"
         )
+    _check_times(path, arrays, rule, present)
     return arrays
+
+
+def _key_of(rule: Latest | None) -> tuple[str, ...]:
+    """The key of the array of times that a rule names, if it does."""
+    return () if rule is None or rule.column is None else (rule.column,)
+
+
+def _check_times(path: Path, arrays: _Arrays, rule: Latest | None, present: Iterable[str]) -> None:
+    for key in _key_of(rule):
+        if key not in arrays:
+            raise DataError(
+                f"test.latest: {path} has no array {key!r} of when each example was{did_you_mean(key, present)} (it "
+                f"has: {', '.join(present)})"
+            )
 
 
 MISSPELT = 0.82
@@ -631,14 +668,17 @@ def _part(path: Path) -> tuple[_Array, _Array]:
         return _decoded(archive["d"]), _array(archive, "y")
 
 
-def _folder(folder: Path) -> _Arrays:
-    """The plain layout with one npy file per key; names are text files, one name a line."""
+def _folder(folder: Path, rule: Latest | None = None) -> _Arrays:
+    """The plain layout with one npy file per key, and times; names are text files, one name a line."""
     arrays: _Arrays = {}
-    for ending, known in ((".npy", LAYOUT), (".txt", NAMES)):
-        _check_keys(folder, sorted(file.stem for file in folder.glob(f"*{ending}")), known, ending)
-    for key in LAYOUT:
+    own = _key_of(rule)
+    wanted = (*LAYOUT, *own)
+    present = sorted(file.stem for file in folder.glob("*.npy"))
+    _check_keys(folder, [key for key in present if key not in own], LAYOUT, ".npy")
+    _check_keys(folder, sorted(file.stem for file in folder.glob("*.txt")), NAMES, ".txt")
+    for key in wanted:
         path = folder / f"{key}.npy"
-        if not path.is_file():
+        if key not in present or not path.is_file():
             if key in ("x_train", "y_train"):
                 raise DataError(f"{path.absolute()} is missing; {folder} must hold x_train.npy and y_train.npy")
             continue
@@ -659,6 +699,7 @@ def _folder(folder: Path) -> _Arrays:
             except (OSError, UnicodeDecodeError) as error:
                 raise _corrupt(path, error) from error
             arrays[key] = names_array([line.strip() for line in lines if line.strip()], str(path))
+    _check_times(folder, arrays, rule, present)
     return arrays
 
 
@@ -889,14 +930,16 @@ def _assemble(
     targets: Targets = CLASS,
     constants: Sequence[tuple[float, float]] | None = None,
     one_client: bool = False,
+    rule: Latest | None = None,
 ) -> Dataset:
     aside = rules is not None  # before any number is taken from the data
     names = classes if targets.classes else None
 
     def build() -> Dataset:
+        given, parts = _cut(name, arrays, rule)
         dataset = from_arrays(
             name,
-            arrays,
+            given,
             test_key,
             names,
             own=own,
@@ -905,14 +948,26 @@ def _assemble(
             targets=targets,
             constants=constants,
             one_client=one_client,
+            rows=None if parts is None else parts.rows,
+            when=None if parts is None else parts.ranks,
         )
-        doubts = of_sites(dataset, one_client) if own else []
+        doubts = of_sites(dataset, one_client, untested_told=parts is not None) if own else []
+        doubts += () if parts is None else parts.doubts
         for doubt in doubts:
             warn(doubt)
         ordered = targets.classes and names_of(name, "classes", arrays) is not None
         return replace(dataset, ordered=ordered, doubts=(*dataset.doubts, *doubts))
 
     return _placed(where, build)
+
+
+def _cut(name: str, arrays: _Arrays, rule: Latest | None) -> tuple[_Arrays, Cut | None]:
+    """The arrays, cut in time if a rule says how, and the cut; the array of times is not among them."""
+    if rule is None:
+        return arrays, None
+    times = rule.latest if rule.column is None else arrays[rule.column]
+    layout = {key: array for key, array in arrays.items() if key in (*LAYOUT, *NAMES)}
+    return cut_in_time(name, layout, rule, times)
 
 
 def _placed(where: Path | str, build: Callable[[], _T]) -> _T:
