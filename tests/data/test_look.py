@@ -131,6 +131,14 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "few rows": ({"site": ["Chur"] * 2 + ["Bern"] * (N - 2)}, "Chur has fewer than 5 training rows"),
     "one site": ({"site": ["Bern"] * N}, "there is only one site (Bern)"),
+    "spans of time in the target": (
+        {"sick": polars.Series(range(N)).cast(polars.Duration("ms"))},
+        "the target holds spans of time or times of day, such as 0:00:00: make numbers of them, such as hours, or name",
+    ),
+    "hours and minutes in the target": (
+        {"sick": [f"{i}:30" for i in range(N)]},
+        "the target holds spans of time or times of day, such as 0:30: make numbers",
+    ),
     "a gap in the target": (
         {"sick": [None] + ["yes", "no"] * 99 + ["no"]},
         "the target has no value in 1 row",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
+import pandas
 import polars
 import pytest
 import torch
@@ -549,6 +550,12 @@ REFUSED: dict[str, tuple[polars.DataFrame, dict[str, Any], str]] = {
         "column 'sick', the target, holds 60 different words in 60 rows, such as 'seen on day 0', and a class is",
     ),
     "a target of dates": (altered(sick=["04.03.2021"] * 60), {}, "column 'sick', the target, holds dates, such as '20"),
+    "a target of hours and minutes": (
+        altered(sick=[f"{i + 20}:00" for i in range(60)]),
+        {},
+        "column 'sick', the target, holds spans of time or times of day in words, such as '20:00'; make numbers of",
+    ),
+    "a target of times of day": (altered(sick=["08:00:00"] * 60), {}, "the target, holds times of day, such as '08:00"),
     "a target of measurements": (altered(sick=range(60)), {}, "such as 0, and a class is what many rows share; set ta"),
     "a target that is all gaps": (altered(sick=[None] * 60), {}, "column 'sick', the target, has no value in any row"),
     "a target of one value": (altered(sick=["yes"] * 60), {}, "column 'sick', the target, is 'yes' in all 60 rows"),
@@ -565,6 +572,19 @@ def test_bad_tables_are_refused_in_one_sentence(name: str, tmp_path: Path) -> No
         load(written(tmp_path, table), None, columns)
     assert text in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_target_of_spans_of_time_is_refused_as_such() -> None:
+    """A few hours and minutes are classes, as the shifts of a ward are."""
+    table = TABLE.drop("part", "sick")
+    by_pandas = pandas.DataFrame(table.to_dict(as_series=False)).assign(sick=pandas.to_timedelta(range(60), "min"))
+    for frame in (by_pandas, table.with_columns(sick=polars.Series(range(60)).cast(polars.Duration("ms")))):
+        with pytest.raises(
+            DataError, match="column 'sick', the target, holds spans of time, such as '0:00:00'; make nu"
+        ):
+            own.dataset(frame, **COLUMNS)
+    shifts = own.dataset(altered(sick=["6:30", "14:30"] * 30), **COLUMNS)
+    assert shifts.classes == ("14:30", "6:30")
 
 
 WORDS = st.sampled_from(

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import time, timedelta
 from decimal import Decimal as DecimalNumber
 from pathlib import Path
 from typing import Any, Literal
@@ -920,12 +920,26 @@ def is_span(value: object) -> bool:
     return isinstance(value, timedelta | np.timedelta64)
 
 
+_CLOCK = re.compile(r"\s*-?([0-9]+ days?,? )?[+-]?[0-9]{1,4}:[0-5][0-9](:[0-5][0-9](\.[0-9]+)?)?\s*")
+
+
+def is_clock(value: object) -> bool:
+    """True for a word for a span of time or a time of day.
+
+    >>> [is_clock(word) for word in ("5 days 21:46:00", "141:46", "0:00:00.028", "1:2")]
+    [True, True, True, False]
+    """
+    return isinstance(value, str) and _CLOCK.fullmatch(value) is not None
+
+
 def kind_of_time(value: object) -> tuple[str, str]:
-    """A date or a span of time in words, and numbers that can be made of it; both empty of anything else."""
+    """A date, a span of time or a time of day in words, and numbers that can be made of it; else both empty."""
     if is_gap(value):
         return "", ""
     if is_span(value):
         return "span of time", "such as hours"
+    if isinstance(value, time):
+        return "time of day", "such as hours since midnight"
     return ("date", "such as days since a day that all agree on") if is_date(value) else ("", "")
 
 

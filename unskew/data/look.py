@@ -32,6 +32,7 @@ from unskew.data.inputs import (
     gaps_in,
     in_words,
     is_category,
+    is_clock,
     is_date,
     is_gap,
     kind_of_time,
@@ -840,11 +841,18 @@ def _of_target(target: Array | None) -> list[str]:
         return ["the target has no value at all: name another column"]
     if all(map(is_date, words)):
         return [f"the target holds dates, such as {words[0]}: make numbers of them, or name another column"]
+    known = len(set(words))
+    many = known > MOST_CLASSES and 2 * known > len(words)
+    of_time = all(map(is_clock, words)) and (many or all(word.count(":") == 2 for word in words))
     sentences = []
+    if of_time:
+        sentences.append(
+            f"the target holds spans of time or times of day, such as {words[0]}: make numbers of them, such as hours, "
+            "or name another column"
+        )
     if len(words) < len(target):
         sentences.append(_valueless(len(target) - len(words)))
-    known = len(set(words))
-    if known > MOST_CLASSES and 2 * known > len(words):
+    if many and not of_time:
         sentences.append(f"the target holds {known:,} different words in {len(words):,} rows: group them")
     return sentences
 

@@ -46,10 +46,10 @@ from unskew.data.inputs import (
     check_values,
     column_values,
     is_category,
+    is_clock,
     is_date,
     is_gap,
     is_lazy,
-    is_span,
     kind_of_time,
     no_number,
     plain_value,
@@ -1144,17 +1144,25 @@ def _check_target(rows: GivenExamples, column: str, targets: Targets) -> None:
     """Refuse a column of a table that cannot be the target.
 
     Raises:
-        DataError: If it has no value or dates; or, for classes, text or one value; or, for numbers, words.
+        DataError: If it has no value, dates or times; or, for classes, text or one value; or, for numbers, words.
     """
     values = [value for value in rows.y.tolist() if not is_gap(value)]
     called = f"column {column!r}, the target,"
     if not values:
         raise DataError(f"{called} has no value in any row; name another column")
-    if all(is_date(value) or is_span(value) for value in values):
+    if all(kind_of_time(value)[0] for value in values):
         kind, numbers = kind_of_time(values[0])
+        first = values[0].astype("timedelta64[us]").item() if isinstance(values[0], np.timedelta64) else values[0]
+        several = "dates" if kind == "date" else kind.replace(" ", "s ", 1)
         raise DataError(
-            f"{called} holds {'dates' if kind == 'date' else 'spans of time'}, such as {str(values[0])!r}; make "
-            f"numbers of them, {numbers}, or name another column"
+            f"{called} holds {several}, such as {str(first)!r}; make numbers of them, {numbers}, or name another column"
+        )
+    known = set(values)
+    many = len(known) > doubts.MOST_CLASSES and 2 * len(known) > len(values) and rows.classes is None
+    if (many or not targets.classes) and all(map(is_clock, values)):
+        raise DataError(
+            f"{called} holds spans of time or times of day in words, such as {values[0]!r}; make numbers of them, such "
+            "as hours, or name another column"
         )
     if not targets.classes:
         spoken = next((value for value in values if isinstance(value, str)), None)
@@ -1164,8 +1172,7 @@ def _check_target(rows: GivenExamples, column: str, targets: Targets) -> None:
             f"{called} holds words, such as {spoken!r}, and the task learns {targets.what}; correct them, name another "
             "column, or choose classification"
         )
-    known = set(values)
-    if len(known) > doubts.MOST_CLASSES and 2 * len(known) > len(values) and rows.classes is None:
+    if many:
         words = any(isinstance(value, str) for value in known)
         raise DataError(
             f"{called} holds {len(known):,} different {'words' if words else 'numbers'} in {len(values):,} rows, such "
