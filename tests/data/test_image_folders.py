@@ -115,7 +115,14 @@ def test_files_that_are_not_read_are_counted_by_why_and_where(tmp_path: Path) ->
 
 def test_what_systems_write_is_passed_over(tmp_path: Path) -> None:
     pictures(tmp_path)
-    for name in (".DS_Store", "Basel/benign/._000.png", "Basel/benign/Thumbs.db", "Bern/desktop.ini", "__MACOSX/x.png"):
+    for name in (
+        ".DS_Store",
+        "Basel/benign/._000.png",
+        "Basel/benign/Thumbs.db",
+        "Bern/desktop.ini",
+        "__MACOSX/x.png",
+        "Bern/@eaDir/x.png",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     assert not load(f"images:{tmp_path}").doubts
@@ -129,6 +136,35 @@ def test_a_site_with_files_and_no_image_is_refused_by_name(tmp_path: Path) -> No
         DataError, match=r"Bern is a site's folder, and none of its 10 files is read: 10 end in \.dcm \(DICOM"
     ):
         load(f"images:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("strays", "said"),
+    [
+        (["Basel/Unknown"], ["'Unknown' is a class that only Basel has, of 5 images: if it is none, move its folder"]),
+        (
+            ["Basel/masks", "Bern/Masks"],
+            ["'masks' is a class that only Basel", "'Masks' is a class that only Bern"],
+        ),
+        (["Basel/unknown", "Bern/unknown"], []),
+        (["Basel/rare"], []),
+        (
+            ["Basel/rare", "C/benign", "C/malignant", "D/benign", "D/malignant"],
+            ["'rare' is a class that only"],
+        ),
+        (["Basel/rare", "Basel/rarer", "C/benign", "C/malignant", "D/benign", "D/malignant"], []),
+        (["Basel/rare", "C/benign", "C/malignant", "D/benign"], []),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")
+def test_a_folder_that_only_one_site_has_may_be_no_class(strays: list[str], said: list[str], tmp_path: Path) -> None:
+    pictures(tmp_path)
+    saved(*(tmp_path / folder / f"{k}.png" for folder in strays for k in range(5)))
+    data = load(f"images:{tmp_path}")
+    doubts = [doubt for doubt in data.doubts if "is a class that only" in doubt]
+    assert [doubt[: len(one)] for doubt, one in zip(doubts, said, strict=True)] == said
+    meant = load(f"images:{tmp_path}", None, {"classes": list(data.classes)})
+    assert not any("is a class that only" in doubt for doubt in meant.doubts)
 
 
 def test_a_folder_for_each_patient_belongs_to_its_class(tmp_path: Path) -> None:
