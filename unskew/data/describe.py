@@ -66,8 +66,8 @@ def describe(
     target, client, patient, leave_out = map(composed_names, (target, client, patient, leave_out))
     data, test = with_composed_columns(data), test if isinstance(data, str) else composed_test(test)
     columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
-    of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "encoding": encoding}
-    of_file |= {"gaps": list(gaps) or None}
+    of_file: dict[str, Any] = {"separator": separator, "thousands": thousands, "decimal": decimal, "encoding": encoding}
+    of_file["gaps"] = list(gaps) or None
     written = {key: value for key, value in of_file.items() if value is not None}
     given = {key: value for key, value in columns.items() if value is not None} | written
     given |= {"leave_out": list(leave_out)} if leave_out else {}

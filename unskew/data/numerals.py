@@ -159,7 +159,8 @@ def decimal_of(words: Any) -> Decimal | None:
     A point or a comma is certain where all numbers have no other mark, and in some of them it cannot stand between
     thousands.
     """
-    for notation, decimal in ((PLAIN, "."), (COMMA, ",")):
+    marks: tuple[tuple[Notation, Decimal], ...] = ((PLAIN, "."), (COMMA, ","))
+    for notation, decimal in marks:
         between = BETWEEN[decimal]
         thousands = rf"{_SIGN}[1-9][0-9]{{0,2}}{between}[0-9]{{3}}\s*$"
         if _all(words, notation) and (words.str.contains(between) & ~words.str.contains(thousands)).any():
