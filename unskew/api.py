@@ -464,11 +464,15 @@ def _task(
         options = settings["data_options"] = dict(settings.get("data_options", {}))
         for key, column in columns.items():
             _set(options, key, column, f"task.data_options.{key}")
-    of_arrays = isinstance(source, str) and source.startswith(("npz:", "folder:"))
-    if of_arrays and isinstance(table["test"], Latest):
+    if isinstance(source, str) and _names_times(source, table["test"]):
         options = settings["data_options"] = dict(settings.get("data_options", {}))
         _set(options, "test", from_python.to_plain(table["test"]), "task.data_options.test")
     return settings
+
+
+def _names_times(source: str, test: object) -> bool:
+    """True if `test` names the array of a file that says when each example was."""
+    return source.startswith(("npz:", "folder:")) and isinstance(test, Latest) and test.column is not None
 
 
 def _set(settings: dict[str, Any], key: str, value: Any, place: str, defaults: tuple[str, ...] = ()) -> None:
@@ -542,7 +546,7 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
         classes = own.names_of_classes(task.data_options.get("classes"), targets)
         return own.dataset(data, **table, preprocess=task.preprocess, targets=targets, classes=classes)
     named = task.data.partition(":")[0] in ENDINGS
-    if task.data.startswith(("npz:", "folder:")) and isinstance(table["test"], Latest):  # it is in data_options
+    if _names_times(task.data, table["test"]):  # which are in data_options
         table = {**table, "test": None}
     if not named and any(table[key] is not None for key in ("test", "target", "client", "patient")):
         if sentence := unreadable(task.data):

@@ -332,6 +332,10 @@ def test_arrays_in_a_file_have_their_times_beside_them(kind: str, tmp_path: Path
     assert sorted(table["x"].gather(by_hand.rows_of("test")["1"]).to_list()) == [8, 9, 10]
     for seen in (us.describe(source, test=Latest(**rule)), us.describe(source, data_options={"test": rule})):
         assert [site.test_span for site in seen.sites] == [("2024-06-08", "2024-06-10")] * 2
+    with pytest.raises(ConfigError, match="test is an argument and in data_options, too; give it once"):
+        us.describe(source, test=Latest(**rule), data_options={"test": rule})
+    with pytest.raises(ConfigError, match="go with a table"):
+        us.simulate("fedavg", data=source, test=Latest(list(range(20))), progress=False)
     share = load(source, None, {"test": {"latest": "time_train", "share": 0.2, "gap": 2.0}})
     assert days_of(share) == [[[1, 2, 3, 4, 5, 6], [], [9, 10]]] * 2
 
@@ -361,6 +365,13 @@ def test_times_in_a_file_that_do_not_fit_its_arrays_are_refused(
     np.savez(tmp_path / "a.npz", **{**halves, "time": np.arange(8), **more})
     with pytest.raises(DataError, match=said):
         load(f"npz:{tmp_path / 'a.npz'}", None, {"test": rule})
+
+
+def test_after_the_number_0_is_a_date_like_another(tmp_path: Path) -> None:
+    halves = {"x_train": np.ones((8, 1)), "y_train": np.arange(8) % 2, "client_train": np.arange(8) // 4}
+    np.savez(tmp_path / "a.npz", **halves, year=np.tile([-2, -1, 0, 1], 2))
+    seen = us.describe(f"npz:{tmp_path / 'a.npz'}", test=Latest("year", after=0))
+    assert [site.test_span for site in seen.sites] == [("1", "1")] * 2
 
 
 def test_days_of_a_gap_are_in_no_part() -> None:

@@ -74,11 +74,11 @@ def describe(
     if isinstance(data, str) and (kind := tables.kind_at(data)) is not None:
         return _of_file(kind, data, given, data_options or {}, rules)
     if isinstance(data, str):
-        if isinstance(test, Latest | Mapping) and data.startswith(("npz:", "folder:")):
-            if "test" in (data_options := dict(data_options or {})):
+        rule = {key: of for key, of in vars(test).items() if of is not None} if isinstance(test, Latest) else test
+        if data.startswith(("npz:", "folder:")) and isinstance(rule, Mapping) and isinstance(rule.get("latest"), str):
+            if "test" in (data_options or {}):
                 raise ConfigError("test is an argument and in data_options, too; give it once")
-            of_plain = test if isinstance(test, Mapping) else {key: of for key, of in vars(test).items() if of}
-            data_options["test"] = of_plain
+            data_options = {**(data_options or {}), "test": rule}
             given.pop("test")
         if given:
             if sentence := tables.unreadable(data):

@@ -134,7 +134,7 @@ def unreadable(source: str) -> str:
     """A sentence on the path of a file or folder that holds no table which is read; empty for anything else."""
     path = path_of(source)
     endings = ", ".join(ending for known in ENDINGS.values() for ending in known)
-    if kind_at(source) is not None:
+    if kind_at(source) is not None or source.startswith(("npz:", "folder:")):
         return ""
     if path.is_dir():
         images = any(is_image(Path(name)) for _, _, names in os.walk(path) for name in names)
