@@ -269,10 +269,10 @@ POINTS = "a,b,y\n59.2,7.1,0\n3,1.234,1\n"
 COMMAS = "a;b;y\n63,5;7,123;0\n1,234;8;1\n"
 
 
-def folder_of(path: Path, **files: str) -> Any:
+def folder_of(path: Path, separator: str | None = None, **files: str) -> Any:
     for name, text in files.items():
         (path / f"{name}.csv").write_text(text)
-    return tables.frame_of("csv", path, tables.TableOptions("y"))[0]
+    return tables.frame_of("csv", path, tables.TableOptions("y", separator=separator))[0]
 
 
 def test_each_file_of_a_folder_is_read_with_its_own_decimal_mark(tmp_path: Path) -> None:
@@ -280,6 +280,13 @@ def test_each_file_of_a_folder_is_read_with_its_own_decimal_mark(tmp_path: Path)
     frame = folder_of(tmp_path, A=COMMAS, B=POINTS, C="a\tb\ty\n-5\t6\t0\n1\t2\t1\n")
     assert frame["a"].to_list() == [63.5, 1.234, 59.2, 3, -5, 1]
     assert frame["b"].to_list() == [7.123, 8, 7.1, 1.234, 6, 2]
+
+
+def test_a_separator_that_one_file_of_a_folder_lacks_is_to_be_left_out(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"B\.csv has one column only, 'a,b,y', where separator is ';': leave separator"
+    ):
+        folder_of(tmp_path, ";", A=COMMAS, B=POINTS)
 
 
 @pytest.mark.parametrize(

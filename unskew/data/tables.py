@@ -431,7 +431,14 @@ def frame_of(kind: str, path: Path, options: TableOptions, every_row: bool = Fal
             )
         _check_each_a_client(kind, path, files)
         client = options.client or "client"
-        known = {name for file in files for name in _names(kind, file, options)}
+        names = {file: _names(kind, file, options) for file in files}
+        for file in files if options.separator is not None else ():
+            if len(names[file]) == 1 and any(other in names[file][0] for other in ",;\t"):
+                raise DataError(
+                    f"{file} has one column only, {names[file][0][:60]!r}, where separator is {options.separator!r}: "
+                    "leave separator out, and each file of a folder has that of its first line"
+                )
+        known = {name for of in names.values() for name in of}
 
         def read(file: Path, as_words: bool = False) -> Any:
             return _read(kind, file, options, as_words, may_lack=known)
