@@ -259,6 +259,16 @@ def test_a_group_that_is_empty_is_no_error_but_an_unknown_name_is() -> None:
         LAYOUT.select(("haed",))
 
 
+def test_what_is_frozen_is_in_no_group_and_is_not_said_to_be_missing() -> None:
+    layout = Layout(("head.weight",), head=("head.weight",), frozen=("body.weight", "bn.weight"))
+    assert layout.select(("all",)) == {"head.weight"}
+    assert layout.select(("body", "norm")) == frozenset()
+    with pytest.raises(
+        ConfigError, match=r"'body\.weight'\.\.\. is frozen in the network \(requires_grad=False\).*leave it"
+    ):
+        layout.select(("head", "body.weight"))
+
+
 @pytest.mark.parametrize("group", ["head", "norm"])
 def test_a_single_word_in_place_of_a_tuple_is_refused(group: str) -> None:
     """A string is a sequence of letters, and "n" is the start of a name."""

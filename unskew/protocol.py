@@ -104,6 +104,8 @@ class Layout:
         head: Tensors of the classification layer.
         norm: Parameters and buffers of normalisation layers.
         classifier: Name of the classification layer's weight, (classes, features), or None if the model has none.
+        frozen: Tensors that are a part of the network and of no model, and so in no group: `frozen_tensors`.  They have
+            the values that the network is made with, everywhere and in every run, and so never travel.
     """
 
     trainable: tuple[str, ...]
@@ -111,12 +113,14 @@ class Layout:
     head: tuple[str, ...] = ()
     norm: tuple[str, ...] = ()
     classifier: str | None = None
+    frozen: tuple[str, ...] = ()
 
     def select(self, groups: Sequence[str]) -> frozenset[str]:
         """Names that belong to any of `groups`: all, body, head, norm, buffers, or the first part of a name.
 
         Raises:
-            ConfigError: If a group selects nothing and is not one of the five words, or `groups` is a single word.
+            ConfigError: If a group selects nothing and is not one of the five words, or is frozen, or `groups` is a
+                single word.
         """
         if isinstance(groups, str):  # its letters would be taken as the starts of names
             raise ConfigError(f"groups of tensors are a list of words, got {groups!r}; write [{groups!r}]")
@@ -131,6 +135,11 @@ class Layout:
         chosen: set[str] = set()
         for group in groups:
             names = known[group] if group in known else tuple(n for n in every if n.startswith(group))
+            if not names and group not in known and any(n.startswith(group) for n in self.frozen):
+                raise ConfigError(
+                    f"{group!r}... is frozen in the network (requires_grad=False), so that nobody trains, sends or "
+                    "keeps it; leave it out, or set requires_grad=True where the network is made"
+                )
             if not names and group not in known:
                 raise ConfigError(
                     f"no tensor of the model is called {group!r}...; "

@@ -13,7 +13,7 @@ from torch import nn
 import unskew as us
 from unskew import wire
 from unskew.algorithms.fedavg import ModelMessage, ModelReply
-from unskew.errors import RunError
+from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.forecast.plan import plan
@@ -21,6 +21,7 @@ from unskew.keys import Key
 from unskew.record.logs import rows
 from unskew.run import loop
 from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.folder import read_json
 from unskew.run.models import load_model
 from unskew.run.setup import prepare, remarks
 
@@ -234,3 +235,18 @@ def test_a_pretrained_body_that_travels_for_nothing_is_remarked(
     assert not list(remarks(own, prepare(own), 3)), "what stays with clients does not travel"
     drawn = replace(experiment, task=replace(experiment.task, model="mlp"))
     assert not list(remarks(drawn, prepare(drawn), 3))
+
+
+def test_parts_that_are_frozen_are_said_to_be_so_where_they_are_named(tmp_path: Path) -> None:
+    for groups in (("body",), ("norm",)):
+        with pytest.raises(
+            ConfigError, match=r"selects no parameter \(what is frozen, with requires_grad=False, is in no"
+        ):
+            simulate(us.FedAvg(local=us.SgdConfig(trainable=groups)), frozen, tmp_path / "r")
+    with pytest.raises(ConfigError, match=r"'1\.weight'\.\.\. is frozen in the network"):
+        simulate(us.FedPer(personal=("1.weight",)), frozen, tmp_path / "r")
+    simulate(us.FedBN(local=local(False)), frozen, tmp_path / "r")
+    (said,) = read_json(tmp_path / "r" / "run.json")["remarks"]
+    assert (
+        "['norm'] selects no tensor of the network (what is frozen, with requires_grad=False, is in no group)" in said
+    )

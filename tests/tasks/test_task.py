@@ -136,7 +136,7 @@ def pretrained() -> nn.Module:
 def test_frozen_parameters_and_the_statistics_beside_them_are_no_part_of_a_model() -> None:
     """A BatchNorm without parameters goes with those of the body around it; a buffer of the whole network stays."""
     task = make_task(pretrained, 3)
-    assert task.frozen == (
+    assert task.layout.frozen == (
         *("0.0.weight", "0.0.bias", "0.2.0.weight", "0.2.0.bias"),
         *("0.1.running_mean", "0.1.running_var", "0.2.0.running_mean", "0.2.0.running_var"),
     )
@@ -147,7 +147,7 @@ def test_frozen_parameters_and_the_statistics_beside_them_are_no_part_of_a_model
     assert list(task.init(Key(5))) == [*task.layout.trainable, *task.layout.buffers]
     network = pretrained().state_dict()
     assert all(torch.equal(t, network[n]) for n, t in task.constants().items())
-    assert tuple(task.constants()) == task.frozen
+    assert tuple(task.constants()) == task.layout.frozen
 
 
 def test_the_statistics_of_frozen_layers_stay_whatever_mode_the_network_is_in() -> None:

@@ -54,7 +54,7 @@ def kernel(task: Task, module: nn.Module | None = None) -> tuple[Layer, ...] | N
     `module` is the task's network as it was made, where there is one already.
     """
     module = task.module() if module is None else module
-    if task.loss is not cross_entropy or type(module) is not Network or module.softmax or task.frozen:
+    if task.loss is not cross_entropy or type(module) is not Network or module.softmax or task.layout.frozen:
         return None
     return _layers(module)
 

@@ -166,7 +166,7 @@ class ModelCard:
 
 def task_card(config: TaskConfig, dataset: Dataset, task: Task) -> TaskCard:
     """Describe what the models of an experiment on these data share."""
-    layers = (*task.layout.trainable, *task.layout.buffers, *task.frozen)
+    layers = (*task.layout.trainable, *task.layout.buffers, *task.layout.frozen)
     options = dict(config.model_options)
     return TaskCard(
         config.model,

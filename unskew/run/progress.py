@@ -60,7 +60,7 @@ def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData
     seeds = ", ".join(map(str, experiment.seeds))
     if experiment.until is not None:
         seeds = f"{experiment.seeds[0]} to at most {experiment.seeds[-1]}, until it is decided"
-    frozen = f" ({counted(len(setup.task.frozen), 'tensor')} frozen)" if setup.task.frozen else ""
+    frozen = f" ({counted(len(setup.task.layout.frozen), 'tensor')} frozen)" if setup.task.layout.frozen else ""
     return [
         f"{experiment.name}: {setup.dataset.name}, {split_label(fed)}, {cohort} per round, "
         f"{counted(experiment.rounds, 'round')}, seeds {seeds}",

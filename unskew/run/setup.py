@@ -633,7 +633,8 @@ def _check_local(local: SgdConfig, setup: Setup) -> None:
     layout = setup.task.layout
     if not layout.select(local.trainable).intersection(layout.trainable):
         raise ConfigError(
-            f"local.trainable = {list(local.trainable)} selects no parameter; there would be nothing to train"
+            f"local.trainable = {list(local.trainable)} selects no parameter{_FROZEN if layout.frozen else ''}; there "
+            "would be nothing to train"
         )
     if local.precision != "float32":
         check_network(setup.task, setup.dataset.x_train[:2], setup.dataset.y_train[:2], precision=local.precision)
@@ -780,6 +781,9 @@ def _most_of_a_patient(dataset: Dataset) -> int:
     return int(np.unique(rows.numpy(), return_counts=True)[1].max()) if len(rows) else 0
 
 
+_FROZEN = " (what is frozen, with requires_grad=False, is in no group)"
+
+
 def _nothing_personal(algorithm: Any, layout: Layout) -> Iterator[str]:
     """Sentences on personal parts that this network does not have, so that the method is another under its name."""
     for record in _records(algorithm):
@@ -787,6 +791,7 @@ def _nothing_personal(algorithm: Any, layout: Layout) -> Iterator[str]:
         empty = [group for group in groups if not layout.select((group,))] if isinstance(groups, tuple) else []
         if empty:
             lacks = " (it has no normalisation layer)" if "norm" in empty else ""
+            lacks = _FROZEN if layout.frozen else lacks
             stays = "what else it names" if len(empty) < len(groups) else "nothing"
             yield (
                 f"personal = {list(empty)} selects no tensor of the network{lacks}, so {stays} stays with a client: it "

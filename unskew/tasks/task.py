@@ -39,8 +39,6 @@ class Task:
         kind: What the outputs mean.
         measures: What an evaluation reports: the headline, the loss, and the measures that the run asks for.
         width: Outputs of the network, of each position where there are positions.
-        frozen: Names of the tensors that are a part of the network and of no model: `frozen_tensors`.  They have the
-            values that the network is made with, everywhere and in every run, and so never travel.
     """
 
     build: Callable[[], nn.Module]
@@ -53,7 +51,6 @@ class Task:
     kind: TaskKind
     measures: tuple[Measure, ...]
     width: int
-    frozen: tuple[str, ...] = ()
 
     @property
     def headline(self) -> Measure:
@@ -142,17 +139,17 @@ class Task:
         """A network whose values are about to be replaced."""
         with Key(0).ambient():
             module = _without_counters(self.build())
-        frozen = frozenset(self.frozen)
+        frozen = frozenset(self.layout.frozen)
         for layer in {n.rpartition(".")[0] for n, _ in module.named_buffers() if n in frozen}:
             _keep_statistics(module.get_submodule(layer))
         return module
 
     def constants(self) -> Params:
         """Values of the frozen tensors: the rest of a model, whoever trained it."""
-        if not self.frozen:
+        if not self.layout.frozen:
             return {}
         tensors = _tensors(self.module())
-        return {n: tensors[n].detach().clone() for n in self.frozen}
+        return {n: tensors[n].detach().clone() for n in self.layout.frozen}
 
     def init(self, key: Key) -> Params:
         """Initial parameters and buffers for a key, in module order."""
@@ -230,6 +227,7 @@ def make_task(
         head=tuple(n for n in every if n.startswith(f"{head}.")),
         norm=tuple(n for n in every if n.rpartition(".")[0] in norm_layers),
         classifier=f"{head}.weight" if f"{head}.weight" in trainable else None,
+        frozen=frozen,
     )
     return Task(
         build,
@@ -245,7 +243,6 @@ def make_task(
         kind=kind,
         measures=kind.reported(asked, function),
         width=kind.width(num_classes if outputs is None else outputs),
-        frozen=frozen,
     )
 
 

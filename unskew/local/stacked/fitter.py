@@ -74,7 +74,7 @@ class Fitter:
     @cached_property
     def small(self) -> bool:
         """True if stacking gains anything: a large network fills the device by itself."""
-        names = (*self.trainer.task.layout.trainable, *self.trainer.task.frozen)
+        names = (*self.trainer.task.layout.trainable, *self.trainer.task.layout.frozen)
         return sum(self.context.shapes[n].numel() for n in names) < _LARGE
 
     def fitting(self, start: Params) -> bool:
@@ -91,7 +91,7 @@ class Fitter:
             return 1
         if self.chunk is not None:
             return self.chunk
-        shared = frozenset(self.trainer.task.frozen)  # one copy serves all
+        shared = frozenset(self.trainer.task.layout.frozen)  # one copy serves all
         numbers = sum(s.numel() for n, s in self.context.shapes.items() if n not in shared)
         example = self.traits.x[0].numel() + 4 * self.traits.activations
         states = {"sgd": 1, "adam": 2, "adamw": 2}[job.config.optimizer]
