@@ -214,7 +214,9 @@ def test_what_a_server_notes_of_its_clients_is_told_before_there_is_a_run(tmp_pa
     assert list(progress.new_lines()) == []
 
 
-def test_a_client_tells_that_its_server_is_gone_and_that_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_tells_that_its_server_is_gone_and_that_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = iter(
         [Unreachable("nobody answers at x:1: refused"), Unreachable("nobody answers at x:1: timed out"), None]
     )
@@ -228,14 +230,43 @@ def test_a_client_tells_that_its_server_is_gone_and_that_it_is_back(monkeypatch:
     monkeypatch.setattr(operate, "check_taking_part", taking_part)
     monkeypatch.setattr(operate, "ASK_SERVER_EVERY_S", 0.0)
     said: list[str] = []
-    watch = operate.ServerWatch(Path(), said.append)
+    watch = operate.ServerWatch(tmp_path, said.append)
     for _ in range(3):
         watch.look()
     assert said == [
         "nobody answers at x:1: refused: the run has ended, or the server was stopped; waiting for it, Ctrl-C ends "
-        "this client",
+        "this client (if the run is over nobody will: ask the coordinator for the global model, in run/models of the "
+        "server's folder)",
         "the server is back",
     ]
+
+
+def test_a_client_that_comes_when_its_run_is_over_is_told_where_a_model_is(
+    federation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, said = federation / "client-0", list[str]()
+
+    def say(text: str) -> None:
+        said.append(text)
+        if "nobody answers" in text:
+            raise KeyboardInterrupt
+
+    for expected in ("nobody will: ask the coordinator for the global model", f"are in {client / 'models'}"):
+        with pytest.raises(KeyboardInterrupt):
+            operate.take_part(client, say)
+        assert expected in said[-1]
+        assert "waiting for it, Ctrl-C ends this client" in said[-1]
+        (client / "models" / "fedavg-seed0.json").write_text("{}")
+
+
+def test_a_server_whose_run_is_over_says_that_it_serves_nobody(federation: Path) -> None:
+    server, said = federation / "server", list[str]()
+    (server / "run").mkdir()
+    (server / "run" / "summary.json").write_text("{}")
+    assert operate.serve(server, said.append) == server / "run"
+    (line,) = said
+    assert line.startswith("the run is over, and no client is served any more")
+    assert str(server / "run" / "models") in line
 
 
 @dataclass

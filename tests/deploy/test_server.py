@@ -6,7 +6,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +268,47 @@ def test_a_site_whose_folder_was_packed_to_spare_joins_a_run_later(small: Small,
     trained = [(r["round"], r["client"]) for r in rows(run / "work.jsonl")]
     assert trained == [(1, 0), (1, 1), *((t, c) for t in (2, 3) for c in range(3))]
     assert load_model(tmp_path / "client-2", "fedavg").unskew.client == 2
+
+
+@dataclass
+class ComesBack(NoCallback):
+    """Takes a client off the network after round 1, for good or until the evaluation after the last round."""
+
+    grid: Loopback
+    last: bool
+    noted: list[str] = field(default_factory=list)
+
+    def progress(self, progress: Progress) -> None:
+        if progress.round != 1:
+            return
+        handler, first = self.grid.handlers.pop(102), self.grid.handlers[100]
+
+        def back(message: Message) -> Message:
+            if self.last:
+                self.grid.handlers[102] = handler
+            return first(message)
+
+        self.grid.handlers[100] = back
+
+    def note(self, text: str) -> None:
+        self.noted.append(text)
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_client_that_is_back_by_the_end_gets_its_model_and_another_is_named(
+    back: bool, small: Small, tmp_path: Path
+) -> None:
+    grid = pack(tmp_path, small("rounds=2", "split.num_clients=3", "runtime.executor='sequential'"))
+    callback = ComesBack(grid, back)
+    serve(FlowerTransport(grid), tmp_path / "server", callback)
+    assert [(r["round"], r["client"]) for r in rows(tmp_path / "server" / "run" / "work.jsonl")][3:] == [(2, 0), (2, 1)]
+    away = [text for text in callback.noted if "did not answer when training had ended" in text]
+    if back:
+        assert load_model(tmp_path / "client-2", "fedavg").unskew.client == 2
+        assert away == []
+    else:
+        assert [text.partition(":")[0] for text in away] == ["fedavg, seed 0, round 2"]
+        assert "no model is in the folder of client 2, which" in away[0]
 
 
 def test_clients_that_lie_do_it_in_their_own_processes_as_in_a_simulation(small: Small, tmp_path: Path) -> None:

@@ -173,6 +173,10 @@ def serve(folder: Path, say: Say) -> Path:
         RunError: If the run failed, with the reason.
     """
     if is_done(folder):
+        say(
+            f"the run is over, and no client is served any more: one that was away at its end gets what is in "
+            f"{folder / 'run' / 'models'} from you"
+        )
         return folder / "run"
     folders.address(folder)  # before anything is written into a folder that may be something else
     with locked(folder), resumable(folder), processes.stoppable(), ProcessGroup() as group:
@@ -395,6 +399,15 @@ def check_signature(folder: Path, say: Say, remember: bool = True) -> None:
         say(f"data: {printable(config.data or f'its part of {theirs}')}")
 
 
+def after_the_run(folder: Path) -> str:
+    """Say what a participant can do whose server stays away because its run is over."""
+    if any((folder / "models").glob("*-seed*.json")):
+        return f"if the run is over nobody will: this client's own models are in {folder / 'models'}"
+    return (
+        "if the run is over nobody will: ask the coordinator for the global model, in run/models of the server's folder"
+    )
+
+
 def check_taking_part(folder: Path) -> float:
     """Refuse a client that could not take part; the time its clock is ahead of the server's, seconds.
 
@@ -430,7 +443,7 @@ def take_part(folder: Path, say: Say, allow_code: bool = False) -> None:
                 break
             except Unreachable as error:
                 if str(error) != last:
-                    say(f"{error}; waiting for it")
+                    say(f"{error}; waiting for it, Ctrl-C ends this client ({after_the_run(folder)})")
                     last = str(error)
                 time.sleep(2.0)
         node = ClientProcesses(group, folder, say, allow_code=allow_code)
@@ -467,7 +480,8 @@ class ServerWatch:
             check_taking_part(self.folder)
         except Unreachable as error:
             self.trouble = (
-                f"{error}: the run has ended, or the server was stopped; waiting for it, Ctrl-C ends this client"
+                f"{error}: the run has ended, or the server was stopped; waiting for it, Ctrl-C ends this client "
+                f"({after_the_run(self.folder)})"
             )
         except UnskewError as error:
             self.trouble = str(error)

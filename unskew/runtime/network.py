@@ -203,7 +203,12 @@ class RemoteClients:
     def evaluate(
         self, served: Mapping[ClientId, Params | None], t: int, parts: Sequence[str], last: bool
     ) -> dict[str, dict[ClientId, Score]]:
-        """Let each client evaluate its own model on its own data; after the last round it keeps the model."""
+        """Let each client evaluate its own model on its own data; after the last round it keeps the model.
+
+        Who has come since the last round began is asked then, too: there is no other time to get a model.
+        """
+        if last:
+            self.membership.call(min(HELLO_S, self.limits.deadline_s))
         context = self.context(t, t + 1)
         envelopes, nonces = {}, {}
         for c, model in served.items():
@@ -211,6 +216,7 @@ class RemoteClients:
             head = EvaluationRequest(context, tuple(parts), model is not None, self.known(c), last, nonces[c])
             envelopes[c] = write("evaluate", head, *([] if model is None else [wire.encode(model)]))
         by_part: dict[str, dict[ClientId, Score]] = {part: {} for part in parts}
+        silent = []
         for c, delivery in sorted(self.transport("evaluate", t, NO_HOP, envelopes, None), key=itemgetter(0)):
             try:
                 head = self.open_reply(delivery, "evaluate", EvaluationReply, nonces[c], 0)
@@ -220,9 +226,15 @@ class RemoteClients:
                 scores = {part: self.score(c, part, values, n) for part, values, n in head.scores}
             except WireError as error:
                 self._failures.append(LostReply(t, c, "evaluate", printable(str(error))))
+                silent += [c] if delivery.reply is None else []
                 continue
             for name, score in scores.items():
                 by_part[name][c] = score
+        if last and silent:
+            self._warnings.append(
+                f"no model is in the folder of client {', '.join(map(str, silent))}, which did not answer when training"
+                " had ended; where there is a global model, it is in models/ of this run's folder, for you to send"
+            )
         return by_part
 
     def score(self, client: ClientId, part: str, values: Sequence[float | None], n: int) -> Score:
