@@ -4,8 +4,11 @@ import json
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import pytest
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.cli import main
-from unskew.deploy import operate, parity, reach, versions
+from unskew.deploy import launch, operate, parity, reach, versions
 from unskew.errors import DeployError
 from unskew.version import __version__
 
@@ -348,13 +351,33 @@ def test_parity_of_noise_that_clients_draw_themselves_is_refused_in_a_sentence(
     )
 
 
+@pytest.mark.parametrize("words", [["server", "federation-tiny/server"], ["tiny.toml", "--local", "2", "--out", "run"]])
+def test_force_reaches_the_run_that_goes_on(
+    words: list[str], call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("pack", "tiny.toml", "--listen", "127.0.0.1", "--port", reach.free_ports(1)[0])
+    submitted: list[bool] = []
+
+    def submit(command: list[str], home: Path, purpose: str) -> dict[str, Any]:
+        app = tomllib.loads((Path(command[2]) / "pyproject.toml").read_text())
+        submitted.append(app["tool"]["flwr"]["app"]["config"]["force"])
+        raise DeployError("nothing runs")
+
+    monkeypatch.setattr(launch, "start_server", lambda group, folder, at: launch.ServerProcesses(folder, folder, ()))
+    monkeypatch.setattr(launch, "call", submit)
+    monkeypatch.setattr(operate, "ClientProcesses", lambda *_, **__: SimpleNamespace(supervise=lambda: None))
+    for options in ([], ["--force"]):
+        assert call(*words, *options)[2].endswith("DeployError: nothing runs\n")
+    assert submitted == [False, True]
+
+
 @pytest.mark.parametrize("equal", [True, False])
 def test_parity_is_printed_as_json_alone_and_decides_the_exit_code(
     call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equal: bool
 ) -> None:
     """The deployed run is replaced by a simulated one; whether a transfer of it is changed decides."""
 
-    def pretend(chosen: object, clients: int, out: Path, say: object) -> Path:
+    def pretend(chosen: object, clients: int, out: Path, say: object, force: bool) -> Path:
         assert clients == 2
         run = parity.simulate(chosen, out)  # type: ignore[arg-type]
         if not equal:

@@ -24,7 +24,7 @@ from unskew.errors import ConfigError, DataError, DataWarning, QuorumError, RunE
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
-from unskew.record.logs import rows
+from unskew.record.logs import RESUMED, rows
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
@@ -201,6 +201,29 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
     assert deployment["attempt"] == 2
     assert [len(starts) for starts in deployment["starts"].values()].count(2) <= 1
     assert all(n >= experiment.rounds for n in deployment["begun"].values())
+
+
+class Kills(NoCallback):
+    """Ends the process after round 1."""
+
+    def progress(self, progress: Progress) -> None:
+        raise Killed
+
+
+def test_a_server_under_other_versions_goes_on_only_by_force(small: Small, tmp_path: Path) -> None:
+    grid = pack(tmp_path, small("rounds=2"), 2)
+    with pytest.raises(Killed):
+        serve(FlowerTransport(grid), tmp_path / "server", Kills())
+    card = tmp_path / "server" / "run" / "run.json"
+    table = read_json(card)
+    card.write_text(json.dumps({**table, "environment": {**table["environment"], "torch": "2.0"}}))
+    with pytest.raises(RunError, match=r"another environment \(torch 2\.0 -> .*use --force"):
+        start(tmp_path, Loopback({}))  # it waits for nobody before it says so
+    config = {"folder": str(tmp_path / "server"), "force": True}
+    flower.server_app(grid, Context(1, 0, {}, RecordDict(), config))
+    assert read_json(tmp_path / "server" / "outcome.json") == {"status": "finished"}
+    (row,) = RESUMED.rows(tmp_path / "server" / "run")
+    assert [of.partition(" ")[0] for of in row["changed"]] == ["torch"]
 
 
 def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Small, tmp_path: Path) -> None:

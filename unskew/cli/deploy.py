@@ -72,6 +72,10 @@ deploy = typer.Typer(
     """,
 )
 
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Go on although versions or machine changed since the start; results may differ."),
+]
 Check = Annotated[bool, typer.Option("--check", help="Report problems that would prevent a start, and start nothing.")]
 
 
@@ -96,6 +100,7 @@ def local(
             "--check-parity", help="Simulate the same experiment too, and compare; exit with 1 if they differ."
         ),
     ] = False,
+    force: Force = False,
     report: Report = True,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -122,7 +127,7 @@ def local(
         parity.comparable(chosen)
     if not quiet:
         tell(f"run folder: {folder}")
-    run = operate.local(chosen, clients, folder, say)
+    run = operate.local(chosen, clients, folder, say, force=force)
     checks: list[Parity] = []
     if check_parity:
         say("simulating the same experiment")
@@ -278,6 +283,7 @@ def pack(
 def server(
     folder: Annotated[Path, typer.Argument()],
     check: Check = False,
+    force: Force = False,
     report: Report = True,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -301,7 +307,7 @@ def server(
         listen = operate.check_serving(folder, read_data=True)
         print(f"ready: would listen at {listen}; Flower {flower_version}", file=sys.stderr if as_json else sys.stdout)
         return
-    run = operate.serve(folder, silent if quiet else _say_timed)
+    run = operate.serve(folder, silent if quiet else _say_timed, force)
     summary = read_json(run / "summary.json")
     if as_json:
         print(results_json(summary))

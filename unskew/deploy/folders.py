@@ -287,8 +287,13 @@ def fresh_lines(path: Path, start: int) -> tuple[list[str], int]:
 
 
 # ---------------------------------------------------------------- files for Flower
-def write_app(server: Path) -> Path:
-    """Write the folder of a Flower app that holds no code: its two components are names in the installed library."""
+def write_app(server: Path, force: bool = False) -> Path:
+    """Write the folder of a Flower app that holds no code: its two components are names in the installed library.
+
+    Args:
+        server: The server's folder.
+        force: Go on with its run though versions or machine have changed.
+    """
     folder = server / "app"
     table = {
         "project": {
@@ -304,7 +309,7 @@ def write_app(server: Path) -> Path:
                 "app": {
                     "publisher": "unskew",
                     "components": {"serverapp": SERVER_APP, "clientapp": CLIENT_APP},
-                    "config": {"folder": str(server.absolute())},
+                    "config": {"folder": str(server.absolute()), "force": force},
                 }
             }
         },

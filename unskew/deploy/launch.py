@@ -154,9 +154,9 @@ def _register(known: Mapping[int, Path], home: Path) -> dict[int, dict[str, Any]
     return answers
 
 
-def start_run(server: ServerProcesses) -> int:
-    """Start the run; Flower's number of it."""
-    return int(call(commands.submit(folders.write_app(server.folder)), server.home, "start the run")["run-id"])
+def start_run(server: ServerProcesses, force: bool = False) -> int:
+    """Start the run, or go on with it, if `force` under other versions, too; Flower's number of it."""
+    return int(call(commands.submit(folders.write_app(server.folder, force)), server.home, "start the run")["run-id"])
 
 
 def run_status(server: ServerProcesses, run: int) -> tuple[str, str]:

@@ -163,10 +163,10 @@ def check_serving(folder: Path, read_data: bool = False) -> Address:
     return listen
 
 
-def serve(folder: Path, say: Say) -> Path:
+def serve(folder: Path, say: Say, force: bool = False) -> Path:
     """Run the server of a federation until its run is done; the run's folder.
 
-    A run that was stopped is continued.
+    A run that was stopped is continued, with `force` though versions or machine have changed.
 
     Raises:
         DeployError, ConfigError: If the folder cannot be used, or a program ends.
@@ -186,7 +186,7 @@ def serve(folder: Path, say: Say) -> Path:
         server = launch.start_server(group, folder, listen)
         say(f"server: listening at {listen}, {len(folders.keys(folder))} keys registered")
         since = told(folder)
-        wait_for_end(server, launch_run(server), say, since=since)
+        wait_for_end(server, launch_run(server, force), say, since=since)
     return folder / "run"
 
 
@@ -204,10 +204,10 @@ def is_done(folder: Path) -> bool:
     return (folder / "run" / "summary.json").exists()
 
 
-def launch_run(server: ServerProcesses) -> int:
-    """Start or continue the run; Flower's number of it."""
+def launch_run(server: ServerProcesses, force: bool = False) -> int:
+    """Start or continue the run, if `force` under other versions, too; Flower's number of it."""
     (server.folder / "outcome.json").unlink(missing_ok=True)  # that of a server before this one
-    return launch.start_run(server)
+    return launch.start_run(server, force)
 
 
 def told(folder: Path) -> dict[str, int]:
@@ -491,7 +491,9 @@ class ServerWatch:
 
 
 # ---------------------------------------------------------------- everything on this machine
-def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart: bool = True) -> Path:
+def local(
+    experiment: Experiment, num_clients: int, out: Path, say: Say, restart: bool = True, force: bool = False
+) -> Path:
     """Run an experiment with a server and clients as processes on this machine; its run folder.
 
     Certificates, keys and logs are in `out/deploy`.  When the run is done its files are moved to `out`, where those of
@@ -503,6 +505,7 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
         out: Folder of the run.
         say: Called with a line when something happens.
         restart: False to leave a client stopped when it has ended.
+        force: True to continue though versions or machine have changed.
 
     Raises:
         ConfigError, DataError: If the experiment cannot be deployed so.
@@ -541,7 +544,7 @@ def local(experiment: Experiment, num_clients: int, out: Path, say: Say, restart
             for node in nodes:
                 node.supervise()
             since = told(server.folder)
-            wait_for_end(server, launch_run(server), say, nodes, since)
+            wait_for_end(server, launch_run(server, force), say, nodes, since)
     return collect(server_folder / "run", out)
 
 

@@ -41,10 +41,13 @@ OWN_CONSTANTS = (
 """Said of images given as bytes by clients with data of their own."""
 
 
-def serve(transport: Transport, folder: Path, callback: callbacks.Callback | None = None) -> loop.RunResult:
+def serve(
+    transport: Transport, folder: Path, callback: callbacks.Callback | None = None, force: bool = False
+) -> loop.RunResult:
     """Run the experiment of a server's folder on the clients that `transport` reaches, or continue its run.
 
     outcome.json in the folder records the end: {"status": "finished"}, or "failed" with the name and text of the error.
+    `force` is that of `loop.resume`.
 
     Raises:
         ConfigError, DataError: If folder or experiment cannot be used.
@@ -52,7 +55,7 @@ def serve(transport: Transport, folder: Path, callback: callbacks.Callback | Non
         RunError: If the run cannot be continued.
     """
     try:
-        outcome = _serve(transport, folder, callback or LogCallback(folder / folders.NOTES))
+        outcome = _serve(transport, folder, callback or LogCallback(folder / folders.NOTES), force)
     except BaseException as error:
         _outcome(folder, {"status": "failed", "error": type(error).__name__, "text": str(error)})
         raise
@@ -60,7 +63,7 @@ def serve(transport: Transport, folder: Path, callback: callbacks.Callback | Non
     return outcome
 
 
-def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> loop.RunResult:
+def _serve(transport: Transport, folder: Path, callback: callbacks.Callback, force: bool) -> loop.RunResult:
     find_own_code()
     path = folder / "server.toml"
     config = read_settings(path, ServerConfig)
@@ -73,6 +76,8 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
     if pooled is not None:
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
     setup = replace(run_setup.prepare(at_server(experiment, config)), executor=EXECUTOR)
+    if (run / "run.json").exists():  # as it will be when it goes on: nobody is waited for in vain
+        loop.require_same_environment(run, experiment, setup, force)
     registered = _registered(folder)
     number = packed_clients(path, config, registered) if registered else _num_clients(experiment, setup)
     if config.min_clients > number:
@@ -131,7 +136,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback) -> 
         setup, membership, deployment, limits, own, lambda: membership.wait(config.min_clients, config.wait_s)
     )
     if (run / "run.json").exists():
-        return loop.resume(run, callback, backend=backend, allow_code=True)
+        return loop.resume(run, callback, force, backend, allow_code=True)
     return loop.start(experiment, run, callback, command="unskew deploy", backend=backend)
 
 

@@ -6,7 +6,8 @@ A generated Flower app consists of two names in this module:
     serverapp = "unskew.runtime.flower:server_app"
     clientapp = "unskew.runtime.flower:client_app"
     [tool.flwr.app.config]
-    folder = ""                      # set by: flwr run DIR CONNECTION --run-config 'folder="/abs/server"'
+    folder = "/abs/server"
+    force = false                    # go on though versions or machine have changed
 
 Folders, written by `unskew.deploy` and read here:
 
@@ -353,7 +354,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the server's folder on the clients that Flower connects."""
     _end_with_parent()
     serve = resolve_name(SERVER)
-    serve(FlowerTransport(grid), _folder_of(context.run_config, "run_config"))
+    force = bool(context.run_config.get("force", False))
+    serve(FlowerTransport(grid), _folder_of(context.run_config, "run_config"), force=force)
 
 
 def _end_with_parent() -> None:
