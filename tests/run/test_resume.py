@@ -754,7 +754,15 @@ name = "fedavg"
     with pytest.raises(Interrupted):
         loop.start(load(tmp_path / "e.toml"), tmp_path / "run", Presses(1))
     monkeypatch.chdir(tmp_path / "elsewhere")
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
     assert loop.resume(tmp_path / "run").summary["rows"]
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "again").rename(tmp_path / "moved" / "run")
+    (tmp_path / "d.csv").rename(tmp_path / "moved" / "other.csv")
+    with pytest.raises(RunError, match=rf"d\.csv, are neither in this folder nor in {tmp_path}, where .* correct"):
+        loop.resume(tmp_path / "moved" / "run")
+    (tmp_path / "moved" / "other.csv").rename(tmp_path / "moved" / "d.csv")
+    assert loop.resume(tmp_path / "moved" / "run").summary["rows"]
 
 
 def test_code_of_ones_own_that_changed_is_refused_unless_forced(

@@ -292,6 +292,7 @@ class RunCard(TypedDict):
     network_sha256: NotRequired[str]
     frozen_sha256: NotRequired[str]
     begun_in: NotRequired[str]
+    begun_up: NotRequired[str]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 

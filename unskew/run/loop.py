@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import signal
 import sys
 import threading
@@ -169,13 +170,13 @@ def start(
     trackers.check(experiment.track)
     setup = backend.prepare(experiment)
     feds = divide_all(experiment, setup, backend)
-    create(folder, documents(experiment, setup, feds, command))
+    create(folder, documents(folder, experiment, setup, feds, command))
     with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
         return _Run(experiment, folder, setup, feds, informed, backend=backend).go()
 
 
 def documents(
-    experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
+    folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
 ) -> dict[str, str | Callable[[Path], object]]:
     """The files that a run's folder begins with, each as its text or as a function that writes it."""
     return {
@@ -183,7 +184,7 @@ def documents(
         "partition.json": _partition(feds, experiment.client_rows),
         **_partition_columns(feds, experiment.client_rows),
         **_given_rows(feds),
-        "run.json": _run_card(experiment, setup, feds, command),
+        "run.json": _run_card(folder, experiment, setup, feds, command),
         **setup.inputs.files,
     }
 
@@ -250,7 +251,9 @@ def resume(
             return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml", allow_code=allow_code)
         config_sha256 = require_same_settings(folder)
-        experiment = with_data_found(folder, run_otherwise(experiment, settings))
+        experiment = run_otherwise(experiment, settings)
+        if isinstance(backend, InProcess):  # another has data of its own
+            experiment = with_data_found(folder, experiment)
         saved = checkpoint.latest(folder)
         if saved is not None and saved.position.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
@@ -344,13 +347,25 @@ def require_of_runtime(settings: Sequence[str]) -> None:
 
 
 def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
-    """The experiment with the path of its data in the folder where its run was begun, if they are not in this one."""
+    """The experiment with the path of its data in the folder where its run was begun, if they are not in this one.
+
+    That folder may have been moved, with the run's in it.
+
+    Raises:
+        RunError: If they are in neither.
+    """
     kind, _, path = experiment.task.data.partition(":")
-    begun_in = read_json(folder / "run.json").get("begun_in")
-    there = Path(str(begun_in)) / path
-    if begun_in is None or not begins_here(experiment) or Path(path).exists() or not there.exists():
+    card = read_json(folder / "run.json")
+    if "begun_in" not in card or not begins_here(experiment) or Path(path).exists():
         return experiment
-    return replace(experiment, task=replace(experiment.task, data=f"{kind}:{there}"))
+    places = [folder / str(card["begun_up"])] if "begun_up" in card else []
+    for place in [*places, Path(str(card["begun_in"]))]:
+        if (place / path).exists():
+            return replace(experiment, task=replace(experiment.task, data=f"{kind}:{place / path}"))
+    raise RunError(
+        f"the data of {folder}, {path}, are neither in this folder nor in {card['begun_in']}, where the run was begun: "
+        f"resume it in the folder that they are in now, or correct task.data in {folder / 'config.toml'}"
+    )
 
 
 def begins_here(experiment: Experiment) -> bool:
@@ -498,7 +513,7 @@ def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path],
     return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": column})}
 
 
-def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
+def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
     cells = [
         {"method": m.label, "setting": split_label(feds[seed]), "seed": seed, "bound": m.bound}
         for seed in experiment.seeds
@@ -526,6 +541,7 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         card["frozen_sha256"] = frozen
     if begins_here(experiment):
         card["begun_in"] = str(Path.cwd())
+        card["begun_up"] = os.path.relpath(Path.cwd(), folder)  # the same, where all has been moved together
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)
     return json.dumps(card, indent=1)

@@ -87,7 +87,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         setup = IN_PROCESS.prepare(experiment)
         loop.require_same_environment(folder, experiment, setup, force)
         feds = loop.divide_all(experiment, setup, IN_PROCESS)
-        documents = loop.documents(experiment, setup, feds, " ".join(sys.argv))
+        documents = loop.documents(out, experiment, setup, feds, " ".join(sys.argv))
         partition = json.loads(str(documents["partition.json"]))
         loop.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})
         hashes = {name: hashlib.sha256(str(documents[name]).encode()).hexdigest() for name in DOCUMENTS}
