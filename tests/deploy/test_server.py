@@ -784,3 +784,15 @@ def test_a_client_with_other_frozen_parameters_is_named_and_kept_out(
     grid = pack(tmp_path, of_a_frozen_body(small), wait_s=REFUSED_S)
     with pytest.raises(QuorumError, match=r"frozen parameters, which never travel \(SHA-256\) must be \w+.*, got 0000"):
         start(tmp_path, grid)
+
+
+@pytest.mark.usefixtures("with_code")
+def test_a_server_whose_own_frozen_parameters_have_changed_blames_no_client(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = pack(tmp_path, of_a_frozen_body(small))
+    with pytest.raises(Killed):
+        serve(FlowerTransport(grid), tmp_path / "server", Kills())
+    monkeypatch.setattr("unskew.wire.tensors_hash", lambda params: "another")
+    with pytest.raises(RunError, match=r"was begun with other frozen parameters .* restore the weights"):
+        start(tmp_path, Loopback({}))

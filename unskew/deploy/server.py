@@ -78,6 +78,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback, for
     setup = replace(run_setup.prepare(at_server(experiment, config)), executor=EXECUTOR)
     if (run / "run.json").exists():  # as it will be when it goes on: nobody is waited for in vain
         loop.require_same_environment(run, experiment, setup, force)
+        loop.require_same_network(run, experiment, setup)
     registered = _registered(folder)
     number = packed_clients(path, config, registered) if registered else _num_clients(experiment, setup)
     if config.min_clients > number:
