@@ -147,6 +147,16 @@ def test_own_data_say_how_many_clients_there_are(call: Callable[..., Called], tm
     assert 'data = "npz:/c.npz"' in (tmp_path / "f" / "client-2" / "client.toml").read_text()
 
 
+@pytest.mark.parametrize("words", [(), ("--own-data", "--clients", 2)])
+def test_what_no_run_could_do_is_refused_before_folders_are_sent(
+    words: tuple[object, ...], call: Callable[..., Called], tmp_path: Path
+) -> None:
+    code, out, err = call("pack", "tiny.toml", "--set", 'local.trainable=["norm"]', *words, "--out", "f")
+    assert (code, out) == (2, "")
+    assert err.startswith("ConfigError: fedavg: local.trainable = ['norm'] selects no parameter")
+    assert not (tmp_path / "f").exists()
+
+
 def test_own_data_that_are_not_here_are_said_to_be_elsewhere(call: Callable[..., Called], tmp_path: Path) -> None:
     (tmp_path / "here.npz").write_bytes(b"")
     code, out, err = call("pack", "tiny.toml", "--out", "f", "--data", "npz:/nope.npz")

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -247,6 +248,9 @@ def pack(
         except DataError as error:
             tell(f"warning: this machine cannot tell whether the split has {counted(clients, 'client')}: {error}")
     settings_of_server = {"min_clients": min_clients or number, "deadline_s": deadline, "wait_s": wait}
+    config = schema.build(ServerConfig, {**settings_of_server, "own_data": bool(data)}, "")
+    with suppress(DataError):  # the experiment's own data may lie on the server only, whose --check says the same then
+        operate.check_methods(chosen, config, number)
     folder = out or Path(f"federation-{as_file(chosen.name)}")
     folders.pack(
         folder,
@@ -256,7 +260,7 @@ def pack(
         Address(host, port),
         names=names or [],
         data=data,
-        config=schema.build(ServerConfig, settings_of_server, ""),
+        config=config,
     )
     theirs = f"{folder / 'client-0'} to {number - 1} for {number} clients" if number > 1 else f"{folder / 'client-0'}"
     print(f"packed: {folder / 'server'} for the server, {theirs}{' for its only client' * (number == 1)}")

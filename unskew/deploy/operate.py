@@ -127,6 +127,17 @@ def refuse_undeployable(experiment: Experiment) -> None:
             )
 
 
+def check_methods(experiment: Experiment, config: ServerConfig, clients: int) -> None:
+    """Refuse what the first round would refuse whatever data the clients have.
+
+    Raises:
+        ConfigError, DataError, ProtocolError: As in a run.
+    """
+    setup = run_setup.prepare(at_server(experiment, config))
+    for method in experiment.methods:
+        run_setup.check_method_alone(experiment, method, setup, clients)
+
+
 def check_version(folder: Path) -> None:
     """Refuse a packed folder that was packed with another version of unskew.
 
@@ -155,9 +166,7 @@ def check_serving(folder: Path, read_data: bool = False) -> Address:
     config = read_settings(path, ServerConfig)
     clients = packed_clients(path, config, folders.keys(folder))
     if read_data or folders.not_here(experiment.task.data) is not None:
-        setup = run_setup.prepare(at_server(experiment, config))
-        for method in experiment.methods:
-            run_setup.check_method_alone(experiment, method, setup, clients)
+        check_methods(experiment, config, clients)
     check_server(folder)
     reach.check_port(listen)
     return listen
