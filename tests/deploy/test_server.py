@@ -774,6 +774,21 @@ def test_frozen_parameters_are_at_each_client_and_in_each_clients_model(small: S
         assert torch.equal(own["0.1.weight"], frozen_body().state_dict()["0.1.weight"])
 
 
+def without_its_weights() -> nn.Module:
+    raise FileNotFoundError(2, "No such file or directory", "body.pt")
+
+
+@pytest.mark.usefixtures("with_code")
+def test_a_client_that_lacks_the_weights_is_told_that_they_come_apart(small: Small, tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x_train=np.zeros((100, 64), np.float32), y_train=np.arange(100) % 10)
+    experiment = of_a_frozen_body(small)
+    pack(tmp_path, experiment, data=[f"npz:{tmp_path / 'own.npz'}"] * 3)
+    file = tmp_path / "client-0" / "experiment.toml"
+    file.write_text(file.read_text().replace(":frozen_body", ":without_its_weights"))
+    with pytest.raises(ConfigError, match=r"body\.pt.*What such code reads, as weights, comes to you apart"):
+        open_client(tmp_path / "client-0")
+
+
 @pytest.mark.usefixtures("with_code")
 def test_a_client_with_other_frozen_parameters_is_named_and_kept_out(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

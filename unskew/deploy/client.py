@@ -85,6 +85,11 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         try:
             setup = own_setup(experiment, config, folder)
         except (ConfigError, DataError) as error:
+            if isinstance(error, ConfigError) and isinstance(error.__cause__, OSError):  # of the experiment's own code
+                raise ConfigError(
+                    f"{error}.  What such code reads, as weights, comes to you apart from this folder: put it where "
+                    "that code looks for it"
+                ) from error
             written = " (separator, thousands, decimal and encoding say how the file is written)"
             raise type(error)(
                 f"{error}.  Here you can change your data and {path.name}"

@@ -363,7 +363,7 @@ def _code(experiment: Experiment, then: str = "") -> str:
     named = ", ".join(f"`{module}`" for module in modules)
     return f"""
 The experiment names code that is not in this folder: {named}.  Before the second command install it for
-the same Python, or set `PYTHONPATH` to the folder it lies in.{then}
+the same Python, or set `PYTHONPATH` to the folder it lies in, with the files that it reads, such as weights.{then}
 """
 
 
