@@ -850,7 +850,7 @@ def _head(path: Path, options: TableOptions) -> _Head:
 
 
 def _source(path: Path, head: _Head) -> Path | bytes:
-    """What Polars reads, which knows UTF-8 only."""
+    """Return what Polars reads, which knows UTF-8 only."""
     return path if head.encoding == UTF8 else as_utf8(path, head.encoding)
 
 
