@@ -665,7 +665,8 @@ def test_dates_and_spans_of_time_are_refused_alike_in_every_form_by_a_run_a_pred
         history = us.simulate("fedavg", data=known, task="regression", preprocess=preprocess, **roles, **FEW)
         with pytest.raises(DataError, match=refused):
             us.predict(history.model("fedavg"), table)
-    assert any("Column 'when' holds dates or spans" in one for one in us.describe(table, **roles).warnings)
+    (dates,) = (one for one in us.describe(table, **roles).warnings if "Column 'when' holds dates or spans" in one)
+    assert "test on the latest rows by latest = 'when'" in dates
     with pytest.raises(
         DataError, match=r"column 'when'(, the target, holds (dates|spans|words)|: the target of row . is)"
     ):

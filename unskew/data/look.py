@@ -776,7 +776,10 @@ def _table_of(rows: Rows, names: Collection[str]) -> doubts.TrainingRows:
 def _refused(column: ColumnLook, values: Array | None) -> str:
     """A sentence on a column that a run would refuse as it is; empty for any other."""
     if values is None:
-        return f"column {column.name!r} holds dates or spans of time: make numbers of them, or leave it out"
+        return (
+            f"column {column.name!r} holds dates or spans of time: make numbers of them, leave it out, or test on the "
+            f"latest rows by latest = {column.name!r}"
+        )
     if column.missing == 1:
         return f"column {column.name!r} has no value at all: leave it out"
     if values.dtype.kind == "f":
