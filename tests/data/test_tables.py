@@ -478,11 +478,14 @@ def test_files_that_are_not_in_utf_8_are_read_in_the_declared_encoding(encoding:
 
 
 def test_a_file_in_neither_utf_8_nor_the_declared_encoding_is_refused_by_its_line(tmp_path: Path) -> None:
-    """An euro sign of Windows is a control character in ISO 8859-1, and its 0x81 is nothing in Windows' own."""
-    for octets, encoding in ((b"1 \x80", "latin-1"), (b"1 \x81", "cp1252")):
+    """An euro sign of Windows is a control character in ISO 8859-1, and its 0x81 is nothing in Windows' own.
+
+    Any two bytes are a character of UTF-16, so that whole lines would be words of one line; its mark must be there.
+    """
+    for octets, encoding, line in ((b"1 \x80", "latin-1", 3), (b"1 \x81", "cp1252", 3), (b"1 \xf6", "utf-16", 1)):
         (tmp_path / "h.csv").write_bytes(b"a,y\n1,0\n" + octets + b",1\n")
         options = tables.TableOptions("y", encoding=cast(Encoding, encoding))
-        with pytest.raises(DataError, match=f"line 3 is neither in UTF-8 nor in {encoding}; set encoding to what"):
+        with pytest.raises(DataError, match=f"line {line} is neither in UTF-8 nor in {encoding}; set encoding to what"):
             tables.frame_of("csv", tmp_path / "h.csv", options)
     with pytest.raises(ConfigError, match=r"encoding must be one of 'cp1252', 'latin-1', .*, got \"klingon\""):
         load(f"csv:{tmp_path / 'h.csv'}", None, {"target": "y", "encoding": "klingon"})

@@ -15,6 +15,9 @@ Encoding = Literal["cp1252", "latin-1", "iso-8859-15", "cp1250", "cp1251", "cp85
 UTF8 = "utf-8-sig"
 """UTF-8, with or without the mark that Excel begins it with."""
 
+_MARKS = (b"\xff\xfe", b"\xfe\xff")
+"""Beginnings of files in UTF-16, as Excel writes them."""
+
 _CONTROL = re.compile("[\x00\x80-\x9f]")
 """Characters that no text has; in ISO's encodings they stand where Windows has letters and signs."""
 
@@ -43,6 +46,8 @@ def as_utf8(path: Path, encoding: str) -> bytes:
         at = None if odd is None else len(text[: odd.start()].encode(encoding))
     except UnicodeDecodeError as error:
         at = error.start
+    if encoding == "utf-16" and octets[:2] not in _MARKS:  # any two bytes are a character of it
+        at = 0
     if at is not None:
         raise DataError(
             f"{path} is not a readable csv file: {_line(octets, at)} is neither in UTF-8 nor in {encoding}; set "
@@ -55,7 +60,7 @@ def not_utf8(path: Path) -> str:
     """Say which line of a file is not in UTF-8, how it reads in the commonest other encoding, and what to do."""
     octets = path.read_bytes()
     remedy = "save it as CSV UTF-8, as Excel calls it"
-    if octets[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if octets[:2] in _MARKS:
         return f"it is not in UTF-8 but in UTF-16; set encoding = 'utf-16', or {remedy}"
     try:
         octets.decode()
