@@ -7,12 +7,14 @@ history.to_frame()                  # every number of every round, a row each
 
 import copy
 import dataclasses
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -48,11 +50,29 @@ from unskew.tasks.task import check_tensors
 DATA_FILE = "data.npz"
 RUN_DATA = f"run:{DATA_FILE}"
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 DESCRIBED = ("methods", "split", "until")
 """Settings of an experiment that are not read as a file's: they are made of arguments that take values as well."""
 
 
+def _known_arguments_only(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse an argument that `function` does not have, saying where it belongs; Python's TypeError would not."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                raise _unknown_argument(name, known, function.__name__)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+@_known_arguments_only
 def simulate(
     methods: object | Sequence[object] | Mapping[str, object],
     *,
@@ -332,7 +352,11 @@ def require_settings(settings: Mapping[str, Any], owner: str) -> None:
     """
     known = schema.parameters(Experiment, skip=DESCRIBED)
     if strangers := [name for name in settings if name not in known]:
-        raise schema.unknown(strangers[0], known, "", owner)
+        raise _unknown_argument(strangers[0], known, owner)
+
+
+def _unknown_argument(name: str, known: Iterable[str], owner: str) -> ConfigError:
+    return schema.unknown(name, known, "", owner, elsewhere=from_python.arguments(), noun="argument")
 
 
 def described(
@@ -373,6 +397,11 @@ def described(
     seeds = settings.get("seeds")
     rule = isinstance(seeds, UntilDecided | Mapping)
     until = config.until_of(from_python.to_plain(seeds)) if rule else None
+    config.require_list_of_seeds(seeds)
+    kinds: dict[str, type] = {"stop": Stop, "keep_models": KeepModels, "world": World, "runtime": Runtime}
+    for name, wanted in kinds.items():
+        if not isinstance(given := settings.get(name, {}), wanted | Mapping):
+            raise ConfigError(f"{name} must be {wanted.__name__}(...), got {given!r:.80}")
     plain = {
         **settings,
         **({} if until is None else {"seeds": list(until.seeds)}),

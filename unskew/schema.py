@@ -350,6 +350,7 @@ def unknown(
     owner: str,
     where: str = "",
     elsewhere: Mapping[str, str] | None = None,
+    noun: str = "key",
 ) -> ConfigError:
     """Return the error for an unknown key; `elsewhere` has a sentence for each key that belongs to another table."""
     known = list(known)
@@ -358,7 +359,7 @@ def unknown(
     word = named_by(key, known) or named_by(key, sentences) or nearest(key, known) or nearest(key, sentences)
     hint = f"; {sentences[word]}" if word else ""
     has = ", ".join(known) or "none"
-    return ConfigError(f"unknown key {_join(place, key)}{hint} ({owner} has: {has}){in_file(where)}")
+    return ConfigError(f"unknown {noun} {_join(place, key)}{hint} ({owner} has: {has}){in_file(where)}")
 
 
 def named_by(word: str, known: Collection[str]) -> str | None:

@@ -942,7 +942,7 @@ def test_sites_without_test_rows_are_refused(tiny: Callable[..., Experiment]) ->
 
 
 def test_a_setting_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown key roundz"):
+    with pytest.raises(ConfigError, match="unknown argument roundz; did you mean rounds"):
         us.advise(made(), roundz=3, progress=False)
 
 

@@ -62,7 +62,7 @@ def test_what_tune_and_advise_are_to_evaluate_reaches_the_experiment() -> None:
     assert experiment.evaluate[2:] == tuple(inputs.metrics)
     assert len(inputs.metrics) == 1
     for tool in (us.tune, us.advise):
-        with pytest.raises(ConfigError, match="unknown key until"):
+        with pytest.raises(ConfigError, match="unknown argument until"):
             tool(until={}, progress=False, **({"methods": "fedavg", "out": "nowhere"} if tool is us.tune else {}))
 
 

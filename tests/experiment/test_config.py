@@ -119,6 +119,9 @@ def test_a_split_that_has_a_setting_is_named_beside_one_that_has_not() -> None:
 
 
 # ---------------------------------------------------------------- wrong types, wrong values
+OF_METHODS = 'a list of at least one name or table, as in ["fedavg", { name = "fedprox", mu = 0.1 }]'
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -130,7 +133,7 @@ def test_a_split_that_has_a_setting_is_named_beside_one_that_has_not() -> None:
         ("rounds=1979-05-27", "rounds must be text, a number, true or false, a list or a table, got 1979-05-27"),
         ("name=3", "name must be a string, got 3"),
         ("seed=x", 'seeds.0 must be an integer, got "x"'),
-        ("seeds=3", "seeds must be a list, got 3"),
+        ("seeds=3", "seeds must be a list, as in [0, 1, 2] for three, got 3"),
         ("seeds=[]", "seeds must have a length of at least 1, got 0"),
         ("seeds=[1, 1]", "seeds must differ, got [1, 1]"),
         ("seeds=[true]", "seeds.0 must be an integer, got true"),
@@ -168,8 +171,8 @@ def test_a_split_that_has_a_setting_is_named_beside_one_that_has_not() -> None:
         ("methods.0.label=3", "methods.0.label must be a line of at most 60 characters, got 3"),
         (f"methods.0.label={'x' * 61}", f'methods.0.label must be a line of at most 60 characters, got "{"x" * 56}...'),
         ("methods.0=3", "methods.0 must be a name or a table with one, got 3"),
-        ("methods=[]", "methods must be a list of at least one name or table, got []"),
-        ("methods=fedavg", 'methods must be a list of at least one name or table, got "fedavg"'),
+        ("methods=[]", f"methods must be {OF_METHODS}, got []"),
+        ("methods=fedavg", f'methods must be {OF_METHODS}, got "fedavg"'),
         ("split=iid", None),
         ("split.alpha=0", "split.alpha must be > 0, got 0"),
         ("split.alpha=-0.2", "split.alpha must be > 0, got -0.2"),

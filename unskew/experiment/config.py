@@ -676,7 +676,8 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     entries = [table.pop("method")] if single else table.pop("methods")
     if not isinstance(entries, list) or not entries:
         raise ConfigError(
-            f"methods must be a list of at least one name or table, got {schema.show(entries)}{schema.in_file(where)}"
+            'methods must be a list of at least one name or table, as in ["fedavg", { name = "fedprox", mu = 0.1 }], '
+            f"got {schema.show(entries)}{schema.in_file(where)}"
         )
     places = ["method"] if single else [f"methods.{i}" for i in range(len(entries))]
     methods = [_method(entry, local, place, where) for entry, place in zip(entries, places, strict=True)]
@@ -690,10 +691,21 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     if "unseen" in table and not isinstance(table["unseen"], Mapping):
         table["unseen"] = {"clients": table["unseen"]}
     until = until_of(table.pop("seeds"), where) if isinstance(table.get("seeds"), Mapping) else None
+    require_list_of_seeds(table.get("seeds"), where)
     skip = ("methods", "split", "until")
     kwargs = schema.checked(Experiment, table, "", where, skip=skip, elsewhere=_of_the_experiment())
     with schema.errors_at("", where):
         return Experiment(methods=tuple(methods), split=split, until=until, **kwargs)
+
+
+def require_list_of_seeds(seeds: object, where: str = "") -> None:
+    """Refuse a number of seeds: it may be meant as their number, or as the one seed.
+
+    Raises:
+        ConfigError: Saying how seeds are written.
+    """
+    if isinstance(seeds, int):
+        raise ConfigError(f"seeds must be a list, as in [0, 1, 2] for three, got {seeds}{schema.in_file(where)}")
 
 
 def until_of(raw: Mapping[str, Any], where: str = "") -> UntilDecided:
@@ -787,11 +799,20 @@ def _named_in(options: Mapping[str, Any], place: str) -> Iterator[tuple[Callable
             yield _OF_METHODS[key].permit, value, f"{place}.{key}"
 
 
+TABLES: dict[str, type] = {
+    "task": TaskConfig,
+    "split": Dirichlet,
+    "local": SgdConfig,
+    "stop": Stop,
+    "keep_models": KeepModels,
+    "runtime": Runtime,
+}
+"""The tables of an experiment whose settings are looked for where somebody writes one in the wrong place."""
+
+
 def _of_tables() -> dict[str, str]:
     """The settings in the tables of an experiment, with their dotted paths."""
-    tables = {"task": TaskConfig, "split": Dirichlet, "local": SgdConfig, "stop": Stop}
-    tables |= {"keep_models": KeepModels, "runtime": Runtime}
-    return {f.name: f"{table}.{f.name}" for table, kind in tables.items() for f in dataclasses.fields(kind)}
+    return {f.name: f"{table}.{f.name}" for table, kind in TABLES.items() for f in dataclasses.fields(kind)}
 
 
 def _did_you_mean(places: Mapping[str, str]) -> dict[str, str]:

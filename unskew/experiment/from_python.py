@@ -35,6 +35,15 @@ def split_of(split: object) -> Split:
     return checked
 
 
+def arguments() -> dict[str, str]:
+    """A sentence for each setting of an argument that has settings, such as local, and for the argument's own name."""
+    return {
+        field.name: f"did you mean {argument}={kind.__name__}({field.name}=...)?"
+        for argument, kind in config.TABLES.items()
+        for field in dataclasses.fields(kind)
+    }
+
+
 def methods_of(methods: object, local: SgdConfig | None = None) -> list[Method]:
     """Name and check methods: one, a sequence of them, or a mapping from label to method.
 
