@@ -20,7 +20,7 @@ from unskew.experiment.config import Experiment, Method, fingerprint
 from unskew.info import AbandonedRound
 from unskew.local.stacked.executor import Stacked
 from unskew.record.logs import rows
-from unskew.run import loop
+from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.setup import Setup
@@ -632,3 +632,26 @@ def test_what_a_watcher_does_before_the_first_round_is_not_the_runs_time(
             planned[0] = 3600.0
 
     assert 0.0 < loop.start(tiny(), tmp_path / "run", Planner()).summary["seconds"] < 3600.0
+
+
+def test_checkpoints_that_take_long_are_written_seldom(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds of 11 s and checkpoints of 2: the next is due 2 * 19 = 38 s after one, at the end of the fourth round."""
+    genuine, passed, saved = time.monotonic, [0.0], list[int]()
+    monkeypatch.setattr(loop.time, "monotonic", lambda: genuine() + passed[0])
+    save = checkpoint.save
+
+    def slowly(folder: Path, files: Any, position: checkpoint.Position) -> Path:
+        saved.append(position.round)
+        passed[0] += 2.0
+        return save(folder, files, position)
+
+    monkeypatch.setattr(loop.checkpoint, "save", slowly)
+
+    class Slow(NoCallback):
+        def progress(self, *_: Any) -> None:
+            passed[0] += 11.0
+
+    loop.start(tiny("rounds=12", "runtime.checkpoint_every=0"), tmp_path / "run", Slow())
+    assert saved == [1, 5, 9, 0]  # and the end, from which the next method's round 0 would go on

@@ -242,7 +242,7 @@ class Runtime:
         device: auto takes a CUDA device if there is one.
         threads: PyTorch threads; by default one, and all cores for networks above five million parameters.
         deterministic: On CUDA, refuse kernels whose sums depend on timing.
-        checkpoint_every: Rounds between checkpoints; 0 saves after about ten seconds' work instead.
+        checkpoint_every: Rounds between checkpoints; 0 saves after ten seconds' work, or more where it takes long.
         codec: Send every message through the wire's bytes and back, as a network would.
         executor_options: The executor's own settings.
     """

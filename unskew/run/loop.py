@@ -104,6 +104,8 @@ from unskew.version import __version__
 from unskew.words import counted, listed, some, with_names
 
 SAVE_AFTER_S = 10.0
+SAVE_SHARE = 0.05
+"""Most of a run's time that checkpoints take: where clients' memories are gigabytes, one takes longer than a round."""
 ECHO_S = 1.0
 """A SIGTERM so soon after a first request to stop repeats it: `timeout` signals a process and then its group."""
 UNKEYED = (
@@ -815,7 +817,7 @@ class _Cell:
         self.validation: tuple[int, float] | None = None  # round and headline, over validation examples
         self.best: tuple[int, float] | None = None  # the same of the best round, from round 1 on
         self.columns: str | None = None  # hash of the clients' numbers, where they are no rows of metrics.jsonl
-        self.saved_at = time.monotonic()
+        self.save_at = time.monotonic() + SAVE_AFTER_S
 
     def go(self) -> None:
         """Run the rest of the cell; errors name method, seed and round."""
@@ -1192,7 +1194,7 @@ class _Cell:
         every = self.run.experiment.runtime.checkpoint_every
         if self.round >= self.run.experiment.rounds:
             return False  # the end of the cell is saved anyway
-        return self.round % every == 0 if every else time.monotonic() - self.saved_at >= SAVE_AFTER_S
+        return self.round % every == 0 if every else time.monotonic() >= self.save_at
 
     def keep(self) -> None:
         """Save a checkpoint at the last finished round; before the first, the end of the previous cell is one."""
@@ -1201,9 +1203,11 @@ class _Cell:
 
     def save(self) -> None:
         """Save a checkpoint at this round of this cell."""
+        begun = time.monotonic()
         files = checkpoint.encode_state(self.state, self.sim.memory.at(self.round))
         checkpoint.save(self.run.folder, files, self.position(self.index, self.round))
-        self.saved_at = time.monotonic()
+        ended = time.monotonic()
+        self.save_at = ended + max(SAVE_AFTER_S, (ended - begun) * (1.0 / SAVE_SHARE - 1.0))
         self.drop_models()
 
     def keep_model(self, state: Any, t: int) -> None:
