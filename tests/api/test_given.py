@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import unskew as us
 from unskew import api
 from unskew.data import own
+from unskew.data.own.clients import one_table
 from unskew.errors import ConfigError, DataError, DataWarning, DivergedError
 from unskew.experiment import config
 from unskew.record.reader import read
@@ -471,10 +472,10 @@ def test_clients_tables_may_list_their_words_differently() -> None:
     _, parts = tables(polars)
     lists = {"Basel": polars.Enum(["f", "m"]), "Bern": polars.Enum(["x", "m", "f"]), "Chur": polars.Categorical}
     listed = {name: part.with_columns(polars.col("sex").cast(lists[name])) for name, part in parts.items()}
-    joined, client = own.joined(listed, None)
-    assert joined.equals(own.joined(parts, None)[0])
+    joined, client = one_table(listed, None)
+    assert joined.equals(one_table(parts, None)[0])
     listed["Bern"] = listed["Bern"].with_columns(polars.lit(None, lists["Bern"]).alias("sex"))
-    assert own.joined(listed, None)[0].filter(polars.col(client) == "Bern")["sex"].null_count() == len(parts["Bern"])
+    assert one_table(listed, None)[0].filter(polars.col(client) == "Bern")["sex"].null_count() == len(parts["Bern"])
 
 
 class Own(pandas.DataFrame):
@@ -483,7 +484,7 @@ class Own(pandas.DataFrame):
 
 def test_a_subclass_of_a_table_is_a_table() -> None:
     _, parts = tables(pandas)
-    table, client = own.joined({name: Own(part) for name, part in parts.items()}, None)
+    table, client = one_table({name: Own(part) for name, part in parts.items()}, None)
     assert client == "client"
     assert len(table) == sum(map(len, parts.values()))
 

@@ -23,6 +23,8 @@ from unskew.data import FromManifest, Natural, federate, load, own, to_manifest
 from unskew.data.dataset import Dataset
 from unskew.data.describe import describe
 from unskew.data.images import as_tensor
+from unskew.data.own.clients import one_table
+from unskew.data.own.values import truths
 from unskew.data.preprocess import Preprocess
 from unskew.data.sources import save
 from unskew.data.split import IID
@@ -635,7 +637,7 @@ def test_a_category_of_numbers_holds_words() -> None:
     assert describe(table, target="kind").columns[0].kind == "words"
     halves = {name: table.iloc[rows] for name, rows in (("A", slice(30)), ("B", slice(30, 60)))}
     halves["B"] = halves["B"].assign(stage=pandas.Categorical(stages[30:] + 1))
-    joined, client = own.joined(halves, None)
+    joined, client = one_table(halves, None)
     assert own.dataset(joined, target="kind", client=client, preprocess=Preprocess()).inputs.columns[0].values == (
         "1", "2", "3", "4",
     )  # fmt: skip
@@ -788,7 +790,7 @@ def test_an_ordered_category_has_its_classes_in_its_order(rules: Preprocess | No
         assert given.classes == ("control", "case")
         assert int(given.y_train.sum()) < len(given.y_train) / 2  # one in three is a case
         halves = {"A": frame[:30], "B": frame[30:]}
-        joined, client = own.joined(halves, None, "y")
+        joined, client = one_table(halves, None, "y")
         assert own.dataset(joined, target="y", client=client, preprocess=Preprocess()).classes == ("control", "case")
     assert own.dataset((X, _ordered(CASES, *order))).classes == ("control", "case")
     assert own.dataset((X, pandas.Categorical(CASES, order))).classes == ("case", "control")  # it has no order
@@ -823,7 +825,7 @@ def test_an_ordered_category_of_numbers_has_its_classes_in_its_order(codes: Any,
     labels = np.where(Y == 0, codes[1], codes[0])  # one in three
     y = _ordered(labels, *codes)
     halves = {k: pandas.DataFrame({"a": X[of, 0], "y": y[of]}) for k, of in (("A", slice(30)), ("B", slice(30, 60)))}
-    joined, client = own.joined(halves, None, "y")
+    joined, client = one_table(halves, None, "y")
     for given in (own.dataset((X, y)), own.dataset(joined, target="y", client=client)):
         assert (given.classes, given.ordered) == (names, True)
         assert given.label_type == ("boolean" if codes[0] is True else "integer")
@@ -847,7 +849,7 @@ def test_clients_whose_ordered_categories_contradict_each_other_are_refused() ->
     with pytest.raises(DataError, match=r"control, case at client A, and of case, control at client B; give all"):
         own.dataset({"A": (X, one), "B": (X, other)})
     with pytest.raises(DataError, match=r"column 'y' is an ordered category of control, case at client A"):
-        own.joined({k: pandas.DataFrame({"a": X[:, 0], "y": y}) for k, y in (("A", one), ("B", other))}, None, "y")
+        one_table({k: pandas.DataFrame({"a": X[:, 0], "y": y}) for k, y in (("A", one), ("B", other))}, None, "y")
     with pytest.raises(DataError, match=r"y is 'Case' at client B, none of the ordered categories at client A"):
         own.dataset({"A": (X, one), "B": (X, np.where(Y == 0, "Case", "control"))})
     assert own.dataset({"A": (X, one), "B": (X, CASES)}).classes == ("control", "case")
@@ -946,10 +948,10 @@ def test_names_labels_and_words_that_differ_in_accents_alone_are_doubted() -> No
 
 @pytest.mark.parametrize("words", [("oui", "non"), ("VRAI", "FAUX"), ("Yes", "no"), ("ja", "nein"), ("WAHR", "FALSCH")])
 def test_test_rows_are_said_by_words_for_yes_and_no(words: tuple[str, str]) -> None:
-    flags = own.truths([words[0], words[1], words[1]], "part")
+    flags = truths([words[0], words[1], words[1]], "part")
     assert flags.tolist() == [True, False, False]
     with pytest.raises(DataError, match="true or false, yes or no, or 1 or 0, got 'peut-"):
-        own.truths([*words, "peut-\u00eatre"], "part")
+        truths([*words, "peut-\u00eatre"], "part")
 
 
 def test_events_in_words_are_refused_by_how_they_are_written() -> None:
@@ -963,4 +965,4 @@ def test_events_in_words_are_refused_by_how_they_are_written() -> None:
 def test_a_client_without_rows_is_named_whatever_its_columns(empty: pandas.DataFrame) -> None:
     frame = pandas.DataFrame({"x": np.arange(20.0), "y": np.arange(20) % 2})
     with pytest.raises(DataError, match=r"^client Bern has no rows; leave it out$"):
-        own.joined({"Basel": frame, "Bern": empty}, None)
+        one_table({"Basel": frame, "Bern": empty}, None)

@@ -17,6 +17,11 @@ from unskew.data.inputs import is_lazy
 from unskew.data.latest import Cut, Latest, column_named
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
 from unskew.data.numerals import Decimal, Thousands
+from unskew.data.own.clients import check_test_of, client_arrays, one_table, row_of_client
+from unskew.data.own.frames import check_column, check_frame, column_of, is_frames
+from unskew.data.own.given import check_roles, share_of
+from unskew.data.own.parts import cut_of, strangers_of
+from unskew.data.own.values import truths
 from unskew.data.places import Place, by_number, path_of, rows_among, rows_at
 from unskew.data.preprocess import Preprocess, rules_of
 from unskew.errors import ConfigError, DataError, warn
@@ -96,12 +101,12 @@ def describe(
             f"{', '.join(ignored)} {'is' if len(ignored) == 1 else 'are'} for data that are named, and these are given "
             f"as values; leave {'it' if len(ignored) == 1 else 'them'} out"
         )
-    if own.is_frames(data):
-        own.check_test_of(data, test)
-        table, column = own.joined(data, client)
-        later = own.joined(test, client)[0]
-        test_rows = own.row_of_client(test) if own.is_frames(test) else by_number
-        with rows_at(_one_after_the_other(own.row_of_client(data), len(table), test_rows, "test")):
+    if is_frames(data):
+        check_test_of(data, test)
+        table, column = one_table(data, client)
+        later = one_table(test, client)[0]
+        test_rows = row_of_client(test) if is_frames(test) else by_number
+        with rows_at(_one_after_the_other(row_of_client(data), len(table), test_rows, "test")):
             return describe(
                 table,
                 target=target,
@@ -114,13 +119,13 @@ def describe(
     if hasattr(data, "to_numpy") and hasattr(data, "columns"):  # a lazy frame would warn of the latter
         whole: Any = data
         for column in leave_out:
-            own.check_column(whole.columns, column, "leave_out")
+            check_column(whole.columns, column, "leave_out")
         left = whole[[column for column in whole.columns if column not in leave_out]] if leave_out else whole
         return _look_at(left, "dataframe", target, client, patient, test, rules)
     if leave_out and not is_lazy(data):
         raise ConfigError("leave_out names columns of a table, and the data are none; leave it out")
     if isinstance(data, Mapping) and all(of is None for of in (target, client, patient, test)):
-        by_client = own.client_arrays(data)
+        by_client = client_arrays(data)
         if by_client is not None:
             return look(of_arrays("arrays", by_client))
     return _of_dataset(lambda: data if isinstance(data, Dataset) else own.dataset(data, **columns))
@@ -199,8 +204,8 @@ def _look_at(
 ) -> Look:
     if not isinstance(test, Latest):
         return look(_of_frame(frame, name, target, client, patient, test), rules)
-    own.check_frame(frame, "the table")
-    parts = own.cut_of(frame, test, client, patient)
+    check_frame(frame, "the table")
+    parts = cut_of(frame, test, client, patient)
     stay = np.flatnonzero(parts.train | parts.test)
     left = [column for column in frame.columns if column != test.column]
     table = frame[left]
@@ -222,27 +227,27 @@ def _of_frame(
     patient: str | None,
     test: object,
 ) -> Rows:
-    own.check_frame(frame, "the table")
+    check_frame(frame, "the table")
     targets = _targets(target)
-    own.check_roles(targets or (None,), client, patient, test)
+    check_roles(targets or (None,), client, patient, test)
     for setting, column in (*(("target", one) for one in targets), ("client", client), ("patient", patient)):
         if column is not None:
-            own.check_column(frame.columns, column, setting)
+            check_column(frame.columns, column, setting)
     if isinstance(test, str):
-        is_test = own.truths(own.column_of(frame, test, "test"), test)
+        is_test = truths(column_of(frame, test, "test"), test)
         left = [c for c in frame.columns if c != test]
         return of_frame(frame[left], name, targets, client, is_test, patient)
-    if test is None or own.share_of(test) is not None:
+    if test is None or share_of(test) is not None:
         return of_frame(frame, name, targets, client, patient=patient)
-    own.check_frame(test, "test")
+    check_frame(test, "test")
     if not hasattr(test, "columns"):
         raise DataError(
             f"test must be a column, a table or a share of the rows, got {with_article(type(test).__name__)}"
         )
     for column in targets:
-        own.check_column(test.columns, column, "test", "labels")
+        check_column(test.columns, column, "test", "labels")
     shared = [column for column in frame.columns if column in test.columns]
-    joined = {c: [*own.column_of(frame, c, "column"), *own.column_of(test, c, "test")] for c in shared}
+    joined = {c: [*column_of(frame, c, "column"), *column_of(test, c, "test")] for c in shared}
     is_test = np.arange(len(joined[shared[0]])) >= len(frame)
     rows = of_frame(_Columns(joined), name, targets, client, is_test, patient if patient in shared else None)
     if rows.clients is None:
@@ -250,7 +255,7 @@ def _of_frame(
     tested, trained = (
         [rows.client_names[i] for i in np.unique(of[of >= 0])] for of in (rows.clients[is_test], rows.clients[~is_test])
     )
-    strangers = own.strangers_of(tested, trained, client)
+    strangers = strangers_of(tested, trained, client)
     return replace(rows, doubts=(*rows.doubts, strangers)) if strangers else rows
 
 

@@ -23,6 +23,10 @@ from unskew.data.inputs import constants_of
 from unskew.data.latest import Latest, moments
 from unskew.data.lengths import check_words
 from unskew.data.numerals import lose_zeros, value_of
+from unskew.data.own.frames import check_column, owners_of
+from unskew.data.own.given import GivenExamples
+from unskew.data.own.parts import check_parts
+from unskew.data.own.values import truths
 from unskew.data.patients import names_of_patients, unnamed_patients
 from unskew.data.places import place, rows_at
 from unskew.errors import ConfigError, DataError, did_you_mean, shown, warn
@@ -122,7 +126,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
     )
     for setting, name in (*(("target", name) for name in several), *single):
         if name is not None and not (options.alone and setting == "client"):
-            own.check_column(words, name, f"task.data_options.{setting}")
+            check_column(words, name, f"task.data_options.{setting}")
     images, _ = image_folders.files_below(root)
     named = None if options.alone else options.client
     patient = None if options.testing and options.test is None else options.patient  # nobody is kept apart from anybody
@@ -131,9 +135,9 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             check_words(words[name], f"column {name!r} of {table.name}")
         files = _files(root, images, words[options.image], f"column {options.image!r} of {table.name}")
         grey, doubts = image_folders.look_at(root, files, options.size, options.channels)
-        clients, names = (None, ()) if named is None else own.owners_of(_numbers(words[named]), named)
+        clients, names = (None, ()) if named is None else owners_of(_numbers(words[named]), named)
         labels = [_target(words[name], targets, options.classes or ()) for name in several]
-        rows = own.GivenExamples(
+        rows = GivenExamples(
             root.name,
             image_folders.pixels(files, options.size, grey),
             labels[0] if len(labels) == 1 else np.column_stack(labels),
@@ -146,8 +150,8 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         if rule is not None and apart is not None:
             rows = replace(rows, when=moments(words[apart], rule.where))
         elif apart is not None:
-            tested = own.truths(words[apart], apart)
-            own.check_parts(rows, tested, patient)
+            tested = truths(words[apart], apart)
+            check_parts(rows, tested, patient)
             rows = replace(rows.take(np.flatnonzero(~tested)), test=rows.take(np.flatnonzero(tested)))
         doubts += _unnamed(root, set(images) - set(files), len(images), table)
         if options.patient is None and not options.testing:

@@ -45,6 +45,10 @@ from unskew.data.numerals import (
     refused,
     value_of,
 )
+from unskew.data.own.clients import stacked
+from unskew.data.own.frames import check_column, column_of
+from unskew.data.own.parts import cut_of
+from unskew.data.own.values import truths
 from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
@@ -363,16 +367,16 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
         )
     targets = [options.target] if isinstance(options.target, str) else list(options.target)
     for target in targets:
-        own.check_column(frame.columns, target, "target")
+        check_column(frame.columns, target, "target")
     if options.patient is not None:
-        own.check_column(frame.columns, options.patient, "patient", "patients")
+        check_column(frame.columns, options.patient, "patient", "patients")
     names = [column for column in frame.columns if column not in (*targets, options.patient, apart)]
     with rows_at(lines_of(kind, path, options)):
         tested = np.zeros(frame.height, bool)
         if rule is not None:
-            tested = ~own.cut_of(frame, rule, None, options.patient).train
+            tested = ~cut_of(frame, rule, None, options.patient).train
         elif apart is not None:
-            tested = own.truths(own.column_of(frame, apart, "test"), apart)
+            tested = truths(column_of(frame, apart, "test"), apart)
         count = int((~tested).sum())
         if count == 1:
             raise DataError(f"{path} has one training row, and its mean is that row itself: add rows, or take no part")
@@ -649,7 +653,7 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
                 f"{name} and {first} differ in columns: {', '.join(odd)}; give all sites the same ones, or name in "
                 "leave_out what only some have"
             )
-    return own.stacked(polars, frames, columns, client)
+    return stacked(polars, frames, columns, client)
 
 
 def _read(
