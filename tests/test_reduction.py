@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recipe import simulator
 from torch import Tensor
 
-from unskew.errors import QuorumError
+from unskew.errors import ProtocolError, QuorumError
 from unskew.keys import Key
 from unskew.reduction import CHUNK, ByClient, Each, Folding, MeanOf, SumOf, Within, reduced, remaining, weighted_mean
 from unskew.tree import Params, leaves
@@ -99,6 +99,13 @@ def test_a_mean_of_nothing_is_refused_and_a_weight_of_nothing_is_left_out() -> N
     with pytest.raises(QuorumError, match="one client with training examples"):
         reduced([MeanOf("params", "n")], {0: reply(1.0, 0)})
     assert reduced([MeanOf("params", "n")], {0: reply(1.0, 0), 1: reply(2.0, 1)}).value["w"][0] == 2.0
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("kind", [MeanOf, SumOf])
+def test_a_weight_that_is_none_is_refused_and_leaves_nobody_out(kind: Any, weight: float) -> None:
+    with pytest.raises(ProtocolError, match=rf"weight of client 3 in a {kind.__name__} must be .*, got {weight:g}; a"):
+        reduced([kind("params", lambda c, r: weight)], {3: reply(1.0, 1)})
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6, width=32), st.integers(1, 1 << 20)), min_size=1, max_size=70))

@@ -14,6 +14,7 @@ gone.  Another reduction is a class with the four functions of `Reduction`.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
@@ -189,6 +190,11 @@ class _Linear:
         if group is None or group is False:
             return partial
         weight = 1.0 if self.weight is None else float(_take(self.weight, client, reply))
+        if not 0.0 <= weight < math.inf:  # a NaN, too
+            raise ProtocolError(
+                f"the weight of client {client} in a {type(self).__name__} must be a finite number >= 0, got "
+                f"{weight:g}; a sign belongs to the table"
+            )
         if weight > 0.0:
             table = _take(self.of, client, reply)
             if group in partial:

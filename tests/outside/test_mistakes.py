@@ -326,6 +326,12 @@ class BringsExamples(Mine):
         return (yield Sgd(msg, self.local, examples=examples)).params, None
 
 
+class WeighsBelowZero(Mine):
+    def round(self, state: Params, fed: Federation) -> Any:
+        mean = MeanOf(lambda c, r: r, lambda c, r: -1.0 if c else 3.0)
+        return (yield from ask(self.train, dict.fromkeys(fed.sample(), state), reduce=mean)).value
+
+
 class LosesATensor(Mine):
     def round(self, state: Params, fed: Federation) -> Any:
         state = yield from super().round(state, fed)
@@ -367,6 +373,7 @@ SETTINGS: Any = {"lr": 0.1}
         (BringsExamples(x=(5, 63)), r"Examples.x must have the shape \(n, 1, 8, 8\).* got \(5, 63\)"),
         (BringsExamples(y=17), "Examples.y must be classes 0 to 9, got 17"),
         (BringsExamples(rows=9), "Examples.rows must be positions among the examples, from 0 to one below"),
+        (WeighsBelowZero(), "weight of client 1 in a MeanOf must be a finite number >= 0, got -1; a sign belongs"),
         (LosesATensor(), r"lacks head.bias; .* \(the model from serve\(state, None\)\)"),
         (PersonalisesHalf(), r"lacks head.bias; .* \(the model from serve or personalise for client 0\)"),
         (HasAPlainState(), "mine: HasAPlainState.init: the wire cannot build .*Any; annotate with dataclasses, tables"),
