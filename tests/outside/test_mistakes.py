@@ -326,6 +326,18 @@ class BringsExamples(Mine):
         return (yield Sgd(msg, self.local, examples=examples)).params, None
 
 
+@dataclass(frozen=True)
+class TrainsOnRows(Mine):
+    """Trains on some of the client's examples, each in its own way."""
+
+    rows: Any = ()
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        rows = torch.arange(me.n) % 2 == 0 if self.rows == "mask" else torch.tensor(self.rows)
+        return (yield Sgd(msg, self.local, rows=rows)).params, None
+
+
 class WeighsBelowZero(Mine):
     def round(self, state: Params, fed: Federation) -> Any:
         mean = MeanOf(lambda c, r: r, lambda c, r: -1.0 if c else 3.0)
@@ -373,6 +385,9 @@ SETTINGS: Any = {"lr": 0.1}
         (BringsExamples(x=(5, 63)), r"Examples.x must have the shape \(n, 1, 8, 8\).* got \(5, 63\)"),
         (BringsExamples(y=17), "Examples.y must be classes 0 to 9, got 17"),
         (BringsExamples(rows=9), "Examples.rows must be positions among the examples, from 0 to one below"),
+        (TrainsOnRows(rows="mask"), r"Sgd.rows must be positions .*, int64 \(m,\), got bool .*mask.nonzero"),
+        (TrainsOnRows(rows=(0.0, 1.0)), r"Sgd.rows must be positions .*, int64 \(m,\), got float32 \(2,\)"),
+        (TrainsOnRows(rows=((0, 1),)), r"Sgd.rows must be positions .*, int64 \(m,\), got int64 \(1, 2\)"),
         (WeighsBelowZero(), "weight of client 1 in a MeanOf must be a finite number >= 0, got -1; a sign belongs"),
         (LosesATensor(), r"lacks head.bias; .* \(the model from serve\(state, None\)\)"),
         (PersonalisesHalf(), r"lacks head.bias; .* \(the model from serve or personalise for client 0\)"),

@@ -222,7 +222,15 @@ class LocalTrainer:
                     raise ProtocolError(f"Examples.y must be classes 0 to {classes - 1}, got {int(odd[0])}")
         own = len(self.device_data.train[me.id]) if given is None else len(given.x)
         for name, rows in (("Sgd.rows", job.rows), ("Examples.rows", None if given is None else given.rows)):
-            if rows is not None and len(rows) and not 0 <= rows.min() <= rows.max() < own:
+            if rows is None:
+                continue
+            if rows.dim() != 1 or rows.dtype != torch.int64:
+                raise ProtocolError(
+                    f"{name} must be positions among the examples, int64 (m,), got "
+                    f"{str(rows.dtype).removeprefix('torch.')} {tuple(rows.shape)}; those of a mask are "
+                    "mask.nonzero()[:, 0]"
+                )
+            if len(rows) and not 0 <= rows.min() <= rows.max() < own:
                 raise ProtocolError(f"{name} must be positions among the examples, from 0 to one below their number")
 
     def _fit(self, me: Me, job: Sgd, key: Key, watch: bool) -> Fitted:
