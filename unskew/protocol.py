@@ -517,6 +517,12 @@ class Fold:
     init: Any
     part: Literal["train", "val"] = "train"
 
+    def __post_init__(self) -> None:
+        if self.part not in ("train", "val"):
+            raise ProtocolError(
+                f"a step folds over the client's part 'train' or 'val', got {self.part!r}; no step sees test data"
+            )
+
 
 class Imagery(Protocol):
     """A latent diffusion model as a step sees it: images go in and come out as the task's inputs.

@@ -16,7 +16,7 @@ from unskew.errors import ConfigError, DataError, DataWarning, DivergedError, Pr
 from unskew.keys import Key
 from unskew.local.executor import ExecutorKind
 from unskew.local.sequential import Sequential
-from unskew.protocol import ClientId, Examples, Federation, Me, Sgd, Step, ask, sgd, step
+from unskew.protocol import ClientId, Examples, Federation, Me, Sgd, Step, ask, fold, sgd, step
 from unskew.reduction import MeanOf
 from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.measure import Measure
@@ -338,6 +338,14 @@ class TrainsOnRows(Mine):
         return (yield Sgd(msg, self.local, rows=rows)).params, None
 
 
+class FoldsOverTestData(Mine):
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
+        part: Any = "test"
+        yield from fold(lambda total, batch: total + batch.loss.sum(), msg, torch.zeros(()), part)
+        return msg, None
+
+
 class WeighsBelowZero(Mine):
     def round(self, state: Params, fed: Federation) -> Any:
         mean = MeanOf(lambda c, r: r, lambda c, r: -1.0 if c else 3.0)
@@ -388,6 +396,7 @@ SETTINGS: Any = {"lr": 0.1}
         (TrainsOnRows(rows="mask"), r"Sgd.rows must be positions .*, int64 \(m,\), got bool .*mask.nonzero"),
         (TrainsOnRows(rows=(0.0, 1.0)), r"Sgd.rows must be positions .*, int64 \(m,\), got float32 \(2,\)"),
         (TrainsOnRows(rows=((0, 1),)), r"Sgd.rows must be positions .*, int64 \(m,\), got int64 \(1, 2\)"),
+        (FoldsOverTestData(), "over the client's part 'train' or 'val', got 'test'"),
         (WeighsBelowZero(), "weight of client 1 in a MeanOf must be a finite number >= 0, got -1; a sign belongs"),
         (LosesATensor(), r"lacks head.bias; .* \(the model from serve\(state, None\)\)"),
         (PersonalisesHalf(), r"lacks head.bias; .* \(the model from serve or personalise for client 0\)"),
