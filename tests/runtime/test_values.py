@@ -74,6 +74,13 @@ class ChangesInitial(Plain):
         return ModelReply(msg.params, me.n), {}
 
 
+class ChangesHistogram(Plain):
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> tuple[ModelReply, Params]:
+        me.histogram.clamp_(min=1)
+        return ModelReply(msg.params, me.n), {}
+
+
 class ChangesState(Plain):
     def round(self, state: Params, fed: Federation) -> Plan[Params]:
         mean = yield from super().round(state, fed)
@@ -106,6 +113,7 @@ CHANGES = [
     (ReplacesInMessage(), r"step 'train' changes its message in place at 'params/"),
     (ChangesMemory(), r"step 'train' changes its client's memory in place"),
     (ChangesInitial(), r"step 'train' changes me.initial in place"),
+    (ChangesHistogram(), r"step 'train' changes me.histogram in place, and others have the same object"),
     (ChangesState(), r"round of ChangesState.* changes the state it is given in place"),
     (ChangesReplies(), r"round of ChangesReplies.* changes what client \d remembers of its reply in place"),
     (ChangesGiven(), r"init of ChangesGiven.* changes the model it is given in place"),
@@ -134,7 +142,8 @@ def test_the_content_of_tensors_is_compared_for_few_clients(monkeypatch: pytest.
     sim.round(sim.start(), 1)
     clients = len(sim.population.clients)
     assert clients > executor.CONTENT
-    assert looked == {True: 3 * executor.CONTENT, False: 3 * (clients - executor.CONTENT)}  # message, memory, initial
+    each = 4  # message, memory, initial model, histogram
+    assert looked == {True: each * executor.CONTENT, False: each * (clients - executor.CONTENT)}
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,12 @@ class StepJob:
     @property
     def _given(self) -> dict[str, Any]:
         message = "its message" if self.step != "personalise" else "the model that it is served"
-        return {message: self.message, "its client's memory": self.memory, "me.initial": self.me.initial}
+        return {
+            message: self.message,
+            "its client's memory": self.memory,
+            "me.initial": self.me.initial,
+            "me.histogram": self.me.histogram,
+        }
 
     def _watched(self, step: Any, before: Mapping[str, Marks]) -> Generator[Any, Any, Any]:
         value = yield from step
