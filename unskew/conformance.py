@@ -138,6 +138,7 @@ def _check(who: str, method: Any, world: World) -> None:
         )
     _same(who, straight, list(_run(method, world)), "a second run of the same seed differs from the first")
     _same(who, straight, list(_run(method, world, codec=True)), "a run whose messages travel as bytes differs")
+    list(_run(method, world, seed=SEED + 1))  # so that what is kept outside the state, even by round, is another run's
     _same(who, straight[-2:], list(_run(method, world, begin=straight[-2])), "a run that is resumed differs")
     _close(who, straight, list(_run(method, world, executor=Stacked)))
     _finite(who, straight)
@@ -173,9 +174,10 @@ def _run(
     executor: Callable[[LocalTrainer], Executor] = Sequential,
     codec: bool = False,
     begin: Moment | None = None,
+    seed: int = SEED,
 ) -> Iterator[Moment]:
     """Run three rounds, or those after a saved moment; yield the moment before each, and the last."""
-    sim = _simulator(method, world, executor, seed=SEED, codec=codec)
+    sim = _simulator(method, world, executor, seed=seed, codec=codec)
     if begin is None:
         state, done = sim.start(), 0
     else:
@@ -229,6 +231,12 @@ def _same(who: str, expected: Sequence[Moment], got: Sequence[Moment], what: str
                 raise ProtocolError(
                     f"{who}: {what}, in {whose} after round {one.round}; what is kept in an object or a module, and "
                     "not in the state or a client's memory, passes from run to run and from client to client"
+                )
+        for client, model in one.models.items():
+            if wire.encode(model) != wire.encode(two.models[client]):
+                raise ProtocolError(
+                    f"{who}: {what}, in {_model_of(client)} after round {one.round}, though the state and all memories "
+                    "are the same; serve and personalise may depend on nothing else and draw from me.key only"
                 )
 
 

@@ -255,12 +255,40 @@ class Less(Mine):
         return {n: torch.stack([r[n] for r, _ in replies.values()]).mean(0) for n in state}
 
 
+MOVED: dict[int, Params] = {}
+
+
+@dataclass(frozen=True)
+class KeepsByRound(Mine):
+    """Keeps its last move in a module, by round, so that the same run again finds what it looks for."""
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        new = yield from super().round(state, fed)
+        before = MOVED.get(fed.round - 1, {n: torch.zeros_like(t) for n, t in state.items()})
+        MOVED[fed.round] = {n: new[n] - t + 0.5 * before[n] for n, t in state.items()}
+        return {n: t + MOVED[fed.round][n] for n, t in state.items()}
+
+
+@dataclass(frozen=True)
+class UsesAtRandom(Mine):
+    """Gives clients a model that is another at each look."""
+
+    def personalise(self, me: Me, params: Params, memory: None) -> Step[Params]:
+        yield from ()
+        return {n: t + 1e-5 * random.SystemRandom().random() for n, t in params.items()}
+
+
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
         (
             Counts(),
             "Counts: a second run of the same seed differs from the first, in the server's state after round 1; what",
+        ),
+        (KeepsByRound(), "KeepsByRound: a run that is resumed differs, in the server's state after round 3"),
+        (
+            UsesAtRandom(),
+            "UsesAtRandom: a second run .* differs from the first, in the model of client 0 after round 0",
         ),
         (Draws(), "Draws draws from PyTorch's global generator"),
         (DrawsOfPython(), "DrawsOfPython draws from Python's global generator"),
