@@ -1,14 +1,14 @@
 """Wrappers of uploads around methods that send several tables of tensors, or ask for several uploads in a round."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 import torch
 from recipe import simulator
 
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
-from unskew.errors import ConfigError, ProtocolError
+from unskew.errors import ConfigError, ProtocolError, WireError
 from unskew.protocol import Federation, Me, Model, Plan, SampleCount, Step, Update, ask, step
 from unskew.reduction import MeanOf
 from unskew.tree import Params, flat, map_params
@@ -19,7 +19,7 @@ from unskew.wrappers.local_dp import LocalDP
 from unskew.wrappers.robust import NormBound
 from unskew.wrappers.secure_sum import SecureSum
 from unskew.wrappers.top_k import TopK
-from unskew.wrappers.uploads import UploadWrapper
+from unskew.wrappers.uploads import Names, UploadWrapper
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,75 @@ class Forgets(UploadWrapper):
     def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
         halves = {n: t * 0.5 for n, t in updates.items()}
         return halves, halves
+
+
+@dataclass(frozen=True)
+class Means(UploadWrapper):
+    """Sends each tensor's mean over rows, which would be stretched to the tensor's shape."""
+
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
+        return {n: t.mean(0) for n, t in updates.items()}, {}
+
+
+@dataclass(frozen=True)
+class Doubles(UploadWrapper):
+    """Computes in double precision and leaves it there."""
+
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
+        return {n: t.double() for n, t in updates.items()}, {}
+
+
+@dataclass(frozen=True)
+class Arrays(UploadWrapper):
+    """Computes with NumPy and leaves it there."""
+
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
+        return {n: t.numpy() for n, t in updates.items()}, {}  # type: ignore[misc]
+
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True)
+class Coded(Generic[M]):
+    of: M
+    names: Names
+    sent: dict[str, float]
+
+
+@dataclass(frozen=True)
+class MeansDecoded(UploadWrapper):
+    """Sends one number for each tensor, and forgets to fill the tensor with it."""
+
+    Reply: ClassVar[Any] = Coded
+
+    def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[dict[str, float], Params]:
+        return {n: float(t.mean()) for n, t in updates.items()}, {}
+
+    def decode(self, sent: dict[str, float], like: Params) -> Params:
+        return {n: torch.tensor(mean) for n, mean in sent.items()}
+
+
+@pytest.mark.parametrize(
+    ("by", "sentence"),
+    [
+        (
+            Means(),
+            r"encode of Means must return updates of the shapes .*: 0/0.bias is float32 \(.+\), got float32 \(\)",
+        ),
+        (Doubles(), r"encode of Doubles must return updates of .* types .* is float32 \(.*\), got float64 \("),
+        (Arrays(), r"encode of Arrays must return updates of .* is float32 \(.*\), got ndarray"),
+        (
+            MeansDecoded(),
+            r"decode of MeansDecoded must return updates of the shapes of `like`: 0/0.bias is .* got float32 \(\)",
+        ),
+    ],
+    ids=["means", "doubles", "arrays", "means decoded"],
+)
+def test_updates_keep_their_shapes_and_types(by: UploadWrapper, sentence: str) -> None:
+    sim = simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(), by))
+    with pytest.raises((ProtocolError, WireError), match=sentence):
+        sim.round(sim.start(), 1)
 
 
 @pytest.mark.parametrize(

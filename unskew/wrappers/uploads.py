@@ -209,6 +209,8 @@ class UploadWrapper(Wrapper):
         if self.Reply is None and sent.keys() != updates.keys():
             odd = ", ".join(sorted(sent.keys() ^ updates.keys()))
             raise ProtocolError(f"{who} must return an update for each that it is given, and differs in {odd}")
+        if self.Reply is None and (unlike := first_unlike(sent, updates)):
+            raise ProtocolError(f"{who} must return updates of the shapes and types that it is given: {unlike}")
         if self.Reply is None:
             # What is not changed stays the same bits: a model minus another plus that one is not always itself.
             arrives = answer = reply if sent is updates else with_updates(fields, reply, model, sent)
@@ -296,7 +298,10 @@ class UploadWrapper(Wrapper):
             WireError: If that cannot be.
         """
         like = shapes(fields, reply, model, layout)
-        return with_updates(fields, reply.of, model, self.decode(reply.sent, like))
+        updates = self.decode(reply.sent, like)
+        if unlike := first_unlike(updates, like):  # it would be stretched to the model's shape
+            raise WireError(f"decode of {type(self).__name__} must return updates of the shapes of `like`: {unlike}")
+        return with_updates(fields, reply.of, model, updates)
 
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
         """Refuse a reply that cannot be restored, or that the method refuses then."""
@@ -414,6 +419,19 @@ def with_updates(fields: tuple[Upload, ...], reply: Any, model: Params, updates:
         elif value is not None:
             reply = put(reply, field.path, tuple(new.values()))
     return reply
+
+
+def first_unlike(got: Params, like: Params) -> str | None:
+    """Describe the first of the tensors that has another shape or type than its like; None if all are alike.
+
+    A smaller one would be stretched when it is added to a model, so nobody would notice.
+    """
+
+    def of(t: Any) -> str:
+        return f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
+
+    odd = next((n for n, t in got.items() if n in like and of(t) != of(like[n])), None)
+    return None if odd is None else f"{odd} is {of(like[odd])}, got {of(got[odd])}"
 
 
 def emptied(fields: tuple[Upload, ...], reply: Any, but: Collection[str] = ()) -> Any:
