@@ -242,6 +242,13 @@ def test_updates_keep_their_shapes_and_types(by: UploadWrapper, sentence: str) -
         sim.round(sim.start(), 1)
 
 
+def test_a_record_that_cannot_hold_a_methods_own_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ProtocolError, match=r"Plain.Reply must be generic .*, got GradientReply; write class Gradient"):
+
+        class Plain(UploadWrapper):
+            Reply: ClassVar[Any] = GradientReply
+
+
 @pytest.mark.parametrize(
     ("by", "sentence"),
     [
