@@ -15,6 +15,7 @@ import unskew as us
 from unskew import models
 from unskew.algorithms import presets, resolve
 from unskew.cli.audit import audit
+from unskew.cli.catalogue import list_
 from unskew.data.inputs import Inputs
 from unskew.deploy.client import open_client
 from unskew.errors import ConfigError, RunError
@@ -253,6 +254,18 @@ def test_installed_registries_need_no_permission(ran: Path, tmp_path: Path, monk
     (about / "entry_points.txt").write_text("[unskew.algorithms]\nforeign = foreign_code:Mine\n")
     for name in ("unskew:FedAvg", "unskew.algorithms.fedavg:FedAvg", "foreign", "foreign_code:Mine"):
         assert config.parse({"rounds": 1, "method": {"name": name}}).methods[0].name == name
+
+
+def test_the_address_of_what_cannot_be_imported_is_printed_as_it_is(
+    ran: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between two colons, a name is an emoji to rich: X a red cross."""
+    about = tmp_path / "code" / "foreign-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[unskew.algorithms]\nforeign = foreign_nowhere:X\n")
+    list_("methods")
+    assert "method 'foreign' cannot be imported from foreign_nowhere:X: No module" in capsys.readouterr().out
 
 
 def test_what_a_run_is_compared_with_is_read_without_its_code(ran: Path, tmp_path: Path) -> None:

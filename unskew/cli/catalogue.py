@@ -65,7 +65,7 @@ def list_(
     if as_json:
         print(json.dumps(catalogues))
         return
-    console = Console()
+    console = Console(emoji=False)  # the address of something that cannot be imported ends in :NAME:
     for kind, entries in catalogues.items():
         if len(catalogues) > 1:
             console.print(f"\n[bold]{kind}[/]")
