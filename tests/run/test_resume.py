@@ -710,6 +710,22 @@ def test_the_rest_of_a_run_can_have_other_workers_and_says_so(stopped: Path, uns
     assert any(remark.startswith("resumed at round 4 of scaffold, seed 0") for remark in read(stopped).remarks)
 
 
+def test_a_run_on_several_threads_goes_on_in_workers_of_one_thread_by_force_alone(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums over two threads are rounded otherwise; networks above five million parameters have them by default."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    experiment = tiny("rounds=2", 'runtime.executor="sequential"', "runtime.checkpoint_every=1")
+    with pytest.raises(Interrupted):
+        loop.start(experiment, tmp_path / "run", Presses(1))
+    settings = ["runtime.executor=workers", "runtime.workers=1"]
+    with pytest.raises(RunError, match=r"another environment \(executor sequential -> workers\)"):
+        loop.resume(tmp_path / "run", settings=settings)
+    loop.resume(tmp_path / "run", force=True, settings=settings)
+    (row,) = RESUMED.rows(tmp_path / "run")
+    assert row["changed"] == ["executor sequential -> workers", "runtime.workers=1"]
+
+
 def test_each_change_of_where_a_run_goes_on_is_recorded_and_a_finished_one_keeps_its_settings(
     several: Experiment, tmp_path: Path
 ) -> None:

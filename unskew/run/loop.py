@@ -122,7 +122,7 @@ DRAWS = {"PyTorch's": "torch.rand(3, generator=(me.key / 'start').generator())"}
 DRAWN_BY_NUMPY = "(me.key / 'start').numpy().random(3)"
 """The call that draws by a key in place of any other global generator than those of `DRAWS`."""
 SAME_BITS = frozenset({"sequential", "workers", "ray"})
-"""Executors that train each client by itself, in one process or several, and so give the same bits."""
+"""Executors that train each client by itself, in one process or several: the same bits, if each has one thread."""
 ABANDONED = "too few usable replies for a result, so the model stays as it was"
 BATCH = 256
 """Clients whose final models are in memory at a time, where they were not evaluated together."""
@@ -231,7 +231,8 @@ def resume(
         folder: The run's folder.
         callback: Sees every round.
         force: Resume even though versions, device, threads or executor have changed; the bits may then differ.  From
-            one to another of `SAME_BITS`, executors that give the same, it is not needed.
+            one to another of `SAME_BITS`, executors that give the same, it is not needed; from or to sequential on
+            several threads it is.
         backend: Runs the clients; by default this process.
         allow_code: Import a method or network of one's own that the folder names; never for a folder from elsewhere
             whose code one would not run.
@@ -405,7 +406,9 @@ def require_same_environment(folder: Path, experiment: Experiment, setup: Setup,
     then = read_json(folder / "run.json").get("environment", {})
     now = run_setup.environment(experiment, setup)
     changed = run_setup.differences(then, now)
-    neutral = {then.get("executor"), now["executor"]} <= SAME_BITS
+    executors = {then.get("executor"), now["executor"]}
+    # Workers have a thread each, and sums over several threads are rounded otherwise.
+    neutral = executors <= SAME_BITS and ("sequential" not in executors or now["threads"] == "1")
     noted = {run_setup.BUILD, *(["executor"] if neutral else [])}
     telling = [of for of in changed if of.partition(" ")[0] not in noted]
     if telling and not force:
