@@ -7,9 +7,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,13 @@ import torch
 from two_nodes import LARGE, STORE, LargeRelay, check_bits, open_cell
 
 from unskew.bench.soak import memory
-from unskew.errors import WorkerError
+from unskew.errors import ConfigError, WorkerError
 from unskew.experiment.config import Experiment, to_toml
 from unskew.local import ray as ray_module
 from unskew.local.executor import PoolParts, Stored
 from unskew.local.ray import RayPool
 from unskew.local.workers.pool import ToWorker
+from unskew.local.workers.recipe import WorkerSetup
 from unskew.run import loop
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
@@ -140,6 +144,25 @@ def test_a_node_on_which_an_actor_cannot_begin_is_refused(free: Any, monkeypatch
     own = RayPool(PoolParts(open_cell, 1, 1 << 12))
     with pytest.raises(WorkerError, match=r"an actor could not begin: ModuleNotFoundError: No module named .*; see:"):
         check_bits(own, "fedavg", "perceptron")
+
+
+def test_code_that_cannot_be_handed_over_or_imported_on_a_node_is_named(
+    free: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one sentence and without the run's data, of which Ray's own message consists."""
+    locked = PoolParts(partial(given, threading.Lock()), 1, 1 << 12)
+    with pytest.raises(ConfigError, match=r"'ray' pickles the network.*cannot pickle '_thread.lock' object; make that"):
+        RayPool(locked)
+    hers = types.ModuleType("hers_alone")
+    exec("def opened(cell):\n    pass", vars(hers))
+    monkeypatch.setitem(sys.modules, "hers_alone", hers)
+    own = RayPool(PoolParts(hers.opened, 1, 1 << 12))
+    with pytest.raises(WorkerError, match=r"cannot read what this run hands to it: No module named 'hers_alone'; a mod"):
+        check_bits(own, "fedavg", "perceptron")
+
+
+def given(lock: Any, cell: int) -> WorkerSetup:
+    return open_cell(cell)
 
 
 def stores_of(references: Sequence[Any], timeout: float = 60.0) -> set[str]:

@@ -17,6 +17,7 @@ import functools
 import hashlib
 import itertools
 import os
+import pickle
 import platform
 import secrets
 import socket
@@ -194,7 +195,7 @@ class _Actor:
 
     def _setup_of(self, cell: int) -> WorkerSetup:
         if self._open is None:
-            self._open = imported().get(self._opener)
+            self._open = _read(self._opener)
             if self.gpus():
                 self._open = self._on_gpu(self._open)
         if self._setup is None or cell != self._cell:
@@ -218,6 +219,24 @@ class _Actor:
                 "not give the same bits; take it out of the cluster, or set mixed = true in runtime.executor_options"
             )
         self._expected = None  # a process stays on its machine
+
+
+def _read(opener: Any) -> Any:
+    """Fetch what the actors begin with.
+
+    Raises:
+        WorkerError: If it has something of a module that cannot be imported here.
+    """
+    ray = imported()
+    try:
+        return ray.get(opener)
+    except ray.exceptions.RaySystemError as error:
+        reason = str(error).partition("\n")[0].removeprefix("System error: ")
+        raise WorkerError(
+            f"node {platform.node()} cannot read what this run hands to it: {reason}; a module of your own must be "
+            "importable on every node by the same path: install it there, or name its folder in PYTHONPATH before ray "
+            "start; what a script defines itself needs no module"
+        ) from None
 
 
 # ---------------------------------------------------------------- the driver's side
@@ -265,7 +284,7 @@ class RayPool:
         driver_bytes: Bytes of values that passed this process so far, sent or received.
 
     Raises:
-        ConfigError: If Ray is not installed.
+        ConfigError: If Ray is not installed, or something that the actors need cannot be pickled.
         WorkerError: If there is no cluster at the address, no GPU where some are wanted, or it has no core.
     """
 
@@ -285,7 +304,7 @@ class RayPool:
         if self._owned:
             connect(self.address, self.parts.workers, self.store_mb)
         try:
-            self._open = self._ray.put(self.parts.open_setup)
+            self._open = self._put_open()
             kind = self._ray.remote(_Actor).options(
                 num_cpus=1, num_gpus=self.num_gpus, max_restarts=-1, max_task_retries=RETRIES
             )
@@ -296,6 +315,17 @@ class RayPool:
         except BaseException:
             self.close()
             raise
+
+    def _put_open(self) -> Any:
+        """Put what the actors begin with into the object store."""
+        try:
+            return self._ray.put(self.parts.open_setup)
+        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+            reason = str(error.__cause__ or error).partition("\n")[0]  # Ray's own text has all data in it
+            raise ConfigError(
+                f"runtime.executor = 'ray' pickles the network, the losses and the methods, and cannot: {reason}; make "
+                "that object where it is used, not outside it, or take runtime.executor = 'workers'"
+            ) from None
 
     def _await_first(self) -> None:
         """Wait until an actor is at work, for as long as other runs have the cores."""
