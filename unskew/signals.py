@@ -5,8 +5,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-Handler = Callable[[int, FrameType | None], None] | signal.Handlers
+Handler = Callable[[int, FrameType | None], Any] | int
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The executor on a Ray cluster, as far as it can be tried without one, and a run by it."""
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from unskew.local import ray
 from unskew.local.executor import PoolParts
 from unskew.local.ray import RAY, Packed, _Arguments, _still_used, code_hash
 from unskew.run import loop
+from unskew.signals import handled
 from unskew.tree import Params
 
 PARTS = PoolParts(lambda cell: None, 1, 1 << 12)
@@ -96,6 +98,21 @@ def test_a_local_ray_that_does_not_start_is_not_blamed_on_tokens(monkeypatch: py
         ray.connect("local")
     with pytest.raises(WorkerError, match="InvalidAuthToken"):
         ray.connect("auto")
+
+
+def test_sigterm_stays_with_who_handles_it_when_ray_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own handler ends the process at once: Slurm's preemption would cost the rounds since the last checkpoint."""
+
+    def init(**settings: object) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))  # as Ray 2.60 does
+
+    def ours(*_: object) -> None: ...
+
+    monkeypatch.setattr(ray, "imported", lambda: SimpleNamespace(init=init))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with handled([signal.SIGTERM], ours):
+        ray.connect("local")
+        assert signal.getsignal(signal.SIGTERM) is ours
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ import os
 import pickle
 import platform
 import secrets
+import signal
 import socket
 import sys
 from collections import Counter, deque
@@ -41,6 +42,7 @@ from unskew.local.workers.memory import JOBS_IN_FLIGHT, MOST_CLIENTS, places, vi
 from unskew.local.workers.pool import Job, ToWorker, exception, jobs_of
 from unskew.local.workers.recipe import Open, WorkerSetup
 from unskew.local.workers.worker import answer, failure, keep_freed_memory
+from unskew.signals import handled
 
 RETRIES = 8
 """Times that Ray runs a job again after its actor died, before the run ends: a job may be what kills it."""
@@ -492,7 +494,7 @@ def _written(job: Job, common: Mapping[int, tuple[int, Any]]) -> tuple[list[dict
 
 # ---------------------------------------------------------------- the cluster
 def connect(address: str, cores: int | None = None, store_mb: int | None = None) -> None:
-    """Start a local Ray instance, or join the cluster at an address.
+    """Start a local Ray instance, or join the cluster at an address; who handles SIGTERM goes on handling it.
 
     Args:
         address: "local", "auto" or HOST:PORT.
@@ -509,7 +511,8 @@ def connect(address: str, cores: int | None = None, store_mb: int | None = None)
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     local = {"num_cpus": cores, "object_store_memory": store_mb and store_mb << 20, "include_dashboard": False}
     try:
-        ray.init(address=address, log_to_driver=False, **(local if address == "local" else {}))
+        with handled([signal.SIGTERM], signal.getsignal(signal.SIGTERM) or signal.SIG_DFL):  # Ray puts its own there
+            ray.init(address=address, log_to_driver=False, **(local if address == "local" else {}))
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = str(error).strip().partition("\n")[0]
         if address == "local":  # nobody asks for a token here
