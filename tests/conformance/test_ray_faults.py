@@ -157,7 +157,7 @@ def test_code_that_cannot_be_handed_over_or_imported_on_a_node_is_named(
     exec("def opened(cell):\n    pass", vars(hers))
     monkeypatch.setitem(sys.modules, "hers_alone", hers)
     own = RayPool(PoolParts(hers.opened, 1, 1 << 12))
-    with pytest.raises(WorkerError, match=r"cannot read what this run hands to it: No module named 'hers_alone'; a mod"):
+    with pytest.raises(WorkerError, match=r"cannot read what this run hands to it: No module named 'hers_alone'; a "):
         check_bits(own, "fedavg", "perceptron")
 
 

@@ -513,7 +513,7 @@ def connect(address: str, cores: int | None = None, store_mb: int | None = None)
     try:
         with handled([signal.SIGTERM], signal.getsignal(signal.SIGTERM) or signal.SIG_DFL):  # Ray puts its own there
             ray.init(address=address, log_to_driver=False, **(local if address == "local" else {}))
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except Exception as error:  # of a node that does not start in time Ray raises that class itself
         reason = str(error).strip().partition("\n")[0]
         if address == "local":  # nobody asks for a token here
             raise WorkerError(f"no Ray starts on this machine: {reason}; see runtime.executor_options") from error
