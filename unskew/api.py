@@ -223,7 +223,7 @@ def simulate(
         fresh = partial(network, experiment.task, dataset.input_shape, width, dataclasses.replace(inputs, dataset=None))
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
-        backend = InProcess(dataclasses.replace(inputs, files=files))
+        backend = InProcess(dataclasses.replace(inputs, files=files, kept=out is not None))
         shown = watcher if progress else _Quiet()
         listening = shown if callback is None else callbacks.Several(shown, callback)
         if out is not None:
@@ -241,7 +241,7 @@ def simulate(
         except BaseException as error:
             scratch.remove()
             if isinstance(error, loop.Interrupted):
-                raise KeyboardInterrupt("stopped by request; nothing is kept of a run without out=FOLDER") from None
+                raise KeyboardInterrupt(f"stopped by request; {loop.UNKEPT}") from None
             raise
         kept = _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
         return dataclasses.replace(kept, path=None, _scratch=scratch)

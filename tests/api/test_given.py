@@ -19,7 +19,7 @@ import unskew as us
 from unskew import api
 from unskew.data import own
 from unskew.data.own.clients import one_table
-from unskew.errors import ConfigError, DataError, DataWarning, DivergedError
+from unskew.errors import ConfigError, DataError, DataWarning, DivergedError, WorkerError
 from unskew.experiment import config
 from unskew.record.reader import read
 from unskew.report import write_comparison, write_report
@@ -676,3 +676,25 @@ def test_dates_and_spans_of_time_are_refused_alike_in_every_form_by_a_run_a_pred
         DataError, match=r"column 'when' (must name clients by words or numbers, and holds a|names no client)"
     ):
         us.simulate("fedavg", data=table, target="y", client="when", task="regression", **FEW)
+
+
+class Fails(Net):
+    """A network that cannot take what Bern has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and bool((x > 500.0).any()):
+            raise RuntimeError("bad sensor")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_ones_own_code_says_at_which_client_and_that_nothing_is_kept(workers: int) -> None:
+    """In a worker all of it is the error's one sentence; in this process its notes, beside the code's own trace."""
+    executor = us.Runtime(executor="workers", workers=1) if workers else us.Runtime(executor="sequential")
+    data = {"Chur": (X[:120], Y[:120]), "Bern": (X[120:] + np.float32(1000.0), Y[120:])}
+    with pytest.raises(WorkerError if workers else RuntimeError, match="bad sensor") as caught:
+        us.simulate("fedavg", data=data, model=Fails(), runtime=executor, **FEW)
+    text = " ".join([str(caught.value), *([] if workers else caught.value.__notes__)])
+    assert "in step 'train' of client 1 (Bern)" in text
+    assert "fedavg, seed 0, round 1" in text
+    assert text.endswith("; nothing is kept of a run without out=FOLDER")

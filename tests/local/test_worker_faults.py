@@ -73,7 +73,7 @@ def test_a_slip_in_a_worker_is_one_line_and_its_trace_a_note() -> None:
     with pytest.raises(WorkerError) as caught:
         failing(a_slip)
     line = a_slip.__code__.co_firstlineno + 1
-    assert str(caught.value) == f"KeyError: 'lr' (test_worker_faults.py, line {line})"
+    assert str(caught.value) == f"KeyError: 'lr' (test_worker_faults.py, line {line}, in step 'train' of client 2)"
     (note,) = caught.value.__notes__
     assert "Traceback" in note
     assert "a_slip" in note

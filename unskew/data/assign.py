@@ -145,7 +145,7 @@ def _own(split: OwnSplit, examples: TrainingExamples, key: Key) -> tuple[Ints, .
     if not clients or (split.num_clients is not None and len(clients) != split.num_clients):
         raise DataError(f"split {name!r} must make split.num_clients = {split.num_clients} clients, got {len(clients)}")
     if int(np.bincount(np.concatenate(clients)).max()) > 1:
-        raise DataError(f"split {name!r} must give an example to one client at most, and gives one to several")
+        raise DataError(f"split {name!r} must give an example to one client at most and once, and gives one twice")
     return tuple(np.sort(held).astype(np.int64) for held in clients)
 
 

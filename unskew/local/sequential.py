@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from unskew.errors import UnskewError
 from unskew.keys import Key
 from unskew.local.executor import CellParts, Columns, EvalJob, ExecutorKind, StepJob, StepResult, Trainer
 from unskew.local.trainer import LocalTrainer
@@ -54,7 +55,12 @@ def run_step(trainer: Trainer, job: StepJob) -> StepResult:
             fits.append(value)
         return value
 
-    value = drive(job.start(), answer)
+    try:
+        value = drive(job.start(), answer)
+    except Exception as error:
+        if not isinstance(error, UnskewError):  # of code of the user's own, and it may be this client's data
+            error.add_note("on the server" if job.me.id == SERVER_ID else f"in step {job.step!r} of client {job.me.id}")
+        raise
     return StepResult(value, tuple(f.loss for f in fits), sum(f.examples for f in fits))
 
 

@@ -34,6 +34,7 @@ from unskew.errors import (
     ProtocolError,
     QuorumError,
     RunError,
+    UnskewError,
     WireError,
     WorkerError,
     shortage,
@@ -103,6 +104,7 @@ from unskew.tree import check_unchanged, marks, moved
 from unskew.version import __version__
 from unskew.words import counted, listed, some, with_names
 
+UNKEPT = "nothing is kept of a run without out=FOLDER"
 SAVE_AFTER_S = 10.0
 SAVE_SHARE = 0.05
 """Most of a run's time that checkpoints take: where clients' memories are gigabytes, one takes longer than a round."""
@@ -606,7 +608,7 @@ class _Run:
 
     def resuming(self) -> str:
         """The call that goes on with the run: in Python if it was called there; empty if nothing can."""
-        if self.made_here():
+        if self.made_here() or not self.setup.inputs.kept:
             return ""
         if self.setup.inputs.from_python:
             task = self.experiment.task
@@ -625,6 +627,8 @@ class _Run:
         """The end of a message: how to go on with the run, or why nobody can."""
         if resuming := self.resuming():
             return f"continue with: {resuming}"
+        if not self.setup.inputs.kept:
+            return UNKEPT
         return f"it cannot be resumed, since no file describes the code in {listed(self.made_here())}; run it again"
 
     def go(self) -> RunResult:
@@ -835,7 +839,7 @@ class _Cell:
                 large := run_setup.large_target(self.run.setup, scale, run_setup.FROM_ONE)
             ):
                 remedy = f"; it may be that {large}"
-            what = with_names(str(error), self.run.feds[self.seed].client_names or ())
+            what = self.named(error)
             if isinstance(error, DivergedError) and not self.sim.clients.remote:
                 self.end_diverged(f"{what}{remedy}")
                 return
@@ -845,7 +849,7 @@ class _Cell:
             raise explained_error from error
         except WorkerError as error:
             raise WorkerError(
-                f"{self.method.label}, seed {self.seed}, round {self.at}: {error}; {self.run.going_on()}"
+                f"{self.method.label}, seed {self.seed}, round {self.at}: {self.named(error)}; {self.run.going_on()}"
             ) from error
         except Exception as error:
             if (short := shortage(error)) is None:
@@ -855,6 +859,10 @@ class _Cell:
             raise MemoryShortage(
                 f"{self.method.label}, seed {self.seed}, round {self.at}: {short}; {going_on}"
             ) from error
+
+    def named(self, error: object) -> str:
+        """A sentence with the clients' names behind their numbers."""
+        return with_names(str(error), self.run.feds[self.seed].client_names or ())
 
     def rounds(self) -> None:
         """Run the remaining rounds, unless there is a reason to end early or the user asks to stop."""
@@ -879,6 +887,9 @@ class _Cell:
                     run.logs.flush()
                 if isinstance(error, WorkerError) or shortage(error) is not None:
                     self.keep()
+                elif not isinstance(error, UnskewError):  # of code of the user's own: its trace says where, not when
+                    error.__notes__ = [self.named(note) for note in getattr(error, "__notes__", ())]
+                    error.add_note(f"in {self.method.label}, seed {self.seed}, round {self.at}; {run.going_on()}")
                 raise
             if self.due():
                 self.save()

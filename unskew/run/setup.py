@@ -65,6 +65,7 @@ class InMemoryInputs:
         loss: Loss of each example from (outputs, targets); None if `task.loss` names it.
         metrics: Metrics by the name that `evaluate` has for them; others are named.
         from_python: True if the run is called from Python, where messages say how to go on there.
+        kept: False if the run's folder is removed when the run has failed, so that nobody can go on with it.
     """
 
     dataset: Dataset | None = None
@@ -74,6 +75,7 @@ class InMemoryInputs:
     loss: Loss | None = None
     metrics: Mapping[str, Measure] = field(default_factory=dict)
     from_python: bool = False
+    kept: bool = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -183,5 +183,6 @@ def failure(error: BaseException) -> list[str]:
     if isinstance(error, UnskewError) and type(error).__name__ in vars(errors):
         return [type(error).__name__, str(error), trace]
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    text = f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
+    where = ", ".join([f"{Path(frame.filename).name}, line {frame.lineno}", *getattr(error, "__notes__", [])])
+    text = f"{type(error).__name__}: {error} ({where})"
     return [WorkerError.__name__, text, trace]
