@@ -26,7 +26,7 @@ from unskew.algorithms.hcct import (
     telling,
 )
 from unskew.algorithms.independent import Independent
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, DivergedError
 from unskew.info import Apart, GroupMerge, Refused, row
 from unskew.keys import Key
 from unskew.protocol import Federation, Layout, SgdConfig, drive
@@ -306,6 +306,13 @@ def test_a_client_whose_training_diverges_says_so_and_stays_alone(springs: Any) 
     assert play.states[2].models[1]["head.weight"].item() == 0.875
     assert [len(t.losses) for t in play.traces] == [2, 2]
     assert not any(t.failures for t in play.traces)
+
+
+def test_training_that_diverges_at_every_client_ends_the_run(springs: Any) -> None:
+    """Nobody's model would move, and the run would end with the accuracy of the initial one."""
+    algorithm = HCCT(SgdConfig(lr=0.5, local_steps=3), alpha=HUGE)
+    with pytest.raises(DivergedError, match=r"round 1: the training of every client .* learning rate 0\.5; lower lr"):
+        springs([1.0, 1.0], a=[1e200, 1e200]).play(algorithm, 2)
 
 
 def test_between_partitions_one_that_does_not_move_has_no_utility() -> None:

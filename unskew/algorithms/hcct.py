@@ -48,7 +48,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, Weighting, average, only, without
 from unskew.algorithms.presets import presets, variant
-from unskew.errors import ConfigError, WireError
+from unskew.errors import ConfigError, DivergedError, WireError
 from unskew.info import Apart, GroupMerge, JudgedGroups, Placement, Refused, TriedAlpha
 from unskew.protocol import (
     Batch,
@@ -394,6 +394,12 @@ class HCCT:
         work: Any = self.train if trial is None else self.try_out
         replies = yield from ask(work, to)
         unusable = {c: why for c, r in replies.items() if (why := _unusable(r, to[c].params))}
+        fits = [r for r in replies.values() if r.n > 0]
+        if trial is None and fits and all(r.steps is None for r in fits):
+            raise DivergedError(
+                f"round {fed.round}: the training of every client that was asked diverged at learning rate "
+                f"{self.local.lr:g}; lower lr or set clip_norm"
+            )
         heard = {c: r for c, r in replies.items() if c not in unusable}
         layer, gram, copied = self.compare(state, fed.layout, heard, {c: to[c].params for c in heard})
 
