@@ -235,11 +235,12 @@ class Measure:
 
         With two seeds it may reach beyond any difference that there can be; there it says so and gives no number.
         Without a width it is no interval, but that of a difference that is the same in every seed.
+        One that excludes zero has a sign at an end, too, that rounds to zero.
 
         >>> ACCURACY.interval(-0.1, 0.2), ACCURACY.interval(-0.1, 1.3), ACCURACY.interval(-3.9, 4.6)
         ('[−10.00, +20.00]', '[−10.00, >+100.00]', '[wider than the scale]')
-        >>> ACCURACY.interval(0.0, 0.0)
-        '[in every seed]'
+        >>> ACCURACY.interval(0.0, 0.0), ACCURACY.interval(-0.12, -0.00002)
+        ('[in every seed]', '[−12.00, −0.00]')
         """
         if low == high:
             return "[in every seed]"
@@ -248,6 +249,11 @@ class Measure:
             return "[wider than the scale]"
         first = f"<{self.signed(-most)}" if low < -most else self.signed(low)
         last = f">{self.signed(most)}" if high > most else self.signed(high)
+        zero = self.signed(0.0)
+        if high < 0.0 and last == zero != first:
+            last = f"−{zero}"
+        elif low > 0.0 and first == zero != last:
+            first = f"+{zero}"
         return f"[{first}, {last}]"
 
     def with_interval(self, difference: float, low: float | None, high: float | None) -> str:
