@@ -170,9 +170,15 @@ def test_a_latex_row_that_begins_with_a_bracket_is_no_option_of_the_one_before()
     assert "\n{}* & " in text
 
 
+def test_latex_has_greek_letters_and_bars_that_its_text_fonts_lack() -> None:
+    text = table(made({"FedAvg": [0.5], "μ = 0.1|Δ": [0.6]}), "latex")
+    assert r"$\mu$ = 0.1\textbar{}$\Delta$ & 1 &" in text
+    assert "μ = 0.1" in table(made({"FedAvg": [0.5], "μ = 0.1": [0.6]}), "markdown")
+
+
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not on PATH, so no LaTeX can be tried")
 def test_latex_compiles(tmp_path: Path) -> None:
-    body = table(made({"FedAvg": [0.5, 0.6], r"[a]_%$#^~\{}&<>": [0.6, 0.7]}, {}), "latex")
+    body = table(made({"FedAvg": [0.5, 0.6], r"[a]_%$#^~\{}&<>|αΩ": [0.6, 0.7]}, {}), "latex")
     (tmp_path / "t.tex").write_text(
         "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + body + "\\end{document}"
     )
