@@ -170,6 +170,9 @@ def test_a_sweep_names_what_diverged_in_its_points_and_ends_with_exit_code_1(
     (point,) = json.loads(shown.stdout)["points"]
     assert [row["method"] for row in point["diverged"]] == ["hopeless", "hot", "hopeless"]
     assert "diverged: 001-mu=1: hot, seed 1: round 2: global.loss became inf" in shown.stderr
+    told = CliRunner().invoke(app, ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")])
+    (row,) = [line.split() for line in told.stdout.splitlines() if "hopeless" in line]
+    assert row == ["001-mu=1", "hopeless", "–", "–", "–"]  # it has a row, as in a run's table
 
 
 def test_a_lost_reply_of_a_training_that_diverged_is_in_no_count(folder: Path, tmp_path: Path) -> None:

@@ -176,8 +176,10 @@ def _table(
     for heading in (escape(measure.label), "own data", "worst 1/10", "MB", "s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for point in (p for p in points if p.name in summaries):
-        by = {(r["method"], r["metric"]): r for r in summaries[point.name]["rows"]}
-        for method in dict.fromkeys(m for m, _ in by):
+        summary = summaries[point.name]
+        by = {(r["method"], r["metric"]): r for r in summary["rows"]}
+        lost = (r["method"] for r in summary.get("diverged", ()))
+        for method in dict.fromkeys((*(m for m, _ in by), *lost)):
             sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
             table.add_row(
                 escape(point.name if whole else in_lines(point.name)),
