@@ -431,8 +431,9 @@ class History:
     def __str__(self) -> str:
         """The table of results, as text; below it whether federation is worth it, and doubts about the numbers."""
         lines = _table(self.summary)
-        width = max(len(row[0]) for row in lines)
-        text = ["  ".join([m.ljust(width), *(c.ljust(15) for c in cells), f"{mb:>8}"]) for m, *cells, mb in lines]
+        width, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
+        wide = [max(15, cell) for cell in widths[:-1]]
+        text = ["  ".join([m.ljust(width), *map(str.ljust, cells, wide), f"{mb:>8}"]) for m, *cells, mb in lines]
         for title, (head, *rows) in _asked(self.summary):
             for k in range(1, len(head), ASIDE):
                 text += ["", title] if k == 1 else [""]

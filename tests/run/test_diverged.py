@@ -134,6 +134,7 @@ def test_a_report_and_a_history_say_so_too(folder: Path, tmp_path: Path) -> None
     history = unskew.load_run(folder)
     assert history.methods == ("fedavg", "hot", "hopeless")
     assert "diverged: hot, seed 1: round 2: global.loss became inf" in str(history)
+    assert len({*map(len, str(history).splitlines()[:3])}) == 1  # its last column is straight beside "(1 of 2 seeds)"
     assert [t for t, _ in history.curve("hot")] == [0, 1, 2]
     assert history.value("hot") == history.value("hot", seed=0)
     with pytest.raises(KeyError, match="hopeless is not known, since it diverged: hopeless, seed 0: "):
