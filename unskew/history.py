@@ -35,7 +35,7 @@ from unskew.run.folder import require_done
 from unskew.run.metrics import fewer_clients, steadier, summarise, with_spread
 from unskew.run.models import Round, load_model
 from unskew.tasks.measure import Measure, described
-from unskew.words import beginning, counted, listed
+from unskew.words import beginning, counted, listed, of_seeds
 
 if TYPE_CHECKING:
     import pandas
@@ -319,36 +319,48 @@ class History:
     def plot(self, metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
         """Draw a metric by round, a line per method with a band from the lowest to the highest seed.
 
-        The legend says what the band is, and which methods have no such metric, as one without a global model.
+        The legend says what the band is, under how many seeds a method did not diverge, which methods diverged under
+        all, and which have no such metric, as one without a global model.
 
         Args:
             metric: Name of a metric in `rows`; by default global.accuracy (or whatever the headline is), or
                 personal.accuracy.mean where no method has a global model.
-            ax: Matplotlib's axes to draw on; a new figure by default.
+            ax: Matplotlib's axes to draw on; by default a new figure, with the legend below its axes.
 
         Raises:
             KeyError: If no method has that metric.
         """
+        from matplotlib import rcParams
         from matplotlib.ticker import MaxNLocator
 
         metric, curves = self._curves(metric)
         m = self.headline
+        lost = [row["method"] for row in self.diverged]
+        missing = [method for method in self.methods if method not in curves and method not in lost]
+        seeds = max(curve.seeds for curve in curves.values())
+        notes = [f"mean of {seeds} seeds, band from lowest to highest"] if seeds > 1 else []
+        notes += [f"without {metric}: {listed(missing)}"] if missing else []
+        gone = [method for method in dict.fromkeys(lost) if method not in curves]
+        notes += [f"diverged: {listed(gone)}"] if gone else []
+        title = "\n".join(textwrap.fill(shown(note), LEGEND_WIDE) for note in notes) or None
+        place: dict[str, Any] = {}
         if ax is None:
             from matplotlib import pyplot
 
-            ax = pyplot.subplots(layout="constrained")[1]
-        for method, curve in curves.items():
-            (line,) = ax.plot(curve.x, curve.mean, label=method)
+            lines = len(curves) + (title.count("\n") + 1 if title else 0)
+            ax = pyplot.subplots(layout="constrained", figsize=(6.4, 4.2 + 0.21 * lines))[1]
+            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+        colours = len(rcParams["axes.prop_cycle"])
+        for i, (method, curve) in enumerate(curves.items()):
+            (line,) = ax.plot(curve.x, curve.mean, label=method + of_seeds(curve.seeds, lost.count(method)))
+            if turn := i // colours:  # a colour's second line, and its third, have their own dashes
+                line.set_linestyle(("--", ":", "-.")[(turn - 1) % 3])
             if curve.seeds > 1:
                 ax.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.16, linewidth=0)
         ax.set_xlabel("round")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_ylabel({m.shared: f"global {m.label}", m.own: f"{m.label} on own test data"}.get(metric, metric))
-        seeds = max(curve.seeds for curve in curves.values())
-        missing = [method for method in self.methods if method not in curves]
-        notes = [f"mean of {seeds} seeds, band from lowest to highest"] if seeds > 1 else []
-        notes += [f"without {metric}: {listed(missing)}"] if missing else []
-        ax.legend(title="\n".join(notes) or None)
+        ax.legend(title=title, **place)
         return ax
 
     def _curves(self, metric: str | None) -> tuple[str, dict[str, "Curve"]]:
@@ -487,7 +499,9 @@ class History:
         if metric != measure.shared:
             title = f"{beginning(measure.label)} on clients' own test data by round"
         looks = figures.looks([False] * len(curves))
-        lines = [figures.Line(m, look, c) for (m, c), look in zip(curves.items(), looks, strict=True)]
+        lost = [row["method"] for row in self.diverged]
+        named = [(method + of_seeds(c.seeds, lost.count(method)), c) for method, c in curves.items()]
+        lines = [figures.Line(name, look, c) for (name, c), look in zip(named, looks, strict=True)]
         seeds = max(curve.seeds for curve in curves.values())
         caption = "Lines: mean over seeds; bands: lowest to highest seed." if seeds > 1 else "One seed: no band."
         svg = figures.lines_chart(
@@ -520,6 +534,9 @@ DOUBTS_SHOWN = 8
 
 WIDE = 118
 """Characters in a line below a table of results."""
+
+LEGEND_WIDE = 76
+"""Characters in a line of a figure's legend."""
 
 ASIDE = 4
 """Further metrics that stand beside each other in text; the next ones stand below."""

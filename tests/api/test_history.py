@@ -72,6 +72,23 @@ def test_a_plot_is_axes_with_a_line_for_each_method_that_has_the_metric(history:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_plot_of_many_methods_of_long_names_has_twelve_looks_and_its_legend_in_no_line() -> None:
+    from matplotlib import pyplot
+
+    names = [f"FedAvg with a name as long as a sentence, {i}" for i in range(12)]
+    history = us.simulate({name: us.FedAvg(FAST) for name in names}, seeds=(0, 1), **{**TINY, "rounds": 1})
+    axes = history.plot()
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}) == 12
+    axes.figure.canvas.draw()
+    legend, drawn, whole = (of.get_window_extent() for of in (axes.get_legend(), axes, axes.figure))
+    assert legend.y1 < drawn.y0
+    assert drawn.height > 0.4 * drawn.width
+    assert legend.x0 > whole.x0
+    assert legend.y0 > whole.y0
+    pyplot.close("all")
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_where_there_is_no_global_model_the_clients_own_accuracy_is_drawn() -> None:
     alone = us.simulate(us.Independent(FAST), **TINY)
     assert alone.plot().get_ylabel() == "accuracy on own test data"

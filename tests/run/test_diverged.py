@@ -176,6 +176,18 @@ def test_a_sweep_names_what_diverged_in_its_points_and_ends_with_exit_code_1(
     assert row == ["001-mu=1", "hopeless", "–", "–", "–"]  # it has a row, as in a run's table
 
 
+def test_a_plot_says_what_diverged_and_under_how_many_seeds_the_others_are_drawn(folder: Path) -> None:
+    from matplotlib import pyplot
+
+    axes = unskew.load_run(folder).plot()
+    assert [line.get_label() for line in axes.get_lines()] == ["fedavg", "hot (1 of 2 seeds)"]
+    title = axes.get_legend().get_title().get_text()
+    assert title.endswith("diverged: hopeless")
+    assert "without" not in title
+    pyplot.close("all")
+    assert "hot (1 of 2 seeds)" in unskew.load_run(folder)._repr_html_()
+
+
 def test_a_lost_reply_of_a_training_that_diverged_is_in_no_count(folder: Path, tmp_path: Path) -> None:
     other = shutil.copytree(folder, tmp_path / "run")
     lost = [{"method": "hot", "seed": seed, "round": 1, "client": 0, "reason": "late"} for seed in (0, 1)]
