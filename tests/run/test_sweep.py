@@ -263,6 +263,16 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
         runner(expand(same)[1], out).run()
 
 
+def test_points_are_added_at_the_end_of_a_sweep_and_elsewhere_refused_with_the_way_to_do_it(tmp_path: Path) -> None:
+    out, grid = tmp_path / "out", 'grid = {{ "methods.0.mu" = [{}] }}'
+    runner(points(tmp_path, grid.format("0.1, 0.4")), out).run()
+    runner(points(tmp_path, grid.format("0.1, 0.4, 0.5")), out).run()
+    listed = grid.format("0.1, 0.4, 0.5") + '\nlist = [{ "rounds" = 4 }]'
+    assert len(runner(points(tmp_path, listed), out).run()) == 4
+    with pytest.raises(RunError, match=r"002-mu=0.4.toml is not of this one\); .* at the end of sweep.list"):
+        runner(points(tmp_path, grid.format("0.1, 0.2, 0.4, 0.5")), out).run()
+
+
 def test_a_run_of_another_experiment_in_a_points_place_is_refused(tmp_path: Path) -> None:
     made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }')
     folder = tmp_path / "out" / "runs" / made[0].name

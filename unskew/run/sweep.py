@@ -278,7 +278,8 @@ def write_points(points: Sequence[Point], out: Path) -> dict[str, Path]:
     changed = [f for p in points if (f := files[p.name]).exists() and f.read_text("utf-8") != p.text]
     if strangers or changed:
         raise RunError(
-            f"{out} holds another sweep ({(changed or strangers)[0].name} is not of this one); choose another --out"
+            f"{out} holds another sweep ({(changed or strangers)[0].name} is not of this one); choose another --out; "
+            "points can be added at the end of sweep.list, since they are numbered in order"
         )
     for point in points:
         if not files[point.name].exists():
