@@ -240,7 +240,7 @@ def test_the_words_say_which_differences_stand_when_corrected_for_their_number()
     alone = record(accuracies(FedAvg=[[0.5]] * 3, A=a, C=none))
     assert "Corrected for 2 comparisons (Holm), A still differs." in found(alone)
     only = record(accuracies(FedAvg=[[0.5]] * 3, B=b, **{f"C{i}": none for i in range(5)}))
-    assert "Corrected for 6 comparisons (Holm), none of them does." in found(only)
+    assert "Corrected for 6 comparisons (Holm), none of them still differs." in found(only)
 
 
 def test_the_markdown_table_marks_bounds_and_escapes_bars():

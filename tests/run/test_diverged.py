@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from unskew.record.logs import DIVERGED, rows
 from unskew.report import read, tables
 from unskew.report.export import table
 from unskew.report.html import write_report
+from unskew.report.summary_text import found
 from unskew.run import loop
 from unskew.run.sweep import PointResult, SweepRunner
 
@@ -127,6 +129,8 @@ def test_tables_say_under_how_many_seeds_there_is_a_result(folder: Path) -> None
     shown = list(csv.DictReader(io.StringIO(table(record, "csv"))))
     assert [row["seeds"] for row in shown] == ["2", "1", "0"]
     assert tables.leader(record) != "hot"
+    alone = replace(record, cells=tuple(cell for cell in record.cells if cell.method == "hot"))
+    assert re.search(r"hot has a last-round global accuracy of [0-9.]+ % \(1 of 2 seeds\)\.", found(alone))
 
 
 def test_a_report_and_a_history_say_so_too(folder: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from unskew.errors import RunError
 from unskew.protocol import SgdConfig
 from unskew.record.logs import described
 from unskew.record.reader import DataSplit, Record, configured
+from unskew.report.stats import Spread
 from unskew.report.tables import (
     SAME_TEST_ROWS,
     Difference,
@@ -26,7 +27,7 @@ from unskew.report.tables import (
     written,
 )
 from unskew.tasks.measure import Measure
-from unskew.words import counted, listed
+from unskew.words import counted, listed, of_seeds
 
 
 def what(record: Record) -> str:
@@ -214,7 +215,7 @@ def _corrected(rows: Sequence[Difference]) -> str:
     if count < 2 or not by_itself:
         return ""
     if not names:
-        which = "none of them does"
+        which = "none of them still differs"
     elif len(names) > 1 and by_itself == set(names):
         which = "all of them still differ"
     else:
@@ -245,16 +246,25 @@ def _best(rows: Sequence[Headline], measure: Measure) -> str:
         return f"No method has a global {measure.label}. "
     if len(means) == 1:
         ((only, _),) = means.items()
-        value = with_spread(next(r.shared for r in rows if r.method == only), measure)
-        return f"{only} has a last-round global {measure.label} of {value}{' %' * measure.percent}. "
+        return (
+            f"{only} has a last-round global {measure.label} of {_value(next(r for r in rows if r.method == only))}. "
+        )
     best = measure.best(means.values())
     extreme, unit = "highest" if measure.higher else "lowest", " %" if measure.percent else ""
     alike = [r for r in rows if means.get(r.method) == best]
     if len(alike) > 1:
         names = listed([r.method for r in alike])
         return f"{names} share the {extreme} last-round global {measure.label}, {measure.show(best)}{unit}. "
-    value = with_spread(alike[0].shared, measure)
-    return f"{alike[0].method} has the {extreme} last-round global {measure.label}, {value}{unit}. "
+    return f"{alike[0].method} has the {extreme} last-round global {measure.label}, {_value(alike[0])}. "
+
+
+def _value(row: Headline) -> str:
+    """A method's headline with its unit, and under how many seeds it is known."""
+    if row.shared is None:
+        return "–"
+    known = Spread(row.shared.values)
+    few = of_seeds(len(known.values), row.shared.undefined)
+    return f"{with_spread(known, row.measure)}{' %' * row.measure.percent}{few}"
 
 
 def _named(rows: Sequence[Difference]) -> str:
