@@ -134,7 +134,9 @@ def test_tables_say_under_how_many_seeds_there_is_a_result(folder: Path) -> None
 
 
 def test_a_report_and_a_history_say_so_too(folder: Path, tmp_path: Path) -> None:
-    assert "hot diverged under 1 of 2 seeds" in write_report(folder, tmp_path / "r.html").read_text()
+    page = write_report(folder, tmp_path / "r.html").read_text()
+    assert "hot diverged under 1 of 2 seeds" in page
+    assert "hot (1 of 2 seeds)" in page  # in the legends: a line of one seed is no mean
     history = unskew.load_run(folder)
     assert history.methods == ("fedavg", "hot", "hopeless")
     assert "diverged: hot, seed 1: round 2: global.loss became inf" in str(history)

@@ -27,7 +27,7 @@ from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, 
 from unskew.report.sections import cost
 from unskew.report.stats import Curve
 from unskew.tasks.measure import Measure
-from unskew.words import beginning, counted, separate_classes, spelling_variants
+from unskew.words import beginning, counted, of_seeds, separate_classes, spelling_variants
 
 _Marks = Mapping[str, figures.LineStyle]
 
@@ -393,8 +393,14 @@ def _measure(series: _Series) -> Measure:
 
 
 def _lines(series: _Series, curve: Callable[[Record, str], Curve | None]) -> list[figures.Line]:
-    curves = [(label, look, curve(record, method)) for record, method, label, look in series]
-    return [figures.Line(label, look, by) for label, look, by in curves if by is not None]
+    """The curves that there are; where a method diverged under some seeds, its name says of how many its curve is."""
+    curves = [
+        (label, len(record.diverged_seeds(method)), look, curve(record, method))
+        for record, method, label, look in series
+    ]
+    return [
+        figures.Line(label + of_seeds(by.seeds, lost), look, by) for label, lost, look, by in curves if by is not None
+    ]
 
 
 def _lines_chart(
