@@ -498,17 +498,40 @@ class Repeats(Sequential):
             yield from (one, one)
 
 
+class TakesNone(Sequential):
+    name = "mine"
+
+    def window(self, model_bytes: int) -> int:
+        return 0
+
+
+class MeasuresNothing(Sequential):
+    name = "mine"
+
+    def evaluate(self, jobs: Any) -> Any:
+        return []
+
+
 LOSES = ExecutorKind("loses", "loses a result", lambda parts: Loses(parts.trainer))
 REPEATS = ExecutorKind("repeats", "gives a result twice", lambda parts: Repeats(parts.trainer))
+TAKES_NONE = ExecutorKind("takes_none", "takes no client", lambda parts: TakesNone(parts.trainer))
+MEASURES_NOTHING = ExecutorKind("measures_nothing", "has no columns", lambda parts: MeasuresNothing(parts.trainer))
 
 
 @pytest.mark.parametrize(
-    ("name", "got"), [("LOSES", "got none for client 0"), ("REPEATS", "got a second one for client 0")]
+    ("name", "sentence"),
+    [
+        ("LOSES", "must give one result for each client .*got none for client 0"),
+        ("REPEATS", "must give one result for each client .*got a second one for client 0"),
+        ("TAKES_NONE", "must say how many clients it takes at a time, an integer >= 1, got 0; correct its `window`"),
+        ("MEASURES_NOTHING", "must give a list of the columns of each of 1 jobs, got 0; correct its `evaluate`"),
+    ],
 )
-def test_an_executor_that_loses_or_repeats_a_result_is_refused(name: str, got: str) -> None:
-    with pytest.raises(ProtocolError, match=f"the executor 'mine' must give one result for each client .*{got}"):
+def test_an_executor_that_does_not_do_as_it_should_is_refused(name: str, sentence: str) -> None:
+    method = us.FedAvg() if name == "TAKES_NONE" else Mine()  # whose replies are folded, a window at a time
+    with pytest.raises(ProtocolError, match=f"the executor 'mine' {sentence}"):
         us.simulate(
-            {"mine": Mine()}, model="logistic", split=us.IID(2), rounds=1, progress=False,
+            {"mine": method}, model="logistic", split=us.IID(2), rounds=1, progress=False,
             runtime=us.Runtime(executor=f"{__name__}:{name}"),
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ from unskew.files import append_row, write_atomically
 from unskew.info import Info
 from unskew.keys import Key, drawn_since, global_states
 from unskew.ledger import totals
-from unskew.local.executor import FIRST, EvalJob
+from unskew.local.executor import FIRST, EvalJob, columns_of
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, report_of
 from unskew.record import columns
@@ -1077,7 +1077,7 @@ class _Cell:
         model = self.sim.algorithm.serve(state, None) if wanted else None
         if model is None:
             return
-        (columns,) = self.sim.executor.evaluate([EvalJob(model, "test")])
+        (columns,) = columns_of(self.sim.executor, [EvalJob(model, "test")])
         if kind.correct is not None:
             yield one_class.recalls(setup, columns)
             if text := one_class.of_global(experiment, setup, columns):

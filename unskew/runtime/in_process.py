@@ -17,7 +17,17 @@ from torch import Tensor
 from unskew import wire
 from unskew.errors import ProtocolError, WireError
 from unskew.keys import Key
-from unskew.local.executor import CONTENT, FIRST, Executor, StepJob, StepResult, Stored, Trainer, completed
+from unskew.local.executor import (
+    CONTENT,
+    FIRST,
+    Executor,
+    StepJob,
+    StepResult,
+    Stored,
+    Trainer,
+    completed,
+    window_of,
+)
 from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, held_in, map_held, map_keep, steps_of
 from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
@@ -194,7 +204,7 @@ class _InProcessRound:
         }
         looked_at = next(iter(jobs), None) if self.t <= FIRST else None
         executor = self.clients.executor
-        together = executor.window(self.clients.model_bytes) if exchange.folds else max(len(jobs), 1)
+        together = window_of(executor, self.clients.model_bytes) if exchange.folds else max(len(jobs), 1)
         for first in range(0, len(jobs), together):
             order = deque(islice(jobs, first, first + together))
             waiting: dict[ClientId, Answer] = {}
