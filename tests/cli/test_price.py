@@ -25,6 +25,23 @@ def test_the_tables_are_on_stdout_and_remarks_on_stderr(run: Path, unskew: Unske
         assert f"{method}: the target was not reached under any seed" in said.err
 
 
+def test_a_target_that_one_seed_reached_says_so_beside_the_cost(run: Path, unskew: Unskew) -> None:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    best = {
+        seed: max(
+            r["value"] for r in rows if (r["method"], r["seed"], r["name"]) == ("fedavg", seed, "global.accuracy")
+        )
+        for seed in {r["seed"] for r in rows}
+    }
+    low, high = sorted(best.values())
+    assert low < high
+    said = unskew("price", run, "--target", f"{(low + high) / 2}")
+    until = said.out.partition("until accuracy")[2]
+    assert " fedavg (1 of 2 seeds) " in until
+    assert "of 2 seeds" not in said.out.partition("until accuracy")[0].replace("over 2 seeds", "")
+    assert "fedavg (1 of 2 seeds)" not in unskew("price", run, "--target", f"{low}").out
+
+
 def test_json_is_all_there_is_on_stdout(run: Path, unskew: Unskew) -> None:
     said = unskew("price", run, "--json", "--channel", "p001", "--target", "fedavg-peak")
     assert (said.code, said.err) == (0, "")

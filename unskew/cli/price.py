@@ -17,7 +17,7 @@ from unskew.cli.options import AsJson
 from unskew.cli.tables import in_lines, run_names
 from unskew.cli.text import escape
 from unskew.errors import ConfigError
-from unskew.words import counted
+from unskew.words import counted, of_seeds
 
 if TYPE_CHECKING:
     from unskew.pricing.presets import PricingPreset
@@ -138,8 +138,13 @@ def _table(rows: Sequence[Mapping[str, Any]], title: str, columns: Shown, scales
     table.add_column("method", overflow="fold")
     for heading, _ in columns:
         table.add_column(heading, justify="right")
+    asked = {metric for _, metric in columns}
     for method in dict.fromkeys(r["method"] for r in rows):
-        table.add_row(escape(in_lines(method)), *(_cell(by.get((method, metric)), scales) for _, metric in columns))
+        counts = {r["metric"]: len(r["seeds"]) for r in rows if r["method"] == method}
+        trained = max(counts.values())
+        reached = max((n for metric, n in counts.items() if metric in asked), default=trained)
+        name = method + of_seeds(reached, trained - reached)  # under the others a target was not reached
+        table.add_row(escape(in_lines(name)), *(_cell(by.get((method, metric)), scales) for _, metric in columns))
     return table
 
 
