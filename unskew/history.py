@@ -347,9 +347,10 @@ class History:
         if ax is None:
             from matplotlib import pyplot
 
-            lines = len(curves) + (title.count("\n") + 1 if title else 0)
-            ax = pyplot.subplots(layout="constrained", figsize=(6.4, 4.2 + 0.21 * lines))[1]
-            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+            columns = 2 if len(curves) > 4 and max(map(len, curves)) <= LEGEND_WIDE // 3 else 1
+            lines = -(-len(curves) // columns) + (title.count("\n") + 1 if title else 0)
+            ax = pyplot.subplots(layout="constrained", figsize=(6.4, 4.3 + 0.22 * lines))[1]
+            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": columns}
         colours = len(rcParams["axes.prop_cycle"])
         for i, (method, curve) in enumerate(curves.items()):
             (line,) = ax.plot(curve.x, curve.mean, label=method + of_seeds(curve.seeds, lost.count(method)))
