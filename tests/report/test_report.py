@@ -598,7 +598,6 @@ def test_where_one_run_has_not_finished_seeds_count_that_stand_at_the_same_round
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.usefixtures("undrawn")
 def test_settings_of_the_data_and_of_the_task_are_not_said_to_be_the_network_s(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
     for folder, alpha, loss in zip(folders, (0.1, 0.5), ("cross_entropy", "multi_margin"), strict=True):
@@ -608,6 +607,16 @@ def test_settings_of_the_data_and_of_the_task_are_not_said_to_be_the_network_s(t
     assert "in settings of the data: data_options alpha 0.5 against data_options alpha 0.1" in page
     assert "in task: loss multi_margin against loss cross_entropy" in page
     assert "in network" not in page
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_of_what_differs_only_the_settings_that_do_are_said(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
+    for folder, late in zip(folders, (0.1, 0.2), strict=True):
+        world = f"[world.outage]\nunreachable = 0.3\nlate = {late}\n[world.channel]\nname = 'even'\n[[methods]]"
+        (folder / "config.toml").write_text(settings("mlp", 0.1, "x").replace("[[methods]]", world, 1))
+    text = said(write_comparison(folders, tmp_path / "out.html"))
+    assert "in world: outage late 0.2 against outage late 0.1." in text
 
 
 def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from unskew.algorithms import TABLE
 from unskew.errors import RunError
@@ -554,11 +554,10 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
     for name, other in zip(names[1:], records[1:], strict=True):
         ours, theirs = _facts(first), _facts(other)
         differs = f"“{name}” differs from “{names[0]}” in"
-        sentences += [
-            f"{differs} {what}: {theirs[what]} against {ours[what]}."
-            for what in ours
-            if what in theirs and ours[what] != theirs[what]
-        ]
+        for what in ours:
+            if what in theirs and written(ours[what]) != written(theirs[what]):
+                new, old = apart(theirs[what], ours[what])
+                sentences.append(f"{differs} {what}: {written(new)} against {written(old)}.")
         sentences += [
             f"“{n}” does not say which data its clients trained on: nothing shows that they are the same."
             for n, r in ((names[0], first), (name, other))
@@ -597,7 +596,19 @@ def evaluated_otherwise(records: Sequence[Record], names: Sequence[str]) -> str:
     )
 
 
-def _facts(record: Record) -> dict[str, str]:
+def apart(new: Any, old: Any) -> tuple[Any, Any]:
+    """Two values of a configuration without the settings that are written alike.
+
+    >>> apart({"outage": {"late": 0.3, "lost": 0.0}, "attack": "flip"}, {"outage": {"late": 0.2, "lost": 0.0}})
+    ({'outage': {'late': 0.3}, 'attack': 'flip'}, {'outage': {'late': 0.2}})
+    """
+    if not isinstance(new, Mapping) or not isinstance(old, Mapping):
+        return new, old
+    pairs = {k: apart(new.get(k), old.get(k)) for k in {**new, **old} if written(new.get(k)) != written(old.get(k))}
+    return {k: a for k, (a, _) in pairs.items() if k in new}, {k: b for k, (_, b) in pairs.items() if k in old}
+
+
+def _facts(record: Record) -> dict[str, Any]:
     data = {f"{p.dataset} ({p.dataset_sha256[:12]})" for p in record.partitions.values()}
     known = {"data": ", ".join(sorted(data))} if data else {}
     rounds = max(reached(record, c.method, c.seed) for c in record.cells)
@@ -614,7 +625,7 @@ _OF_DATA = ("data_options", "preprocess", "bins")
 """Settings in the table of the task that are about the network, and about the data; the others are about the task."""
 
 
-def _conditions(record: Record) -> dict[str, str]:
+def _conditions(record: Record) -> dict[str, Any]:
     """The configuration of everything except methods and data; empty for a run without one."""
     settings = configured(record)
     if not settings:
@@ -623,16 +634,16 @@ def _conditions(record: Record) -> dict[str, str]:
     task_options = {k: v for k, v in task.items() if k not in (*_OF_NETWORK, *_OF_DATA, "data", "data_dir", "augment")}
     cohort = settings.get("clients_per_round", settings.get("fraction"))
     return {
-        "network": written({k: task[k] for k in _OF_NETWORK if k in task}),
-        "settings of the data": written({k: task[k] for k in _OF_DATA if k in task}),
-        "task": written(task_options),
-        "augmentation": written(task.get("augment")),
-        "clients of a round": "all" if cohort is None else written(cohort),
-        "test_fraction": written(settings.get("test_fraction")),
-        "val_fraction": written(settings.get("val_fraction")),
+        "network": {k: task[k] for k in _OF_NETWORK if k in task},
+        "settings of the data": {k: task[k] for k in _OF_DATA if k in task},
+        "task": task_options,
+        "augmentation": task.get("augment"),
+        "clients of a round": "all" if cohort is None else cohort,
+        "test_fraction": settings.get("test_fraction"),
+        "val_fraction": settings.get("val_fraction"),
         # Own models of a cohort are those that have just trained.
-        "clients evaluated": written(settings.get("evaluate_clients", "all")),
-        "world": written(settings.get("world", {})),
+        "clients evaluated": settings.get("evaluate_clients", "all"),
+        "world": settings.get("world", {}),
     }
 
 
