@@ -161,6 +161,17 @@ def require_names(got: Collection[str], expected: Collection[str], what: str) ->
         raise WireError(f"{what} has {len(expected)} tensors, got {len(got)}: {differences}")
 
 
+def form_of(value: Any) -> str:
+    """Name a tensor's element type and shape, for messages; of another value its type.
+
+    >>> form_of(torch.zeros(2, 3)), form_of(1.5), form_of(None)
+    ('float32 (2, 3)', 'float', 'nothing')
+    """
+    if not isinstance(value, Tensor):
+        return "nothing" if value is None else type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+
+
 def zeros_like(params: Mapping[str, Tensor]) -> Params:
     """Zeros in the shapes of `params`."""
     return {k: torch.zeros_like(v) for k, v in params.items()}

@@ -42,7 +42,7 @@ from unskew.protocol import (
     sees_features,
 )
 from unskew.tasks.task import Task
-from unskew.tree import Params
+from unskew.tree import Params, form_of
 
 
 def kernels(task: Task, device: torch.device) -> str:
@@ -226,9 +226,8 @@ class LocalTrainer:
                 continue
             if rows.dim() != 1 or rows.dtype != torch.int64:
                 raise ProtocolError(
-                    f"{name} must be positions among the examples, int64 (m,), got "
-                    f"{str(rows.dtype).removeprefix('torch.')} {tuple(rows.shape)}; those of a mask are "
-                    "mask.nonzero()[:, 0]"
+                    f"{name} must be positions among the examples, int64 (m,), got {form_of(rows)}; those of a mask "
+                    "are mask.nonzero()[:, 0]"
                 )
             if len(rows) and not 0 <= rows.min() <= rows.max() < own:
                 raise ProtocolError(f"{name} must be positions among the examples, from 0 to one below their number")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unskew.errors import ProtocolError
 from unskew.registry import Registry
-from unskew.tree import Params, map_params, zeros_like
+from unskew.tree import Params, form_of, map_params, zeros_like
 
 Decay = Annotated[float, Interval(ge=0.0, lt=1.0)]
 Rate = Annotated[float, Gt(0.0)]
@@ -194,21 +194,15 @@ def step(rule: Rule, round: int, w: Params, mean: Params, moments: Moments) -> t
     elif len(given) != 2 or not isinstance(given[0], dict) or not isinstance(given[1], Moments):
         wrong = f"({', '.join(type(part).__name__ for part in given)})"
     else:
-        differing = [n for n in (*w, *given[0]) if _form(given[0].get(n)) != _form(w.get(n))]
+        differing = [n for n in (*w, *given[0]) if form_of(given[0].get(n)) != form_of(w.get(n))]
         if not differing:
             return given[0], given[1]
         n = differing[0]
-        wrong = f"{n!r} as {_form(given[0].get(n))} instead of {_form(w.get(n))}"
+        wrong = f"{n!r} as {form_of(given[0].get(n))} instead of {form_of(w.get(n))}"
     raise ProtocolError(
         f"round {round}: step of the server rule {getattr(rule, 'name', type(rule).__name__)!r} must return a pair: "
         f"the next global model, with the tensors of the present one, and its Moments; got {wrong}"
     )
-
-
-def _form(tensor: Any) -> str:
-    if not isinstance(tensor, Tensor):
-        return "nothing" if tensor is None else type(tensor).__name__
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def momentum(delta: Params, m: Params, *, beta: float, nesterov: bool = False) -> tuple[Params, Params]:

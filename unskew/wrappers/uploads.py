@@ -23,7 +23,7 @@ from torch import Tensor
 from unskew.errors import ConfigError, ProtocolError, WireError
 from unskew.protocol import Ask, ClientId, Federation, Layout, Me, Plan, Step, UploadMark, hook, steps_of
 from unskew.reduction import Reduced, Within
-from unskew.tree import Params, check_unchanged, hints_of, is_record, is_record_type, marks
+from unskew.tree import Params, check_unchanged, form_of, hints_of, is_record, is_record_type, marks
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, running, step_types, through
 
 M = TypeVar("M")
@@ -426,12 +426,8 @@ def first_unlike(got: Params, like: Params) -> str | None:
 
     A smaller one would be stretched when it is added to a model, so nobody would notice.
     """
-
-    def of(t: Any) -> str:
-        return f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
-
-    odd = next((n for n, t in got.items() if n in like and of(t) != of(like[n])), None)
-    return None if odd is None else f"{odd} is {of(like[odd])}, got {of(got[odd])}"
+    odd = next((n for n, t in got.items() if n in like and form_of(t) != form_of(like[n])), None)
+    return None if odd is None else f"{odd} is {form_of(like[odd])}, got {form_of(got[odd])}"
 
 
 def emptied(fields: tuple[Upload, ...], reply: Any, but: Collection[str] = ()) -> Any:
