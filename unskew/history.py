@@ -334,7 +334,7 @@ class History:
         from matplotlib.ticker import MaxNLocator
 
         metric, curves = self._curves(metric)
-        m = self.headline
+        m, labels = self.headline, self._labels(curves)
         lost = [row["method"] for row in self.diverged]
         missing = [method for method in self.methods if method not in curves and method not in lost]
         seeds = max(curve.seeds for curve in curves.values())
@@ -347,13 +347,13 @@ class History:
         if ax is None:
             from matplotlib import pyplot
 
-            columns = 2 if len(curves) > 4 and max(map(len, curves)) <= LEGEND_WIDE // 3 else 1
+            columns = 2 if len(curves) > 4 and max(map(len, labels.values())) <= LEGEND_WIDE // 3 else 1
             lines = -(-len(curves) // columns) + (title.count("\n") + 1 if title else 0)
             ax = pyplot.subplots(layout="constrained", figsize=(6.4, 4.3 + 0.22 * lines))[1]
             place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": columns}
         colours = len(rcParams["axes.prop_cycle"])
         for i, (method, curve) in enumerate(curves.items()):
-            (line,) = ax.plot(curve.x, curve.mean, label=method + of_seeds(curve.seeds, lost.count(method)))
+            (line,) = ax.plot(curve.x, curve.mean, label=labels[method])
             if turn := i // colours:  # a colour's second line, and its third, have their own dashes
                 line.set_linestyle(("--", ":", "-.")[(turn - 1) % 3])
             if curve.seeds > 1:
@@ -378,6 +378,11 @@ class History:
                 metric, f"no method has {metric}", {row["name"] for row in self.rows if "client" not in row}
             )
         return metric, curves
+
+    def _labels(self, curves: Mapping[str, "Curve"]) -> dict[str, str]:
+        """The methods' names in a legend, which say under how many seeds one did not diverge."""
+        lost = [row["method"] for row in self.diverged]
+        return {method: method + of_seeds(curve.seeds, lost.count(method)) for method, curve in curves.items()}
 
     def gains(self) -> "list[GainRow]":
         """Gains from federation: each method's over local training, with its 95 % interval, as the report has it.
@@ -500,9 +505,8 @@ class History:
         if metric != measure.shared:
             title = f"{beginning(measure.label)} on clients' own test data by round"
         looks = figures.looks([False] * len(curves))
-        lost = [row["method"] for row in self.diverged]
-        named = [(method + of_seeds(c.seeds, lost.count(method)), c) for method, c in curves.items()]
-        lines = [figures.Line(name, look, c) for (name, c), look in zip(named, looks, strict=True)]
+        labels = self._labels(curves).values()
+        lines = [figures.Line(*each) for each in zip(labels, looks, curves.values(), strict=True)]
         seeds = max(curve.seeds for curve in curves.values())
         caption = "Lines: mean over seeds; bands: lowest to highest seed." if seeds > 1 else "One seed: no band."
         svg = figures.lines_chart(

@@ -36,7 +36,7 @@ def split_of(split: object) -> Split:
 
 
 def arguments() -> dict[str, str]:
-    """A sentence for each setting of an argument that has settings, such as local, and for the argument's own name."""
+    """A sentence for each setting of an argument that has settings, such as local, on how it is given there."""
     return {
         field.name: f"did you mean {argument}={kind.__name__}({field.name}=...)?"
         for argument, kind in config.TABLES.items()

@@ -260,8 +260,7 @@ def _best(rows: Sequence[Headline], measure: Measure) -> str:
 
 def _value(row: Headline) -> str:
     """A method's headline with its unit, and under how many seeds it is known."""
-    if row.shared is None:
-        return "–"
+    assert row.shared is not None
     known = Spread(row.shared.values)
     few = of_seeds(len(known.values), row.shared.undefined)
     return f"{with_spread(known, row.measure)}{' %' * row.measure.percent}{few}"

@@ -107,7 +107,7 @@ from unskew.words import counted, listed, some, with_names
 UNKEPT = "nothing is kept of a run without out=FOLDER"
 SAVE_AFTER_S = 10.0
 SAVE_SHARE = 0.05
-"""Most of a run's time that checkpoints take: where clients' memories are gigabytes, one takes longer than a round."""
+"""Most of a run's time that checkpoints take: where clients' memories are gigabytes, one takes seconds."""
 ECHO_S = 1.0
 """A SIGTERM so soon after a first request to stop repeats it: `timeout` signals a process and then its group."""
 UNKEYED = (
