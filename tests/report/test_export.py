@@ -14,11 +14,13 @@ import pytest
 
 import unskew as us
 from unskew.errors import ConfigError, RunError
+from unskew.record.logs import DivergedRow
 from unskew.record.reader import Bound, Cell, DataSplit, Record, Summary
 from unskew.report import table, worth
 from unskew.report.export import FORMATS, client_table
 from unskew.report.summary_text import found
-from unskew.report.tables import SAME_TEST_ROWS, leader, paired, standing
+from unskew.report.tables import SAME_TEST_ROWS, leader, left_out, paired, standing
+from unskew.tasks.measure import Measure
 
 ACCURACY, PERSONAL = "global.accuracy", "personal.accuracy.mean"
 
@@ -222,6 +224,46 @@ def test_a_run_that_has_not_measured_anything_has_a_table_too(format: str) -> No
     assert "FedAvg" in table(made({"FedAvg": [0.5]}, finished=False, metric="train.loss"), format)
 
 
+def test_chosen_columns_stand_beside_the_method_in_their_order_and_the_note_has_what_is_left_out() -> None:
+    run = made(APART, {"Local": "pooled"})
+    head, _, row, *_, note = table(run, columns=["difference", "global"]).splitlines()
+    assert head == "| method | minus FedAvg, points [95 %] | global accuracy, % |"
+    assert row == "| FedAvg | – | 55.0 ± 5.0 |"
+    assert note.startswith("Last round (1); mean ± standard deviation over seeds (3). Bold: higher than every other")
+    assert r"SCAFFOLD & \textbf{65.3 $\pm$ 5.0} \\" in table(run, "latex", ["global"])
+    *_, note = table(run, columns=["seeds", "round", "mb"]).splitlines()
+    assert note == "Last round; mean ± standard deviation over seeds. " + left_out(run)
+
+
+def test_a_further_metric_is_a_column_if_it_is_chosen() -> None:
+    auroc = Measure("auroc", "AUROC", percent=False)
+    series = {("A", s, "personal.auroc.mean"): {1: v} for s, v in enumerate((0.5, 0.75))}
+    run = made({"A": [0.5, 0.6]})
+    run = replace(run, asked=(auroc,), series=run.series | series)
+    assert table(run, columns=["global", "personal_auroc"]).splitlines()[2] == "| A | 55.0 ± 7.1 | 0.625 ± 0.177 |"
+    assert "Last round, own test data" in table(run)
+    assert "Last round, own test data" not in table(run, columns=["global"])
+
+
+@pytest.mark.parametrize(
+    ("format", "columns", "problem"),
+    [
+        ("markdown", ["globl"], r"of x has the columns method, seeds, .*; got 'globl'; did you mean global?"),
+        ("latex", [""], "got ''"),
+        ("csv", ["global"], "columns are chosen in markdown and latex; csv has all of them"),
+    ],
+)
+def test_columns_that_there_are_not_are_refused(format: str, columns: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        table(made(APART), format, columns)
+
+
+def test_a_saved_table_says_why_seeds_are_missing() -> None:
+    lost = DivergedRow(method="FedAvg", seed=2, round=1, reason="loss")
+    run = replace(made(APART), diverged=(lost,))
+    assert "FedAvg diverged under 1 of 3 seeds (seed 2 in round 1): its results are of the others alone." in table(run)
+
+
 def test_an_unknown_format_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"markdown, latex, csv, csv2, got 'latx'; did you mean latex\?"):
         table(made(APART), "latx")
@@ -236,7 +278,13 @@ def test_the_command_prints_the_table_and_nothing_else(
 
         folder = tmp_path / "run"
         us.simulate("fedavg", rounds=1, out=folder)
-        for words, begins in (([], "| method |"), (["--format", "csv"], "run,method,"), (["--format", "x"], "")):
+        for words, begins in (
+            ([], "| method |"),
+            (["--format", "csv"], "run,method,"),
+            (["--columns", "mb, seeds"], "| method | MB | seeds |"),
+            (["--by-client", "--columns", "mb"], ""),
+            (["--format", "x"], ""),
+        ):
             monkeypatch.setattr(sys, "argv", ["unskew", "table", str(folder), *words])
             capsys.readouterr()
             with pytest.raises(SystemExit) as ended:

@@ -100,13 +100,19 @@ def report(
 def table(
     folders: Annotated[list[Path], typer.Argument()],
     format: Annotated[str, typer.Option(help="markdown, latex, csv, or csv2: with ; and decimal commas.")] = "markdown",
+    columns: Annotated[
+        str | None, typer.Option(help="Markdown's or LaTeX's columns, by commas: seeds,global,difference.")
+    ] = None,
     by_client: Annotated[bool, typer.Option("--by-client", help="Each client's results instead of means.")] = False,
 ) -> None:
     """Print the headline table of one run, or several, for a paper, a page or a spreadsheet.
 
     FOLDERS are those of the runs, finished or not.  Bounds are marked; a number
     is bold only if paired differences over seeds say that its method is ahead
-    of all.  Of runs that cannot be compared there are no differences.
+    of all.  Of runs that cannot be compared there are no differences.  --columns
+    takes seeds, round, global, tail, difference, personal, personal_difference,
+    worst_decile, unseen, unseen_adapted, mb, seconds, and a further metric as
+    global_auroc or personal_auroc.
 
     [dim]unskew table runs/digits-20260101-120000 --format latex > table.tex[/]
     """
@@ -115,6 +121,9 @@ def table(
     from unskew.report.export import table as headline
     from unskew.report.tables import discrepancies, diverged
 
+    if by_client and columns is not None:
+        raise ConfigError("--columns chooses among those of means, and --by-client prints others; give one of them")
+    chosen = [name.strip() for name in columns.split(",")] if columns is not None else []
     if len(folders) == 1:
         record = read(folders[0])
         names, records = [str(folders[0])], [record]
@@ -130,7 +139,7 @@ def table(
     ]
     for remark in (*remarks, *unfinished):
         print(shown(remark), file=sys.stderr)
-    print(shown((client_table if by_client else headline)(record, format)), end="")
+    print(shown(client_table(record, format) if by_client else headline(record, format, chosen)), end="")
 
 
 def _called(records: "Sequence[Record]", names: Sequence[str]) -> list[dict[str, str]]:

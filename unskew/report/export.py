@@ -12,7 +12,8 @@ import csv
 import io
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from unskew.errors import ConfigError, RunError, did_you_mean
 from unskew.ledger import DIRECTIONS
@@ -26,6 +27,7 @@ from unskew.report.tables import (
     amount,
     asked,
     bracket,
+    diverged,
     fewer_clients,
     for_own_models,
     headline,
@@ -39,19 +41,29 @@ from unskew.report.tables import (
     span,
     with_spread,
 )
+from unskew.tasks.measure import Measure
 from unskew.words import in_a_cell
 
 Lines = list[list[str]]
 
 
-def table(record: Record, format: str = "markdown") -> str:
+def table(record: Record, format: str = "markdown", columns: Sequence[str] = ()) -> str:
     """The headline table in one of `FORMATS`, ending in a newline.
 
+    Of Markdown and LaTeX, `columns` are those that stand beside the method, in this order: seeds, round, global, tail,
+    difference, personal, personal_difference, worst_decile, unseen, unseen_adapted, mb, seconds, and global_ and
+    personal_ with each further metric that the run was evaluated with.  Without them the table has the usual ones, and
+    further metrics follow in tables of their own.
+
     Raises:
-        ConfigError: If there is no such format.
+        ConfigError: If there is no such format or column, or columns of CSV, which has all, are chosen.
     """
     _check_format(format)
-    return FORMATS[format](record)
+    if format in MARKUPS:
+        return MARKUPS[format].table(record, columns)
+    if columns:
+        raise ConfigError(f"columns are chosen in {' and '.join(MARKUPS)}; {format} has all of them")
+    return WRITERS[format](_rows(record))
 
 
 def client_table(record: Record, format: str = "markdown") -> str:
@@ -74,7 +86,7 @@ def client_table(record: Record, format: str = "markdown") -> str:
     gains = _gains(record)
     if format in WRITERS:
         return WRITERS[format]([_client_row(record, each, gains.get((each.method, each.client))) for each in of])
-    escape = _escaped if format == "latex" else _plain_markdown
+    escape = MARKUPS[format].escape
     m, with_gains = record.headline, any((each.method, each.client) in gains for each in of)
     unit = ", points" if m.percent else ""
     head = ["method", "client", "test rows", "seeds", f"own {m.axis}"]
@@ -126,10 +138,12 @@ def _client_row(record: Record, of: by_client.ClientResult, gain: worth.GainRow 
 
 
 # ---------------------------------------------------------------- Markdown and LaTeX
-def _markdown(record: Record) -> str:
-    further = (f"\n{title}:\n\n{_marked_down(lines)}" for title, lines in _further(record, _plain_markdown))
-    main = _marked_down(_lines(record, _plain_markdown, lambda text: f"**{text}**"))
-    return f"{main}\n{_note(record)}\n{''.join(further)}"
+def _markdown(record: Record, columns: Sequence[str]) -> str:
+    chosen = _chosen(record, columns)
+    main = _marked_down(_lines(record, chosen, _plain_markdown, lambda text: f"**{text}**"))
+    further = () if columns else _further(record, _plain_markdown)
+    after = (f"\n{title}:\n\n{_marked_down(lines)}" for title, lines in further)
+    return f"{main}\n{_note(record, chosen)}\n{''.join(after)}"
 
 
 def _marked_down(lines: Lines) -> str:
@@ -159,10 +173,11 @@ def _escaped(text: str) -> str:
     return "".join(_LATEX.get(c, c) for c in text)
 
 
-def _latex(record: Record) -> str:
-    main = _tabular(_note(record), _lines(record, _escaped, lambda text: rf"\textbf{{{text}}}"))
-    further = (f"\n{_tabular(title, lines)}" for title, lines in _further(record, _escaped))
-    return "% \\usepackage{booktabs}\n" + main + "".join(further)
+def _latex(record: Record, columns: Sequence[str]) -> str:
+    chosen = _chosen(record, columns)
+    main = _tabular(_note(record, chosen), _lines(record, chosen, _escaped, lambda text: rf"\textbf{{{text}}}"))
+    after = (f"\n{_tabular(title, lines)}" for title, lines in (() if columns else _further(record, _escaped)))
+    return f"% \\usepackage{{booktabs}}\n{main}{''.join(after)}"
 
 
 def _tabular(note: str, lines: Lines) -> str:
@@ -184,49 +199,82 @@ def _tabular(note: str, lines: Lines) -> str:
     )
 
 
-def _lines(record: Record, escape: Callable[[str], str], bold: Callable[[str], str]) -> Lines:
-    """Head and rows as escaped text."""
+@dataclass(frozen=True)
+class _Column:
+    """A column of the headline table: its title, a row's text, and the method that is bold in it."""
+
+    title: str
+    text: Callable[[Headline], str]
+    bold: str | None = None
+
+
+def _columns(record: Record) -> dict[str, _Column]:
+    """Every column that the headline table of this run can have, by the names that `table` takes."""
     measure, base = record.headline, reference(record)
-    minus = f"minus {base}{', points' if measure.percent else ''} [95 %]"
-    differences, own = ({d.method: d for d in paired(record, metric)} for metric in (measure.shared, measure.own))
-    by_own = bool(own.keys() & for_own_models(record))
-    best = {metric: leader(record, metric) for metric in (measure.shared, measure.own, measure.worst)}
-    head = ["method", "seeds", "round", f"global {measure.axis}", f"mean of {last_words(record)}"]
-    head += [minus] if base is not None else []
-    head += [
-        f"personal {measure.axis}",
-        *([f"personal {minus}"] if by_own else []),
-        f"mean of worst decile{', %' if measure.percent else ''}",
-    ]
-    later = any(row.unseen for row in headline(record))
-    head += [f"unseen clients{', %' if measure.percent else ''}", "adapted"] if later else []
-    head += ["MB", "seconds"]
-    lines = [[escape(_plain(title)) for title in head]]
-    for row in headline(record):
+    percent = ", %" if measure.percent else ""
 
-        def value(metric: str, spread: Spread | None, method: str = row.method) -> str:
-            text = escape(with_spread(spread, measure))
-            return bold(text) if best[metric] == method else text
+    def value(title: str, of: Callable[[Headline], Spread | None], metric: str = "") -> _Column:
+        return _Column(title, lambda row: with_spread(of(row), measure), leader(record, metric) if metric else None)
 
-        def apart(by_method: dict[str, Difference], method: str = row.method) -> str:
-            return escape(bracket(by_method[method]) if method in by_method else "–")
+    def apart(title: str, metric: str) -> _Column:
+        by_method = {d.method: d for d in paired(record, metric)}
+        return _Column(title, lambda row: bracket(by_method[row.method]) if row.method in by_method else "–")
 
-        lines.append(
-            [
-                escape(_plain(f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method)),
-                str(len(row.seeds)) + (f" of {row.planned}" if len(row.seeds) < row.planned else ""),
-                escape(span(row.rounds)),
-                value(measure.shared, row.shared),
-                escape(with_spread(row.tail, measure)),
-                *([apart(differences)] if base is not None else []),
-                value(measure.own, row.personal),
-                *([apart(own)] if by_own else []),
-                value(measure.worst, row.worst),
-                *([escape(with_spread(of, measure)) for of in (row.unseen, row.adapted)] if later else []),
-                escape(amount(sum(s.mean for s in row.mb.values())) if row.mb else "–"),
-                escape(amount(row.seconds.mean) if row.seconds else "–"),
-            ]
+    def further(model: str, of: Measure, name: str) -> _Column:
+        title = f"{model} {of.axis}{fewer_clients(record, name)}"
+        return _Column(title, lambda row: with_spread(last_round(record, row.method, [name])[0], of))
+
+    columns = {
+        "method": _Column("method", lambda row: f"{row.method} ({BOUNDS[row.bound]})" if row.bound else row.method),
+        "seeds": _Column("seeds", _seeds),
+        "round": _Column("round", lambda row: span(row.rounds)),
+        "global": value(f"global {measure.axis}", lambda row: row.shared, measure.shared),
+        "tail": value(f"mean of {last_words(record)}", lambda row: row.tail),
+        "personal": value(f"personal {measure.axis}", lambda row: row.personal, measure.own),
+        "worst_decile": value(f"mean of worst decile{percent}", lambda row: row.worst, measure.worst),
+        "unseen": value(f"unseen clients{percent}", lambda row: row.unseen),
+        "unseen_adapted": value("adapted", lambda row: row.adapted),
+        "mb": _Column("MB", lambda row: amount(sum(s.mean for s in row.mb.values())) if row.mb else "–"),
+        "seconds": _Column("seconds", lambda row: amount(row.seconds.mean) if row.seconds else "–"),
+    }
+    if base is not None:
+        minus = f"minus {base}{', points' if measure.percent else ''} [95 %]"
+        columns["difference"] = apart(minus, measure.shared)
+        columns["personal_difference"] = apart(f"personal {minus}", measure.own)
+    columns |= {f"global_{m.name}": further("global", m, m.shared) for m in record.asked}
+    return columns | {f"personal_{m.name}": further("personal", m, m.own) for m in record.asked}
+
+
+def _seeds(row: Headline) -> str:
+    return str(len(row.seeds)) + (f" of {row.planned}" if len(row.seeds) < row.planned else "")
+
+
+def _chosen(record: Record, columns: Sequence[str]) -> dict[str, _Column]:
+    """These columns after the method's, or without any the usual ones."""
+    every = _columns(record)
+    if unknown := [name for name in columns if name not in every]:
+        raise ConfigError(
+            f"the table of {record.name} has the columns {', '.join(every)}; got {unknown[0]!r}"
+            f"{did_you_mean(unknown[0], every)}"
         )
+    if columns:
+        return {name: every[name] for name in ("method", *columns)}
+    by_own = {d.method for d in paired(record, record.headline.own)} & for_own_models(record)
+    usual = ["method", "seeds", "round", "global", "tail", *every.keys() & {"difference"}, "personal"]
+    usual += ["personal_difference"] if by_own else []
+    usual += ["worst_decile"]
+    usual += ["unseen", "unseen_adapted"] if any(row.unseen for row in headline(record)) else []
+    return {name: every[name] for name in (*usual, "mb", "seconds")}
+
+
+def _lines(
+    record: Record, columns: Mapping[str, _Column], escape: Callable[[str], str], bold: Callable[[str], str]
+) -> Lines:
+    """Head and rows as escaped text."""
+    lines = [[escape(_plain(column.title)) for column in columns.values()]]
+    for row in headline(record):
+        texts = [(escape(_plain(column.text(row))), column.bold == row.method) for column in columns.values()]
+        lines.append([bold(text) if leads else text for text, leads in texts])
     return lines
 
 
@@ -246,26 +294,39 @@ def _plain(text: str) -> str:
     return " ".join(text.split()) or "–"
 
 
-def _note(record: Record) -> str:
-    """One line without markup that says what the numbers are."""
+def _note(record: Record, columns: Collection[str]) -> str:
+    """One line without markup that says what the numbers in these columns are."""
+    rows = headline(record)
     names = [name for name, done in record.runs.items() if not done] or ([] if record.finished else [record.name])
-    unfinished = f" Not finished: {', '.join(names)}." if names else ""
     kind = "95 % interval" if record.until is None else "95 % confidence sequence"
-    bold = (
-        f"Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of paired "
-        "differences, each pair by itself."
-        if record.comparable and not record.same_test_rows
-        else "Nothing is bold."
-        if record.comparable
-        else "These runs are not comparable, so that no differences are given and nothing is bold."
-    )
+    sentences = [
+        f"{_of_all('Last round', 'round', columns, [row.rounds for row in rows])}"
+        f"{_BESIDE.format(last_words(record)) if 'tail' in columns else ''}; mean ± standard deviation over "
+        f"{_of_all('seeds', 'seeds', columns, [Spread((float(len(row.seeds)),)) for row in rows])}."
+    ]
+    if not record.comparable:
+        sentences.append("These runs are not comparable, so that no differences are given and nothing is bold.")
+    elif record.same_test_rows:
+        sentences.append("Nothing is bold.")
+    elif not {"global", "personal", "worst_decile"}.isdisjoint(columns):
+        sentences.append(
+            f"Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of paired "
+            "differences, each pair by itself."
+        )
     clients = fewer_clients(record, record.headline.own)
-    over = f" Personal {record.headline.label} is a mean over {clients.strip(' ()')}." if clients else ""
-    chance = f" {text}" if (text := left_out(record)) else ""
-    return (
-        f"Last round, and beside it the mean of the {last_words(record)} of evaluations, a dash where it is the last "
-        f"round alone; mean ± standard deviation over seeds. {bold}{over}{chance}{unfinished}"
-    )
+    if clients and "personal" in columns:
+        sentences.append(f"Personal {record.headline.label} is a mean over {clients.strip(' ()')}.")
+    sentences += [left_out(record), *diverged(record), f"Not finished: {', '.join(names)}." if names else ""]
+    return _plain(" ".join(filter(None, sentences)))
+
+
+_BESIDE = ", and beside it the mean of the {} of evaluations, a dash where it is the last round alone"
+
+
+def _of_all(what: str, name: str, columns: Collection[str], values: Sequence[Spread | None]) -> str:
+    """The words for a number of each row, with the numbers where the column of this name is left out."""
+    numbers = Spread(tuple(n for spread in values if spread for n in spread.values))
+    return what if name in columns or not numbers.values else f"{what} ({span(numbers)})"
 
 
 # ---------------------------------------------------------------- CSV
@@ -350,13 +411,14 @@ def _both_of_each(model: str, record: Record, names: Sequence[str], method: str)
     return {name: value for of in both for name, value in of.items()}
 
 
-def _csv(record: Record) -> str:
-    return _as_csv(_rows(record))
+@dataclass(frozen=True)
+class Markup:
+    """A format for people: a record's table of some columns, and what keeps a text from being read as markup."""
+
+    table: Callable[[Record, Sequence[str]], str]
+    escape: Callable[[str], str]
 
 
-def _csv2(record: Record) -> str:
-    return _as_csv2(_rows(record))
-
-
+MARKUPS = {"markdown": Markup(_markdown, _plain_markdown), "latex": Markup(_latex, _escaped)}
 WRITERS: dict[str, Callable[[Sequence[Mapping[str, object]]], str]] = {"csv": _as_csv, "csv2": _as_csv2}
-FORMATS: dict[str, Callable[[Record], str]] = {"markdown": _markdown, "latex": _latex, "csv": _csv, "csv2": _csv2}
+FORMATS = (*MARKUPS, *WRITERS)
