@@ -168,6 +168,19 @@ class CohortNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClientsNoise:
+    """Noise that clients add themselves, by which several trainings add up.
+
+    Attributes:
+        multiplier: Standard deviation over the distance by which what is covered moves a release, z.
+        share: Probability that an example is in a release, q; 1 if all of a client is.
+    """
+
+    multiplier: Finite
+    share: Finite
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrivacyBudget(Info):
     """Differential privacy of models: what has been spent up to a round.
 
@@ -178,6 +191,7 @@ class PrivacyBudget(Info):
         releases: Rounds, or uploads of the client asked most often, that the guarantee adds up.
         budget: Largest epsilon that may be spent; None is no limit.
         sums: The noise of each release, where a server adds it to sums over cohorts.
+        by_clients: The noise of each release, where clients add it themselves.
     """
 
     type: ClassVar[str] = "unskew.privacy"
@@ -188,6 +202,7 @@ class PrivacyBudget(Info):
     releases: Count
     budget: Finite | None = None
     sums: CohortNoise | None = None
+    by_clients: ClientsNoise | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -810,8 +810,8 @@ class Hooks:
         check_examples: `check_examples(most)`, which refuses settings that a client of so many examples does not allow.
         spending: What a reply costs a client, in differential privacy.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
-        noised_sums: `noised_sums(seed, rounds, clients, cohort)`, the sums over cohorts with noise of which a run's
-            trainings add up, under a server's own noise.
+        training_noise: `training_noise(seed, rounds, clients, cohort)`, the noise of a training, by which a run's
+            trainings add up: `NoisedSums` or `ClientsNoise` of `unskew.server.privacy`.
         expected_losses: `expected_losses(lost, cohort)`, in words, if more is lost than replies with this probability.
         counts_steps: True if it counts a client's steps from its setting `local`; a wrapper that makes clients take
             others then puts their number there.
@@ -837,7 +837,7 @@ class Hooks:
     check_examples: Any = None
     spending: Any = None
     planned: Any = None
-    noised_sums: Any = None
+    training_noise: Any = None
     expected_losses: Any = None
     counts_steps: bool = False
     weighting: str | None = None

@@ -172,8 +172,11 @@ def test_trainings_of_the_same_clients_add_up() -> None:
     cells = [privacy.NoisedSums(seed, 4.0, 6, 6, 3, 1e-5) for seed in (0, 1, 2) for _ in range(2)]
     by_hand = dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(18), 1e-5)
     assert privacy.together_epsilon(cells, 1e-5) == pytest.approx(by_hand, rel=1e-9)
-    assert privacy.together(cells).startswith("all 6 trainings with noise on their sums together: epsilon 10.75 at")
-    assert privacy.together([*cells[:1], privacy.NoisedSums(1, 0.0, 6, 6, 3, 1e-5)]) == ""
+    (text,) = privacy.together(cells)
+    assert text.startswith("all 6 trainings with noise on their sums together: epsilon 10.75 at")
+    assert privacy.together([*cells[:1], privacy.NoisedSums(1, 0.0, 6, 6, 3, 1e-5)]) == ()
+    own = privacy.ClientsNoise("one client's data", 2.0, 1.0, 3, 1e-5)
+    assert privacy.together([cells[0], own, own._replace(covers="one example of a client")]) == ()
 
 
 def test_cohorts_are_drawn_once_for_all_methods_of_a_seed_and_anew_for_another() -> None:
@@ -193,7 +196,7 @@ def test_cohorts_are_drawn_once_for_all_methods_of_a_seed_and_anew_for_another()
 def test_a_budget_ends_what_a_training_is_planned_to_release() -> None:
     two = privacy.cohort_epsilon(8.0, 6, 6, 2, 1e-5)
     by = wrap(UNIFORM, CentralDP(noise_multiplier=8.0, max_epsilon=two), ClipNorm(1.0))
-    assert by.noised_sums(3, 5, 6, 9) == privacy.NoisedSums(3, 8.0, 6, 6, 2, 1e-5)
+    assert by.training_noise(3, 5, 6, 9) == privacy.NoisedSums(3, 8.0, 6, 6, 2, 1e-5)
 
 
 @pytest.mark.parametrize("by", [CentralDP(delta=0.2), LocalDP(delta=0.2, noise_multiplier=5.0)])

@@ -166,9 +166,9 @@ def forecast(
         planned = hook(method.algorithm, "planned")
         if planned is not None:
             notes.append(f"{method.label}: {planned(experiment.rounds, clients, experiment.cohort(clients))}")
-    sums = ((hook(method.algorithm, "noised_sums"), seed) for seed, method in cells)
-    released = (of(seed, experiment.rounds, clients, experiment.cohort(clients)) for of, seed in sums if of is not None)
-    notes += filter(None, [privacy.together(released)])
+    noises = ((hook(method.algorithm, "training_noise"), seed) for seed, method in cells)
+    cohort = experiment.cohort(clients)
+    notes += privacy.together(of(seed, experiment.rounds, clients, cohort) for of, seed in noises if of is not None)
     costs = tuple(
         totals.cost(m, models[m.label][1] if m.label in models else "unknown", timer) for m in experiment.methods
     )

@@ -15,6 +15,8 @@ Cohorts    A server that adds noise of z times a bound C to the sum of a cohort'
 Together   Trainings on the same clients compose.  Those of one seed draw the same cohort in a round, so that their sums
            of that round are one mechanism, of multiplier (sum z^-2)^(-1/2), over the largest of their cohorts, of which
            the others are parts; cohorts of other seeds and rounds are drawn anew (4).
+           Noise that clients add themselves is drawn anew in each training: the mechanisms of the client that has most
+           of them, summed over trainings, bound those of every client (5).
 Examples   Noise of z times a bound C on the sum of a batch's clipped gradients is a Gaussian mechanism of multiplier z
            for neighbours in which one example is replaced by one that adds nothing: the sum moves by up to C.  A batch
            in which every example is by itself with probability q (Poisson) amplifies that (I. Mironov, K. Talwar,
@@ -199,20 +201,53 @@ class NoisedSums(NamedTuple):
     delta: float
 
 
-def together(trainings: Iterable[NoisedSums]) -> str:
-    """Say what trainings on the same clients cost together (eq. 4); empty if no two of them have noise and released.
+class ClientsNoise(NamedTuple):
+    """The noise that clients add themselves in a training: what it covers, z, q, mechanisms of a client, and delta.
+
+    z is over the distance by which what is covered moves the sum, q is 1 where nothing is sampled, and the mechanisms
+    are those of the client that has most.
+    """
+
+    covers: str
+    noise_multiplier: float
+    share: float
+    releases: int
+    delta: float
+
+
+def together(trainings: Iterable[NoisedSums | ClientsNoise]) -> tuple[str, ...]:
+    """Say what trainings on the same clients cost together (eq. 4, 5), if two or more with noise released something.
+
+    There is one text for noise on sums, and one for each of what is covered by clients' own.
 
     Raises:
         ConfigError: If the accountant is not installed.
     """
     noised = [t for t in trainings if t.noise_multiplier and t.releases]
-    if len(noised) < 2:
-        return ""
-    delta = min(t.delta for t in noised)
-    return (
-        f"all {len(noised)} trainings with noise on their sums together: epsilon {together_epsilon(noised, delta):.4g} "
-        f"at delta {delta:g} for one client's data, for whoever sees the models of all"
-    )
+    sums = [t for t in noised if isinstance(t, NoisedSums)]
+    of_clients: dict[str, list[ClientsNoise]] = {}
+    for training in noised:
+        if isinstance(training, ClientsNoise):
+            of_clients.setdefault(training.covers, []).append(training)
+    texts = []
+    if len(sums) > 1:
+        delta = min(t.delta for t in sums)
+        texts.append(
+            f"all {len(sums)} trainings with noise on their sums together: epsilon {together_epsilon(sums, delta):.4g} "
+            f"at delta {delta:g} for one client's data, for whoever sees the models of all"
+        )
+    for covers, own in of_clients.items():
+        delta = min(t.delta for t in own)
+        mechanisms: Counter[tuple[float, float]] = Counter()
+        for t in own:
+            mechanisms[t.noise_multiplier, t.share] += t.releases
+        if len(own) > 1:
+            texts.append(
+                f"all {len(own)} trainings with noise of the clients' own together: epsilon "
+                f"{composed_epsilon(tuple(sorted(mechanisms.items())), delta):.4g} at most, at delta {delta:g}, for "
+                f"{covers}, for whoever sees all that was sent"
+            )
+    return tuple(texts)
 
 
 def together_epsilon(released: Sequence[NoisedSums], delta: float) -> float:

@@ -341,7 +341,7 @@ class CentralDP(Wrapper):
             return f"epsilon {self.max_epsilon:g}, its budget, is less than the {spent:.4g} that {rounds} rounds cost"
         return f"epsilon {spent:.4g} at delta {self.delta:g} for one client's data after {rounds} rounds"
 
-    def noised_sums(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.NoisedSums:
+    def training_noise(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.NoisedSums:
         """Return what a training will release, of which several add up; fewer rounds where the budget ends it."""
         cohort, most, releases = min(cohort, clients), self.max_epsilon or math.inf, rounds
         while releases and self.epsilon(releases, clients, cohort) > most:

@@ -33,7 +33,7 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
 from unskew.errors import ConfigError, DivergedError, ProtocolError
-from unskew.info import ExampleBudget, Privacy
+from unskew.info import ClientsNoise, ExampleBudget, Privacy
 from unskew.keys import Key
 from unskew.local.optim import optimiser
 from unskew.protocol import (
@@ -306,6 +306,12 @@ class DPSGD(Wrapper):
             return "no differential privacy, as there is no noise"
         return f"epsilon {spent:.4g} at delta {self.delta:g} for one example of a client that trains {trainings} times"
 
+    def training_noise(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.ClientsNoise:
+        """Return the noise of a training, of which several add up; fewer steps where the budget ends it."""
+        most = self.most(method)
+        steps = self.steps_in(method.local) * (rounds if most is None else min(rounds, most))
+        return privacy.ClientsNoise("one example of a client", self.noise_multiplier, self.share, steps, self.delta)
+
     def info(self, method: Any, state: BudgetState[Any]) -> tuple[object, ...]:
         """Report the method's own info, and the privacy that each client has spent."""
         own = report_of(method, state.of)
@@ -330,6 +336,7 @@ class DPSGD(Wrapper):
                 noise=self.noise_multiplier * self.clip if self.noise_multiplier else 0.0,
                 releases=most * steps,
                 budget=self.max_epsilon,
+                by_clients=ClientsNoise(multiplier=self.noise_multiplier, share=self.share),
                 spent=dict(sorted(by_client.items())),
                 warnings=(stopped,) if state.stopped else (),
             ),

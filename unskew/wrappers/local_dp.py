@@ -23,7 +23,7 @@ import torch
 from annotated_types import Gt, Interval
 
 from unskew.errors import ConfigError
-from unskew.info import Privacy, PrivacyBudget
+from unskew.info import ClientsNoise, Privacy, PrivacyBudget
 from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, UploadMark, hook, report_of, steps_of
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
@@ -163,6 +163,11 @@ class LocalDP(UploadWrapper):
         uploads = rounds if self.most is None else min(rounds, self.most)
         return f"epsilon {self.epsilon(uploads):.4g} at delta {self.delta:g} for a client that is asked {uploads} times"
 
+    def training_noise(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.ClientsNoise:
+        """Return the noise of a training, of which several add up; fewer uploads where the budget ends it."""
+        uploads = rounds if self.most is None else min(rounds, self.most)
+        return privacy.ClientsNoise("one client's data", self.noise_multiplier / 2, 1.0, uploads, self.delta)
+
     def info(self, method: Any, state: BudgetState[Any]) -> tuple[object, ...]:
         """Report the method's own info, and the privacy spent by the client that was asked most often."""
         own = report_of(method, state.of)
@@ -185,6 +190,7 @@ class LocalDP(UploadWrapper):
                 noise=sigma,
                 releases=most,
                 budget=self.max_epsilon,
+                by_clients=ClientsNoise(multiplier=self.noise_multiplier / 2, share=1.0),
                 warnings=(stopped,) if state.stopped else (),
             ),
         )

@@ -14,7 +14,7 @@ from unskew.report import read
 from unskew.report.figures import looks
 from unskew.report.sections import privacy
 from unskew.run import loop
-from unskew.server.privacy import cohort_epsilon
+from unskew.server.privacy import cohort_epsilon, epsilon, sampled_epsilon
 
 METHODS = {
     "open": us.wrap(us.FedAvg(), us.CentralDP(noise_multiplier=0.0)),
@@ -85,6 +85,42 @@ def test_plan_and_report_say_what_all_trainings_of_a_run_cost_together(tmp_path:
     assert by_hand in section.lead
 
 
+def test_trainings_with_the_clients_own_noise_add_up_in_plan_and_report(tmp_path: Path) -> None:
+    """Two seeds of two rounds are four uploads of multiplier 60 / 2, or 8 steps of multiplier 5 on half of the rows.
+
+    The local training of one epoch has 1 / 0.5 = 2 steps.
+    """
+    table = {
+        "rounds": 2,
+        "seeds": [0, 1],
+        "task": {"data": "digits", "model": "logistic"},
+        "split": {"name": "iid", "num_clients": 4},
+        "methods": [
+            {"name": "fedavg", "label": "local", "with": [{"name": "local_dp", "noise_multiplier": 60.0}]},
+            {
+                "name": "fedavg",
+                "label": "examples",
+                "local": {"local_epochs": 1},
+                "with": [{"name": "dp_sgd", "noise_multiplier": 5.0, "share": 0.5}],
+            },
+        ],
+    }
+    experiment = config.parse(table)
+    texts = [
+        f"ll 2 trainings with noise of the clients' own together: epsilon {spent:.4g} at most, at delta 1e-05, for {of}"
+        for spent, of in (
+            (epsilon(30.0, 4, 1e-5), "one client's data"),
+            (sampled_epsilon(5.0, 0.5, 8, 1e-5), "one example of a client"),
+        )
+    ]
+    notes = plan(experiment).notes
+    assert all(any(text in note for note in notes) for text in texts), notes
+    record = read(loop.start(experiment, tmp_path / "run").folder)
+    section = privacy.draw(record, record.methods, dict(zip(record.methods, looks([False] * 2), strict=True)))
+    assert section is not None
+    assert all(text in section.lead for text in texts), section.lead
+
+
 def test_a_run_reports_what_each_round_has_spent(tmp_path: Path) -> None:
     us.simulate(METHODS, split=us.Dirichlet(num_clients=4), rounds=2, out=tmp_path / "run", progress=False)
     record = read(tmp_path / "run")
@@ -122,9 +158,9 @@ def test_a_plan_says_what_a_run_will_spend() -> None:
             ],
         }
     )
-    epsilon = cohort_epsilon(5.0, 4, 4, 2, 1e-5)
+    spent = cohort_epsilon(5.0, 4, 4, 2, 1e-5)
     notes = [note for note in plan(made).notes if "epsilon" in note]
-    assert notes[0] == f"fedavg+central_dp: epsilon {epsilon:.4g} at delta 1e-05 for one client's data after 2 rounds"
+    assert notes[0] == f"fedavg+central_dp: epsilon {spent:.4g} at delta 1e-05 for one client's data after 2 rounds"
     assert notes[1].endswith("for a client that is asked 2 times")
 
 

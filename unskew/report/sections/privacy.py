@@ -30,17 +30,11 @@ def draw(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Lin
         for m, i in last.items()
     )
     by_client = [clients_table(m, i) for m, i in last.items() if isinstance(i, ExampleBudget) and i.spent]
-    together = accountant.together(
-        accountant.NoisedSums(
-            seed, sums.multiplier, sums.clients, sums.cohort, info.releases, info.privacy.delta or math.nan
-        )
-        for seeds in spent.values()
-        for seed, rounds in seeds.items()
-        if (sums := (info := rounds[max(rounds)]).sums) is not None
-    )
+    noises = (_noise(seed, rounds[max(rounds)]) for seeds in spent.values() for seed, rounds in seeds.items())
+    together = accountant.together(filter(None, noises))
     return Section(
         "Differential privacy",
-        f"{lead}. {sentence(together)}" if together else f"{lead}.",
+        " ".join([f"{lead}.", *map(sentence, together)]),
         tuple(c for c in [_chart(spent, marks)] if c),
         (_table(last, marks), *by_client),
     )
@@ -54,6 +48,17 @@ def by_seed(record: Record, method: str) -> dict[int, dict[int, PrivacyBudget]]:
         if seed in counted:
             seeds.setdefault(seed, {})[at] = info
     return seeds
+
+
+def _noise(seed: int, info: PrivacyBudget) -> accountant.NoisedSums | accountant.ClientsNoise | None:
+    """The noise of a training by what it spent; None where the record does not say."""
+    delta = info.privacy.delta or math.nan
+    if (sums := info.sums) is not None:
+        return accountant.NoisedSums(seed, sums.multiplier, sums.clients, sums.cohort, info.releases, delta)
+    if (own := info.by_clients) is not None:
+        covers = "one example of a client" if isinstance(info, ExampleBudget) else "one client's data"
+        return accountant.ClientsNoise(covers, own.multiplier, own.share, info.releases, delta)
+    return None
 
 
 def _bound(info: PrivacyBudget) -> float:
