@@ -524,7 +524,7 @@ MEASURES_NOTHING = ExecutorKind("measures_nothing", "has no columns", lambda par
         ("LOSES", "must give one result for each client .*got none for client 0"),
         ("REPEATS", "must give one result for each client .*got a second one for client 0"),
         ("TAKES_NONE", "must say how many clients it takes at a time, an integer >= 1, got 0; correct its `window`"),
-        ("MEASURES_NOTHING", "must give a list of the columns of each of 1 jobs, got 0; correct its `evaluate`"),
+        ("MEASURES_NOTHING", "must give a list with the columns of each job, 1 here, got 0; correct its `evaluate`"),
     ],
 )
 def test_an_executor_that_does_not_do_as_it_should_is_refused(name: str, sentence: str) -> None:
