@@ -26,7 +26,7 @@ from unskew.algorithms.feddw import DW, FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
 from unskew.lock import lock, lockable
 from unskew.protocol import Held, SgdConfig, Spending
-from unskew.runtime.budget import NoisedUpload, charge
+from unskew.runtime.budget import NoisedUpload, adds_noise, charge
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.flower import unpack
 from unskew.runtime.message import (
@@ -43,9 +43,12 @@ from unskew.runtime.message import (
 )
 from unskew.runtime.policy import Rules, SitePolicy, record
 from unskew.server import privacy
-from unskew.wrappers.base import wrap
+from unskew.wrappers.base import Wrapper, wrap
+from unskew.wrappers.central_dp import CentralDP
 from unskew.wrappers.dp_sgd import DPSGD
 from unskew.wrappers.local_dp import LocalDP
+from unskew.wrappers.quantise import Quantise
+from unskew.wrappers.top_k import TopK
 
 SMALL = SgdConfig(0.05, batch_size=8)
 ONE = FedDW(local=SMALL, dp=LabelNoise(epsilon=1.0, uploads=1))
@@ -289,6 +292,21 @@ def test_methods_that_may_not_run_are_refused_before_data_are_read() -> None:
         rules(methods=("fedavg",)).check_methods({"X": "fedprox"}, {"X": False})
     with pytest.raises(ConfigError, match=r"X \(fedprox\) sends without noise .* policy\.toml has max_epsilon = 1;"):
         rules(max_epsilon=1.0).check_methods({"X": "fedprox"}, {"X": False})
+
+
+@pytest.mark.parametrize(
+    ("by", "adds"),
+    [
+        (LocalDP(noise_multiplier=9.0), True),
+        (DPSGD(), True),
+        (DPSGD(noise_multiplier=0.0), False),
+        (CentralDP(), False),  # the server's, which gets the updates as they are
+        (TopK(), False),
+    ],
+)
+def test_only_noise_that_clients_add_themselves_is_accounted_for(by: Wrapper, adds: bool) -> None:
+    assert adds_noise(wrap(FedAvg(), by)) == adds
+    assert adds_noise(wrap(FedAvg(), by, Quantise())) == adds
 
 
 def test_code_of_a_coordinator_is_imported_as_the_participant_says() -> None:

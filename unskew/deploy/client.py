@@ -23,10 +23,11 @@ from unskew.deploy.settings import ClientConfig, own_data_example, own_state, pa
 from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, TaskConfig, load, written_fingerprint
 from unskew.keys import Key
-from unskew.protocol import hook, steps_of
+from unskew.protocol import steps_of
 from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
+from unskew.runtime.budget import adds_noise
 from unskew.runtime.client import ClientRuntime, ClientSetup
 from unskew.runtime.membership import columns_hash, images_told, layout_hash
 from unskew.runtime.message import ClientInfo
@@ -63,17 +64,15 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
     if config.client >= config.num_clients:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
     experiment = load(folder / config.experiment, allow_code=rules.code_allowed(allow_code))
-    private = {m.label: bool(hook(m.algorithm, "has_dp_noise")) for m in experiment.methods}
     rules.check_methods(
-        {m.label: m.name for m in experiment.methods},
-        private,
+        {m.label: m.name for m in experiment.methods}, {m.label: adds_noise(m.algorithm) for m in experiment.methods}
     )
     rules.check_steps({m.label: list(steps_of(m.algorithm)) for m in experiment.methods})
     policy = rules.policy
     audit = Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl"
     rules.check_log(audit, "the audit log", "audit")
     privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl"
-    if any(private.values()):
+    if any(adds_noise(m.algorithm) for m in experiment.methods):
         rules.check_log(privacy, "the record of noised uploads", "privacy")
     own = config.data is not None
     if config.data is not None:

@@ -193,8 +193,8 @@ def columns_of(executor: Executor, jobs: Sequence[EvalJob]) -> list[Columns]:
     if not isinstance(columns, list) or len(columns) != len(jobs):
         got = f"{len(columns)}" if isinstance(columns, list) else type(columns).__name__
         raise ProtocolError(
-            f"the executor {executor.name!r} must give a list with the columns of each job, {len(jobs)} here, got {got}; "
-            "correct its `evaluate`"
+            f"the executor {executor.name!r} must give a list with the columns of each job, {len(jobs)} here, got "
+            f"{got}; correct its `evaluate`"
         )
     return columns
 

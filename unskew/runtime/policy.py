@@ -35,7 +35,7 @@ class SitePolicy:
         metrics: False keeps losses, counts of trained examples, test results and the scale of images here.
         max_bytes: Most bytes that may leave in one round, replies and relayed values together.
         max_epsilon: Greatest epsilon of all noised uploads about one data set together, whatever the experiment;
-            methods without such noise are then refused.
+            methods whose clients add no noise themselves are then refused, also those with noise of the server's.
         delta: Probability that belongs to max_epsilon.
         paths: Files, folders with all that is in them, and hub: names that the coordinator may choose to be read here.
         allow_code: True imports code that an experiment names, False refuses it even with --allow-code.
@@ -93,7 +93,7 @@ class Rules:
 
         Args:
             names: Names of methods by label.
-            accountable: By label, True if the method states what its noised uploads cost.
+            accountable: By label, True if clients add noise themselves and the method states what their uploads cost.
 
         Raises:
             ConfigError: Naming the first method, the file and the key.
@@ -106,8 +106,9 @@ class Rules:
                 )
             if policy.max_epsilon is not None and not accountable[label]:
                 raise ConfigError(
-                    f"method {label} ({name}) sends without noise that could be accounted for, and {self.where} has "
-                    f"max_epsilon = {policy.max_epsilon:g}; set the method's dp, or leave it out"
+                    f"method {label} ({name}) sends without noise of this client's own that could be accounted for, "
+                    f"and {self.where} has max_epsilon = {policy.max_epsilon:g}; use local_dp or dp_sgd, or dp of a "
+                    "method that has it"
                 )
 
     def check_steps(self, steps: Mapping[str, Collection[str]]) -> None:

@@ -277,8 +277,8 @@ class DPSGD(Wrapper):
         return (yield from within_budget(method.round(state.of, fed), state, self.most(method), costs))
 
     def has_dp_noise(self, method: Any) -> bool:
-        """True: nothing else of a client's data may leave it."""
-        return True
+        """True if there is noise: then nothing else of a client's data may leave it."""
+        return self.noise_multiplier > 0.0
 
     def covers_examples(self, method: Any) -> bool:
         """True if there is noise."""
