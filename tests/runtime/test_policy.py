@@ -11,6 +11,7 @@ from typing import Any
 
 import dp_accounting
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 pytest.importorskip("dp_accounting")
@@ -114,6 +115,31 @@ def test_the_same_order_again_draws_the_same_noise_and_costs_nothing(site: Calla
     assert first.parts == again.parts
     (row,) = (json.loads(line) for line in (there.client.state / "privacy.jsonl").read_text().splitlines())
     assert row["spending"] == [["soft labels", ONE.by.dp.multiplier, 1, 1.0]]  # type: ignore[union-attr]
+
+
+def test_the_same_order_from_another_memory_draws_other_noise_and_is_paid_for(site: Callable[..., Site]) -> None:
+    """The attack that worked: with equal noise the difference of two uploads was that of the updates, to the bit.
+
+    The server says which answers count, and so whether a round is trained from the personal layers of the one before.
+    """
+    by = LocalDP(clip=1.0, noise_multiplier=50.0)
+    there = site(wrap(resolve("fedper")(), by))
+
+    def ask(round: int, starts: tuple[tuple[int, int], ...], since: int) -> dict[str, Any]:
+        head = read(there.order, REQUESTS)
+        context = dataclasses.replace(head.context, round=round, run="hostile", starts=starts)
+        head = dataclasses.replace(head, context=context, since=since)
+        reply = there.client.answer(write("ask", head, *there.order.parts))
+        assert reply.action == "ask", reason(reply)
+        sent = wire.decode(reply.parts[0], wire.signatures(there.algorithm)[head.step].reply)
+        return dict(sent.params)
+
+    ask(1, ((1, 1),), 0)
+    after_one, anew = ask(2, ((1, 1),), 1), ask(2, ((1, 1), (2, 1)), 0)
+    # Two draws of noise with standard deviation 50 on every number are 70 apart on each.
+    apart = torch.cat([(after_one[n] - anew[n]).flatten() for n in anew])
+    assert float(apart.std()) == pytest.approx(50.0 * 2**0.5, rel=0.3)
+    assert len((there.client.state / "privacy.jsonl").read_text().splitlines()) == 3
 
 
 def test_two_clients_of_a_machine_never_write_the_record_at_once(

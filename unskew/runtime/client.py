@@ -351,8 +351,11 @@ def _compute(
     mine = None if before is None else wire.decode(before.memory, memory_type)
     message = _resolve_message(runtime, head, parts, folder, validator, signatures[head.step].message, setup)
     key = Key(setup.seed) / "round" / context.round / "client" / client / head.index
-    # A request refers to held values by name: the same request may mean others after a new start of the server.
-    what = hashlib.sha256(digest.encode() + wire.encode(message)).hexdigest()
+    # A request refers to held values by name: the same request may mean others after a new start of the server.  And
+    # the server says which memory counts: from another one, the same noise would show the difference of both replies.
+    memory_now = b"" if before is None else before.memory
+    hashes = (hashlib.sha256(part).digest() for part in (wire.encode(message), memory_now))
+    what = hashlib.sha256(b"".join((digest.encode(), *hashes))).hexdigest()
     me = _me(runtime, setup, context, key, what)
     _charge(runtime, setup, head, message, what)
     began = time.monotonic()
@@ -404,9 +407,9 @@ def _charge(runtime: ClientRuntime, setup: ClientSetup, head: StepRequest, messa
 def _me(runtime: ClientRuntime, setup: ClientSetup, context: RoundContext, key: Key, what: str) -> Me:
     """The client's view of itself, with private keys whose draws no one else can repeat.
 
-    They depend on its data, the experiment and the request.  Two uploads with the same noise would reveal their exact
-    difference, so only a request that is the same to the byte, of the same experiment on the same data, may draw the
-    same noise again.
+    They depend on its data and memory, the experiment and the request.  Two uploads with the same noise would reveal
+    their exact difference, so only a request that is the same to the byte, of the same experiment on the same data and
+    memory, may draw the same noise again.
     """
     own = Key(int.from_bytes(own_secret(runtime.state), "big")) / runtime.info.data
     asked = own / "ask" / context.config / context.run / context.cell / context.round / what
