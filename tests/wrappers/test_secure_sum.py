@@ -235,6 +235,16 @@ def test_whose_secret_is_lost_is_named_and_if_several_are_nobody_is() -> None:
         SecureSum().masks(keys, (0, 1), (), {2: none, 3: none}, 3, 2)
 
 
+def test_nobody_is_blamed_where_one_of_those_who_revealed_shares_may_have_lied() -> None:
+    """Of three shares of client 0, three are needed, and client 2 alters its own: client 0 gave right ones."""
+    flwr, keys = _primitives(), {0: PublicKeys("", "", "")}
+    shares = dict(zip((0, 1, 2), flwr.split(bytes(range(32)), 3, 3), strict=True))
+    revealed = {c: Revealed({0: share.hex()}, {}) for c, share in shares.items()}
+    revealed[2] = Revealed({0: shares[2][::-1].hex()}, {})
+    with pytest.raises(QuorumError, match=r"clients \[0\] .* or one of those who revealed them did"):
+        SecureSum().masks(keys, (0,), (), revealed, 3, 3)
+
+
 def test_entries_are_clipped_at_the_bound() -> None:
     """Every client's entries are cut to 2^-10, so no entry of the mean is larger."""
     model, _ = played(wrap(FedAvg(local=LOCAL), SecureSum(clip=2.0**-10)))

@@ -235,10 +235,12 @@ class SecureSum(Wrapper):
     def least(self, cohort: int) -> int:
         """Count the clients of a cohort that have to stay until the end, t.
 
-        >>> SecureSum().least(5)
-        4
+        They are three at least: of two, each would know the other's part.
+
+        >>> SecureSum().least(5), SecureSum(threshold=0.6).least(3)
+        (4, 3)
         """
-        return max(2, math.floor(self.threshold * cohort) + (self.threshold < 1.0))
+        return max(3, math.floor(self.threshold * cohort) + (self.threshold < 1.0))
 
     def init(self, method: Any, params: Params, fed: Federation) -> Any:
         """Return the method's state before round 1.
@@ -395,13 +397,14 @@ class SecureSum(Wrapper):
         """Compute the masks that are left in a sum, from the shares; `least` of them make a secret.
 
         Raises:
-            SuspectError: If the shares that one client gave do not make its secret.
-            QuorumError: If those of several do not.
+            SuspectError: If the shares that one client gave do not make its secret, whoever of those who revealed them
+                is left out.
+            QuorumError: If those of several do not, or nobody can be left out: one who revealed them may have lied.
         """
         flwr = _primitives()
         total = torch.zeros(length, dtype=torch.int64)
         wrong_clients: set[ClientId] = set()
-        lost: list[ClientId] = []
+        lost: dict[ClientId, int] = {}  # and how many revealed their shares of its secret
         for c in (*present, *gone):
             by_client = {
                 r: one.own if c in present else one.masks for r, one in revealed.items() if r not in wrong_clients
@@ -410,16 +413,19 @@ class SecureSum(Wrapper):
             secret, wrong = _together(shares, least, functools.partial(_is_secret, members[c], own=c in present))
             wrong_clients |= wrong
             if secret is None:
-                lost.append(c)
+                lost[c] = len(by_client)
             elif c in present:
                 total += _stream(secret, length)
             else:
                 for p in present:
                     total += _sign(p, c) * _stream(flwr.agreed(flwr.private(secret), members[p].masks), length)
-        if len(lost) == 1:  # who reveals wrong shares spoils those of several
+        if len(lost) == 1 and min(lost.values()) > least:
             raise SuspectError("", dict.fromkeys(lost, "the shares that it gave do not make its secret"))
         if lost:
-            raise QuorumError(f"the shares of clients {lost} that were revealed do not make their secrets")
+            raise QuorumError(
+                f"the shares of clients {[*lost]} that were revealed do not make their secrets: they gave wrong ones, "
+                "or one of those who revealed them did"
+            )
         return total
 
     def results(
