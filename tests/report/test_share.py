@@ -1,5 +1,7 @@
 """A copy of a run's folder for others: what it has, and what it must not have."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,39 @@ def test_paths_and_values_of_columns_are_no_settings_of_a_copy() -> None:
         "task": {"data": "digits"},
         "split": {"name": "manifest", "path": "split.json"},
     }
+
+
+def test_no_setting_of_a_copy_has_a_folder_and_labels_stay() -> None:
+    method = {
+        "name": "feddistr",
+        "label": "a/b",
+        "prior": "file:/home/j/prior.safetensors",
+        "of": [{"x": "C:\\\\u\\\\x.pt"}],
+    }
+    kept = {"name": "feddistr", "label": "a/b", "prior": "file:prior.safetensors", "of": [{"x": "C:x.pt"}]}
+    task = {"data": "digits", "model_options": {"weights": "/home/j/w.pt", "depth": 2}}
+    assert without_values({"task": task, "methods": [method]}) == {
+        "task": {"data": "digits", "model_options": {"weights": "w.pt", "depth": 2}},
+        "methods": [kept],
+    }
+
+
+def test_a_link_in_a_run_is_not_followed_and_no_reason_names_a_path(run: Path, tmp_path: Path) -> None:
+    """The attack that worked: network.jsonl of somebody's run led to a key of whoever shared it."""
+    theirs = tmp_path / "theirs"
+    shutil.copytree(run, theirs)
+    (tmp_path / "key").write_text("secret\n")
+    (theirs / "network.jsonl").symlink_to(tmp_path / "key")
+    with pytest.raises(RunError, match=r"network\.jsonl cannot be copied"):
+        share(theirs, tmp_path / "copy")
+    (theirs / "network.jsonl").unlink()
+    row = {"method": "fedavg", "seed": 0, "round": 1, "client": 0}
+    lines = [json.dumps({**row, "reason": r}) + "\n" for r in ("late", "refused: restore /home/j/state")]
+    (theirs / "failures.jsonl").write_text("".join(lines))
+    (theirs / "checksums" / "failures.crc32").unlink()
+    copy = share(theirs, tmp_path / "copy")
+    assert [f.reason for f in read(copy).failures] == ["late", "refused: left out, as it names a path"]
+    assert "begun_in" not in json.loads((copy / "run.json").read_text())
 
 
 def test_a_copy_replaces_nothing(run: Path, tmp_path: Path) -> None:

@@ -7,26 +7,27 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
 import tomli_w
 
 from unskew.errors import RunError
+from unskew.files import readable
 from unskew.info import AbandonedRound, ExampleBudget, PrivacyBudget
 from unskew.record import columns, logs
 from unskew.record.reader import Record, configured, read
 from unskew.report.html import write_report
-from unskew.run.folder import create, read_json, require_done, taken
+from unskew.run.folder import create, read_json, require_done, row_sums, taken
 
-LOGS = ("metrics", "ledger", "failures", "work", "network", "diverged")
+LOGS = ("metrics", "ledger", "work", "network", "diverged")
 """Logs that are copied row by row."""
 
 INFO = {kind.type for kind in (PrivacyBudget, ExampleBudget, AbandonedRound)}
 """What methods reported that is copied: no embeddings, targets or predictions, and no warnings, which name values."""
 
-OF_RUN = logs.RunCard.__annotations__.keys() - {"command", "remarks"}
+OF_RUN = logs.RunCard.__annotations__.keys() - {"command", "remarks", "begun_in", "begun_up"}
 OF_SPLIT = logs.SplitCard.__annotations__.keys() | {"seed"}
 OF_TASK = ("data_dir", "data_options")
 
@@ -69,6 +70,10 @@ def _files(folder: Path, record: Record) -> Iterator[tuple[str, str | Callable[[
             yield columns.partition_file(int(seed)), partial(_write_counts, folder, int(seed))
     info = logs.rows(folder / "info.jsonl") if (folder / "info.jsonl").is_file() else ()
     yield "info.jsonl", "".join(f"{json.dumps(row)}\n" for row in info if row["type"] in INFO)
+    failures = logs.rows(folder / "failures.jsonl") if (folder / "failures.jsonl").is_file() else ()
+    lines = [f"{json.dumps({**row, 'reason': _reason(row['reason'])})}\n".encode() for row in failures]
+    yield "failures.jsonl", b"".join(lines).decode()
+    yield "checksums/failures.crc32", partial(_write, row_sums(lines))
     as_they_are = ["summary.json", "plan.json"]
     for name in LOGS:
         as_they_are += [f"{name}.jsonl", f"checksums/{name}.crc32"]
@@ -86,9 +91,25 @@ def without_values(settings: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(task.get("preprocess"), dict):
         task["preprocess"] = {key: value for key, value in task["preprocess"].items() if key != "columns"}
     kept = {key: value for key, value in settings.items() if key not in ("track", "track_options")}
-    if "path" in (split := kept.get("split", {})):  # a manifest's
-        kept["split"] = {**split, "path": Path(split["path"]).name}
-    return {**kept, "task": task}
+    named: dict[str, Any] = _without_folders({**kept, "task": task})
+    return named
+
+
+def _without_folders(value: Any) -> Any:
+    """Settings with the names of files in place of their paths; names and labels of methods may have a slash."""
+    if isinstance(value, Mapping):
+        return {key: of if key in ("name", "label") else _without_folders(of) for key, of in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(of) for of in value]
+    if not isinstance(value, str) or not {"/", "\\"} & {*value}:
+        return value
+    kind, colon, path = value.rpartition(":")
+    return kind.rpartition("/")[2] + colon + PureWindowsPath(path).name  # it takes both kinds of slashes
+
+
+def _reason(text: str) -> str:
+    """Why a client did not reply; what names a path of its machine is left out."""
+    return f"{text.partition(':')[0]}: left out, as it names a path" if {"/", "\\"} & {*text} else text
 
 
 def _sizes(split: dict[str, Any]) -> dict[str, Any]:
@@ -102,5 +123,14 @@ def _write_counts(folder: Path, seed: int, path: Path) -> None:
 
 
 def _copy(source: Path, path: Path) -> None:
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with readable(source) as file, path.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+    except OSError as error:
+        raise RunError(f"{source} cannot be copied: {error.strerror or error}; restore it, or remove it") from None
+
+
+def _write(content: bytes, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
-    shutil.copyfile(source, path)
+    path.write_bytes(content)

@@ -257,14 +257,14 @@ class _Log:
             file.seek(size)  # appends anyway, but tells where it is
         if rows:  # the rows are verified; their checksums are not synced before the end, and a power cut may cost some
             with readable(self.path) as f:
-                self.sums.write(_row_sums(f))
+                self.sums.write(row_sums(f))
         self.mark = mark
 
     def append(self, lines: Sequence[bytes]) -> None:
         data = b"".join(lines)
         self.file.write(data)
         self.hash.update(data)
-        self.sums.write(_row_sums(lines))
+        self.sums.write(row_sums(lines))
 
     def flush(self) -> None:
         self.file.flush()
@@ -277,7 +277,8 @@ def _files(folder: Path, name: str) -> tuple[Path, Path]:
     return (path := folder / f"{name}.jsonl"), checksums_file(path)
 
 
-def _row_sums(lines: Iterable[bytes]) -> bytes:
+def row_sums(lines: Iterable[bytes]) -> bytes:
+    """The checksums of a log's rows, as its file of them has them."""
     return array("I", map(zlib.crc32, lines)).tobytes()
 
 
