@@ -257,6 +257,15 @@ def test_a_client_whose_policy_forbids_the_method_opens_no_data(
         open_client(client)
 
 
+def test_a_client_whose_policy_has_a_budget_takes_no_method_without_noise_of_its_own(
+    client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
+    (tmp_path / "policy.toml").write_text("max_epsilon = 2.0\n")
+    with pytest.raises(ConfigError, match=r"\(fedavg\) sends without noise of this client's own .* max_epsilon = 2;"):
+        open_client(client)
+
+
 @pytest.mark.parametrize(
     ("setting", "text"),
     [

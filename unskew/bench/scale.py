@@ -118,7 +118,7 @@ def _population(clients: int, cohorts: Sequence[int], reports: bool) -> Iterator
                 seconds.append(time.perf_counter() - began)
             yield row("round", seconds, cohort)
         examples = eval_set(setup.task, fed, setup.device)
-        times = [timed(lambda: evaluate(sim, state, 3, examples, ("global", "personal"), last=False)) for _ in range(3)]
+        times = [timed(lambda: evaluate(sim, state, 3, examples, ("global", "personal"), last=False)) for _ in range(3)]  # noqa: F821
         yield row("evaluation", times)
         del fed, sim, examples
         folder = Path(scratch) / "run"

@@ -23,7 +23,7 @@ from unskew.deploy.settings import ClientConfig, own_data_example, own_state, pa
 from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, TaskConfig, load, written_fingerprint
 from unskew.keys import Key
-from unskew.protocol import steps_of
+from unskew.protocol import hook, steps_of
 from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
@@ -109,7 +109,9 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         if (check_examples := hook(method.algorithm, "check_examples")) is not None:
             check_examples(examples)
     # The number of examples has no noise, nor has the scale of images.
-    silent = not (config.metrics and policy.metrics) or any(private.values())
+    silent = not (config.metrics and policy.metrics) or any(
+        hook(m.algorithm, "has_dp_noise") for m in experiment.methods
+    )
     info = ClientInfo(
         client=config.client,
         num_clients=config.num_clients,
@@ -162,7 +164,7 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         rules=rules,
         audit=audit,
         privacy=privacy,
-        account=account_of(_beside(folder, config.data)) if config.data else setup.dataset.sha256,
+        account=account_of(_beside(folder, config.data) if config.data else experiment.task.data),
         columns=tuple(column.name for column in setup.dataset.inputs.columns),
         rounds=experiment.rounds,
         cells=tuple(f"{method.label}, seed {seed}" for seed, method in run_setup.cells(experiment)),
@@ -213,16 +215,13 @@ def _family(kind: str) -> str:
 def account_of(source: str) -> str:
     """Hash a participant's files as they lie: an experiment that reads other columns of them opens no new account.
 
-    Returns:
-        A SHA-256; empty where the source names no files.
+    Where the source names no files it is the hash of that name, whatever an experiment reads of it and from where.
     """
-    _, colon, rest = source.partition(":")
-    if not colon or not rest:
-        return ""
+    _, _, rest = source.partition(":")
     path = Path(rest).expanduser()
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path] if path.is_file() else []
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()) if rest else []
     if not files:
-        return ""
+        return hashlib.sha256(f"source {source}".encode()).hexdigest()
     whole = hashlib.sha256()
     for file in files:
         with file.open("rb") as f:
