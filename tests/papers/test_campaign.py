@@ -162,6 +162,24 @@ def test_an_arm_killed_before_its_file_was_written_gets_it(done: tuple[Campaign,
     assert {card: card.read_bytes() for card in cards} == cards
 
 
+@pytest.mark.parametrize("file", ["run.json", "summary.json"])
+def test_a_run_of_something_else_in_an_arm_s_place_is_not_believed_nor_imported(
+    done: tuple[Campaign, Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """The attack that worked: a folder from elsewhere had a network of its own, imported to resume the arm."""
+    two, folder, _ = done
+    planned = next(c for c in two.claims if isinstance(c, Planned))
+    arm, work = planned.arms[0], CampaignWork(tmp_path)
+    (theirs := tmp_path / "arms" / arm.address / "seed-0").mkdir(parents=True)
+    written = folder / "arms" / arm.address / "seed-0" / "config.toml"
+    (theirs / "config.toml").write_text(re.sub(r'model = "mlp"', 'model = "evil:Net"', written.read_text()))
+    (theirs / file).write_text("{}")
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RunError, match=r"seed-0 holds a run of another experiment than \w+; remove it"):
+        work.run(arm, 0, NoCallback())
+
+
 def test_the_status_page_has_verdicts_and_costs(done: tuple[Campaign, Path, int]) -> None:
     _, folder, _ = done
     page = (folder / "STATUS.md").read_text("utf-8")

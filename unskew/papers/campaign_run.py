@@ -97,7 +97,7 @@ class CampaignWork:
         if key not in self._known:
             if (card := _card_of(place)).exists():
                 self._known[key] = _read_card(card)
-            elif (place / "summary.json").exists():
+            elif self._has(arm, seed, "summary.json"):
                 self._known[key] = _outcome(_read_run(place))
         return self._known.get(key)
 
@@ -109,7 +109,7 @@ class CampaignWork:
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place.parent / "arm.toml", config.to_toml(arm.experiment))
         try:
-            if (place / "run.json").exists():
+            if self._has(arm, seed, "run.json"):
                 try:
                     loop.resume(place, callback, allow_code=True)  # the user's own file, as `loop.start` has run it
                 except loop.EnvironmentChanged:
@@ -129,8 +129,23 @@ class CampaignWork:
     def write_card(self, arm: Arm, seed: int) -> None:
         """Write the file of an arm that has run, if it is not there: its run may have been killed just before."""
         place = self._place(arm, seed)
-        if (place / "summary.json").exists() and not _card_of(place).exists():
+        if not _card_of(place).exists() and self._has(arm, seed, "summary.json"):
             write_atomically(_card_of(place), json.dumps(_read_run(place)))
+
+    def _has(self, arm: Arm, seed: int, name: str) -> bool:
+        """True if the arm's run under a seed has this file; the folder may have come from elsewhere.
+
+        Raises:
+            RunError: If it is a run of something else, which would be believed, and whose code would be imported.
+        """
+        place, experiment = self._place(arm, seed), dataclasses.replace(arm.experiment, seeds=(seed,))
+        if not (place / name).exists():
+            return False
+        if not config.is_written_in(place / "config.toml", experiment):
+            raise RunError(
+                f"{place} holds a run of another experiment than {arm.label}; remove it, and the arm runs again"
+            )
+        return True
 
     def _place(self, arm: Arm, seed: int) -> Path:
         return self.folder / "arms" / arm.address / f"seed-{seed}"
