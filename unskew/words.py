@@ -140,6 +140,15 @@ def in_a_cell(text: str) -> str:
     return f"'{text}" if _FORMULA.match(text) else text
 
 
+def in_markdown(text: str) -> str:
+    """Somebody's text for a page or a table in Markdown, where it is neither markup, nor a link or an image.
+
+    >>> print(in_markdown("a_b|c <img> ![x](https://x.org) +1 [0, 2]"))
+    a\\_b\\|c \\<img> \\![x\\](https://x.org) +1 [0, 2]
+    """
+    return re.sub(r"([\\|*_`<]|!(?=\[)|\](?=[(\[]))", r"\\\1", text)
+
+
 def with_names(text: str, names: Sequence[str]) -> str:
     """A sentence with the clients' names behind their numbers.
 

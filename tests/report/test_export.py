@@ -147,6 +147,14 @@ def test_markdown_names_cannot_break_the_table() -> None:
     assert r"| a\|b\*c\_ \<d> | 2 |" in text
 
 
+def test_no_name_in_markdown_is_an_image_a_link_or_html() -> None:
+    """The attack that worked: whoever pasted the table of somebody's run had a picture loaded from elsewhere."""
+    run = replace(made({"![x](https://x.org/a.png)": [0.5]}, finished=False), name="<img src=x>[y][z]")
+    *_, row, _, note = table(run).splitlines()
+    assert row.startswith(r"| \![x\](https://x.org/a.png) | 1 |")
+    assert note.endswith(r"Not finished: \<img src=x>[y\][z].")
+
+
 def test_latex_is_escaped_and_uses_booktabs() -> None:
     name = r"50% of_a & b#{c}$d^e~f\g<h>"
     text = table(made({"FedAvg": [0.5, 0.6], name: [0.6, 0.72]}), "latex")

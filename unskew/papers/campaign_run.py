@@ -39,6 +39,7 @@ from unskew.run.folder import read_json
 from unskew.run.metrics import last_value, mean_of_last, minus
 from unskew.run.progress import duration
 from unskew.tasks.measure import Measure, described
+from unskew.words import in_markdown
 
 
 # ---------------------------------------------------------------- arms
@@ -384,7 +385,7 @@ def markdown(campaign: Campaign, work: CampaignWork) -> str:
         "|---:|---|---|---:|---|---|---:|---:|",
     ]
     for i, row in enumerate(state["claims"], start=1):
-        verdict = f"{row['verdict'] or 'open'}{': ' + row['why'] if row.get('why') else ''}"
+        verdict = f"{row['verdict'] or 'open'}{': ' + in_markdown(row['why']) if row.get('why') else ''}"
         text, numbers = row["text"], "– | – | –"
         if "reproduce" in row:
             text = f"reproduction {row['reproduce']}, {row['scale']}{': ' + text if text else ''}"

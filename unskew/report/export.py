@@ -10,7 +10,6 @@ LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
 
 import csv
 import io
-import re
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ from unskew.report.tables import (
     with_spread,
 )
 from unskew.tasks.measure import Measure
-from unskew.words import in_a_cell
+from unskew.words import in_a_cell, in_markdown
 
 Lines = list[list[str]]
 
@@ -105,7 +104,7 @@ def client_table(record: Record, format: str = "markdown") -> str:
             "interval is over seeds and the client’s test rows, and there is none where the chance of these is not "
             "known."
         )
-    return _tabular(note, lines) if format == "latex" else f"{_marked_down(lines)}\n{note}\n"
+    return _tabular(note, lines) if format == "latex" else f"{_marked_down(lines)}\n{in_markdown(note)}\n"
 
 
 def _check_format(format: str) -> None:
@@ -140,19 +139,15 @@ def _client_row(record: Record, of: by_client.ClientResult, gain: worth.GainRow 
 # ---------------------------------------------------------------- Markdown and LaTeX
 def _markdown(record: Record, columns: Sequence[str]) -> str:
     chosen = _chosen(record, columns)
-    main = _marked_down(_lines(record, chosen, _plain_markdown, lambda text: f"**{text}**"))
-    further = () if columns else _further(record, _plain_markdown)
+    main = _marked_down(_lines(record, chosen, in_markdown, lambda text: f"**{text}**"))
+    further = () if columns else _further(record, in_markdown)
     after = (f"\n{title}:\n\n{_marked_down(lines)}" for title, lines in further)
-    return f"{main}\n{_note(record, chosen)}\n{''.join(after)}"
+    return f"{main}\n{in_markdown(_note(record, chosen))}\n{''.join(after)}"
 
 
 def _marked_down(lines: Lines) -> str:
     rule = ["---", *["---:"] * (len(lines[0]) - 1)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (lines[0], rule, *lines[1:]))
-
-
-def _plain_markdown(text: str) -> str:
-    return re.sub(r"([\\|*_`<])", r"\\\1", text)
 
 
 _LATEX = {
@@ -419,6 +414,6 @@ class Markup:
     escape: Callable[[str], str]
 
 
-MARKUPS = {"markdown": Markup(_markdown, _plain_markdown), "latex": Markup(_latex, _escaped)}
+MARKUPS = {"markdown": Markup(_markdown, in_markdown), "latex": Markup(_latex, _escaped)}
 WRITERS: dict[str, Callable[[Sequence[Mapping[str, object]]], str]] = {"csv": _as_csv, "csv2": _as_csv2}
 FORMATS = (*MARKUPS, *WRITERS)
