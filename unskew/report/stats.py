@@ -127,16 +127,25 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return corrected
 
 
-def welch(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float] | None:
+def welch(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], drawn_anew: bool = True
+) -> tuple[float, float] | None:
     """Welch's 95 % interval of the difference of two means over clients, averaged over seeds; None below two clients.
 
     With variances s^2 and t^2 of n and m clients, a seed's squared standard error is s^2/n + t^2/m, that of the mean
-    over k seeds the sum over seeds divided by k^2; its degrees of freedom are Welch and Satterthwaite's.
+    over k seeds the sum over seeds divided by k^2; its degrees of freedom are Welch and Satterthwaite's.  Where seeds
+    have clients in common, more seeds are not more clients: it is then as wide as a seed's on average.
 
-    >>> low, high = welch([((0.8, 0.9), (0.5, 0.7))])
-    >>> f"{low:.3f} {high:.3f}"
-    '-0.442 0.942'
+    >>> for drawn_anew in (True, False):
+    ...     low, high = welch(2 * [((0.8, 0.9), (0.5, 0.7))], drawn_anew)
+    ...     print(f"{low:.3f} {high:.3f}")
+    -0.004 0.504
+    -0.442 0.942
     """
+    if not drawn_anew:
+        each = [ends for pair in pairs if (ends := welch([pair])) is not None]
+        complete = bool(each) and len(each) == len(pairs)
+        return (statistics.fmean(e[0] for e in each), statistics.fmean(e[1] for e in each)) if complete else None
     if not pairs or any(min(len(a), len(b)) < 2 for a, b in pairs):
         return None
     difference = statistics.fmean(statistics.fmean(a) - statistics.fmean(b) for a, b in pairs)
