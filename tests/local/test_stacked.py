@@ -629,7 +629,12 @@ def test_a_batchs_loss_has_the_weights_of_its_classes() -> None:
                 torch.testing.assert_close(twice[c].value[0][n], t, rtol=0, atol=1e-12)
 
 
-def test_a_fold_over_much_data_comes_in_the_same_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("batchwise", "sizes"), [(False, (10, 10, 10, 7)), (True, (37,))])
+def test_a_fold_over_much_data_comes_in_the_same_pieces(
+    batchwise: bool, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss that compares examples, as Cox's does, is of all of a client's: in pieces it would be another function."""
+    monkeypatch.setattr(Task, "batchwise", property(lambda self: batchwise))
     monkeypatch.setattr(LocalTrainer, "CHUNK", 10)
     task, data = task_of("mlp"), device_data()
 
@@ -641,7 +646,7 @@ def test_a_fold_over_much_data_comes_in_the_same_pieces(monkeypatch: pytest.Monk
 
     one, many = both(task, data, step, everybody(task))
     assert [d.value for d in one.values()] == [d.value for d in many.values()]
-    assert many[0].value == (10, 10, 10, 7)
+    assert many[0].value == sizes
 
 
 def test_a_fold_that_fails_fails_in_its_own_client() -> None:

@@ -477,7 +477,7 @@ class LocalTrainer:
             raise DataError(f"client {me.id} has no validation data; set val_fraction > 0")
         carry = job.init
         with torch.no_grad():
-            for pick in torch.split(rows, self._at_once(len(rows))):
+            for pick in torch.split(rows, self.at_once(len(rows))):
                 x, y = self.device_data.x.index_select(0, pick), self.device_data.y.index_select(0, pick)
                 features, logits = self.refer(x, job.params)
                 each = self.device_data.weighted(self._loss(logits, y), pick)
@@ -486,7 +486,7 @@ class LocalTrainer:
                 )
         return carry
 
-    def _at_once(self, n: int) -> int:
+    def at_once(self, n: int) -> int:
         """Examples of `n` whose losses are taken together: all, where they depend on each other."""
         return max(n, 1) if self.task.batchwise else LocalTrainer.CHUNK
 
@@ -549,7 +549,7 @@ class _Local:
         leaves = {n: params[n].detach().clone().requires_grad_() for n in names}
         every = {f"module.{k}": leaves.get(k, v) for k, v in params.items()}
         total = {n: torch.zeros_like(leaves[n]) for n in names}
-        for pick in _slices(len(self.y), self._trainer._at_once(len(self.y))):
+        for pick in _slices(len(self.y), self._trainer.at_once(len(self.y))):
             rows, data = self._rows[pick], self._trainer.device_data
             _, logits = functional_call(self._trainer._reference, every, (data.x[rows],), strict=False)
             loss = data.weighted(self._trainer._loss(logits, self.y[pick]), rows).sum() / len(self.y)

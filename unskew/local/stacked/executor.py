@@ -187,7 +187,8 @@ class Stacked:
     @torch.no_grad()
     def _fold(self, steps: Mapping[ClientId, "_ActiveStep"]) -> dict[ClientId, Any]:
         device_data, answers = self.trainer.device_data, {c: s.request.init for c, s in steps.items()}
-        rows = {c: torch.split(self._rows(c, s.request.part), LocalTrainer.CHUNK) for c, s in steps.items()}
+        own = {c: self._rows(c, s.request.part) for c, s in steps.items()}
+        rows = {c: torch.split(of, self.trainer.at_once(len(of))) for c, of in own.items()}
         for block in range(max(map(len, rows.values()))):
             now = [c for c in steps if block < len(rows[c]) and not isinstance(answers[c], _Failure)]
             picks = [rows[c][block] for c in now]
