@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+import torch
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.qfedavg import LEAST_LOSS, QFedAvg
+from unskew.algorithms.qfedavg import LEAST_LOSS, QFedAvg, QFedAvgReply, QFedAvgState
 from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
+from unskew.reduction import Reduced
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
@@ -92,3 +94,23 @@ def test_a_negative_loss_is_refused(classes: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(qfedavg, "train_loss", negative)
     with pytest.raises(ConfigError, match=r"q-FedAvg raises losses to the power q, and a client's is negative, -0\.25"):
         classes().play(QFedAvg(local=SMALL), 1)
+
+
+@pytest.mark.parametrize(("q", "losses"), [(5.0, (0.0, 0.0)), (10.0, (1e-5, 1.2e-5)), (20.0, (0.0044, 0.0044))])
+def test_powers_of_losses_may_leave_the_range_of_float32(
+    springs: Any, value: Any, q: float, losses: tuple[float, float]
+) -> None:
+    """Of equal losses F the step is d F^q / h, h = q F^{q-1} L d^2 + F^q: with d = 1, L = 2 it is 1 / (2 q / F + 1)."""
+    sim = springs(m=[1.0, 1.0]).simulator(QFedAvg(q=q, local=STEP))
+    w = {n: t.float() for n, t in sim.population.initial.items()}
+    plan = sim.algorithm.round(QFedAvgState(w), sim.federation(1))
+    request = next(plan)
+    partials = [r.start() for r in request.reduce]
+    for c, loss in enumerate(losses):
+        reply = QFedAvgReply({n: t + 1.0 for n, t in w.items()}, 1, torch.tensor(loss, dtype=torch.float64))
+        partials = [r.add(p, c, reply) for r, p in zip(request.reduce, partials, strict=True)]
+    values, weights = zip(*(r.finish(p) for r, p in zip(request.reduce, partials, strict=True)), strict=True)
+    with pytest.raises(StopIteration) as ended:
+        plan.send(Reduced(values, weights, 2))
+    step = 1.0 / (2.0 * q / (sum(losses) / 2 + LEAST_LOSS) + 1.0)
+    assert value(ended.value.value.params) == pytest.approx(step, rel=0.1)

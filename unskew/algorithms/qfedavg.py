@@ -82,7 +82,8 @@ class QFedAvg:
         w, trainable = state.params, fed.layout.trainable
 
         def displacement(r: QFedAvgReply) -> Params:
-            return {n: r.params[n] - w[n] for n in trainable}
+            # In float64: powers of losses leave the range of float32, 1e-10 already at q = 5.
+            return {n: r.params[n].double() - w[n].double() for n in trainable}
 
         answer = yield from ask(
             self.train,
@@ -95,7 +96,7 @@ class QFedAvg:
         )
         direction, scale, buffers = answer.values
         rate = float(scale["power"] / scale["h"])
-        moved = {n: w[n] + rate * direction[n] for n in trainable}
+        moved = {n: (w[n].double() + rate * direction[n]).to(w[n]) for n in trainable}
         return QFedAvgState({n: moved[n] if n in moved else buffers[n] for n in w})
 
     def weight(self, reply: QFedAvgReply) -> float:
