@@ -170,6 +170,24 @@ def test_training_on_handed_examples_is_training_on_ones_own(network: str) -> No
         assert torch.equal(t, other.params[name])
 
 
+def test_handed_labels_may_be_shares_of_the_classes_or_left_out() -> None:
+    """Shares of one are the classes themselves; what is labelled -100 has no loss: of 20 examples 19 move the model."""
+    population, trainer = clients("perceptron")
+    me, given = population.me(1, 1, Key(5)), examples_of(trainer, 1)
+    classes = trainer.task.num_classes
+    shares = dataclasses.replace(given, y=torch.nn.functional.one_hot(given.y, classes).to(trainer.dtype))
+    own, handed = (trainer.answer(me, 0, Sgd(population.initial, LOCAL, examples=e)) for e in (given, shares))
+    for name, t in own.params.items():
+        torch.testing.assert_close(handed.params[name], t)
+    whole = SgdConfig(lr=0.1, local_steps=1, batch_size=None)
+    without = dataclasses.replace(given, rows=given.rows[1:])
+    left_out = dataclasses.replace(given, y=torch.cat([torch.tensor([-100]), given.y[1:]]))
+    one, other = (trainer.answer(me, 0, Sgd(population.initial, whole, examples=e)) for e in (without, left_out))
+    for name, t in one.params.items():
+        start = population.initial[name]
+        torch.testing.assert_close(other.params[name] - start, (t - start) * 19 / 20)
+
+
 @pytest.mark.parametrize("stacked", [False, True])
 def test_training_on_some_of_ones_rows_is_training_on_those_examples(stacked: bool) -> None:
     population, trainer = clients()

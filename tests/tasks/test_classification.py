@@ -22,6 +22,7 @@ from unskew.tasks.classification import (
     auroc,
     balanced_accuracy,
     f1_by_row,
+    log_odds,
     lowest_recall,
     macro_f1,
     only_class_found,
@@ -43,6 +44,15 @@ def test_metrics_by_hand() -> None:
     assert macro_f1(LOGITS, y) == pytest.approx((4 / 5 + 2 / 3) / 2)
     assert auroc(LOGITS, y) == 1.0
     assert auroc(LOGITS, y[::-1]) == 0.0
+
+
+def test_scores_that_are_certain_keep_their_order() -> None:
+    """Log-odds 60, 50, 45, -10 of ones and zeros are in the right order; as probabilities three of them are one."""
+    odds, y = np.array([60.0, 50.0, 45.0, -10.0]), np.array([1, 1, 0, 0])
+    assert auroc(np.stack([np.zeros(4), odds], 1), y) == 1.0
+    logits = np.random.default_rng(0).normal(size=(20, 4)) * 3
+    each = [logits[:, c] - np.log(np.exp(np.delete(logits, c, 1)).sum(1)) for c in range(4)]
+    np.testing.assert_allclose(log_odds(logits), np.stack(each, 1), atol=1e-12)
 
 
 def test_a_class_that_does_not_occur_does_not_count() -> None:

@@ -309,6 +309,8 @@ class LocalTrainer:
     def _by_hand(self, space: Workspace, job: Sgd) -> bool:
         if self._layers is None or any(sees_features(t) for t in job.terms) or job.config.precision != "float32":
             return False
+        if (given := job.examples) is not None and (given.y.is_floating_point() or bool((given.y < 0).any())):
+            return False  # shares of the classes, or examples to leave out: the loss takes them, one class each is not
         return {layer.weight for layer in self._layers} <= set(space.names)  # a bias may be held, as FedDW's is
 
     def _dense_loop(

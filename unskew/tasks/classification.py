@@ -72,16 +72,33 @@ def macro_f1(logits: Outputs, y: Labels) -> float:
 def auroc(logits: Outputs, y: Labels) -> float:
     """Mean over the classes that occur of the area under the curve of that class against the rest; NaN for one class.
 
-    Scores are probabilities, so that examples are compared whatever the size of their logits.
+    Scores are log-odds of the classes, so that examples are compared whatever the size of their logits.
     """
     from sklearn.metrics import roc_auc_score
 
     if not several(y):
         return float("nan")
     classes = np.unique(y)
-    shares = np.exp(logits - logits.max(1, keepdims=True))
-    shares /= shares.sum(1, keepdims=True)
-    return float(np.mean([roc_auc_score(y == c, shares[:, c]) for c in classes]))
+    odds = log_odds(logits)
+    return float(np.mean([roc_auc_score(y == c, odds[:, c]) for c in classes]))
+
+
+def log_odds(logits: Outputs) -> Outputs:
+    """Log-odds of each class against the others, (n, classes); unlike probabilities they never round to one.
+
+    >>> log_odds(np.array([[0.0, 0.0], [60.0, 0.0]])).tolist()
+    [[0.0, 0.0], [60.0, -60.0]]
+    """
+    logits, top = logits.astype(np.float64), logits.argmax(1)[:, None]
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    with np.errstate(divide="ignore"):  # of the largest, whose others are summed up by themselves
+        odds = logits - logits.max(1, keepdims=True) - np.log(powers.sum(1, keepdims=True) - powers)
+    others = logits.copy()
+    np.put_along_axis(others, top, -np.inf, 1)
+    most = others.max(1, keepdims=True)
+    rest = most + np.log(np.exp(others - most).sum(1, keepdims=True))
+    np.put_along_axis(odds, top, np.take_along_axis(logits, top, 1) - rest, 1)
+    return odds
 
 
 def shares_by_row(predicted: Labels, y: Labels) -> npt.NDArray[np.float64] | None:
