@@ -169,3 +169,9 @@ def test_absentees_keep_their_memory_and_newcomers_take_the_global_model(classes
 def test_layers_without_a_parameter_are_refused(classes: Any) -> None:
     with pytest.raises(ConfigError, match=r"FedALA's layers = \['buffers'\] name no parameter"):
         classes(norm=True).simulator(FedALA(layers=("buffers",))).start()
+
+
+def test_a_share_of_the_batches_is_not_rounded_up_by_its_last_bit() -> None:
+    """.55 times 100 batches is 55.00000000000001 in floating point."""
+    method = FedALA(data_share=0.55, local=SgdConfig(batch_size=10))
+    assert (method.batches(1000), method.batches(9)) == (55, 1)

@@ -118,7 +118,8 @@ class FedALA(Averaging):
 
     def batches(self, n: int) -> int:
         """Number of batches in one pass over W_k for a client with `n` examples."""
-        return math.ceil(self.data_share * math.ceil(n / (self.local.batch_size or n)))
+        # .55 times 100 is 55.00000000000001.
+        return max(1, math.ceil(self.data_share * math.ceil(n / (self.local.batch_size or n)) - 1e-9))
 
     def top(self, layout: Layout) -> tuple[str, ...]:
         """Names of the parameters that are mixed."""

@@ -22,6 +22,7 @@ Departures The paper's gradient variant sends one gradient; with one full-batch 
            all starts until no cluster is small; here another seed does that.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -219,12 +220,12 @@ class IFCA(OwnParts):
 
 # ---------------------------------------------------------------- choosing
 def nearest(losses: Sequence[float], n: int) -> tuple[int, ...]:
-    """Return the `n` models with the smallest losses, ascending; ties go to the lowest number.
+    """Return the `n` models with the smallest losses, ascending; ties go to the lowest number, NaN comes last.
 
-    >>> nearest([0.5, 0.2, 0.2, 0.1], 2)
-    (1, 3)
+    >>> nearest([0.5, 0.2, 0.2, 0.1], 2), nearest([math.nan, 0.5], 1)
+    ((1, 3), (1,))
     """
-    return tuple(sorted(sorted(range(len(losses)), key=lambda j: (losses[j], j))[:n]))
+    return tuple(sorted(sorted(range(len(losses)), key=lambda j: (math.isnan(losses[j]), losses[j], j))[:n]))
 
 
 def most_common(choices: Iterable[int], n: int) -> tuple[int, ...]:

@@ -16,7 +16,8 @@ Server     x <- x + server_lr / M sum_i (y_i - x)                               
            c <- c + 1/N sum_i omega_i (c_i+ - c_i)                                                 (5)
 Means      Uniform, as published; `weighting = "samples"` weights eq. 4 by examples.  Where training ends is not up to
            eq. 4 but to c, which is zero there: at the optimum of the plain mean of the clients' losses, with `scaled`
-           at that of their mean by examples, which is FedAvg's.  The code published with FedDyn scales SCAFFOLD so.
+           at that of their mean by examples, which is FedAvg's.  The code published with FedDyn scales eq. 5 so; beside
+           that it divides c by omega_i in eq. 1, which ends at the same point.
 Departures Every client declares n_i once; until all have, omega_i is over the mean of those known.
            Under momentum the paper's divisor K eta would inflate c_i; ||a||_1 makes eq. 3 a mean of gradients again.
            A client also remembers its variate from before its last reply, and the server says which it received last:

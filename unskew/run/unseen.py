@@ -11,6 +11,7 @@ where that trains, or the method's `adapt`, or else local training as in the met
 nothing remembered, and training never depends on it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,7 +91,8 @@ class Newcomers:
         served = served_to(self.algorithm, state, me.id)
         whole = [self.put_together(me, model) for model in served]
         if len(whole) > 1:
-            best = sorted(whole, key=lambda of: self.training_loss(of[0], me))
+            losses = [self.training_loss(of[0], me) for of in whole]
+            best = [whole[j] for j in sorted(range(len(whole)), key=lambda j: (math.isnan(losses[j]), losses[j]))]
             whole = best[: hook(self.algorithm, "newcomer_memberships")]
         model, ready = whole[0]
         if model is None:
