@@ -159,7 +159,7 @@ def simulate(
             TaskConfig(class_weights="balanced").  Data, model, loss, preprocessing and a table's columns may be said
             there or by their own arguments; where both say something, and not the same, that is refused.
         loss: A loss of that kind of task by name, or a function from (outputs, targets) to the loss of each example.
-            Of one that no other program can import, as of such metrics, the run can be resumed as that of a model.
+            A run with a loss or metrics that no other program can import is resumed by giving them again.
         bounds: Add local-only training, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `resume`; by default it is removed with the history.
         progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.  Without it, what would

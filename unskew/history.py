@@ -524,7 +524,7 @@ def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
         columns[steady[1]] = steady[0]
     columns[f"own test data{fewer_clients(summary['rows'], measure.own)}"] = measure.own
     if any(name.startswith(f"{SERVED}.") for _, name in by):
-        columns |= {"newcomers": f"{SERVED}.{measure.name}.mean", "adapted": f"{ADAPTED}.{measure.name}.mean"}
+        columns |= {"unseen": f"{SERVED}.{measure.name}.mean", "adapted": f"{ADAPTED}.{measure.name}.mean"}
     lines = [("method", *columns, "MB")]
     lost = (r["method"] for r in summary.get("diverged", ()))
     for m in dict.fromkeys((*(r["method"] for r in summary["rows"]), *lost)):
