@@ -5,7 +5,7 @@ import functools
 import itertools
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from torch import Tensor
 from unskew.errors import ProtocolError, WireError
 
 Params = dict[str, Tensor]
-T = TypeVar("T")
 
 
 def is_record(value: object) -> bool:

@@ -417,7 +417,7 @@ def _target(values: Any) -> Array:
 def _numbered(values: Any) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     plain = [composed(v) if isinstance(v, str) else v for v in _listed(values)]
     present = {v for v in plain if not is_gap(v)}
-    ordered = sorted(present, key=lambda v: (isinstance(v, str), v) if not isinstance(v, str) else (True, v))
+    ordered = sorted(present, key=lambda v: (isinstance(v, str), v))
     number = {value: i for i, value in enumerate(ordered)}
     return np.array([-1 if is_gap(v) else number[v] for v in plain], np.int64), tuple(str(v) for v in ordered)
 

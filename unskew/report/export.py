@@ -49,8 +49,8 @@ Lines = list[list[str]]
 def table(record: Record, format: str = "markdown", columns: Sequence[str] = ()) -> str:
     """The headline table in one of `FORMATS`, ending in a newline.
 
-    Of Markdown and LaTeX, `columns` are those that stand beside the method, in the order given, of seeds, round, global,
-    tail, difference, personal, personal_difference, worst_decile, unseen, unseen_adapted, mb, seconds, and global_ and
+    In Markdown and LaTeX, `columns` stand beside the method in the order given.  There are seeds, round, global, tail,
+    difference, personal, personal_difference, worst_decile, unseen, unseen_adapted, mb, seconds, and global_ and
     personal_ with each further metric that the run was evaluated with.  Without them the table has the usual ones, and
     further metrics follow in tables of their own.
 

@@ -665,15 +665,6 @@ def percent(value: float, digits: int = 1) -> str:
     return ACCURACY.show(value, digits)
 
 
-def points(value: float) -> str:
-    """A difference of fractions in percentage points, signed.
-
-    >>> points(-0.0123), points(-0.00001)
-    ('−1.23', '0.00')
-    """
-    return ACCURACY.signed(value)
-
-
 def amount(value: float) -> str:
     """A quantity (MB, seconds, transfers) with about three figures; below 0 only in damaged files.
 

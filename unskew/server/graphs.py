@@ -183,27 +183,18 @@ def require_connected(a: Bool[Tensor, "n n"]) -> None:
 
 
 # ---------------------------------------------------------------- mixing matrices
-def laplacian(a: Bool[Tensor, "n n"], delta: float | None = None) -> Float[Tensor, "n n"]:
-    """Compute V = I - delta L (eq. 1).
-
-    Args:
-        a: Adjacency of a connected graph.
-        delta: Step, between 0 and 1 / D_max; None takes the middle, at which no eigenvalue of V is negative.
+def laplacian(a: Bool[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """Compute V = I - delta L (eq. 1) in the middle of delta's range, where no eigenvalue of V is negative.
 
     Raises:
-        ConfigError: If the graph is not connected or delta is out of range.
+        ConfigError: If the graph is not connected.
     """
     require_connected(a)
     degree = a.sum(0).double()
     largest = float(degree.max())
     if largest == 0.0:  # one node
         return torch.eye(len(a), dtype=torch.float64)
-    step = 0.5 / largest if delta is None else delta
-    if not 0.0 < step < 1.0 / largest:
-        raise ConfigError(
-            f"delta must be > 0 and < {1.0 / largest:g}, one over the largest degree of the graph, got {step:g}"
-        )
-    return torch.eye(len(a), dtype=torch.float64) - step * (torch.diag(degree) - a.double())
+    return torch.eye(len(a), dtype=torch.float64) - 0.5 / largest * (torch.diag(degree) - a.double())
 
 
 def metropolis(a: Bool[Tensor, "n n"]) -> Float[Tensor, "n n"]:

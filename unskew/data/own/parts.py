@@ -42,7 +42,7 @@ def cut_in_time(
     return rows.take(np.flatnonzero(parts.train)), rows.take(np.flatnonzero(parts.test)), parts.doubts
 
 
-def cut_of(frame: Any, rule: Latest, client: str | None, patient: str | None, fraction: float = TEST_FRACTION) -> Cut:
+def cut_of(frame: Any, rule: Latest, client: str | None, patient: str | None) -> Cut:
     """The rows of a table before and after a cut in time; one without a client is of a client of its own.
 
     Raises:
@@ -53,7 +53,7 @@ def cut_of(frame: Any, rule: Latest, client: str | None, patient: str | None, fr
     if client is not None:
         clients = ["no client" if is_gap(v) else name_of_client(v) for v in column_of(frame, client, "client")]
     patients = None if patient is None else coded((patients_in(frame, patient), clients))[0]
-    return cut(rule, when, fraction, clients, patients)
+    return cut(rule, when, TEST_FRACTION, clients, patients)
 
 
 def _times(data: Any, rows: GivenExamples, rule: Latest) -> Array:
