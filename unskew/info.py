@@ -168,7 +168,7 @@ class CohortNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientsNoise:
+class NoiseByClients:
     """Noise that clients add themselves, by which several trainings add up.
 
     Attributes:
@@ -202,7 +202,7 @@ class PrivacyBudget(Info):
     releases: Count
     budget: Finite | None = None
     sums: CohortNoise | None = None
-    by_clients: ClientsNoise | None = None
+    by_clients: NoiseByClients | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,7 @@ def log_odds(logits: Outputs) -> Outputs:
     logits, top = logits.astype(np.float64), logits.argmax(1)[:, None]
     powers = np.exp(logits - logits.max(1, keepdims=True))
     with np.errstate(divide="ignore"):  # of the largest, whose others are summed up by themselves
-        odds = logits - logits.max(1, keepdims=True) - np.log(powers.sum(1, keepdims=True) - powers)
+        odds: Outputs = logits - logits.max(1, keepdims=True) - np.log(powers.sum(1, keepdims=True) - powers)
     others = logits.copy()
     np.put_along_axis(others, top, -np.inf, 1)
     most = others.max(1, keepdims=True)

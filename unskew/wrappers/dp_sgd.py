@@ -33,7 +33,7 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
 from unskew.errors import ConfigError, DivergedError, ProtocolError
-from unskew.info import ClientsNoise, ExampleBudget, Privacy
+from unskew.info import ExampleBudget, NoiseByClients, Privacy
 from unskew.keys import Key
 from unskew.local.optim import optimiser
 from unskew.protocol import (
@@ -336,7 +336,7 @@ class DPSGD(Wrapper):
                 noise=self.noise_multiplier * self.clip if self.noise_multiplier else 0.0,
                 releases=most * steps,
                 budget=self.max_epsilon,
-                by_clients=ClientsNoise(multiplier=self.noise_multiplier, share=self.share),
+                by_clients=NoiseByClients(multiplier=self.noise_multiplier, share=self.share),
                 spent=dict(sorted(by_client.items())),
                 warnings=(stopped,) if state.stopped else (),
             ),

@@ -23,7 +23,7 @@ import torch
 from annotated_types import Gt, Interval
 
 from unskew.errors import ConfigError
-from unskew.info import ClientsNoise, Privacy, PrivacyBudget
+from unskew.info import NoiseByClients, Privacy, PrivacyBudget
 from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, UploadMark, hook, report_of, steps_of
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
@@ -190,7 +190,7 @@ class LocalDP(UploadWrapper):
                 noise=sigma,
                 releases=most,
                 budget=self.max_epsilon,
-                by_clients=ClientsNoise(multiplier=self.noise_multiplier / 2, share=1.0),
+                by_clients=NoiseByClients(multiplier=self.noise_multiplier / 2, share=1.0),
                 warnings=(stopped,) if state.stopped else (),
             ),
         )
