@@ -53,6 +53,9 @@ def test_scores_that_are_certain_keep_their_order() -> None:
     logits = np.random.default_rng(0).normal(size=(20, 4)) * 3
     each = [logits[:, c] - np.log(np.exp(np.delete(logits, c, 1)).sum(1)) for c in range(4)]
     np.testing.assert_allclose(log_odds(logits), np.stack(each, 1), atol=1e-12)
+    ruled_out = log_odds(np.array([[2.0, -np.inf], [1.0, 0.0]]))
+    assert np.isfinite(ruled_out).all()
+    assert ruled_out[0, 0] > 1e300 > -1e300 > ruled_out[0, 1]
 
 
 def test_a_class_that_does_not_occur_does_not_count() -> None:

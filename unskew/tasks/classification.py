@@ -86,19 +86,22 @@ def auroc(logits: Outputs, y: Labels) -> float:
 def log_odds(logits: Outputs) -> Outputs:
     """Log-odds of each class against the others, (n, classes); unlike probabilities they never round to one.
 
+    They are finite where a class is ruled out by a logit of minus infinity.
+
     >>> log_odds(np.array([[0.0, 0.0], [60.0, 0.0]])).tolist()
     [[0.0, 0.0], [60.0, -60.0]]
     """
     logits, top = logits.astype(np.float64), logits.argmax(1)[:, None]
     powers = np.exp(logits - logits.max(1, keepdims=True))
-    with np.errstate(divide="ignore"):  # of the largest, whose others are summed up by themselves
-        odds: Outputs = logits - logits.max(1, keepdims=True) - np.log(powers.sum(1, keepdims=True) - powers)
     others = logits.copy()
     np.put_along_axis(others, top, -np.inf, 1)
     most = others.max(1, keepdims=True)
-    rest = most + np.log(np.exp(others - most).sum(1, keepdims=True))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds: Outputs = logits - logits.max(1, keepdims=True) - np.log(powers.sum(1, keepdims=True) - powers)
+        # The others of the largest are summed up by themselves: beside it they may be lost in rounding.
+        rest = np.where(most == -np.inf, most, most + np.log(np.exp(others - most).sum(1, keepdims=True)))
     np.put_along_axis(odds, top, np.take_along_axis(logits, top, 1) - rest, 1)
-    return odds
+    return np.nan_to_num(odds, nan=np.nan)
 
 
 def shares_by_row(predicted: Labels, y: Labels) -> npt.NDArray[np.float64] | None:
