@@ -18,6 +18,7 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,10 @@ def _population(clients: int, cohorts: Sequence[int], reports: bool) -> Iterator
                 seconds.append(time.perf_counter() - began)
             yield row("round", seconds, cohort)
         examples = eval_set(setup.task, fed, setup.device)
-        times = [timed(lambda: evaluate(sim, state, 3, examples, ("global", "personal"), last=False)) for _ in range(3)]  # noqa: F821
+        evaluation = partial(evaluate, sim, state, 3, examples, ("global", "personal"), last=False)
+        times = [timed(evaluation) for _ in range(3)]
         yield row("evaluation", times)
-        del fed, sim, examples
+        del fed, sim, examples, evaluation
         folder = Path(scratch) / "run"
         yield row("run", [timed(lambda: loop.start(experiment, folder, backend=backend))], max(cohorts))
         if reports:
