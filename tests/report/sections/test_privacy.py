@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,14 @@ METHODS = {
     "central": us.wrap(us.FedAvg(), us.CentralDP(noise_multiplier=5.0, max_epsilon=50.0)),
     "local": us.wrap(us.FedAvg(), us.LocalDP(noise_multiplier=50.0)),
     "examples": us.wrap(us.FedAvg(), us.DPSGD(noise_multiplier=5.0, share=0.5)),
+}
+
+
+TWO_BY_TWO: dict[str, Any] = {
+    "rounds": 2,
+    "seeds": [0, 1],
+    "task": {"data": "digits", "model": "logistic"},
+    "split": {"name": "iid", "num_clients": 4},
 }
 
 
@@ -66,11 +75,7 @@ def test_a_guarantee_leaves_out_what_clients_agreed_on_before_training(
 
 def test_plan_and_report_say_what_all_trainings_of_a_run_cost_together(tmp_path: Path) -> None:
     """Two methods under two seeds of two rounds are eight Gaussian mechanisms of multiplier 5 / 2."""
-    table = {
-        "rounds": 2,
-        "seeds": [0, 1],
-        "task": {"data": "digits", "model": "logistic"},
-        "split": {"name": "iid", "num_clients": 4},
+    table = TWO_BY_TWO | {
         "methods": [
             {"name": name, "label": name, "with": [{"name": "central_dp", "noise_multiplier": 5.0}]}
             for name in ("fedavg", "fedprox")
@@ -90,11 +95,7 @@ def test_trainings_with_the_clients_own_noise_add_up_in_plan_and_report(tmp_path
 
     The local training of one epoch has 1 / 0.5 = 2 steps.
     """
-    table = {
-        "rounds": 2,
-        "seeds": [0, 1],
-        "task": {"data": "digits", "model": "logistic"},
-        "split": {"name": "iid", "num_clients": 4},
+    table = TWO_BY_TWO | {
         "methods": [
             {"name": "fedavg", "label": "local", "with": [{"name": "local_dp", "noise_multiplier": 60.0}]},
             {
