@@ -42,7 +42,7 @@ from unskew.protocol import SgdConfig
 from unskew.record.doubts import doubts_of
 from unskew.record.logs import why_diverged
 from unskew.references import IN_PYTHON
-from unskew.run import callbacks, loop
+from unskew.run import callbacks, loop, unchanged
 from unskew.run.folder import taken
 from unskew.run.progress import watching
 from unskew.run.setup import InMemoryInputs, InProcess, Setup, named_dataset, network, remarks
@@ -281,7 +281,7 @@ def resume(
     """
     folder = Path(folder)
     with stopped_as_python(), torch_left_alone(), watching(not progress) as watcher:
-        loop.require_run(folder)
+        unchanged.require_run(folder)
         inputs = _given_again(folder, model, loss, metrics)
         shown = watcher if progress else _Quiet()
         listening = shown if callback is None else callbacks.Several(shown, callback)

@@ -13,7 +13,8 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, written_fingerprint
 from unskew.report import read, summary_text
 from unskew.run import loop, more_seeds
-from unskew.run.loop import EnvironmentChanged, Interrupted
+from unskew.run.loop import Interrupted
+from unskew.run.unchanged import EnvironmentChanged
 
 from .test_resume import Presses, contents, leftovers
 

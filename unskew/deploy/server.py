@@ -19,7 +19,7 @@ from unskew.keys import Key
 from unskew.local.sequential import Sequential
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, hook
-from unskew.run import callbacks, loop
+from unskew.run import callbacks, loop, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.folder import read_json
 from unskew.run.setup import Setup
@@ -77,8 +77,8 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback, for
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
     setup = replace(run_setup.prepare(at_server(experiment, config)), executor=EXECUTOR)
     if (run / "run.json").exists():  # as it will be when it goes on: nobody is waited for in vain
-        loop.require_same_environment(run, experiment, setup, force)
-        loop.require_same_network(run, experiment, setup)
+        unchanged.require_same_environment(run, experiment, setup, force)
+        unchanged.require_same_network(run, experiment, setup)
     registered = _registered(folder)
     number = packed_clients(path, config, registered) if registered else _num_clients(experiment, setup)
     if config.min_clients > number:

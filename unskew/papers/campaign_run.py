@@ -33,7 +33,7 @@ from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.result import keep as keep_result
 from unskew.papers.toolkit import ReproductionRequest
 from unskew.record.logs import METRICS
-from unskew.run import decide, loop
+from unskew.run import decide, loop, unchanged
 from unskew.run.callbacks import Callback
 from unskew.run.folder import read_json
 from unskew.run.metrics import last_value, mean_of_last, minus
@@ -113,7 +113,7 @@ class CampaignWork:
             if self._has(arm, seed, "run.json"):
                 try:
                     loop.resume(place, callback, allow_code=True)  # the user's own file, as `loop.start` has run it
-                except loop.EnvironmentChanged:
+                except unchanged.EnvironmentChanged:
                     callback.note(f"{arm.label}, seed {seed}, was begun in another environment, and begins anew")
                     shutil.rmtree(place)
             if not (place / "run.json").exists():

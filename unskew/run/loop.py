@@ -9,26 +9,21 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import ValidationError
 
-from unskew import info, machine, schema, tasks, wire
-from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
-from unskew.data.sources import FILES
+from unskew import info, machine, tasks, wire
+from unskew.data.federated import FederatedData, split_label
 from unskew.errors import (
-    ConfigError,
     DivergedError,
     MemoryShortage,
     ProtocolError,
@@ -41,17 +36,12 @@ from unskew.errors import (
 )
 from unskew.experiment.config import (
     Experiment,
-    Runtime,
-    fingerprint,
     load,
-    override,
     own_modules,
-    to_toml,
-    written_fingerprint,
 )
-from unskew.files import append_row, write_atomically
+from unskew.files import write_atomically
 from unskew.info import Info
-from unskew.keys import Key, drawn_since, global_states
+from unskew.keys import drawn_since, global_states
 from unskew.ledger import totals
 from unskew.local.executor import FIRST, EvalJob, columns_of
 from unskew.local.workers.pool import JobPool
@@ -61,18 +51,27 @@ from unskew.record.logs import (
     DIVERGED,
     INFO,
     METRICS,
-    RESUMED,
-    SCHEMA,
     WORK,
     DivergedRow,
-    ResumedRow,
     evaluated,
     part_of,
     sentence,
     why_diverged,
 )
 from unskew.references import IN_PYTHON
-from unskew.run import attack, checkpoint, constant, decide, models, one_class, tested, trackers, unseen
+from unskew.run import (
+    attack,
+    checkpoint,
+    constant,
+    decide,
+    documents,
+    models,
+    one_class,
+    tested,
+    trackers,
+    unchanged,
+    unseen,
+)
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback, Progress
 from unskew.run.evaluation import (
@@ -91,7 +90,6 @@ from unskew.run.folder import (
     explained,
     locked,
     read_json,
-    refuse_deployed,
     refuse_links,
 )
 from unskew.run.metrics import Metric, last_value, mean_of_last, minus, summarise
@@ -101,7 +99,6 @@ from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver, Trace
 from unskew.signals import handled
 from unskew.tree import check_unchanged, marks, moved
-from unskew.version import __version__
 from unskew.words import counted, listed, some, with_names
 
 UNKEPT = "nothing is kept of a run without out=FOLDER"
@@ -123,8 +120,6 @@ REPORTED_NONE = ": no client with validation examples reports any, as with metri
 DRAWS = {"PyTorch's": "torch.rand(3, generator=(me.key / 'start').generator())"}
 DRAWN_BY_NUMPY = "(me.key / 'start').numpy().random(3)"
 """The call that draws by a key in place of any other global generator than those of `DRAWS`."""
-SAME_BITS = frozenset({"sequential", "workers", "ray"})
-"""Executors that train each client by itself, in one process or several: the same bits, if each has one thread."""
 ABANDONED = "too few usable replies for a result, so the model stays as it was"
 BATCH = 256
 """Clients whose final models are in memory at a time, where they were not evaluated together."""
@@ -134,10 +129,6 @@ class Interrupted(RunError):
     """The user asked the run to stop; it can resume from a checkpoint."""
 
     exit_code: ClassVar[int] = 130
-
-
-class EnvironmentChanged(RunError):
-    """The run was started with other versions, on another device or by another executor: its bits may differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,23 +165,9 @@ def start(
     trackers.check(experiment.track)
     setup = backend.prepare(experiment)
     feds = divide_all(experiment, setup, backend)
-    create(folder, documents(folder, experiment, setup, feds, command))
+    create(folder, documents.of_run(folder, experiment, setup, feds, command))
     with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
         return _Run(experiment, folder, setup, feds, informed, backend=backend).go()
-
-
-def documents(
-    folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
-) -> dict[str, str | Callable[[Path], object]]:
-    """The files that a run's folder begins with, each as its text or as a function that writes it."""
-    return {
-        "config.toml": to_toml(experiment),
-        "partition.json": _partition(feds, experiment.client_rows),
-        **_partition_columns(feds, experiment.client_rows),
-        **_given_rows(feds),
-        "run.json": _run_card(folder, experiment, setup, feds, command),
-        **setup.inputs.files,
-    }
 
 
 def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
@@ -232,9 +209,9 @@ def resume(
     Args:
         folder: The run's folder.
         callback: Sees every round.
-        force: Resume even though versions, device, threads or executor have changed; the bits may then differ.  From
-            one to another of `SAME_BITS`, executors that give the same, it is not needed; from or to sequential on
-            several threads it is.
+        force: Resume even though versions, device, threads or executor have changed; the bits may then differ.  It is
+            not needed from one to another of `unchanged.SAME_BITS`, executors that give the same; from or to sequential
+            on several threads it is.
         backend: Runs the clients; by default this process.
         allow_code: Import a method or network of one's own that the folder names; never for a folder from elsewhere
             whose code one would not run.
@@ -245,37 +222,34 @@ def resume(
         ConfigError: If the folder names such code and `allow_code` is not given, or a setting is not of `runtime`.
         DivergedError: As in `start`.
         RunError: If the folder is not a run, was changed or has links to other folders, is that of a run over a network
-            without such a backend, or (EnvironmentChanged) the environment has changed.
+            without such a backend, or (`unchanged.EnvironmentChanged`) the environment has changed.
     """
-    require_run(folder, backend)
+    unchanged.require_run(folder, backend)
     refuse_links(folder)
-    require_of_runtime(settings)
+    unchanged.require_of_runtime(settings)
     with locked(folder):
         if (folder / "summary.json").exists():
-            require_same_settings(folder)
+            unchanged.require_same_settings(folder)
             return RunResult(folder, read_json(folder / "summary.json"))
         experiment = load(folder / "config.toml", allow_code=allow_code)
-        config_sha256 = require_same_settings(folder)
-        experiment = run_otherwise(experiment, settings)
+        config_sha256 = unchanged.require_same_settings(folder)
+        experiment = unchanged.run_otherwise(experiment, settings)
         if isinstance(backend, InProcess):  # another has data of its own
-            experiment = with_data_found(folder, experiment)
+            experiment = unchanged.with_data_found(folder, experiment)
         saved = checkpoint.latest(folder)
         if saved is not None and saved.position.config_sha256 != config_sha256:
             raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
         setup = backend.prepare(experiment)
-        changed = require_same_environment(folder, experiment, setup, force)
-        require_same_network(folder, experiment, setup)
+        changed = unchanged.require_same_environment(folder, experiment, setup, force)
+        unchanged.require_same_network(folder, experiment, setup)
         feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
-        partition = _partition(feds, experiment.client_rows)
-        require_same_data(folder, json.loads(partition))
-        for name, sha256 in document_hashes(folder).items():
-            if saved is not None and saved.position.documents.get(name) != sha256:
-                place = _first_difference(read_json(folder / name), json.loads(partition))
-                where = f", first at {place}" if name == "partition.json" and place else ""
-                raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
+        partition = json.loads(documents.partition(feds, experiment.client_rows))
+        unchanged.require_same_data(folder, partition)
+        if saved is not None:
+            unchanged.require_same_documents(folder, saved, partition)
         named = {f"runtime.{of.partition(' ')[0]}" for of in changed}
         other = [setting for setting in settings if setting.partition("=")[0].strip() not in named]
-        record_resumed(folder, experiment, saved, [*changed, *other])
+        unchanged.record_resumed(folder, experiment, saved, [*changed, *other])
         with trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
             done = run_setup.cells(experiment)[: saved.position.cell if saved else 0]
             without = {(row["method"], row["seed"]) for row in DIVERGED.rows(folder)}
@@ -286,272 +260,6 @@ def resume(
                     "stopped and not trained again; restore its files, or do without it"
                 )
             return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
-
-
-def require_run(folder: Path, backend: Backend = IN_PROCESS) -> None:
-    """Refuse a folder that is not that of a run which such a backend can go on with.
-
-    Raises:
-        RunError: Naming what it lacks, or the command that goes on with a run over a network.
-    """
-    if not folder.exists():
-        raise RunError(
-            f"there is no folder {folder}; a run has none until its data are read: give the command that began it again"
-        )
-    if isinstance(backend, InProcess) and not (folder / "summary.json").exists():
-        refuse_deployed(folder)
-    read_json(folder / "run.json")  # a folder without one is no run
-
-
-def require_same_settings(folder: Path) -> str:
-    """Refuse to go on with other settings than a run began with; nothing that its config.toml names is imported.
-
-    The data may lie elsewhere by now; whether they are the same is seen when they are read (`require_same_data`).  What
-    counts is the file as it was written: read by a later version it has that version's settings, too.
-
-    Returns:
-        The fingerprint that the run began with.
-
-    Raises:
-        RunError: If they differ.
-    """
-    card, config = read_json(folder / "run.json"), folder / "config.toml"
-    if written_fingerprint(config) != card.get("config_sha256") and (
-        written_fingerprint(config, portable=True) != card.get("portable_sha256")
-    ):
-        raise RunError(
-            f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run (unskew resume "
-            "--set runtime.workers=N runs the rest with other workers)"
-        )
-    return str(card.get("config_sha256"))
-
-
-def run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experiment:
-    """The experiment with other settings of its `runtime`, on which at most rounding depends.
-
-    Raises:
-        ConfigError: If a setting is impossible.
-    """
-    given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
-    table = override({"runtime": given}, settings)["runtime"]
-    return replace(experiment, runtime=schema.build(Runtime, table, "runtime"))
-
-
-def require_of_runtime(settings: Sequence[str]) -> None:
-    """Refuse to change anything of a run but where it is run.
-
-    Raises:
-        ConfigError: If a setting is of something else than its `runtime`.
-    """
-    for setting in settings:
-        if not setting.strip().startswith("runtime."):
-            raise ConfigError(
-                f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got "
-                f"{setting}; begin a new run for that, and set both side by side with unskew compare"
-            )
-
-
-def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
-    """The experiment with the path of its data in the folder where its run was begun, if they are not in this one.
-
-    That folder may have been moved, with the run's in it.
-
-    Raises:
-        RunError: If they are in neither.
-    """
-    kind, _, path = experiment.task.data.partition(":")
-    card = read_json(folder / "run.json")
-    if "begun_in" not in card or not begins_here(experiment) or Path(path).exists():
-        return experiment
-    places = [folder / str(card["begun_up"])] if "begun_up" in card else []
-    for place in [*places, Path(str(card["begun_in"]))]:
-        if (place / path).exists():
-            return replace(experiment, task=replace(experiment.task, data=f"{kind}:{place / path}"))
-    raise RunError(
-        f"the data of {folder}, {path}, are neither in this folder nor in {card['begun_in']}, where the run was begun: "
-        f"resume it in the folder that they are in now, or correct task.data in {folder / 'config.toml'}"
-    )
-
-
-def begins_here(experiment: Experiment) -> bool:
-    """True if the path of the data begins at the working folder."""
-    kind, _, path = experiment.task.data.partition(":")
-    return kind in FILES and not Path(path).expanduser().is_absolute()
-
-
-def record_resumed(
-    folder: Path, experiment: Experiment, saved: checkpoint.Saved | None, changed: Sequence[str]
-) -> None:
-    """Note in the run's folder from which round on it is run otherwise than it began, or as it began again."""
-    rows = list(RESUMED.rows(folder))
-    position = saved.position if saved else None
-    cell, at = (position.cell, position.round) if position else (0, 0)
-    cells = run_setup.cells(experiment)
-    if list(changed) != (rows[-1]["changed"] if rows else []) and cell < len(cells):
-        seed, method = cells[cell]
-        row = ResumedRow(method=method.label, seed=seed, round=at + 1, changed=list(changed))
-        with explained(folder / "resumed.jsonl", folder):
-            append_row(folder / "resumed.jsonl", row)
-
-
-def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> list[str]:
-    """Refuse to go on, unless forced, under other versions, device, executor or code than a run began with.
-
-    Another build of the same version is no refusal: most change no run, and what it changes is in a run's notes.
-
-    Returns:
-        What is other now, as `run_setup.differences` has it.
-
-    Raises:
-        EnvironmentChanged: If one differs.
-    """
-    then = read_json(folder / "run.json").get("environment", {})
-    now = run_setup.environment(experiment, setup)
-    changed = run_setup.differences(then, now)
-    executors = {then.get("executor"), now["executor"]}
-    # Workers have a thread each, and sums over several threads are rounded otherwise.
-    neutral = executors <= SAME_BITS and ("sequential" not in executors or now["threads"] == "1")
-    noted = {run_setup.BUILD, *(["executor"] if neutral else [])}
-    telling = [of for of in changed if of.partition(" ")[0] not in noted]
-    if telling and not force:
-        raise EnvironmentChanged(
-            f"{folder} was started in another environment ({'; '.join(telling)}), so results may differ; "
-            "use --force (in Python force=True) to go on all the same"
-        )
-    return changed
-
-
-def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> None:
-    """Refuse to go on with another network than the one that a run was given as a value, or other frozen tensors.
-
-    Raises:
-        RunError: If it starts from other weights.
-    """
-    card = read_json(folder / "run.json")
-    then = card.get("frozen_sha256")
-    if then != _frozen_sha256(setup):
-        raise RunError(
-            f"{folder} was begun with other frozen parameters (requires_grad=False) than {experiment.task.model} has "
-            "now, with which its models would mean nothing; restore the weights that the network is made with"
-        )
-    then = card.get("network_sha256")
-    if then is not None and then != _network_sha256(experiment, setup):
-        raise RunError(
-            f"{folder} was begun with another network, or with other weights to start from; give model= the one that "
-            "it was given, before any training"
-        )
-
-
-def _network_sha256(experiment: Experiment, setup: Setup) -> str | None:
-    """The hash of the weights that a network given as a value starts from under one key; None of a named one."""
-    if not experiment.task.model.startswith(IN_PYTHON):
-        return None
-    return checkpoint.digest(checkpoint.encode_state(setup.task.init(Key(0) / "init"), {}))
-
-
-def _frozen_sha256(setup: Setup) -> str | None:
-    """The hash of the network's frozen tensors; None if it has none."""
-    return wire.tensors_hash(setup.task.constants()) or None
-
-
-def require_same_data(folder: Path, partition: Mapping[str, Any]) -> None:
-    """Refuse to go on with another data set or split than a run had: `partition` is what partition.json would be now.
-
-    Raises:
-        RunError: If they differ.
-    """
-    if _hashes(read_json(folder / "partition.json")) != _hashes(partition):
-        raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
-
-
-def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Hashes of data set, split, and the split of clients that come after training, by seed."""
-    return {
-        seed: (fed.get("dataset_sha256"), fed.get("sha256"), (fed.get("unseen") or {}).get("sha256"))
-        for seed, fed in partition.get("seeds", {}).items()
-    }
-
-
-def _first_difference(a: Any, b: Any, path: str = "") -> str:
-    """Dotted path of the first value in which two JSON documents differ; empty if they are equal."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        pairs = {key: (a.get(key), b.get(key)) for key in {**a, **b}}
-    elif isinstance(a, list) and isinstance(b, list):
-        pairs = dict(enumerate(itertools.zip_longest(a, b)))
-    else:
-        return path if a != b else ""
-    inner = (_first_difference(x, y, f"{path}.{key}".lstrip(".")) for key, (x, y) in pairs.items())
-    return next((place for place in inner if place), "")
-
-
-def _known(feds: Mapping[int, FederatedData]) -> dict[int, FederatedData]:
-    """The divisions that are known: nothing is of the examples of clients that keep their data to themselves."""
-    return {seed: fed for seed, fed in feds.items() if fed.label_counts.any()}
-
-
-def _partition(feds: Mapping[int, FederatedData], client_rows: int) -> str:
-    seeds = {
-        str(seed): to_manifest(fed, columns.partition_file(seed) if fed.num_clients > client_rows else None)
-        for seed, fed in _known(feds).items()
-    }
-    return json.dumps({"schema": SCHEMA, "seeds": seeds})
-
-
-def _partition_columns(feds: Mapping[int, FederatedData], client_rows: int) -> dict[str, Callable[[Path], None]]:
-    """The files with the examples of clients that are too many for lists in partition.json."""
-
-    def writer(fed: FederatedData) -> Callable[[Path], None]:
-        def write(path: Path) -> None:
-            columns.write(path, to_columns(fed))
-
-        return write
-
-    return {
-        columns.partition_file(seed): writer(fed) for seed, fed in _known(feds).items() if fed.num_clients > client_rows
-    }
-
-
-def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path], object]]:
-    """The file with the row of each example in the data as they were given, where these are rows."""
-    rows = next((fed.dataset.rows for fed in _known(feds).values()), None)
-    if rows is None:
-        return {}
-    column = rows.numpy().astype(np.int32 if len(rows) < 2**31 and int(rows.max()) < 2**31 else np.int64)
-    return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": column})}
-
-
-def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
-    cells = [
-        {"method": m.label, "setting": split_label(feds[seed]), "seed": seed, "bound": m.bound}
-        for seed in experiment.seeds
-        for m in experiment.methods
-    ]
-    num_clients = next(iter(feds.values())).num_clients
-    card = {
-        "schema": SCHEMA,
-        "run": experiment.name,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command or " ".join(sys.argv),
-        "unskew": __version__,
-        "environment": run_setup.environment(experiment, setup),
-        "config_sha256": fingerprint(experiment),
-        "portable_sha256": fingerprint(experiment, portable=True),
-        "parameters": setup.parameters,
-        "baseline": experiment.baseline or "",
-        "measures": [measure.card() for measure in setup.task.measures],
-        "cells": cells,
-        "remarks": [*setup.dataset.doubts, *run_setup.remarks(experiment, setup, num_clients)],
-    }
-    if (network := _network_sha256(experiment, setup)) is not None:
-        card["network_sha256"] = network
-    if (frozen := _frozen_sha256(setup)) is not None:
-        card["frozen_sha256"] = frozen
-    if begins_here(experiment):
-        card["begun_in"] = str(Path.cwd())
-        card["begun_up"] = os.path.relpath(Path.cwd(), folder)  # the same, where all has been moved together
-    if experiment.until is not None:
-        card["until"] = asdict(experiment.until)
-    return json.dumps(card, indent=1)
 
 
 # ---------------------------------------------------------------- the run

@@ -17,7 +17,7 @@ from pathlib import Path
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, fingerprint, load, to_toml, until_of
 from unskew.record import columns
-from unskew.run import checkpoint, loop
+from unskew.run import checkpoint, documents, loop, unchanged
 from unskew.run.folder import DOCUMENTS, LOGS, RARE, create, is_deployed, locked, read_json, refuse_links
 from unskew.run.setup import IN_PROCESS
 
@@ -75,8 +75,8 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
     if is_deployed(folder):
         raise RunError(f"{folder} is a run over a network; its clients know its seeds, so begin another")
     with locked(folder):
-        was = loop.with_data_found(folder, load(folder / "config.toml", allow_code=allow_code))
-        loop.require_same_settings(folder)
+        was = unchanged.with_data_found(folder, load(folder / "config.toml", allow_code=allow_code))
+        unchanged.require_same_settings(folder)
         saved = checkpoint.latest(folder)
         if saved is None:
             raise RunError(f"{folder} has no checkpoint to go on from; begin a run with `seeds = {{ until = ... }}`")
@@ -85,12 +85,12 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
             raise RunError(f"{folder / 'config.toml'}: task.data must name a file of the folder, got run:{own}")
         experiment = until(was, width, most)
         setup = IN_PROCESS.prepare(experiment)
-        loop.require_same_environment(folder, experiment, setup, force)
+        unchanged.require_same_environment(folder, experiment, setup, force)
         feds = loop.divide_all(experiment, setup, IN_PROCESS)
-        documents = loop.documents(out, experiment, setup, feds, " ".join(sys.argv))
-        partition = json.loads(str(documents["partition.json"]))
-        loop.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})
-        hashes = {name: hashlib.sha256(str(documents[name]).encode()).hexdigest() for name in DOCUMENTS}
+        texts = documents.of_run(out, experiment, setup, feds, " ".join(sys.argv))
+        partition = json.loads(str(texts["partition.json"]))
+        unchanged.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})
+        hashes = {name: hashlib.sha256(str(texts[name]).encode()).hexdigest() for name in DOCUMENTS}
         position = replace(saved.position, config_sha256=fingerprint(experiment), documents=hashes)
         files = {name: [(saved.path / name).read_bytes()] for name in saved.files}
 
@@ -98,10 +98,10 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
             checkpoint.save(path.parent, files, position)
 
         if own:  # data that the run's folder holds move with it: without `data_dir` they are looked for there
-            documents["config.toml"] = to_toml(replace(experiment, task=replace(experiment.task, data_dir=None)))
+            texts["config.toml"] = to_toml(replace(experiment, task=replace(experiment.task, data_dir=None)))
         copies = {name: _copy(folder / name) for name in (*COPIED, own) if name and (folder / name).exists()}
         _require_own_files([folder / name for name in copies])
-        create(out, {**documents, **copies, "checkpoints": with_checkpoint})
+        create(out, {**texts, **copies, "checkpoints": with_checkpoint})
 
 
 def _require_own_files(paths: Iterable[Path]) -> None:

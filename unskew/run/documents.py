@@ -1,0 +1,127 @@
+"""The files that a run's folder begins with: the experiment, who has which examples, and the card of the run."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from unskew import wire
+from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
+from unskew.data.sources import FILES
+from unskew.experiment.config import Experiment, fingerprint, to_toml
+from unskew.keys import Key
+from unskew.record import columns
+from unskew.record.logs import SCHEMA
+from unskew.references import IN_PYTHON
+from unskew.run import checkpoint
+from unskew.run import setup as run_setup
+from unskew.run.setup import Setup
+from unskew.version import __version__
+
+
+def of_run(
+    folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
+) -> dict[str, str | Callable[[Path], object]]:
+    """The files that a run's folder begins with, each as its text or as a function that writes it."""
+    return {
+        "config.toml": to_toml(experiment),
+        "partition.json": partition(feds, experiment.client_rows),
+        **_partition_columns(feds, experiment.client_rows),
+        **_given_rows(feds),
+        "run.json": _run_card(folder, experiment, setup, feds, command),
+        **setup.inputs.files,
+    }
+
+
+def _known(feds: Mapping[int, FederatedData]) -> dict[int, FederatedData]:
+    """The divisions that are known: nothing is of the examples of clients that keep their data to themselves."""
+    return {seed: fed for seed, fed in feds.items() if fed.label_counts.any()}
+
+
+def partition(feds: Mapping[int, FederatedData], client_rows: int) -> str:
+    """The text of partition.json: who has which examples, in columns beside it of more than `client_rows` clients."""
+    seeds = {
+        str(seed): to_manifest(fed, columns.partition_file(seed) if fed.num_clients > client_rows else None)
+        for seed, fed in _known(feds).items()
+    }
+    return json.dumps({"schema": SCHEMA, "seeds": seeds})
+
+
+def _partition_columns(feds: Mapping[int, FederatedData], client_rows: int) -> dict[str, Callable[[Path], None]]:
+    """The files with the examples of clients that are too many for lists in partition.json."""
+
+    def writer(fed: FederatedData) -> Callable[[Path], None]:
+        def write(path: Path) -> None:
+            columns.write(path, to_columns(fed))
+
+        return write
+
+    return {
+        columns.partition_file(seed): writer(fed) for seed, fed in _known(feds).items() if fed.num_clients > client_rows
+    }
+
+
+def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path], object]]:
+    """The file with the row of each example in the data as they were given, where these are rows."""
+    rows = next((fed.dataset.rows for fed in _known(feds).values()), None)
+    if rows is None:
+        return {}
+    column = rows.numpy().astype(np.int32 if len(rows) < 2**31 and int(rows.max()) < 2**31 else np.int64)
+    return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": column})}
+
+
+def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
+    cells = [
+        {"method": m.label, "setting": split_label(feds[seed]), "seed": seed, "bound": m.bound}
+        for seed in experiment.seeds
+        for m in experiment.methods
+    ]
+    num_clients = next(iter(feds.values())).num_clients
+    card = {
+        "schema": SCHEMA,
+        "run": experiment.name,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command or " ".join(sys.argv),
+        "unskew": __version__,
+        "environment": run_setup.environment(experiment, setup),
+        "config_sha256": fingerprint(experiment),
+        "portable_sha256": fingerprint(experiment, portable=True),
+        "parameters": setup.parameters,
+        "baseline": experiment.baseline or "",
+        "measures": [measure.card() for measure in setup.task.measures],
+        "cells": cells,
+        "remarks": [*setup.dataset.doubts, *run_setup.remarks(experiment, setup, num_clients)],
+    }
+    if (network := network_sha256(experiment, setup)) is not None:
+        card["network_sha256"] = network
+    if (frozen := frozen_sha256(setup)) is not None:
+        card["frozen_sha256"] = frozen
+    if begins_here(experiment):
+        card["begun_in"] = str(Path.cwd())
+        card["begun_up"] = os.path.relpath(Path.cwd(), folder)  # the same, where all has been moved together
+    if experiment.until is not None:
+        card["until"] = asdict(experiment.until)
+    return json.dumps(card, indent=1)
+
+
+def begins_here(experiment: Experiment) -> bool:
+    """True if the path of the data begins at the working folder."""
+    kind, _, path = experiment.task.data.partition(":")
+    return kind in FILES and not Path(path).expanduser().is_absolute()
+
+
+def network_sha256(experiment: Experiment, setup: Setup) -> str | None:
+    """The hash of the weights that a network given as a value starts from under one key; None of a named one."""
+    if not experiment.task.model.startswith(IN_PYTHON):
+        return None
+    return checkpoint.digest(checkpoint.encode_state(setup.task.init(Key(0) / "init"), {}))
+
+
+def frozen_sha256(setup: Setup) -> str | None:
+    """The hash of the network's frozen tensors; None if it has none."""
+    return wire.tensors_hash(setup.task.constants()) or None

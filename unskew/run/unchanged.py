@@ -1,0 +1,216 @@
+"""What a run that was stopped is held to before it goes on: the same settings, data, network and environment."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from unskew import schema
+from unskew.errors import ConfigError, RunError
+from unskew.experiment.config import Experiment, Runtime, override, written_fingerprint
+from unskew.files import append_row
+from unskew.record.logs import RESUMED, ResumedRow
+from unskew.run import checkpoint
+from unskew.run import setup as run_setup
+from unskew.run.documents import begins_here, frozen_sha256, network_sha256
+from unskew.run.folder import document_hashes, explained, read_json, refuse_deployed
+from unskew.run.setup import IN_PROCESS, Backend, InProcess, Setup
+
+SAME_BITS = frozenset({"sequential", "workers", "ray"})
+"""Executors that train each client by itself, in one process or several: the same bits, if each has one thread."""
+
+
+class EnvironmentChanged(RunError):
+    """The run was started with other versions, on another device or by another executor: its bits may differ."""
+
+
+def require_run(folder: Path, backend: Backend = IN_PROCESS) -> None:
+    """Refuse a folder that is not that of a run which such a backend can go on with.
+
+    Raises:
+        RunError: Naming what it lacks, or the command that goes on with a run over a network.
+    """
+    if not folder.exists():
+        raise RunError(
+            f"there is no folder {folder}; a run has none until its data are read: give the command that began it again"
+        )
+    if isinstance(backend, InProcess) and not (folder / "summary.json").exists():
+        refuse_deployed(folder)
+    read_json(folder / "run.json")  # a folder without one is no run
+
+
+def require_same_settings(folder: Path) -> str:
+    """Refuse to go on with other settings than a run began with; nothing that its config.toml names is imported.
+
+    The data may lie elsewhere by now; whether they are the same is seen when they are read (`require_same_data`).  What
+    counts is the file as it was written: read by a later version it has that version's settings, too.
+
+    Returns:
+        The fingerprint that the run began with.
+
+    Raises:
+        RunError: If they differ.
+    """
+    card, config = read_json(folder / "run.json"), folder / "config.toml"
+    if written_fingerprint(config) != card.get("config_sha256") and (
+        written_fingerprint(config, portable=True) != card.get("portable_sha256")
+    ):
+        raise RunError(
+            f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run (unskew resume "
+            "--set runtime.workers=N runs the rest with other workers)"
+        )
+    return str(card.get("config_sha256"))
+
+
+def run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experiment:
+    """The experiment with other settings of its `runtime`, on which at most rounding depends.
+
+    Raises:
+        ConfigError: If a setting is impossible.
+    """
+    given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
+    table = override({"runtime": given}, settings)["runtime"]
+    return replace(experiment, runtime=schema.build(Runtime, table, "runtime"))
+
+
+def require_of_runtime(settings: Sequence[str]) -> None:
+    """Refuse to change anything of a run but where it is run.
+
+    Raises:
+        ConfigError: If a setting is of something else than its `runtime`.
+    """
+    for setting in settings:
+        if not setting.strip().startswith("runtime."):
+            raise ConfigError(
+                f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got "
+                f"{setting}; begin a new run for that, and set both side by side with unskew compare"
+            )
+
+
+def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
+    """The experiment with the path of its data in the folder where its run was begun, if they are not in this one.
+
+    That folder may have been moved, with the run's in it.
+
+    Raises:
+        RunError: If they are in neither.
+    """
+    kind, _, path = experiment.task.data.partition(":")
+    card = read_json(folder / "run.json")
+    if "begun_in" not in card or not begins_here(experiment) or Path(path).exists():
+        return experiment
+    places = [folder / str(card["begun_up"])] if "begun_up" in card else []
+    for place in [*places, Path(str(card["begun_in"]))]:
+        if (place / path).exists():
+            return replace(experiment, task=replace(experiment.task, data=f"{kind}:{place / path}"))
+    raise RunError(
+        f"the data of {folder}, {path}, are neither in this folder nor in {card['begun_in']}, where the run was begun: "
+        f"resume it in the folder that they are in now, or correct task.data in {folder / 'config.toml'}"
+    )
+
+
+def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> list[str]:
+    """Refuse to go on, unless forced, under other versions, device, executor or code than a run began with.
+
+    Another build of the same version is no refusal: most change no run, and what it changes is in a run's notes.
+
+    Returns:
+        What is other now, as `run_setup.differences` has it.
+
+    Raises:
+        EnvironmentChanged: If one differs.
+    """
+    then = read_json(folder / "run.json").get("environment", {})
+    now = run_setup.environment(experiment, setup)
+    changed = run_setup.differences(then, now)
+    executors = {then.get("executor"), now["executor"]}
+    # Workers have a thread each, and sums over several threads are rounded otherwise.
+    neutral = executors <= SAME_BITS and ("sequential" not in executors or now["threads"] == "1")
+    noted = {run_setup.BUILD, *(["executor"] if neutral else [])}
+    telling = [of for of in changed if of.partition(" ")[0] not in noted]
+    if telling and not force:
+        raise EnvironmentChanged(
+            f"{folder} was started in another environment ({'; '.join(telling)}), so results may differ; "
+            "use --force (in Python force=True) to go on all the same"
+        )
+    return changed
+
+
+def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> None:
+    """Refuse to go on with another network than the one that a run was given as a value, or other frozen tensors.
+
+    Raises:
+        RunError: If it starts from other weights.
+    """
+    card = read_json(folder / "run.json")
+    then = card.get("frozen_sha256")
+    if then != frozen_sha256(setup):
+        raise RunError(
+            f"{folder} was begun with other frozen parameters (requires_grad=False) than {experiment.task.model} has "
+            "now, with which its models would mean nothing; restore the weights that the network is made with"
+        )
+    then = card.get("network_sha256")
+    if then is not None and then != network_sha256(experiment, setup):
+        raise RunError(
+            f"{folder} was begun with another network, or with other weights to start from; give model= the one that "
+            "it was given, before any training"
+        )
+
+
+def require_same_data(folder: Path, partition: Mapping[str, Any]) -> None:
+    """Refuse to go on with another data set or split than a run had: `partition` is what partition.json would be now.
+
+    Raises:
+        RunError: If they differ.
+    """
+    if _hashes(read_json(folder / "partition.json")) != _hashes(partition):
+        raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
+
+
+def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Hashes of data set, split, and the split of clients that come after training, by seed."""
+    return {
+        seed: (fed.get("dataset_sha256"), fed.get("sha256"), (fed.get("unseen") or {}).get("sha256"))
+        for seed, fed in partition.get("seeds", {}).items()
+    }
+
+
+def require_same_documents(folder: Path, saved: checkpoint.Saved, partition: Mapping[str, Any]) -> None:
+    """Refuse to go on if a file that a run began with is another than when its checkpoint was saved.
+
+    Raises:
+        RunError: Naming the first; of partition.json, also where it differs from `partition`, as it should be.
+    """
+    for name, sha256 in document_hashes(folder).items():
+        if saved.position.documents.get(name) != sha256:
+            place = _first_difference(read_json(folder / name), partition)
+            where = f", first at {place}" if name == "partition.json" and place else ""
+            raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
+
+
+def _first_difference(a: Any, b: Any, path: str = "") -> str:
+    """Dotted path of the first value in which two JSON documents differ; empty if they are equal."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        pairs = {key: (a.get(key), b.get(key)) for key in {**a, **b}}
+    elif isinstance(a, list) and isinstance(b, list):
+        pairs = dict(enumerate(itertools.zip_longest(a, b)))
+    else:
+        return path if a != b else ""
+    inner = (_first_difference(x, y, f"{path}.{key}".lstrip(".")) for key, (x, y) in pairs.items())
+    return next((place for place in inner if place), "")
+
+
+def record_resumed(
+    folder: Path, experiment: Experiment, saved: checkpoint.Saved | None, changed: Sequence[str]
+) -> None:
+    """Note in the run's folder from which round on it is run otherwise than it began, or as it began again."""
+    rows = list(RESUMED.rows(folder))
+    position = saved.position if saved else None
+    cell, at = (position.cell, position.round) if position else (0, 0)
+    cells = run_setup.cells(experiment)
+    if list(changed) != (rows[-1]["changed"] if rows else []) and cell < len(cells):
+        seed, method = cells[cell]
+        row = ResumedRow(method=method.label, seed=seed, round=at + 1, changed=list(changed))
+        with explained(folder / "resumed.jsonl", folder):
+            append_row(folder / "resumed.jsonl", row)
