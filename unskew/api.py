@@ -30,7 +30,8 @@ from unskew.data.own.frames import check_column, is_frames
 from unskew.data.own.given import names_of_classes
 from unskew.data.places import rows_at
 from unskew.data.preprocess import Preprocess, rules_of
-from unskew.data.sources import DATA, save
+from unskew.data.saved import save
+from unskew.data.sources import DATA
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at, unreadable
 from unskew.data.text import FIRST_WORD

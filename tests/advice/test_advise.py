@@ -34,7 +34,7 @@ from unskew.advice.training import (
     together,
 )
 from unskew.data.patients import by_patient, fewest_of_a_class
-from unskew.data.sources import save
+from unskew.data.saved import save
 from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method

@@ -12,7 +12,7 @@ import unskew as us
 from unskew.data import arrays, load, own
 from unskew.data.dataset import Dataset, checked
 from unskew.data.images import ByteImages, as_tensor, extremes
-from unskew.data.sources import save
+from unskew.data.saved import save
 from unskew.experiment.config import Runtime, TaskConfig
 from unskew.keys import Key
 from unskew.local.data import DeviceData

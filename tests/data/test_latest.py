@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unskew as us
-from unskew.data import load, own, sources, tables
+from unskew.data import load, own, saved, tables
 from unskew.data.dataset import Dataset
 from unskew.data.federated import federate
 from unskew.data.latest import Latest, latest, moments
@@ -399,7 +399,7 @@ def test_a_patient_of_a_gap_alone_is_not_said_to_come_again() -> None:
 
 def test_the_order_in_time_is_kept_with_a_runs_data(tmp_path: Path) -> None:
     data = own.dataset(stays(), test=Latest("admitted", after="2024-06-07"), **COLUMNS)
-    sources.save(data, tmp_path / "data.npz")
+    saved.save(data, tmp_path / "data.npz")
     again = load("run:data.npz", tmp_path)
     assert days_of(again, val=0.3) == days_of(data, val=0.3)
 

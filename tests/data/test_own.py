@@ -26,7 +26,7 @@ from unskew.data.images import as_tensor
 from unskew.data.own.clients import one_table
 from unskew.data.own.values import truths
 from unskew.data.preprocess import Preprocess
-from unskew.data.sources import save
+from unskew.data.saved import save
 from unskew.data.split import IID
 from unskew.errors import DataError, DataWarning
 from unskew.keys import Key

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unskew as us
-from unskew.data import load, own, sources, tables
+from unskew.data import load, own, saved, tables
 from unskew.data.arrays import from_arrays
 from unskew.data.dataset import Dataset, checked
 from unskew.data.federated import FederatedData, federate, to_manifest
@@ -331,7 +331,7 @@ def test_arrays_may_say_who_is_in_each_row_and_a_run_s_folder_keeps_it(tmp_path:
     assert data.test_patients is not None
     assert len(set(data.test_patients.tolist())) == 3
     assert not set(data.patients.tolist()) & set(data.test_patients.tolist())
-    sources.save(data, tmp_path / "kept.npz")
+    saved.save(data, tmp_path / "kept.npz")
     kept = load("run:kept.npz", tmp_path)
     assert kept.patients is not None
     assert kept.test_patients is not None

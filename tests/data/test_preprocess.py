@@ -28,7 +28,7 @@ from unskew.data.preprocess import (
     stands_for_none,
     with_units,
 )
-from unskew.data.sources import save
+from unskew.data.saved import save
 from unskew.data.split import IID, Natural
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.keys import Key

@@ -16,7 +16,8 @@ import torch
 
 import unskew as us
 from unskew.data.own import dataset
-from unskew.data.sources import load, save
+from unskew.data.saved import save
+from unskew.data.sources import load
 from unskew.errors import DataError, RunError
 from unskew.experiment import config
 from unskew.run import setup

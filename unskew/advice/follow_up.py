@@ -12,7 +12,7 @@ from pathlib import Path
 from unskew.advice.training import Sites
 from unskew.api import DATA_FILE, RUN_DATA
 from unskew.data.federated import to_manifest
-from unskew.data.sources import save
+from unskew.data.saved import save
 from unskew.data.split import FromManifest, Natural
 from unskew.experiment.config import Experiment, to_toml
 from unskew.files import write_atomically

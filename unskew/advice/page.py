@@ -13,7 +13,7 @@ from unskew.advice.race import FEDAVG, Candidate
 from unskew.advice.training import ASKED, Scores
 from unskew.api import DATA_FILE
 from unskew.data.dataset import Dataset
-from unskew.data.sources import saved_sha256
+from unskew.data.saved import saved_sha256
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.references import IN_PYTHON

@@ -24,7 +24,6 @@ from unskew.data.inputs import (
     Inputs,
     RawTable,
     check_values,
-    label_variants,
     prepared,
     raw_table,
     standardised,
@@ -35,6 +34,7 @@ from unskew.data.patients import check_together, part_of, set_aside
 from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, check_odd, fit, too_fine
 from unskew.data.text import LENGTH, tokens, vocabulary
 from unskew.data.text import cut as cut_texts
+from unskew.data.variants import label_variants
 from unskew.data.windows import doubts_on_channels, windows_of
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.keys import Key

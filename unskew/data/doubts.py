@@ -10,20 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.dataset import Dataset
-from unskew.data.inputs import (
-    Array,
-    RawTable,
-    are_windows,
-    coded_differently,
-    column_variants,
-    gaps_in,
-    is_counter,
-    names_the_client,
-    no_word_in_common,
-    shared_numbers,
-    two_numbers_differ,
-    words_in_turn,
-)
+from unskew.data.inputs import Array, RawTable, are_windows, gaps_in
 from unskew.data.preprocess import (
     ColumnRule,
     Preprocess,
@@ -38,6 +25,14 @@ from unskew.data.preprocess import (
     with_units,
 )
 from unskew.data.units import another_unit, typical
+from unskew.data.variants import (
+    coded_differently,
+    column_variants,
+    names_the_client,
+    no_word_in_common,
+    two_numbers_differ,
+    words_in_turn,
+)
 from unskew.tasks.targets import NUMBER, SURVIVAL
 from unskew.words import letters, some, spelling_variants
 
@@ -328,3 +323,30 @@ def _is_numbering(values: Array, owners: Array | None) -> bool:
     twice = np.unique(values, return_counts=True)[1]
     within, between = (n * (n - 1)).sum(), n.sum() ** 2 - (n**2).sum()
     return bool((twice * (twice - 1)).sum() * within > 2 * BY_CHANCE * between)
+
+
+def is_counter(values: Array, owners: Array | None = None) -> bool:
+    """True for whole numbers of which no site holds one twice, as identifiers are; sites may hold the same ones.
+
+    Most rows must be of sites with more than 20, since a few numbers of any kind differ.
+
+    Args:
+        values: The column.
+        owners: Number of each row's site, -1 where it has none; None if there are no sites.
+    """
+    if values.dtype.kind != "f" or len(values) <= 20 or not (values % 1 == 0).all():
+        return False
+    known, code = np.unique(values, return_inverse=True)
+    if len(known) == len(values):
+        return True
+    if owners is None:
+        return False
+    of_large = (np.bincount(owners + 1) > 20)[owners + 1]
+    return 2 * int(of_large.sum()) > len(values) and len(np.unique(owners * len(known) + code)) == len(values)
+
+
+def shared_numbers(values: Array, owners: Array | None) -> int:
+    """Number of different numbers that occur at several sites; the arguments are those of `is_counter`."""
+    if owners is None:
+        return 0
+    return int((np.unique(np.unique([owners, values], axis=1)[1], return_counts=True)[1] > 1).sum())

@@ -28,7 +28,6 @@ from unskew.data.images import as_tensor
 from unskew.data.inputs import (
     Array,
     RawTable,
-    coded_differently,
     gaps_in,
     in_words,
     is_category,
@@ -36,7 +35,6 @@ from unskew.data.inputs import (
     is_date,
     is_gap,
     kind_of_time,
-    label_variants,
     plain_value,
 )
 from unskew.data.latest import written
@@ -52,6 +50,7 @@ from unskew.data.preprocess import (
     unscaled,
 )
 from unskew.data.text import words
+from unskew.data.variants import coded_differently, label_variants
 from unskew.data.windows import doubts_on_channels, windows_of
 from unskew.errors import DataError
 from unskew.keys import Key

@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.columns import check_one_form
-from unskew.data.inputs import Array, Column, Inputs, RawTable, column_variants, gaps_in, is_date, word
+from unskew.data.inputs import Array, Column, Inputs, RawTable, gaps_in, is_date, word
 from unskew.data.lengths import LONGEST
 from unskew.data.numerals import is_number
 from unskew.data.places import place
 from unskew.data.units import ENOUGH_TO_COMPARE, MOST_COMPARED, Typical, another_unit, another_unit_here, of_moments
+from unskew.data.variants import column_variants
 from unskew.errors import ConfigError, DataError, did_you_mean, obeyed, warn
 from unskew.words import composed, counted, some
 

@@ -31,15 +31,11 @@ import gzip
 import hashlib
 import importlib.util
 import json
-import lzma
 import os
 import re
-import struct
 import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,12 +43,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from numpy.lib.npyio import NpzFile
-from pydantic import TypeAdapter
-from torch import Tensor
 
-from unskew import machine, schema
+from unskew import schema
 from unskew.data import hub, image_folders, labelled_images, tables
+from unskew.data.archives import UNREADABLE, archive_of, array_of, corrupt
 from unskew.data.arrays import (
     LAYOUT,
     NAMES,
@@ -66,39 +60,25 @@ from unskew.data.arrays import (
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.doubts import of_sites
-from unskew.data.images import ByteImages
 from unskew.data.inputs import Inputs, constants_of
 from unskew.data.latest import Cut, Latest
 from unskew.data.lengths import names_array
 from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.places import path_of, require_allowed
-from unskew.data.preprocess import Preprocess, RawRows
+from unskew.data.preprocess import Preprocess
+from unskew.data.saved import load_saved
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.files import check_text
 from unskew.keys import Key
 from unskew.references import makes
 from unskew.registry import Registry
-from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, TOKENS, LabelType, Targets
+from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, TOKENS, Targets
 from unskew.words import some
 
 _Array = npt.NDArray[Any]
 _Arrays = dict[str, _Array]
 _T = TypeVar("_T")
-
-_UNREADABLE = (
-    OSError,
-    EOFError,
-    RuntimeError,
-    ValueError,
-    KeyError,
-    NotImplementedError,
-    MemoryError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-)
 
 
 @dataclass(frozen=True)
@@ -233,8 +213,8 @@ def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
                 return False
             with zipfile.ZipFile(path) as archive:
                 return "client_train.npy" in archive.namelist()
-        except _UNREADABLE as error:
-            raise _corrupt(path, error) from error
+        except UNREADABLE as error:
+            raise corrupt(path, error) from error
     return (path / "client_train.npy").is_file()
 
 
@@ -307,13 +287,13 @@ def load(
         require_allowed(source)
         return _hub(hub.parse(source))
     if colon and kind == "run":
-        saved = _saved(path_of(Path(data_dir or ".") / rest), targets)
-        if chosen.classes not in (None, saved.classes):
+        dataset = load_saved(path_of(Path(data_dir or ".") / rest), targets)
+        if chosen.classes not in (None, dataset.classes):
             raise ConfigError(
-                f"task.data_options.classes are those that {source} has ({some(saved.classes)}), got "
+                f"task.data_options.classes are those that {source} has ({some(dataset.classes)}), got "
                 f"{some(chosen.classes)}; leave them as they were"
             )
-        return saved
+        return dataset
     if colon and kind in ("npz", "folder"):
         path = path_of(rest)
         if kind == "npz":
@@ -439,8 +419,8 @@ def arrays_of(
 def _whole_file(path: Path) -> _Arrays:
     if not path.is_file():
         raise DataError(f"there is no file {path.absolute()}")
-    with _archive(path) as archive:
-        return {key: _array(archive, key) for key in archive.files}
+    with archive_of(path) as archive:
+        return {key: array_of(archive, key) for key in archive.files}
 
 
 def _digits() -> _Arrays:
@@ -557,51 +537,12 @@ def _or_hub(name: str) -> str:
 # Reading files
 
 
-def _corrupt(path: Path, why: object) -> DataError:
-    try:
-        with path.open("rb") as file:
-            mark = f"{path.stat().st_size:,} bytes, SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
-    except OSError as error:
-        mark = f"cannot be opened: {error.strerror}"
-    reason = " ".join(str(why).split()) or type(why).__name__
-    if "allow_pickle" in reason:  # NumPy's text advises to load it unsafely
-        reason = "it is no NumPy file, or it holds pickled objects, which are never loaded"
-    way = "replace it with a whole copy"
-    if "password required" in reason:
-        reason, way = "it is protected by a password", "save it without one"
-    return DataError(f"{path} is not a readable data file: {reason} ({mark}); {way}")
-
-
-@contextmanager
-def _archive(path: Path) -> Iterator[NpzFile]:
-    """Open an npz file; any failure to read it becomes a `DataError`."""
-    try:
-        # Opened here: np.load leaves its own handle open when the archive is broken.
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, NpzFile):
-                raise ValueError("one bare array, an npz archive with x_train and y_train is needed")
-            # A megabyte of an archive can hold a gigabyte of zeros; it says so before it is unpacked.
-            assert archive.zip is not None
-            machine.require_room(sum([part.file_size for part in archive.zip.infolist()]), path)
-            with archive:
-                yield archive
-    except _UNREADABLE as error:
-        raise _corrupt(path, error) from error
-
-
-def _array(archive: NpzFile, key: str) -> _Array:
-    array: _Array = archive[key]
-    check_text(key, array)
-    return array
-
-
 def _npz(path: Path, rule: Latest | None = None) -> _Arrays:
     """The arrays of the plain layout in one npz, and times; coded images are decoded, other keys stay as they are."""
     wanted = (*LAYOUT, *NAMES, *_key_of(rule))
-    with _archive(path) as archive:
+    with archive_of(path) as archive:
         present = archive.files
-        arrays = {k: _array(archive, k) for k in wanted if k in archive.files}
+        arrays = {k: array_of(archive, k) for k in wanted if k in archive.files}
         for part in ("train", "test"):
             if f"x_{part}" not in arrays and f"d_{part}" in archive.files:
                 arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
@@ -664,8 +605,8 @@ def _parts(folder: Path) -> _Arrays:
 def _part(path: Path) -> tuple[_Array, _Array]:
     if not path.is_file():
         raise DataError(f"{path.absolute()} is missing beside the training batches")
-    with _archive(path) as archive:
-        return _decoded(archive["d"]), _array(archive, "y")
+    with archive_of(path) as archive:
+        return _decoded(archive["d"]), array_of(archive, "y")
 
 
 def _folder(folder: Path, rule: Latest | None = None) -> _Arrays:
@@ -688,8 +629,8 @@ def _folder(folder: Path, rule: Latest | None = None) -> _Arrays:
             if not isinstance(array, np.ndarray):
                 raise ValueError("an archive, not one array")
             check_text(key, array)
-        except _UNREADABLE as error:
-            raise _corrupt(path, error) from error
+        except UNREADABLE as error:
+            raise corrupt(path, error) from error
         arrays[key] = array
     for key in NAMES:
         path = folder / f"{key}.txt"
@@ -697,7 +638,7 @@ def _folder(folder: Path, rule: Latest | None = None) -> _Arrays:
             try:
                 lines = path.read_text(encoding="utf-8").splitlines()
             except (OSError, UnicodeDecodeError) as error:
-                raise _corrupt(path, error) from error
+                raise corrupt(path, error) from error
             arrays[key] = names_array([line.strip() for line in lines if line.strip()], str(path))
     _check_times(folder, arrays, rule, present)
     return arrays
@@ -722,12 +663,12 @@ def _imdb(source: Source, path: Path) -> Dataset:
         content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
         if not isinstance(content, dict):
             raise ValueError("a JSON object with x_train, y_train, x_test, y_test is needed")
-    except _UNREADABLE as error:
-        raise _corrupt(path, error) from error
+    except UNREADABLE as error:
+        raise corrupt(path, error) from error
     for key, kind in (("x_train", str), ("y_train", int), ("x_test", str), ("y_test", int)):
         values = content.get(key)
         if not isinstance(values, list) or not all(type(v) is kind for v in values):
-            raise _corrupt(path, f"{key} must be a list of {'texts' if kind is str else 'integers'}")
+            raise corrupt(path, f"{key} must be a list of {'texts' if kind is str else 'integers'}")
     return _texts(source.name, content, path, source.classes)
 
 
@@ -749,171 +690,6 @@ def _texts(name: str, content: dict[str, Any], where: Path | str, classes: tuple
             inputs=Inputs("texts", vocabulary=tuple(ids)),
         ),
     )
-
-
-# Data sets that a run's folder keeps
-
-
-def save(dataset: Dataset, path: Path) -> None:
-    """Write a data set as it is, rows divided and inputs scaled (or bytes, and their table), as one npz."""
-    content: dict[str, Any] = {
-        "name": dataset.name,
-        "sha256": dataset.sha256,
-        "x_train": _raw(dataset.x_train),
-        "y_train": dataset.y_train,
-        "x_test": _raw(dataset.x_test),
-        "y_test": dataset.y_test,
-        "classes": dataset.outputs,
-        "domain_train": dataset.domains,
-        "domains": dataset.domain_names or None,
-        "client_train": dataset.owners,
-        "patient_train": dataset.patients,
-        "patient_test": dataset.test_patients,
-        "clients": dataset.client_names or None,
-        "levels": dataset.levels,
-        "table": dataset.x_train.table if isinstance(dataset.x_train, ByteImages) else None,
-        "own_test": dataset.own_test,
-        "never_train": dataset.never_train or None,
-        "inputs": json.dumps(asdict(dataset.inputs)),
-        "label_type": dataset.label_type,
-        "rows": dataset.rows,
-        "when": dataset.when,
-        **({} if dataset.raw is None else _columns_saved(dataset.raw)),
-    }
-    with path.open("wb") as file:
-        arrays: dict[str, Any] = {key: np.asarray(value) for key, value in content.items() if value is not None}
-        np.savez(file, **arrays)
-
-
-def _columns_saved(raw: RawRows) -> dict[str, Any]:
-    """Columns before their preprocessing, as arrays: numbers as they are, words with a mark where there is none."""
-    content: dict[str, Any] = {"preprocess": json.dumps(asdict(raw.rules)), "raw_names": list(raw.train)}
-    content |= {"raw_owners": raw.owners, "raw_test_owners": raw.test_owners, "raw_clients": raw.clients}
-    for part, table in (("train", raw.train), ("test", raw.test)):
-        for i, values in enumerate(table.values()):
-            words = values.dtype.kind == "O"
-            content[f"raw_{part}_{i}"] = (
-                np.array(["" if v is None else v for v in values], np.str_) if words else values
-            )
-            if words:
-                content[f"raw_{part}_{i}_gap"] = np.array([v is None for v in values], bool)
-    return content
-
-
-def _columns_of(arrays: _Arrays, rows: int, test_rows: int) -> RawRows | None:
-    """Read what `_columns_saved` wrote; None if there were no such columns.
-
-    Raises:
-        ValueError: If something is missing, or of another kind or length.
-    """
-    if "preprocess" not in arrays:
-        return None
-    names = [str(name) for name in arrays["raw_names"]]
-    clients = tuple(map(str, arrays["raw_clients"]))
-
-    def column(part: str, i: int, length: int) -> _Array:
-        values = arrays[f"raw_{part}_{i}"]
-        if values.shape != (length,) or values.dtype.kind not in "fU":
-            raise ValueError(f"raw_{part}_{i} is not a column of {length} values")
-        if values.dtype.kind == "f":
-            return values.astype(np.float64)
-        gaps = arrays[f"raw_{part}_{i}_gap"].tolist()
-        return np.array([None if gap else str(v) for v, gap in zip(values, gaps, strict=True)], object)
-
-    def owners(key: str, length: int) -> npt.NDArray[np.int64]:
-        values = arrays[key].astype(np.int64, casting="safe")
-        if values.shape != (length,) or not ((values >= 0) & (values < len(clients))).all():
-            raise ValueError(f"{key} must have one of {len(clients)} clients for each of {length} rows")
-        return values
-
-    try:
-        return RawRows(
-            TypeAdapter(Preprocess).validate_json(str(arrays["preprocess"])),
-            {name: column("train", i, rows) for i, name in enumerate(names)},
-            {name: column("test", i, test_rows) for i, name in enumerate(names)},
-            owners("raw_owners", rows),
-            owners("raw_test_owners", test_rows),
-            clients,
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the columns are broken: {error}") from None
-
-
-def _raw(x: Tensor | ByteImages) -> Tensor:
-    return x.levels if isinstance(x, ByteImages) else x
-
-
-def _check_saved(path: Path) -> None:
-    """Refuse a file that a run's folder names and does not hold: the folder may be somebody else's.
-
-    Raises:
-        DataError: If it is missing, a link or a device.
-    """
-    if path.is_symlink() or not path.is_file():
-        raise DataError(f"the run's data are gone: there is no file {path.absolute()}, or it is a link")
-
-
-def saved_sha256(path: Path) -> str:
-    """Hash of the data set that `save` wrote, without reading its examples.
-
-    Raises:
-        DataError: If the file cannot be read, or is not of `save`.
-    """
-    _check_saved(path)
-    with _archive(path) as archive:
-        if "sha256" not in archive.files:
-            raise ValueError("it has no sha256")
-        return str(_array(archive, "sha256"))
-
-
-def _saved(path: Path, targets: Targets) -> Dataset:
-    """The data set that `save` wrote, bit for bit."""
-    _check_saved(path)
-    with _archive(path) as archive:
-        arrays = {key: _array(archive, key) for key in archive.files}
-        lacking = [
-            key for key in ("name", "sha256", "inputs", "x_train", "y_train", "x_test", "y_test") if key not in arrays
-        ]
-        if lacking:
-            raise ValueError(f"it has no {', '.join(lacking)}")
-        inputs = TypeAdapter(Inputs).validate_json(str(arrays["inputs"]))  # what it refuses is a ValueError
-        raw = _columns_of(arrays, len(arrays["x_train"]), len(arrays["x_test"]))
-        label_type: LabelType = TypeAdapter(LabelType).validate_python(str(arrays.get("label_type", "text")))
-        numbers = [key for key in (*LAYOUT, "table", "own_test", "rows", "when") if key in arrays]
-        if odd := [key for key in numbers if arrays[key].dtype.kind not in "biuf"]:
-            raise ValueError(f"{odd[0]} must hold numbers, and is of type {arrays[odd[0]].dtype}")
-        if "rows" in arrays and arrays["rows"].min(initial=0) < 0:
-            raise ValueError("rows must be 0 or more")
-    tensors = {key: torch.from_numpy(arrays[key]) for key in numbers}
-    x: dict[str, Tensor | ByteImages] = {key: tensors[key] for key in ("x_train", "x_test")}
-    if "table" in tensors:
-        x = {key: ByteImages(tensors[key], tensors["table"]) for key in x}
-    name = str(arrays["name"])
-    dataset = checked(
-        name,
-        x["x_train"],
-        tensors["y_train"],
-        x["x_test"],
-        tensors["y_test"],
-        classes=names_of(name, "classes", arrays),
-        domains=tensors.get("domain_train"),
-        domain_names=names_of(name, "domains", arrays),
-        sha256=str(arrays["sha256"]),
-        levels=tuple((float(black), float(white)) for black, white in arrays["levels"]) if "levels" in arrays else None,
-        owners=tensors.get("client_train"),
-        patients=tensors.get("patient_train"),
-        test_patients=tensors.get("patient_test"),
-        client_names=names_of(name, "clients", arrays),
-        inputs=inputs,
-        own_test=tensors.get("own_test"),
-        never_train=tuple(map(str, arrays.get("never_train", ()))),
-        targets=targets,
-        raw=raw,
-        label_type=label_type,
-        rows=tensors.get("rows"),
-        when=tensors.get("when"),
-    )
-    return dataset if "rows" in tensors else replace(dataset, rows=None)
 
 
 # Arrays to a data set

@@ -1,0 +1,77 @@
+"""Reading npz archives that may be broken or hostile: nothing is unpickled, and a failure names the file."""
+
+import hashlib
+import lzma
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.npyio import NpzFile
+
+from unskew import machine
+from unskew.errors import DataError
+from unskew.files import check_text
+
+_Array = npt.NDArray[Any]
+
+UNREADABLE = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    NotImplementedError,
+    MemoryError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
+"""What reading a broken or hostile file raises."""
+
+
+def corrupt(path: Path, why: object) -> DataError:
+    """The error of a file that cannot be read, with its size and hash, and what to do."""
+    try:
+        with path.open("rb") as file:
+            mark = f"{path.stat().st_size:,} bytes, SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError as error:
+        mark = f"cannot be opened: {error.strerror}"
+    reason = " ".join(str(why).split()) or type(why).__name__
+    if "allow_pickle" in reason:  # NumPy's text advises to load it unsafely
+        reason = "it is no NumPy file, or it holds pickled objects, which are never loaded"
+    way = "replace it with a whole copy"
+    if "password required" in reason:
+        reason, way = "it is protected by a password", "save it without one"
+    return DataError(f"{path} is not a readable data file: {reason} ({mark}); {way}")
+
+
+@contextmanager
+def archive_of(path: Path) -> Iterator[NpzFile]:
+    """Open an npz file; any failure to read it becomes a `DataError`."""
+    try:
+        # Opened here: np.load leaves its own handle open when the archive is broken.
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, NpzFile):
+                raise ValueError("one bare array, an npz archive with x_train and y_train is needed")
+            # A megabyte of an archive can hold a gigabyte of zeros; it says so before it is unpacked.
+            assert archive.zip is not None
+            machine.require_room(sum([part.file_size for part in archive.zip.infolist()]), path)
+            with archive:
+                yield archive
+    except UNREADABLE as error:
+        raise corrupt(path, error) from error
+
+
+def array_of(archive: NpzFile, key: str) -> _Array:
+    """An array of the archive, whose text is checked."""
+    array: _Array = archive[key]
+    check_text(key, array)
+    return array
