@@ -19,7 +19,7 @@ from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, Ru
 from unskew.experiment.config import Experiment, Method, fingerprint
 from unskew.info import AbandonedRound
 from unskew.local.stacked.executor import Stacked
-from unskew.record.logs import rows
+from unskew.record.logs import INFO, rows
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
@@ -345,6 +345,27 @@ def test_a_run_that_ends_between_evaluations_is_evaluated_there(
     found = [r for r in metrics(folder, round=2) if r["name"].startswith("personal.accuracy")]
     assert len(found) == 4 + 4
     assert len({(r["name"], r.get("client")) for r in metrics(folder, round=2)}) == len(metrics(folder, round=2))
+
+
+def test_a_run_that_ends_early_has_all_that_its_last_round_would_have(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """Ended in round 2 by its traffic, it has the numbers and reports of a run of two rounds, newcomers' included."""
+    of = ("unseen.clients=0.25", "unseen.every=4", "split.num_clients=5")
+    short = loop.start(tiny("rounds=2", *of), tmp_path / "short").folder
+    ended = loop.start(tiny("rounds=9", "stop.megabytes=0.03", *of), tmp_path / "ended")
+    assert ended.summary["stopped"]["fedavg/0"].endswith("after round 2")
+
+    def last(folder: Path) -> dict[tuple[str, int | None], float]:
+        return {(r["name"], r.get("client")): r["value"] for r in metrics(folder, round=2) if r["name"] != "seconds"}
+
+    def reports(folder: Path) -> list[Any]:
+        return [row["info"] for row in INFO.rows(folder)]
+
+    assert last(ended.folder) == last(short)
+    assert {("unseen.accuracy.mean", None), ("gap.accuracy", None)} <= last(short).keys()
+    assert len(metrics(ended.folder, round=2)) == len(metrics(short, round=2))
+    assert reports(ended.folder) == reports(short) != []
 
 
 def test_a_target_that_is_met_at_once_trains_nothing(tiny: Callable[..., Experiment], tmp_path: Path) -> None:

@@ -648,7 +648,7 @@ class _Cell:
             if choice is not None and not any(m.name.startswith("val.") for m in metrics):
                 own.append(NO_VALIDATION.format(choice) + REPORTED_NONE * self.sim.clients.remote)
         spent = time.monotonic() - began
-        reported = self.info(state, t, own, trace.abandoned)
+        reported = self.info(state, t, own, trace.abandoned, last)
         if given:
             check_unchanged(given, state, "serve or info", "the state that it is given")
         self.record([*metrics, Metric("seconds", spent)], t, trace, reported)
@@ -717,14 +717,20 @@ class _Cell:
         return tested if self.pooled else attack.honest(self.attack, tested, num_clients, self.seed)
 
     def evaluate_early_end(self) -> None:
-        """Evaluate a cell that ends early as if this round had been its last."""
-        metrics = self.evaluate(self.state, self.round, last=True)
-        if self.round % self.run.experiment.eval_every == 0:  # evaluated already, but for the single clients
-            metrics = [m for m in metrics if m.client is not None]
-        self.record(metrics, self.round)
-        self.keep_model(self.state, self.round)
+        """Evaluate and report on a cell that ends early as if this round had been its last."""
+        t = self.round
+        at = (self.method.label, self.seed, t)
+        rows = METRICS.rows(self.run.folder)
+        known = {
+            row["name"] for row in rows if (row["method"], row["seed"], row["round"]) == at and "client" not in row
+        }
+        metrics = [m for m in self.evaluate(self.state, t, last=True) if m.client is not None or m.name not in known]
+        parts = tuple(self.at_end(self.state))
+        self.show(parts, t)
+        self.record(metrics, t, reported=parts)
+        self.keep_model(self.state, t)
 
-    def info(self, state: Any, t: int, own: list[str], abandoned: str) -> tuple[object, ...]:
+    def info(self, state: Any, t: int, own: list[str], abandoned: str, last: bool) -> tuple[object, ...]:
         """The method's report on the round, and the driver's own warnings of it; each is shown once.
 
         Of a round that was abandoned there is the privacy that has been spent.
@@ -740,12 +746,17 @@ class _Cell:
                 self.run.callback.note(f"{self.method.label}, seed {self.seed}: {ABANDONED}: {abandoned}")
         if own:
             parts = (*parts, info.Info(warnings=tuple(own)))
-        parts = (*parts, *self.at_end(state, t))
+        if last:
+            parts = (*parts, *self.at_end(state))
+        self.show(parts, t)
+        return parts
+
+    def show(self, parts: Sequence[object], t: int) -> None:
+        """Show the warnings of a report that were not shown before."""
         for text in (text for part in parts for text in info.warnings_of(part)):
             if text not in self.warned:
                 self.warned.add(text)
                 self.run.callback.note(f"{self.method.label}, seed {self.seed}, round {t}: {text}")
-        return parts
 
     def reported(self, state: Any) -> tuple[object, ...]:
         """The method's report on the round.
@@ -763,7 +774,7 @@ class _Cell:
                 raise ProtocolError(str(error)) from None
         return parts
 
-    def at_end(self, state: Any, t: int) -> Iterator[Info]:
+    def at_end(self, state: Any) -> Iterator[Info]:
         """Reports on the predictions after the last round: for the global test set, and by clients' own models.
 
         It warns of models that find examples of one class only: their accuracy is then at most the share of that class,
@@ -771,8 +782,6 @@ class _Cell:
         """
         experiment, setup, fed = self.run.experiment, self.run.setup, self.run.feds[self.seed]
         kind = setup.task.kind
-        if t != experiment.rounds:
-            return
         if (
             kind.correct is not None
             and self.own_models is not None
