@@ -234,9 +234,9 @@ def _federation() -> Any:
     return Fed()
 
 
-def two_that_came(tiny: Callable[..., Experiment], method: str) -> Iterator[tuple[Any, Any, Any]]:
+def two_that_came(tiny: Callable[..., Experiment], method: str, *settings: str) -> Iterator[tuple[Any, Any, Any]]:
     """A method's state before round 1, with two clients that come after training, one after the other."""
-    experiment = tiny("unseen=0.5", methods=f"[[methods]]\n{method}\n")
+    experiment = tiny("unseen=0.5", *settings, methods=f"[[methods]]\n{method}\n")
     setup = run_setup.prepare(experiment)
     fed = run_setup.divide(experiment, setup.dataset, 0)
     sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
@@ -265,6 +265,18 @@ def test_in_several_clusters_a_newcomer_takes_the_mean_of_those_with_the_lowest_
         assert model is not None
         _, a, b = sorted(state.models, key=lambda of: -came.training_loss(of, me))
         torch.testing.assert_close(model, {name: (a[name] + b[name]) / 2 for name in a})
+
+
+def test_newcomers_adapt_with_balanced_weights_of_their_own(tiny: Callable[..., Experiment]) -> None:
+    """n / (k n_c) of an example of class c, so that each class of a client has n / k in all, as where others train."""
+    balanced = "task.class_weights='balanced'"
+    for _, came, me in two_that_came(tiny, 'name = "fedavg"', balanced):
+        data = came.trainer.device_data
+        rows = data.train[me.id]
+        of_class = torch.zeros(10).index_add_(0, data.y[rows], data.weights[rows])
+        present = me.histogram > 0
+        alike = (me.histogram.sum() / present.sum()).expand(int(present.sum()))
+        torch.testing.assert_close(of_class[present], alike.float())
 
 
 def test_adapting_is_so_many_epochs_of_the_methods_own_local_training(tiny: Callable[..., Experiment]) -> None:

@@ -615,10 +615,10 @@ def test_balanced_weights_of_a_client_are_those_of_its_own_labels() -> None:
     with pytest.warns(DataWarning, match="a, b have fewer than 5 training rows"):
         data = own.dataset({"a": both, "b": one}, test=(X[:2], y[:2]))
     fed = us.federate(data, us.Natural(), Key(0), test_fraction=0.0)
-    weights = class_weights(us.TaskConfig(class_weights="balanced"), data, fed)
+    weights = class_weights(us.TaskConfig(class_weights="balanced"), data, fed, None)
     assert weights is not None
     torch.testing.assert_close(weights, torch.tensor([2 / 3, 2 / 3, 2 / 3, 2.0, 1.0, 1.0]))
-    given = class_weights(us.TaskConfig(class_weights=(1.0, 9.0)), data, fed)
+    given = class_weights(us.TaskConfig(class_weights=(1.0, 9.0)), data, fed, None)
     assert given is not None
     assert given.tolist() == [1, 1, 1, 9, 9, 9]
 

@@ -234,11 +234,19 @@ def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) ->
     return binned(dataset, config.bins, allow_empty=one_client)
 
 
-def class_weights(config: TaskConfig, dataset: Dataset, train: FederatedData) -> torch.Tensor | None:
+def class_weights(
+    config: TaskConfig, dataset: Dataset, train: FederatedData, unseen: FederatedData | None
+) -> torch.Tensor | None:
     """Weight of each training example in the loss, (N,); None if all weigh the same.
 
     With "balanced" a client's examples of class c weigh n / (k n_c), of its n training examples in k classes, so that
     its classes weigh the same and its weights add up to n.  It needs nothing but its own labels: no count leaves it.
+
+    Args:
+        config: Says how classes weigh.
+        dataset: All examples.
+        train: The clients that train, or the one that holds all their examples.
+        unseen: Clients that come later, and adapt on their own examples as the others train.
     """
     if config.class_weights is None:
         return None
@@ -246,10 +254,9 @@ def class_weights(config: TaskConfig, dataset: Dataset, train: FederatedData) ->
     if config.class_weights != "balanced":
         return torch.tensor(config.class_weights)[labels]
     weights = torch.ones(len(labels))
-    counts = torch.from_numpy(train.label_counts)
-    for client, rows in enumerate(train.clients.train):
-        own = counts[client]
-        weights[rows] = (own.sum() / (own.count_nonzero() * own.clamp(min=1))).float()[labels[rows]]
+    for fed in (train, unseen) if unseen is not None else (train,):
+        for own, rows in zip(torch.from_numpy(fed.label_counts), fed.clients.train, strict=True):
+            weights[rows] = (own.sum() / (own.count_nonzero() * own.clamp(min=1))).float()[labels[rows]]
     return weights
 
 
@@ -354,7 +361,7 @@ def clients(
     """
     train = pooled(fed) if _is_pooled(method) else fed
     device, dataset = setup.device, fed.dataset
-    weights = class_weights(experiment.task, dataset, train)
+    weights = class_weights(experiment.task, dataset, train, fed.unseen)
     x, y = (dataset.x_train, dataset.y_train) if train is not fed else attack.poisoned(experiment.world.attack, fed)
     # Whoever trains on wrong labels counts them, too: its means by class are over examples that it takes for the class.
     counts = train.label_counts if y is dataset.y_train else fed.counted(y)
