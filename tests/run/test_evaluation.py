@@ -167,7 +167,7 @@ def test_a_client_without_test_data_is_left_out() -> None:
 def test_a_shared_model_is_tested_in_one_pass_with_the_same_result(
     tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FedAvg serves one object to everybody; served as copies, each client is tested by itself."""
+    """FedAvg serves the same tensors to everybody; served copies, each client is tested by itself."""
     experiment = tiny("val_fraction=0.2")
     setup = run_setup.prepare(experiment)
     fed = run_setup.divide(experiment, setup.dataset, 0)
@@ -188,7 +188,9 @@ def test_a_shared_model_is_tested_in_one_pass_with_the_same_result(
     assert sorted(sizes_evaluated) == sorted([everything, *sizes, everything])
     sizes_evaluated.clear()
     serve = FedAvg.serve
-    monkeypatch.setattr(FedAvg, "serve", lambda self, s, c: dict(serve(self, s, c) or {}))
+    monkeypatch.setattr(
+        FedAvg, "serve", lambda self, s, c: {n: t.clone() for n, t in (serve(self, s, c) or {}).items()}
+    )
     apart = evaluate(sim, state, 1, eval_set(TASK, fed, CPU), ALL, last=True)
     assert len(sizes_evaluated) == 1 + 3 * fed.num_clients
     for one, other in zip(together, apart, strict=True):

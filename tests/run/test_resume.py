@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,10 +26,11 @@ from unskew import version, wire
 from unskew.errors import ConfigError, MemoryShortage, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, load, parse, to_toml
+from unskew.local.executor import Columns, EvalJob, Executor, columns_of
 from unskew.local.trainer import LocalTrainer
 from unskew.record.logs import RESUMED
 from unskew.record.reader import read
-from unskew.run import checkpoint, loop, models, more_seeds
+from unskew.run import checkpoint, evaluation, loop, models, more_seeds
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import locked
@@ -198,6 +199,32 @@ def test_a_run_stopped_at_every_round_ends_like_one_that_was_not(
     assert contents(outcome.folder) == whole
 
 
+def test_clients_that_share_a_model_share_it_after_a_resume(
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of clients in groups of their own one trains a round; all others have one model, which is tested in one pass.
+
+    In a pass for each of them results are rounded otherwise.
+    """
+    passes: list[int] = []
+
+    def counted(executor: Executor, jobs: Sequence[EvalJob]) -> list[Columns]:
+        passes.append(len(jobs))
+        return columns_of(executor, jobs)
+
+    monkeypatch.setattr(evaluation, "columns_of", counted)
+    groups = f'[[methods]]\nname = "grouped"\ngroups = {[[i] for i in range(30)]}\n'
+    experiment = tiny("split.num_clients=30", "clients_per_round=1", "rounds=4", methods=groups)
+    loop.start(experiment, tmp_path / "whole")
+    whole = passes.copy()
+    passes.clear()
+    with pytest.raises(Interrupted):
+        loop.start(experiment, tmp_path / "run", Presses(2))
+    loop.resume(tmp_path / "run")
+    assert passes == whole
+    assert 1 < passes[-1] <= 1 + 4
+
+
 def test_a_reason_to_end_early_survives_a_stop(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     """About 22 kB a round: 60 kB are reached in round 3, whoever counted the first two rounds."""
     experiment = tiny("rounds=6", "eval_every=2", "stop.megabytes=0.06")
@@ -251,6 +278,7 @@ def test_a_run_that_died_in_a_round_ends_like_one_that_did_not(
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
+from unskew.local.executor import Columns, EvalJob, Executor, columns_of
 from unskew.local.trainer import LocalTrainer
 from unskew.experiment import config
 from unskew.run import loop

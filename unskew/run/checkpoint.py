@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
+import torch
+from torch import Tensor
 
 from unskew import wire
 from unskew.errors import RunError, WireError
 from unskew.files import read_bytes, sync_folder, write_synced
 from unskew.protocol import ClientId
 from unskew.run.folder import LogMark, explained, remove
+from unskew.tree import leaves, map_leaves
 
 SCHEMA = 2
 SHARD = 256
@@ -42,6 +45,7 @@ class Position:
         config_sha256: SHA-256 of the resolved experiment.
         environment: Versions, device and executor that bits depend on.
         notes: Exceptions to the executor's usual way, with reasons, by label and seed.
+        same: Groups of paths in state and memory at which there is one tensor, as `same_tensors` has them.
     """
 
     cell: int
@@ -56,6 +60,7 @@ class Position:
     config_sha256: str
     environment: Mapping[str, str]
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    same: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +106,35 @@ def encode_state(state: Any, memory: Mapping[ClientId, Any]) -> dict[str, Pieces
     for i in range(0, len(clients), SHARD):
         files[f"memory-{i // SHARD:04d}.safetensors"] = wire.pieces({c: memory[c] for c in clients[i : i + SHARD]})
     return files
+
+
+def same_tensors(state: Any, memory: Mapping[ClientId, Any]) -> tuple[tuple[str, ...], ...]:
+    """Groups of paths in a state and the clients' memory at which there is one tensor, not several that are equal.
+
+    Clients that share their model are tested in one pass, which rounds otherwise than a pass for each.  The files have
+    a copy for each path, so that what was shared has to be noted.
+    """
+    paths: dict[int, list[str]] = {}
+    for path, leaf in leaves((state, dict(memory))):
+        if isinstance(leaf, Tensor):
+            paths.setdefault(id(leaf), []).append(path)
+    return tuple(tuple(of) for of in paths.values() if len(of) > 1)
+
+
+def shared_again(
+    state: Any, memory: dict[ClientId, Any], same: Sequence[Sequence[str]]
+) -> tuple[Any, dict[ClientId, Any]]:
+    """State and memory with one tensor at paths where there was one; where there are different ones, they stay."""
+    both = list(leaves((state, memory)))
+    by_path = {path: leaf for path, leaf in both if isinstance(leaf, Tensor)}
+    first = {path: by_path[of[0]] for of in same for path in of if _alike(by_path.get(of[0]), by_path.get(path))}
+    order = iter([path for path, _ in both])
+    joined: tuple[Any, dict[ClientId, Any]] = map_leaves(lambda leaf: first.get(next(order), leaf), (state, memory))
+    return joined
+
+
+def _alike(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is not None and b is not None and a.dtype == b.dtype and torch.equal(a, b)
 
 
 def without_secrets(memory: Any) -> Any:

@@ -247,9 +247,9 @@ def _tested(sim: Driver[Any], jobs: Mapping[tuple[str, ClientId], EvalJob]) -> d
 
 def _sharing(own: OwnModels) -> dict[ClientId, npt.NDArray[np.int64]]:
     """Clients that share a model, listed under the first of them, so that it is tested in one pass."""
-    groups: dict[int, list[ClientId]] = {}
+    groups: dict[tuple[str | int, ...], list[ClientId]] = {}
     for c, model in own.items():
-        groups.setdefault(id(model), []).append(c)
+        groups.setdefault((*model, *map(id, model.values())), []).append(c)
     return {clients[0]: np.array(clients) for clients in groups.values()}
 
 

@@ -613,7 +613,9 @@ class _Cell:
             return state
         algorithm, device = self.method.algorithm, run.setup.device
         state = moved(run.saved.state(wire.state_type(algorithm)), device)
-        self.sim.memory = Memory(position.round, moved(run.saved.memory(self.sim.clients.memory_type), device))
+        memory = moved(run.saved.memory(self.sim.clients.memory_type), device)
+        state, memory = checkpoint.shared_again(state, memory, position.same)
+        self.sim.memory = Memory(position.round, memory)
         self.round, self.cell_s, self.bytes = position.round, position.cell_seconds, position.cell_bytes
         mine = (r for r in METRICS.rows(run.folder) if (r["method"], r["seed"]) == (self.method.label, self.seed))
         for t, of_round in itertools.groupby(mine, key=lambda r: int(r["round"])):
@@ -992,6 +994,7 @@ class _Cell:
             config_sha256=run.config_sha256,
             environment=run.environment,
             notes=run.notes,
+            same=checkpoint.same_tensors(self.state, self.sim.memory.at(round)) if round else (),
         )
 
     def end(self) -> None:
