@@ -87,10 +87,14 @@ def test_a_mean_of_equal_tensors_is_that_tensor_and_others_beside_it_are_average
 
 
 def test_half_precision_is_summed_in_single() -> None:
-    """In half precision 2,048 + 1 is 2,048: the mean of 4,096 ones would be a half."""
-    ones = {c: Reply({"w": torch.ones(1, dtype=torch.float16)}, 1000) for c in range(4096)}
-    mean = reduced([MeanOf("params", "n")], ones).value["w"]
-    assert (mean.dtype, mean.item()) == (torch.float16, 1.0)
+    """In half precision 2,048 + 1 is 2,048, and from there on a sum of ones and threes loses its ones.
+
+    4,096 times a mean of 2 are 8,192, with weights of 1,000 more than half precision holds.
+    """
+    odd = {c: Reply({"w": torch.full((1,), 1.0 + 2 * (c % 2), dtype=torch.float16)}, 1000) for c in range(4096)}
+    mean, total = (value["w"] for value in reduced([MeanOf("params", "n"), SumOf("params")], odd).values)
+    assert (mean.dtype, mean.item()) == (torch.float16, 2.0)
+    assert (total.dtype, total.item()) == (torch.float16, 8192.0)
 
 
 def test_a_mean_of_nothing_is_refused_and_a_weight_of_nothing_is_left_out() -> None:
