@@ -69,6 +69,32 @@ def test_each_examples_gradient_is_clipped_before_they_are_added() -> None:
     torch.testing.assert_close(trained(trainer, by, job)["0.weight"], torch.tensor([[0.075, 0.3], [-0.075, -0.3]]))
 
 
+class Slope:
+    """The sum of all weights: its gradient is 1 everywhere."""
+
+    def __call__(self, params: Params, aux: Any) -> Tensor:
+        return params["0.weight"].sum()
+
+
+def test_the_divisor_is_the_expected_batch_and_terms_are_not_divided() -> None:
+    """From zero an example of class 0 with x = e_i has the gradient -.5 and .5 in column i alone.
+
+    q = .5 of n = 8 and lr = .5: who is drawn moves its column by .5 * .5 / 4, however many are; a term with the
+    gradient 1 moves all by -.5 (eq. 2).
+    """
+    trainer = linear(torch.eye(8), torch.zeros(8, dtype=torch.int64))
+    job = Sgd({"0.weight": torch.zeros(2, 8)}, SgdConfig(0.5, local_steps=1), (Slope(),))
+    sizes = set()
+    for secret in range(1, 5):
+        rows = batch(Key(secret) / "dp sgd" / "batch" / 0, 8, 0.5)
+        drawn = torch.zeros(8)
+        drawn[rows] = 1.0
+        after = trained(trainer, DPSGD(noise_multiplier=0.0, share=0.5), job, secret)["0.weight"]
+        torch.testing.assert_close(after, torch.stack([drawn, -drawn]) / 16 - 0.5)
+        sizes.add(len(rows))
+    assert len(sizes) > 1
+
+
 def test_a_clipped_sum_never_moves_further_than_the_norm_by_one_example() -> None:
     g = {"w": torch.tensor([[30.0, 40.0], [0.3, 0.4], [math.inf, 0.0], [0.0, 0.0]])}
     torch.testing.assert_close(clipped(g, 1.0), torch.tensor([0.9, 1.2]))
@@ -121,14 +147,15 @@ def test_without_noise_and_clipping_full_batches_train_as_without_the_wrapper(ca
         torch.testing.assert_close(models[1][name], t, rtol=1e-4, atol=1e-6)
 
 
-def test_noise_has_its_standard_deviation_and_follows_from_the_clients_secret() -> None:
-    """Zero inputs have zero gradients: all that moves 40,000 weights is lr z C / (q n) = .5 * 3 * .5 / (1 * 2)."""
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_noise_has_its_standard_deviation_and_follows_from_the_clients_secret(share: float) -> None:
+    """Zero inputs have zero gradients: all that moves 40,000 weights is lr z C / (q n) = .5 * 3 * .5 / (q * 2)."""
     trainer = linear(torch.zeros(2, 20_000), torch.tensor([0, 1]))
-    job = Sgd({"0.weight": torch.zeros(2, 20_000)}, dataclasses.replace(FULL, local_epochs=1))
-    by = DPSGD(clip=0.5, noise_multiplier=3.0, share=1.0)
+    job = Sgd({"0.weight": torch.zeros(2, 20_000)}, SgdConfig(0.5, local_steps=1))
+    by, std = DPSGD(clip=0.5, noise_multiplier=3.0, share=share), 0.375 / share
     one, again, other = (trained(trainer, by, job, secret)["0.weight"].flatten() for secret in (1, 1, 2))
     assert torch.equal(one, again)
-    assert float(one.std()) == pytest.approx(0.375, abs=4 * 0.375 / math.sqrt(80_000))
+    assert float(one.std()) == pytest.approx(std, abs=4 * std / math.sqrt(80_000))
     assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 4 / math.sqrt(40_000)
 
 
@@ -165,6 +192,7 @@ def test_steps_follow_from_epochs_and_share_and_not_from_a_clients_size() -> Non
     by = DPSGD(share=0.1)
     assert by.steps_in(SgdConfig(local_epochs=3)) == 30
     assert DPSGD(share=0.3).steps_in(SgdConfig()) == 4
+    assert DPSGD(share=1 / 49).steps_in(SgdConfig()) == 49  # 1 / (1 / 49) is 49.00000000000001
     assert by.steps_in(SgdConfig(local_steps=7)) == 7
 
 
