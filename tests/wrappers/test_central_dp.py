@@ -20,7 +20,7 @@ from unskew.algorithms.fedavg import FedAvg, ModelReply
 from unskew.errors import ConfigError, QuorumError
 from unskew.info import PrivacyBudget, whole
 from unskew.keys import Key
-from unskew.protocol import SampleCount, drive
+from unskew.protocol import Federation, SampleCount, drive
 from unskew.reduction import MeanOf, SumOf, reduced
 from unskew.runtime.round import Trace, _Round
 from unskew.server import privacy
@@ -66,6 +66,21 @@ def test_a_far_client_counts_as_one_that_went_as_far_as_the_norm() -> None:
     (mean,), within = noised({0: reply(4.0, 5.0), 1: reply(1.3, 1.4)})
     torch.testing.assert_close(mean["w"], torch.tensor([1.45, 1.6]))
     assert within == 0.5
+
+
+def test_an_absent_client_counts_as_half_within_the_norm() -> None:
+    """Eq. 3, M = 4: one within and one beyond, two gone: b = (1/2 - 1/2) / 4 + 1/2; of one alone (1/2) / 4 + 1/2."""
+    near, far = reply(1.3, 1.4), reply(4.0, 5.0)
+    assert noised({0: near, 1: far}, cohort=4)[1] == 0.5
+    assert noised({0: near}, cohort=4)[1] == 0.625
+    assert noised({0: far}, cohort=4)[1] == 0.375
+
+
+def test_the_noise_on_the_count_has_its_standard_deviation_in_clients() -> None:
+    """sigma_b = 3 over a cohort of 4 is 3/4 on the share, up to four standard errors of 1,000 draws."""
+    draws = torch.tensor([noised({0: reply(1.3, 1.4)}, cohort=4, count_noise=3.0, key=Key(k))[1] for k in range(1000)])
+    assert float(draws.std()) == pytest.approx(0.75, abs=4 * 0.75 / math.sqrt(2000))
+    assert float(draws.mean()) == pytest.approx(0.625, abs=4 * 0.75 / math.sqrt(1000))
 
 
 def test_an_absent_client_and_one_without_a_finite_update_count_as_not_moved() -> None:
@@ -226,6 +241,41 @@ def test_every_round_reports_what_has_been_spent() -> None:
         assert "does not know whom a round asked" in spent.privacy.covers
 
 
+@dataclass(frozen=True)
+class Fewer(FedAvg):
+    """FedAvg of four clients in round 1, of two later."""
+
+    def round(self, state: Any, fed: Federation) -> Any:
+        return (yield from self.meet(fed.sample(4 if fed.round == 1 else 2), state, fed))
+
+
+def test_every_round_counts_as_one_of_the_largest_cohort() -> None:
+    """Four of six clients, then two of six: epsilon is that of two rounds of four."""
+    sim, states = played(CentralDP(noise_multiplier=3.0), 2, Fewer(local=LOCAL, weighting="uniform"))
+    spent = whole(sim.algorithm.info(states[2]), PrivacyBudget)
+    assert spent.privacy.epsilon == pytest.approx(privacy.cohort_epsilon(3.0, 6, 4, 2, 1e-5), abs=1e-6)
+    assert "4 of 6 clients" in spent.privacy.clients
+
+
+@dataclass(frozen=True)
+class Discards(FedAvg):
+    """FedAvg that has no use for the mean that it is given."""
+
+    def round(self, state: Any, fed: Federation) -> Any:
+        yield from super().round(state, fed)
+        raise QuorumError("of no use")
+
+
+def test_a_round_that_discards_its_sum_has_released_it_and_keeps_the_norm() -> None:
+    by = CentralDP(clip=1e-3, adaptive=AdaptiveClip())
+    sim = simulator("fedavg", "perceptron", algorithm=wrap(Discards(local=LOCAL, weighting="uniform"), by))
+    before = sim.start()
+    with pytest.raises(QuorumError, match="of no use") as lost:
+        sim.round(before, 1)
+    after = lost.value.state
+    assert (after.releases, after.clip, after.of) == (1, 1e-3, before.of)
+
+
 def test_no_round_begins_that_would_exceed_the_budget() -> None:
     n = len(simulator("fedavg", "perceptron", algorithm=UNIFORM).federation(1).clients)
     two = privacy.cohort_epsilon(8.0, n, n, 2, 1e-5)
@@ -247,6 +297,9 @@ def test_an_adaptive_norm_finds_the_quantile_and_its_noise_is_paid_for() -> None
     _, states = played(CentralDP(clip=1e-3, noise_multiplier=0.0, adaptive=AdaptiveClip(lr=1.0)), 2)
     # Nobody is within the first norm: b = 0, and C grows by exp(eta gamma) = e^.5.
     assert states[1].clip == pytest.approx(1e-3 * math.exp(0.5))
+    _, states = played(CentralDP(clip=1e6, noise_multiplier=0.0, adaptive=AdaptiveClip(0.9, lr=1.0)), 1)
+    # Everybody is: b = 1, and C shrinks by exp(-eta (1 - gamma)) = e^-.1.
+    assert states[1].clip == pytest.approx(1e6 * math.exp(-0.1))
     with pytest.raises(ConfigError, match=r"adaptive\.noise must be > noise_multiplier / 2 = 1, got 1"):
         CentralDP(noise_multiplier=2.0, adaptive=AdaptiveClip(noise=1.0))
 
