@@ -52,6 +52,11 @@ def test_a_trimmed_mean_leaves_out_as_many_at_each_end() -> None:
     assert centre(TrimmedMean(0.1), [[0], [1], [2], [3], [100]]) == [pytest.approx(21.2)]
 
 
+def test_a_share_that_is_a_whole_number_of_clients_trims_that_number() -> None:
+    """.29 * 100 is 28.999999999999996; 29 of 100 lie far away, and all of them are left out."""
+    assert centre(TrimmedMean(0.29), [[1000.0]] * 29 + [[0.0]] * 71) == [0.0]
+
+
 def test_krum_takes_the_client_with_the_least_distance_to_its_neighbours() -> None:
     """Updates 0, 1, 3, 4.5, 50 and f = 1: each has 5 - 1 - 2 = 2 neighbours.
 
@@ -88,6 +93,13 @@ def test_an_update_that_is_too_long_is_scaled_to_the_bound() -> None:
     assert bounded[2]["w"].tolist() == pytest.approx([1.2, 1.6])
     bounded = NormBound(bound=5.0).change(updates, NONE, None)  # type: ignore[arg-type]
     assert bounded[2]["w"].tolist() == pytest.approx([3.0, 4.0])
+
+
+def test_of_an_even_number_of_norms_the_lower_middle_one_bounds() -> None:
+    """Norms 1, 2, 8 and 10: half of the clients cannot raise the bound to a norm of their own."""
+    updates = {c: {"w": torch.tensor([size])} for c, size in enumerate([8.0, 1.0, 2.0, 10.0])}
+    bounded = NormBound().change(updates, NONE, None)  # type: ignore[arg-type]
+    assert [float(u["w"]) for u in bounded.values()] == pytest.approx([2, 1, 2, 2])
 
 
 def test_parameters_and_statistics_are_bounded_apart() -> None:

@@ -182,7 +182,8 @@ class NormBound(ReplyWrapper):
     would leave the parameters without one.
 
     Attributes:
-        bound: The norm S of parameters; None takes a multiple of the median norm of the round's updates.
+        bound: The norm S of parameters; None takes a multiple of the median norm of the round's updates, of two middle
+            ones the lower.
         multiple: That multiple.
     """
 
