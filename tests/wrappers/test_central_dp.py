@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,12 @@ from recipe import LOCAL, simulator
 
 import unskew as us
 from unskew.algorithms import TABLE, resolve
-from unskew.algorithms.fedavg import FedAvg, ModelReply
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.errors import ConfigError, QuorumError
 from unskew.info import PrivacyBudget, whole
 from unskew.keys import Key
-from unskew.protocol import Federation, SampleCount, drive
-from unskew.reduction import MeanOf, SumOf, reduced
+from unskew.protocol import Federation, Me, Model, SampleCount, ask, collect, drive, step
+from unskew.reduction import ByClient, MeanOf, SumOf, reduced
 from unskew.runtime.round import Trace, _Round
 from unskew.server import privacy
 from unskew.tree import Params
@@ -333,6 +334,96 @@ def test_what_reads_single_replies_is_refused_on_either_side() -> None:
             wrap(UNIFORM, *order)
     with pytest.raises(ConfigError, match="already"):
         wrap(UNIFORM, CentralDP(), ClipNorm(1.0), CentralDP())
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A model, and a weight that is no number of examples."""
+
+    params: Model
+    weight: float
+
+
+@dataclass(frozen=True)
+class Asks(FedAvg):
+    """A method that asks for something else than FedAvg does."""
+
+    what: Callable[[Any, Any, Federation], Any] = lambda method, model, fed: iter(())
+
+    def round(self, state: Any, fed: Federation) -> Any:
+        yield from self.what(self, ModelMessage(state.params), fed)
+        return state
+
+    @step
+    def claim(self, me: Me, msg: ModelMessage, memory: None) -> tuple[Claimed, None]:
+        return Claimed(msg.params, 1.0), None
+
+
+def asked(reduction: Any = MeanOf("params"), step: str = "train", cohort: Any = lambda fed: fed.sample()) -> Any:
+    """The request for a reduction of replies to a step, from a cohort that is all sent one model."""
+
+    def request(method: Any, message: Any, fed: Federation) -> Any:
+        return ask(getattr(method, step), dict.fromkeys(cohort(fed), message), reduce=reduction)
+
+    return request
+
+
+def copied(method: Any, message: ModelMessage, fed: Federation) -> Any:
+    """FedAvg's request with a model for each client that only looks like the others'."""
+    copies = {c: ModelMessage({n: t.clone() for n, t in message.params.items()}) for c in fed.sample()}
+    return ask(method.train, copies, reduce=MeanOf("params"))
+
+
+UNCOVERED = [
+    (lambda method, message, fed: collect([]), "collects values that clients hold"),
+    (lambda method, message, fed: ask(method.train, dict.fromkeys(fed.sample(), message)), "reads every single reply"),
+    (asked(ByClient("n")), "takes ByClient of the replies to step 'train', which is not a sum"),
+    (asked(MeanOf("params", by=lambda c, r: c % 2)), "makes a mean for each group of clients"),
+    (asked(MeanOf("params", lambda c, r: 2.0)), "all must have equal weight"),
+    (asked(MeanOf("params", "weight"), "claim"), "all must have equal weight"),
+    (asked(cohort=lambda fed: fed.clients[:3]), "asks clients for step 'train' that were not drawn uniformly"),
+    (asked(cohort=lambda fed: fed.sample(3, [5, 1, 1, 1, 1, 1])), "that were not drawn uniformly"),
+    (copied, "sends different models in step 'train'"),
+]
+
+
+@pytest.mark.parametrize(("what", "says"), UNCOVERED)
+def test_what_a_noised_sum_does_not_cover_is_refused_before_round_1(what: Any, says: str) -> None:
+    sim = simulator("fedavg", "perceptron", algorithm=wrap(Asks(LOCAL, what=what), CentralDP()), clients_per_round=3)
+    with pytest.raises(ConfigError, match=f"CentralDP covers one sum over a cohort in each round, and Asks .*{says}"):
+        sim.start()
+
+
+def test_a_second_sum_in_a_round_is_refused() -> None:
+    def twice(method: Any, message: Any, fed: Federation) -> Any:
+        for _ in range(2):
+            yield from asked()(method, message, fed)
+
+    sim = simulator("fedavg", "perceptron", algorithm=wrap(Asks(LOCAL, what=twice), CentralDP()))
+    with pytest.raises(ConfigError, match="covers one sum in each round, and Asks asks for a second one"):
+        sim.round(sim.start(), 1)
+
+
+def test_statistics_of_batches_get_no_noise() -> None:
+    for method, by in ((FedAvg(local=LOCAL, personal=("norm",)), CentralDP()), (UNIFORM, QUIET)):
+        simulator("fedavg", "normalised", algorithm=wrap(method, by)).start()
+    with pytest.raises(ConfigError, match=r"averages statistics of batches \(.*\), which noise may make negative"):
+        simulator("fedavg", "normalised", algorithm=wrap(UNIFORM, CentralDP())).start()
+
+
+@pytest.mark.parametrize(
+    ("by", "settings", "says"),
+    [
+        (CentralDP, {"max_epsilon": 1.0, "noise_multiplier": 0.0}, "max_epsilon needs noise"),
+        (CentralDP, {"clip": math.inf}, "clip must be finite"),
+        (CentralDP, {"clip": math.inf, "noise_multiplier": 0.0, "adaptive": AdaptiveClip()}, "clip must be finite"),
+        (LocalDP, {"clip": math.inf}, "clip must be finite"),
+        (LocalDP, {"noise_multiplier": 0.1, "max_epsilon": 1.0}, "does not allow one upload"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(by: Any, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        by(**settings)
 
 
 @pytest.mark.parametrize("name", TABLE)
