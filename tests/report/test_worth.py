@@ -235,6 +235,19 @@ def test_of_the_mean_over_clients_a_single_test_row_decides_nothing() -> None:
     assert gain([0.25], chance, share=True).verdict == "open"
 
 
+def test_of_other_measures_the_mean_has_the_larger_of_pooled_and_own_variances() -> None:
+    """Rows 3 and -3 have the variance 18, and their mean 9.
+
+    With four equal rows of another client, 18 / 4 pooled are 4.5 (1/2 + 1/4) = 3.375: 9 counts, over 2^2 clients.
+    With one row, which has no variance of its own, 18 pooled are 18 (1/2 + 1) = 27, on a single degree of freedom.
+    """
+    apart = np.array([3.0, -3.0])
+    of = over_all_rows([apart, np.ones(4)], share=False)
+    assert (of.variance, of.freedom, of.shift) == (pytest.approx(9 / 4), 4, 0.0)
+    of = over_all_rows([apart, np.ones(1)], share=False)
+    assert (of.variance, of.freedom, of.shift) == (pytest.approx(27 / 4), 1, 0.0)
+
+
 @pytest.mark.parametrize(("rows", "differ"), [((2, 40, 40, 40), 0.05), ((3, 100, 100), 0.02), ((20,) * 4, 0.5)])
 def test_where_a_small_client_s_rows_differ_most_the_mean_is_seldom_said_to_gain(
     rows: tuple[int, ...], differ: float
