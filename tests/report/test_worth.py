@@ -25,7 +25,7 @@ from unskew.record.reader import Cell, DataSplit, Record, Warned, read
 from unskew.report import by_client, worth
 from unskew.report.contributions import Contribution, contributions
 from unskew.report.export import client_table
-from unskew.report.gain import Floats, gain, over_all_rows
+from unskew.report.gain import Chance, Floats, gain, over_all_rows
 from unskew.report.html import write_report
 from unskew.report.section import Table
 from unskew.run import constant, leave_out
@@ -233,6 +233,15 @@ def test_of_the_mean_over_clients_a_single_test_row_decides_nothing() -> None:
     assert chance.variance == pytest.approx(0.1081**2, abs=1e-5)
     assert 0.25 + chance.shift == pytest.approx(1 / 12)
     assert gain([0.25], chance, share=True).verdict == "open"
+
+
+def test_of_two_seeds_the_squares_of_both_half_widths_are_added() -> None:
+    """Seeds .1 and .3: variance .02 / 2, t of one degree of freedom 12.706; rows: variance .0004, a normal's 1.960.
+
+    12.706^2 .01 + 1.960^2 .0004 = 1.6160, whose root is 1.2712; Welch's 1.08 degrees of freedom would make it narrower.
+    """
+    of = gain([0.1, 0.3], Chance(0.0004), share=False)
+    assert (of.low, of.high) == (pytest.approx(0.2 - 1.2712, abs=1e-4), pytest.approx(0.2 + 1.2712, abs=1e-4))
 
 
 def test_of_other_measures_the_mean_has_the_larger_of_pooled_and_own_variances() -> None:
