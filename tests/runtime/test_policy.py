@@ -211,6 +211,19 @@ def test_all_uploads_about_a_data_set_count_whatever_run_or_experiment(tmp_path:
     assert len(path.read_text().splitlines()) == 4
 
 
+def test_the_budget_of_an_experiment_is_that_of_each_seed_and_method(tmp_path: Path) -> None:
+    """Two releases are allowed, for either purpose by itself; what other cells and experiments spend does not count."""
+    path, rules = tmp_path / "privacy.jsonl", Rules()
+    costs = tuple(Spending(purpose, 2.0, 1, 2) for purpose in ("labels", "models"))
+    for i, cell in enumerate((0, 1, 0, 1)):
+        charge(path, dataclasses.replace(UPLOAD, cell=cell, request=f"{i}"), costs, rules)
+    charge(path, dataclasses.replace(UPLOAD, experiment="another", request="other"), costs, rules)
+    for cell in (0, 1):
+        with pytest.raises(WireError, match=r"the privacy budget of this experiment is spent: 2 of 2 .* \(labels\)"):
+            charge(path, dataclasses.replace(UPLOAD, cell=cell, request=f"third of {cell}"), costs, rules)
+    assert len(path.read_text().splitlines()) == 5
+
+
 def test_uploads_about_secret_samples_cost_what_sampling_leaves_of_them(tmp_path: Path) -> None:
     """Ten steps at q = .1 and one upload about everything: by dp-accounting, and less than without sampling."""
     path, steps = tmp_path / "privacy.jsonl", Spending("gradients", 2.0, 10, None, 0.1)
