@@ -206,7 +206,24 @@ def test_cohorts_are_drawn_once_for_all_methods_of_a_seed_and_anew_for_another()
     assert anew < shared
     # One that ends sooner is together with the other in its own rounds alone, over the larger of both cohorts.
     short = privacy.together_epsilon([one, one._replace(releases=20, cohort=5)], 1e-6)
+    assert short == pytest.approx(by_hand((4.0 / math.sqrt(2), 10, 20), (4.0, 10, 30)), rel=1e-9)
     assert privacy.together_epsilon([one], 1e-6) < short < shared
+    # One with all clients in every round, under another seed, is a Gaussian mechanism of 40 / 2 in each of its ten.
+    everybody = one._replace(seed=1, noise_multiplier=40.0, cohort=1000, releases=10)
+    assert privacy.together_epsilon([one, everybody], 1e-6) == pytest.approx(
+        by_hand((4.0, 10, 50), (40.0, 1000, 10)), rel=1e-9
+    )
+
+
+def by_hand(*parts: tuple[float, int, int]) -> float:
+    """The epsilon of noised sums at delta 1e-6 by dp-accounting: z, the cohort out of 1,000 clients, and how many."""
+    accountant = rdp.RdpAccountant(privacy.ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
+    for z, cohort, rounds in parts:
+        event: Any = dp_accounting.GaussianDpEvent(z / 2)
+        if cohort < 1000:
+            event = dp_accounting.SampledWithoutReplacementDpEvent(1000, cohort, event)
+        accountant.compose(dp_accounting.SelfComposedDpEvent(event, rounds))
+    return float(accountant.get_epsilon(1e-6))
 
 
 def test_a_budget_ends_what_a_training_is_planned_to_release() -> None:
