@@ -193,6 +193,19 @@ def test_an_update_that_is_not_a_number_ends_in_words() -> None:
         by.vector(uploads_of(FedAvg(local=LOCAL), "train"), reply, message)
 
 
+def test_sums_that_could_exceed_their_whole_numbers_are_refused() -> None:
+    """2^31 examples of a cohort times an entry of 2^7 / 2^-24 = 2^31 are 2^62: twice as many would have no room."""
+    model, by = {"w": torch.zeros(2)}, SecureSum(clip=128.0)
+    reply = ModelReply({"w": torch.full((2,), 200.0)}, 2**30)
+    two, three = ({c: PublicKeys("", "", "") for c in range(n)} for n in (2, 3))
+    send = functools.partial(by.vector, uploads_of(FedAvg(local=LOCAL), "train"), reply)
+    assert send(SecureMessage(ModelMessage(model), two, (("params", "n"),))).tolist() == [2**30, 1, 2**61, 2**61]
+    with pytest.raises(
+        ProtocolError, match=f"{2**30} examples of one of 3 clients are more than a secure sum has room"
+    ):
+        send(SecureMessage(ModelMessage(model), three, (("params", "n"),)))
+
+
 def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:
     flwr, secret = _primitives(), bytes(range(32))
     shares = dict(enumerate(flwr.split(secret, 3, 6)))
