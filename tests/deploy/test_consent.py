@@ -173,6 +173,19 @@ def test_data_that_the_coordinator_wrote_into_client_toml_need_consent_as_well(
         operate.check_signature(federation / "client-1", said)
 
 
+def test_a_participant_that_keeps_metrics_to_itself_declares_no_number_of_examples(allow: Path, tmp_path: Path) -> None:
+    """By its own policy or by client.toml; another client tells how many it has."""
+    address, experiment = Address("127.0.0.1", 8443), {**BASE, "split": {"name": "iid", "num_clients": 3}}
+    folders.pack(tmp_path / "f", config.parse(experiment), 3, address, address)
+    clients = [tmp_path / "f" / f"client-{c}" for c in range(3)]
+    assert min(open_client(clients[0]).info.examples) > 0
+    with (clients[1] / "client.toml").open("a") as f:
+        f.write("metrics = false\n")
+    assert open_client(clients[1]).info.examples == ()
+    allow.write_text("metrics = false\n")
+    assert open_client(clients[2]).info.examples == ()
+
+
 def test_a_named_set_that_was_packed_needs_no_consent(allow: Path, tmp_path: Path, said: Lines) -> None:
     address = Address("127.0.0.1", 8443)
     folders.pack(tmp_path / "f", config.parse(BASE), 1, address, address, data=["digits"])
