@@ -256,6 +256,13 @@ def test_of_several_models_a_newcomer_takes_the_one_with_the_lowest_loss_on_its_
     assert losses[0] != losses[1]
 
 
+def test_a_model_that_became_nan_is_nobody_s_choice(tiny: Callable[..., Experiment]) -> None:
+    for state, came, me in two_that_came(tiny, 'name = "ifca"\nclusters = 3'):
+        broken = {name: t * math.nan for name, t in state.models[0].items()}
+        model, _ = came.models(replace(state, models=(broken, *state.models[1:])), me)
+        assert came.training_loss(model, me) == min(came.training_loss(of, me) for of in state.models[1:])
+
+
 def test_in_several_clusters_a_newcomer_takes_the_mean_of_those_with_the_lowest_losses(
     tiny: Callable[..., Experiment],
 ) -> None:
