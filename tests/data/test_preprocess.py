@@ -195,6 +195,14 @@ def test_what_sites_agree_on_is_the_mean_and_deviation_of_all_rows(sites: list[l
         assert together.m2 == pytest.approx(((rows - rows.mean()) ** 2).sum(), rel=1e-9, abs=1e-6)
 
 
+def test_a_column_without_spread_has_none_by_rounding_either() -> None:
+    """The mean of ten times .1 is not .1 to the last bit, nor are those of two clients one."""
+    one, other = (ColumnMoments.of(np.full(n, 0.1)) for n in (10, 7))
+    together = agreed([one, other])
+    assert together.m2 > 0.0
+    assert (one.sd, other.sd, together.sd) == (0.0, 0.0, 0.0)
+
+
 def test_far_from_zero_a_small_spread_is_not_lost() -> None:
     """Sums of squares of values about 1e9 have 18 digits; with deviations from the mean the spread of 1 survives."""
     parts = [ColumnMoments.of(1e9 + np.array(p)) for p in ([0.0, 1.0], [1.0, 2.0])]
