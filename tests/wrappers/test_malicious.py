@@ -59,6 +59,25 @@ def test_attackers_that_see_all_send_what_their_equation_says() -> None:
     torch.testing.assert_close(forged, {n: -t for n, t in half.items()}, rtol=1e-4, atol=1e-6)
 
 
+def test_a_forger_is_told_of_those_that_replied_and_draws_by_itself() -> None:
+    """Clients 0, 1 and 4 are malicious, and 0 to 3 replied: two lies, made of the two honest updates."""
+    seen: dict[int, Any] = {}
+
+    class Seen(Attack):
+        uploads, colludes, fraction, name = True, True, 0.5, "seen"
+
+        def forge(self, update: Params, honest: Any, malicious: int, key: Key) -> Params:
+            seen[int(update["w"])] = [int(u["w"]) for u in honest], malicious, key
+            return {"w": -update["w"]}
+
+    updates = {c: {"w": torch.tensor(float(c))} for c in range(4)}
+    fed = simulator("fedavg", "perceptron").federation(1)
+    sent = ColludingAttack(Seen(), frozenset({0, 1, 4})).change(updates, frozenset({"w"}), fed)
+    assert {c: float(u["w"]) for c, u in sent.items()} == {0: 0.0, 1: -1.0, 2: 2.0, 3: 3.0}
+    assert {c: of[:2] for c, of in seen.items()} == {0: ([2, 3], 2), 1: ([2, 3], 2)}
+    assert seen[0][2] != seen[1][2]
+
+
 def test_on_a_network_a_liar_goes_by_its_own_update_or_is_refused() -> None:
     assert isinstance(with_attack(UNIFORM, IPM(), 6, Key(0)).by, ColludingAttack)
     assert isinstance(with_attack(UNIFORM, IPM(), 6, Key(0), simulated=False).by, IndependentAttack)
