@@ -211,6 +211,16 @@ def test_quantisation_is_right_on_average() -> None:
     assert float((total / 2000 - values).abs().max()) < 5 * (1 / 3) / 2 / math.sqrt(2000)
 
 
+def test_tensors_are_rounded_by_draws_of_their_own() -> None:
+    """Two tensors of the same 10,000 numbers half-way between levels: rounding up in one says nothing of the other."""
+    values = torch.cat([torch.ones(1), torch.full((10_000,), 0.5)])  # 2 bits: 0 or 1
+    me = simulator("fedavg", "perceptron").population.me(0, 1, Key(5))
+    both = {"0/v": values, "0/w": values}
+    v, w = (t[1:] for t in Quantise(2).decode(Quantise(2).encode(me, both, None)[0], both).values())
+    assert set(v.tolist()) == {0.0, 1.0}
+    assert abs(float(torch.corrcoef(torch.stack([v, w]))[0, 1])) < 4 / math.sqrt(10_000)
+
+
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_the_largest_number_has_the_last_level_however_scales_are_rounded(sign: float) -> None:
     """In float32 x (127 / x) is 127.00001 for a fifth of all x, and one such number in 131,000 was lifted to 128."""
