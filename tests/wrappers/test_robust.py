@@ -84,6 +84,15 @@ def test_the_first_step_of_weiszfelds_iteration() -> None:
     assert centre(GeometricMedian(iterations=1), [[0], [0], [3]]) == [pytest.approx(0.6)]
 
 
+def test_a_distance_below_the_smoothing_counts_as_that() -> None:
+    """Distances 1, 1, 2 from the mean 1 of 0, 0, 3: of at least 1.5 their weights are 2/3, 2/3, 1/2, so v = 9/11.
+
+    Of at least 2 all are alike, and the mean stays, however often it is weighted.
+    """
+    assert centre(GeometricMedian(nu=1.5, iterations=1), [[0], [0], [3]]) == [pytest.approx(9 / 11)]
+    assert centre(GeometricMedian(nu=2.0), [[0], [0], [3]]) == [pytest.approx(1.0)]
+
+
 def test_an_update_that_is_too_long_is_scaled_to_the_bound() -> None:
     """Norms 1, 2 and 10; the median is 2: the last becomes (1.2, 1.6), the others stay the same objects."""
     updates = {c: {"w": torch.tensor(v)} for c, v in enumerate([[1.0, 0.0], [0.0, 2.0], [6.0, 8.0]])}
