@@ -1,5 +1,6 @@
 """FedNova: the weights of gradients, and what dividing by them does."""
 
+import math
 from typing import Any
 
 import pytest
@@ -187,6 +188,12 @@ def test_work_that_honest_clients_make_is_admitted(n: int, epochs: int, batch: i
     assert done <= nova.most(n)
     if done >= 1.0:
         nova.validate_reply("train", FedNovaReply({}, done, n), {}, Layout(()))
+
+
+def test_work_is_bounded_up_to_the_strongest_pull_that_settles() -> None:
+    """One step weighs 1 whatever mu is; the bound is lifted where eta mu is more than 2 (1 + .9) = 3.8, not at 3."""
+    bound = {mu: FedNova(mu=mu, local=SgdConfig(lr=1.0, local_steps=1, momentum=0.9)).most(5) for mu in (3.0, 3.9)}
+    assert bound == {3.0: pytest.approx(1.0, rel=1e-5), 3.9: math.inf}
 
 
 @pytest.mark.parametrize(("local_steps", "n", "norm"), [(None, 10, 6.1), (None, 1, 2.1), (4, 10**6, 4.1), (4, 1, 0.9)])
