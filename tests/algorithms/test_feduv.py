@@ -106,6 +106,17 @@ def test_features_that_coincide_are_as_far_from_uniform_as_can_be() -> None:
         assert bool(gradient.isfinite().all())
 
 
+def test_of_features_that_coincide_up_to_rounding_the_others_set_the_scale() -> None:
+    """Three in one place and one apart: three distances of 0 and three of m, so L_U is (3 + 3 / e) / 6.
+
+    Rounding makes some of the zeros positive in float32; as m, such a one would leave exp(-1) and 0.
+    """
+    place, other = torch.randn(2, 20, 64, generator=Key(6).generator())
+    for one, far in zip(place, other, strict=True):
+        features = torch.stack([one, one, one, far])
+        assert uniformity(features).item() == pytest.approx((3 + 3 * math.exp(-1.0)) / 6, rel=1e-4)
+
+
 def test_a_batch_of_one_has_no_distances() -> None:
     features = torch.randn(1, 4, requires_grad=True)
     value = uniformity(features)
