@@ -241,6 +241,15 @@ def test_several_clients_may_share_a_domain():
     assert [len(c) for c in clients] == [3, 2, 2, 2]
 
 
+def test_who_has_exactly_its_even_share_gets_nothing_more() -> None:
+    """Two classes of ten and two clients: at alpha 1e-9 one of them takes a whole class, which is its share."""
+    for seed in range(10):
+        split = Dirichlet(1e-9, by="capped", num_clients=2, min_samples=1)
+        clients = assign(split, np.arange(20) % 2, 2, Key(seed))
+        assert sorted(set((of % 2).tolist()).pop() for of in clients) == [0, 1]
+        assert [len(of) for of in clients] == [10, 10]
+
+
 @pytest.mark.parametrize("by", ["class", "capped", "client"])
 @pytest.mark.parametrize("alpha", [0.01, 1e-300])
 def test_a_thousand_clients_are_served_in_well_under_a_second(by: str, alpha: float):
