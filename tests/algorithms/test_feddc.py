@@ -117,6 +117,17 @@ def test_it_converges_where_fedavg_drifts(springs: Any, value: Any) -> None:
     assert abs(value(world.play(FedAvg(local), 80).params[-1]) - 0.6) > 0.1
 
 
+@pytest.mark.parametrize(("scaled", "c"), [(False, -2.0), (True, -3.0)])
+def test_mean_gradients_count_by_size_where_it_counts(scaled: bool, c: float, springs: Any, value: Any) -> None:
+    """F_i = (w - m_i)^2 / 2 with m = 4, 0; a step of .5 from 0 moves by D = 2, 0, whose gradients are -4, 0.
+
+    c_i is -omega_i D_i / .5 (eq. 3), with 3 and 1 examples omega = 1.5, .5: c = (-6 + 0) / 2, without sizes -4 / 2.
+    """
+    local = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
+    play = springs(m=[4.0, 0.0], n=[3, 1]).play(FedDC(0.5, scaled=scaled, local=local), 1)
+    assert value(play.states[1].c) == pytest.approx(c)
+
+
 @pytest.mark.parametrize(("scaled", "optimum"), [(False, 2.0), (True, 3.0)])
 @pytest.mark.seconds
 def test_scaling_by_size_is_for_the_mean_by_examples(scaled: bool, optimum: float, springs: Any, value: Any) -> None:
