@@ -322,6 +322,17 @@ def test_an_adaptive_norm_finds_the_quantile_and_its_noise_is_paid_for() -> None
         CentralDP(noise_multiplier=2.0, adaptive=AdaptiveClip(noise=1.0))
 
 
+def test_the_norm_follows_the_noised_count() -> None:
+    """Eq. 3 with nobody within C: ln(C' / C) = -eta (b - gamma), b = sigma_b N / M, of one draw N for one key."""
+
+    def share(noise: float) -> float:
+        by = CentralDP(clip=1e-3, noise_multiplier=1e-3, adaptive=AdaptiveClip(noise=noise, lr=1.0))
+        return by.adaptive.quantile - math.log(played(by, 1)[1][1].clip / 1e-3) if by.adaptive else 0.0
+
+    assert share(2.0) != pytest.approx(0.0, abs=1e-3)
+    assert share(4.0) == pytest.approx(2 * share(2.0))
+
+
 def test_the_default_noise_on_the_count_leaves_some_for_the_sum_of_any_cohort() -> None:
     """A twentieth of the cohort, or 0.6 z: then 1 / z_sum^2 = 1 / z^2 - 1 / (1.2 z)^2, z_sum = 1.809 z."""
     by = CentralDP(noise_multiplier=2.0, adaptive=AdaptiveClip())
