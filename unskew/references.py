@@ -196,10 +196,10 @@ def is_own_factory(target: Any) -> bool:
         return False
     function = inspect.unwrap(target)
     named = tuple(inspect.signature(target).parameters)[: len(SIZES)] == SIZES
-    return named and inspect.isfunction(function) and not _is_installed(Path(function.__code__.co_filename))
+    return named and inspect.isfunction(function) and not is_installed(Path(function.__code__.co_filename))
 
 
-def _is_installed(file: Path) -> bool:
+def is_installed(file: Path) -> bool:
     """True if this file is Python's, unskew's or an installed package's."""
     path = file.absolute()
     return any(part in ("site-packages", "dist-packages") for part in path.parts) or any(

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import itertools
 import json
@@ -11,12 +12,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import unskew as us
 from unskew.advice.follow_up import division
@@ -27,6 +30,7 @@ from unskew.experiment import config
 from unskew.report.gain import Gain
 from unskew.run.setup import divide, prepare
 from unskew.schema import Search
+from unskew.tuning.identity import code_sha256
 from unskew.tuning.result import NO_GAIN, TuningGain
 from unskew.tuning.search import Budget, Trial, optuna_module
 from unskew.tuning.space import LR, present, ranges_of, with_values
@@ -255,6 +259,93 @@ def test_other_settings_do_not_go_on_from_these_trials(tmp_path: Path) -> None:
     tune(tmp_path, trials=2)
     again = tune(tmp_path, trials=2, rounds=3)
     assert all(t.rounds == 3 for s in again.searches for t in s.trials if t.state == "complete")
+
+
+class Hidden(torch.nn.Module):
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(4, width), torch.nn.Linear(width, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.body(x)))
+
+
+class Bent(Hidden):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.body(x)))
+
+
+Bent.__qualname__ = "Hidden"
+
+
+def frozen() -> torch.nn.Module:
+    network = Hidden()
+    network.body.requires_grad_(False)
+    return network
+
+
+def weighted(weight: float, held: object = None) -> Any:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        _ = held
+        return weight * torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    return loss
+
+
+def step(scale: float) -> Any:
+    return lambda x: scale * x
+
+
+def seconds_of(out: Path, model: Any = None, loss: Any = None) -> float:
+    """The time of the one trial, which is the same where it was not trained again."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        given = {"model": Hidden if model is None else model(), "loss": weighted(1.0) if loss is None else loss}
+    tuning = us.tune("fedavg", out=out, data=clients(), trials=1, rounds=1, final_seeds=1, progress=False, **given)
+    return tuning.searches[0].trials[0].seconds
+
+
+def test_a_search_goes_on_with_the_same_network_and_loss_alone(tmp_path: Path) -> None:
+    """Before, trials of another network or loss of that name counted as its own, and nothing was trained."""
+    first = seconds_of(tmp_path)
+    assert seconds_of(tmp_path) == first
+    assert seconds_of(tmp_path, loss=weighted(2.0)) != first
+    network = seconds_of(tmp_path, Hidden)
+    assert seconds_of(tmp_path, Hidden) == network
+    others = [seconds_of(tmp_path, model) for model in (lambda: Hidden(8), Bent, frozen)]
+    assert len({first, network, *others}) == 5
+
+
+def test_trials_of_code_that_cannot_be_compared_are_not_continued(tmp_path: Path) -> None:
+    loss = weighted(1.0, held=threading.Lock())
+    seconds_of(tmp_path, loss=loss)
+    with pytest.raises(RunError, match=r"\.db has trials, and nobody can tell whether .* give another folder"):
+        seconds_of(tmp_path, loss=loss)
+
+
+def test_values_are_the_same_by_their_code_and_what_it_holds() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Scaled:
+        by: Any
+
+        def __call__(self, x: float) -> float:
+            return x * SCALE * self.by(x)
+
+    def hashes() -> list[str]:
+        parts = [np.arange(3), {"a", "b"}, torch.ones(2), Hidden, functools.partial(step, 2.0), torch.float32]
+        return [code_sha256(value) for value in (*map(step, (1.0, 2.0)), *map(Scaled, (step(1.0), *parts)))]
+
+    one = hashes()
+    assert len({*one}) == len(one)
+    assert hashes() == one
+    globals()["SCALE"] = 3.0
+    try:
+        assert [a == b for a, b in zip(one, hashes(), strict=True)] == [True, True, *[False] * (len(one) - 2)]
+    finally:
+        globals()["SCALE"] = 2.0
+
+
+SCALE = 2.0
 
 
 def test_settings_that_no_range_holds_are_tried_first_as_they_are(tmp_path: Path) -> None:

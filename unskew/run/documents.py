@@ -119,6 +119,11 @@ def network_sha256(experiment: Experiment, setup: Setup) -> str | None:
     """The hash of the weights that a network given as a value starts from under one key; None of a named one."""
     if not experiment.task.model.startswith(IN_PYTHON):
         return None
+    return weights_sha256(setup)
+
+
+def weights_sha256(setup: Setup) -> str:
+    """The hash of the weights that the network starts from under one key: names, shapes and values."""
     return checkpoint.digest(checkpoint.encode_state(setup.task.init(Key(0) / "init"), {}))
 
 

@@ -20,7 +20,9 @@ from unskew.advice.training import Sites
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Method, fingerprint
 from unskew.keys import Key
+from unskew.run.documents import frozen_sha256, weights_sha256
 from unskew.schema import Search
+from unskew.tuning.identity import code_sha256
 from unskew.tuning.space import present, with_values
 from unskew.tuning.trainers import Step, StepOutcome, Trainers
 
@@ -139,11 +141,14 @@ def search(
         WorkerError: If a worker was lost.
     """
     optuna = optuna_module() if any(ranges for _, ranges in chosen) else None
-    searches = [_Search(optuna, sites, m, ranges, budget, folder) if ranges else None for m, ranges in chosen]
+    network = f"{weights_sha256(sites.setup)} {frozen_sha256(sites.setup)}"
+    searches = [_Search(optuna, sites, network, m, ranges, budget, folder) if ranges else None for m, ranges in chosen]
     for of in searches:
         if of is not None and (count := len(of.trials)) < len(of.ended):
             kept = f"{len(of.ended)} trials are there, of which the first {count} count"
             note(f"{of.method.label}: {kept}, for {budget} each")
+        if of is not None and not of.ended and len(of.optuna.get_all_study_names(f"sqlite:///{of.file}")) > 1:
+            note(f"{of.method.label}: the trials there are of other data, code or settings, so that it begins anew")
     free = list(range(trainers.count))
     while True:
         for i, of in enumerate(searches):
@@ -183,12 +188,14 @@ class _Search:
     """A method's search in progress.
 
     Attributes:
+        network: Hashes of what the network starts from, and of what is frozen in it.
         ended: Optuna's record of each trial that has ended, by its number.
         running: Those in training: Optuna's trial in a study of its own, and what it has taken so far.
     """
 
     optuna: Any
     sites: Sites
+    network: str
     method: Method
     ranges: Mapping[str, Search]
     budget: Budget
@@ -199,8 +206,62 @@ class _Search:
     def __post_init__(self) -> None:
         rounds = self.sites.experiment.rounds
         self.looks = sorted({max(1, math.ceil(rounds * k / LOOKS)) for k in range(1, LOOKS + 1)})
-        self.study, self.file = _study(self.optuna, self.sites, self.method, self.ranges, self.budget, self.folder)
+        self.study, self.file = self._open()
         self.ended = _kept(self.study, self.file, self.ranges)
+
+    def _open(self) -> tuple[Any, Path]:
+        """Open the study, or make it; return it with its file.
+
+        Raises:
+            RunError: If its file is damaged, of another Optuna, or nobody can tell what its trials were of.
+        """
+        from sqlalchemy.exc import DBAPIError  # Optuna's own
+
+        optuna, method = self.optuna, self.method
+        safe = "".join(c if c.isalnum() else "-" for c in method.label)
+        file = (self.folder / "trials" / f"{safe}.db").resolve()
+        file.parent.mkdir(exist_ok=True)
+        pruners = {
+            "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=RANDOM, n_warmup_steps=2),
+            "hyperband": lambda: optuna.pruners.HyperbandPruner(1, LOOKS, 2),
+            "none": optuna.pruners.NopPruner,
+        }
+        try:
+            study = optuna.create_study(
+                storage=f"sqlite:///{file}",
+                study_name=f"{method.label} {hashlib.sha256(self._of(file).encode()).hexdigest()[:16]}",
+                pruner=pruners[self.budget.pruner](),
+                direction="maximize" if self.sites.measure.higher else "minimize",
+                load_if_exists=True,
+            )
+        except (DBAPIError, optuna.exceptions.OptunaError) as error:
+            raise _damaged(file, error.__cause__ or error) from error
+        return study, file
+
+    def _of(self, file: Path) -> str:
+        """What the trials are of: other data, network, code, rounds, ranges or settings are another study.
+
+        Raises:
+            RunError: If it cannot be told whether those of the file are of the same.
+        """
+        sites, method = self.sites, self.method
+        task = sites.setup.task
+        try:
+            code = code_sha256(method.algorithm, task.module(), task.loss, task.headline)
+        except ConfigError as error:
+            if file.exists():
+                raise RunError(
+                    f"{file} has trials, and nobody can tell whether they are of this method, network and loss, which "
+                    f"were given as values ({error}); give another folder"
+                ) from error
+            code = ""
+        runtime = replace(sites.experiment.runtime, executor=sites.setup.executor, workers=None, executor_options={})
+        trained = fingerprint(replace(sites.experiment, runtime=runtime, until=None))
+        # Trials in batches, by number: those of an earlier search of ours were asked for otherwise.
+        return (
+            f"{BATCH} {method.options} {dict(self.ranges)} {trained} {sites.setup.dataset.sha256} {sites.fed.sha256} "
+            f"{self.network} {code} {self.budget.pruner}"
+        )
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -323,44 +384,6 @@ def optuna_module() -> Any:
         raise RunError("tuning searches by Optuna, which is not installed; pip install 'unskew[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
-
-
-def _study(
-    optuna: Any, sites: Sites, method: Method, ranges: Mapping[str, Search], budget: Budget, folder: Path
-) -> tuple[Any, Path]:
-    """Open a method's study, or make it; return it with its file.
-
-    Raises:
-        RunError: If its file is damaged, or of another Optuna.
-    """
-    from sqlalchemy.exc import DBAPIError  # Optuna's own
-
-    trials = folder / "trials"
-    trials.mkdir(exist_ok=True)
-    safe = "".join(c if c.isalnum() else "-" for c in method.label)
-    # Other data, rounds, ranges or settings are another study.
-    # Trials in batches, by number: those of an earlier search of ours were asked for otherwise.
-    runtime = replace(sites.experiment.runtime, executor=sites.setup.executor, workers=None, executor_options={})
-    trained = fingerprint(replace(sites.experiment, runtime=runtime, until=None))
-    of = f"{BATCH} {method.options} {dict(ranges)} {trained} {sites.setup.dataset.sha256} "
-    of += budget.pruner
-    pruners = {
-        "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=RANDOM, n_warmup_steps=2),
-        "hyperband": lambda: optuna.pruners.HyperbandPruner(1, LOOKS, 2),
-        "none": optuna.pruners.NopPruner,
-    }
-    file = (trials / f"{safe}.db").resolve()
-    try:
-        study = optuna.create_study(
-            storage=f"sqlite:///{file}",
-            study_name=f"{method.label} {hashlib.sha256(of.encode()).hexdigest()[:16]}",
-            pruner=pruners[budget.pruner](),
-            direction="maximize" if sites.measure.higher else "minimize",
-            load_if_exists=True,
-        )
-    except (DBAPIError, optuna.exceptions.OptunaError) as error:
-        raise _damaged(file, error.__cause__ or error) from error
-    return study, file
 
 
 def _damaged(file: Path, why: object) -> RunError:
