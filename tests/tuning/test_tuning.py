@@ -88,6 +88,18 @@ def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         optuna_module()
 
 
+@pytest.mark.parametrize(
+    "rule", [{"metric": 0.9}, {"patience": 2}, {"seconds": 5.0}], ids=lambda rule: next(iter(rule))
+)
+def test_a_rule_that_would_end_no_trial_is_refused_before_any_work(rule: dict[str, Any], tmp_path: Path) -> None:
+    """Before, trials ignored it, and the tuned file had it."""
+    with pytest.raises(ConfigError, match=rf"^stop\.{next(iter(rule))} would be ignored: .* leave it out"):
+        tune(tmp_path / "out", stop={**rule, "megabytes": 1.0})
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match=rf"^stop\.{next(iter(rule))} would be ignored"):
+        us.advise(clients(), stop=rule, progress=False)
+
+
 # ---------------------------------------------------------------- the search
 def test_each_method_has_the_same_budget_and_begins_with_its_present_settings(tmp_path: Path) -> None:
     tuning = tune(tmp_path / "out", trials=4, pruner="none")

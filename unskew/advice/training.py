@@ -38,6 +38,7 @@ from unskew.runtime.round import Effort
 from unskew.tasks import kind_of
 from unskew.tasks.classification import only_class_found
 from unskew.tasks.measure import FEWEST, Measure
+from unskew.words import listed
 
 ASKED = 2
 """Place from which on a task's measures are those that `evaluate` asks for: headline and loss come first."""
@@ -179,6 +180,12 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
         ConfigError, DataError: If the experiment is impossible, there are fewer than `minimum` sites, or none
             has rows to choose by, or to test on.
     """
+    early = [f"stop.{name}" for name in ("metric", "patience", "seconds") if getattr(experiment.stop, name) is not None]
+    if early:
+        raise ConfigError(
+            f"{listed(early)} would be ignored: methods are chosen and tuned by trainings that take all their rounds; "
+            "leave it out, and give as many rounds as a training should have (stop.megabytes may stay)"
+        )
     share = experiment.val_fraction or VALIDATION
     experiment = replace(experiment, val_fraction=0.0)
     setup = run_setup.prepare(experiment, inputs)
