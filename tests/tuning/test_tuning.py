@@ -25,7 +25,7 @@ import unskew as us
 from unskew.advice.follow_up import division
 from unskew.advice.training import Training
 from unskew.data.split import FromManifest
-from unskew.errors import ConfigError, RunError, WorkerError
+from unskew.errors import ConfigError, DataError, RunError, WorkerError
 from unskew.experiment import config
 from unskew.report.gain import Gain
 from unskew.run.setup import divide, prepare
@@ -167,6 +167,31 @@ def test_a_time_pays_for_the_first_trials_that_it_has_room_for() -> None:
     trials = [Trial({}, 0.5, "complete", 1, seconds) for seconds in (3.0, 4.0, 5.0)]
     assert [len(Budget(seconds=s).within(trials)) for s in (1.0, 3.0, 3.5, 7.5, 60.0)] == [1, 1, 2, 3, 3]
     assert [len(Budget(n).within(trials)) for n in (1, 2, 5)] == [1, 2, 3]
+
+
+def of_classes(*positives: int) -> dict[str, Any]:
+    """Clients of 24 rows, of which so many are positive."""
+    data = clients()
+    return {name: (x, np.arange(24) < k) for (name, (x, _)), k in zip(data.items(), positives, strict=True)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_trials_are_judged_by_a_fold_in_which_the_headline_is_defined(seed: int, tmp_path: Path) -> None:
+    """Before, all trials had diverged if the one positive row was not in the first fold."""
+    tested = {name: (x, np.arange(24) < 12) for name, (x, _) in clients(1).items()}
+    tuning = us.tune(
+        "fedavg", out=tmp_path, data=of_classes(1, 0, 0), test=tested, task="binary", rounds=1, trials=1,
+        final_seeds=1, seeds=[seed], progress=False,
+    )  # fmt: skip
+    assert [t.state for t in tuning.searches[0].trials] == ["complete"]
+
+
+def test_data_in_which_no_trial_could_be_judged_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"^AUROC is defined for no client's validation rows in any of 4 folds.*val_frac"
+    ):
+        us.tune("fedavg", out=tmp_path / "out", data=of_classes(24, 0, 0), task="binary", rounds=1, progress=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_bad_trials_end_early_and_a_diverged_one_is_never_the_best(tmp_path: Path) -> None:

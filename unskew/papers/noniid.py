@@ -104,7 +104,7 @@ def tuned_mnist_writers(request: ReproductionRequest) -> Result:
     """Tune at equal budgets on validation rows, then add seeds until it is decided, on rows that no trial has read."""
     from unskew.tuning.search import Budget, search
     from unskew.tuning.space import ranges_of
-    from unskew.tuning.trainers import trainers
+    from unskew.tuning.trainers import TrialWorker, judging_fold, trainers
 
     draft = Draft.of(request)
     name, folder = request.name.replace("/", "-"), request.folder / "tuning"
@@ -113,7 +113,7 @@ def tuned_mnist_writers(request: ReproductionRequest) -> Result:
     budget, note = Budget(draft["trials"]), request.callback.note
     with locked(folder):
         methods = sites.experiment.methods
-        here = trainers(sites, methods, None, None)
+        here = trainers(TrialWorker(sites, methods, judging_fold(sites)), None, None)
         searches = search(sites, [(m, ranges_of(m)) for m in methods], budget, folder, here, note)
     write_atomically(folder / "clients.json", json.dumps(to_manifest(sites.fed)))
     compared = dataclasses.replace(

@@ -31,7 +31,7 @@ from unskew.tuning.page import PAGE, write_tuning
 from unskew.tuning.result import SEEDS, Tuning, compared
 from unskew.tuning.search import Budget, Pruner, search
 from unskew.tuning.space import ranges_of
-from unskew.tuning.trainers import trainers
+from unskew.tuning.trainers import TrialWorker, judging_fold, trainers
 
 
 def tune(
@@ -122,12 +122,13 @@ def tune_experiment(
     if ray is None and workers is None and experiment.runtime.executor == RAY.name:  # its cluster trains the trials
         ray, workers = experiment.runtime.executor_options.get("address", "local"), experiment.runtime.workers
     sites = sites_of(experiment, inputs, minimum=1)
+    trainer = TrialWorker(sites, experiment.methods, judging_fold(sites))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another folder") from error
     with locked(folder):
-        with closing(trainers(sites, experiment.methods, workers, ray)) as at_work:
+        with closing(trainers(trainer, workers, ray)) as at_work:
             results = search(sites, chosen, budget, folder, at_work, note)
         tuning = compared(sites, results, budget, final_seeds, note)
         write_tuning(tuning, folder)

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import torch
 
 from unskew.advice.training import Sites, Training
-from unskew.errors import ConfigError, DivergedError, WorkerError
+from unskew.errors import ConfigError, DataError, DivergedError, WorkerError
+from unskew.experiment import config
 from unskew.experiment.config import Method
 from unskew.local import ray as on_ray
 from unskew.local.workers.pool import exception
@@ -87,16 +88,17 @@ class Trainers(Protocol):
 
 @dataclass(eq=False)
 class TrialWorker:
-    """A worker's work: the trials that it has begun."""
+    """A worker's work: the trials that it has begun, each judged by the same one of `Sites.folds`."""
 
     sites: Sites
     methods: Sequence[Method]
+    fold: int
     begun: dict[tuple[int, int], Training] = field(default_factory=dict)
 
     def train(self, step: Step) -> StepOutcome:
         """Train a trial up to a round and score it on validation rows."""
         began, key, sites = time.monotonic(), (step.search, step.trial), self.sites
-        fold, rounds, seed = sites.folds[0], sites.experiment.rounds, sites.experiment.seeds[0]
+        fold, rounds, seed = sites.folds[self.fold], sites.experiment.rounds, sites.experiment.seeds[0]
         # A worker has one trial at a time: one that it still holds was pruned.
         self.begun = {k: t for k, t in self.begun.items() if k == key}
         score, at = math.nan, 0
@@ -259,7 +261,7 @@ class OnRay:
         if self._owned:
             on_ray.connect(address, count)
         self.count = count or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        put = self._ray.put((trainer.sites, tuple(trainer.methods)))
+        put = self._ray.put((trainer.sites, tuple(trainer.methods), trainer.fold))
         kind = self._ray.remote(_Actor).options(num_cpus=1, max_restarts=-1, max_task_retries=on_ray.RETRIES)
         self._actors = [kind.remote(sys.path, [put], on_ray.machine_kind()) for _ in range(self.count)]
         self._sent: dict[Any, int] = {}
@@ -293,7 +295,26 @@ class OnRay:
             self._ray.shutdown()
 
 
-def trainers(sites: Sites, methods: Sequence[Method], workers: int | None, ray: str | None) -> Trainers:
+def judging_fold(sites: Sites) -> int:
+    """The first fold in which the headline is defined for some client's rows, as AUROC is not for rows of one class.
+
+    Raises:
+        DataError: If there is none.
+    """
+    for k, fold in enumerate(sites.folds):
+        if sites.measure.each is not None:
+            return k
+        untrained = Training(config.method("fedavg", {}), sites, 1, sites.experiment.seeds[0], fold)
+        if untrained.scores(fold.clients.val).values:
+            return k
+    raise DataError(
+        f"{sites.measure.label} is defined for no client's validation rows in any of {len(sites.folds)} folds, so that "
+        "no trial could be judged; give another task.headline, or a larger val_fraction, up to 0.5, for fewer and "
+        "larger folds"
+    )
+
+
+def trainers(trainer: TrialWorker, workers: int | None, ray: str | None) -> Trainers:
     """Begin the workers: actors where `ray` is an address, else as many processes, or this one.
 
     Raises:
@@ -301,7 +322,6 @@ def trainers(sites: Sites, methods: Sequence[Method], workers: int | None, ray: 
     """
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
-    trainer = TrialWorker(sites, methods)
     if ray is not None:
         return OnRay(trainer, ray, workers)
     if workers is None or workers == 1:
