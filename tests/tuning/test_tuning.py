@@ -22,17 +22,19 @@ import pytest
 import torch
 
 import unskew as us
+from unskew import api
 from unskew.advice.follow_up import division
-from unskew.advice.training import Training
+from unskew.advice.training import Training, sites_of
 from unskew.data.split import FromManifest
-from unskew.errors import ConfigError, DataError, RunError, WorkerError
+from unskew.errors import ConfigError, DataError, DivergedError, RunError, WorkerError
 from unskew.experiment import config
 from unskew.report.gain import Gain
 from unskew.run.setup import divide, prepare
 from unskew.schema import Search
 from unskew.tuning.identity import code_sha256
-from unskew.tuning.result import NO_GAIN, TuningGain
-from unskew.tuning.search import Budget, Trial, optuna_module
+from unskew.tuning.page import write_tuning
+from unskew.tuning.result import NO_GAIN, TuningGain, compared
+from unskew.tuning.search import Budget, Searched, Trial, optuna_module
 from unskew.tuning.space import LR, present, ranges_of, with_values
 
 trainers = importlib.import_module("unskew.tuning.trainers")  # in the package the name is the function
@@ -412,7 +414,7 @@ def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(t
     gains = {"gains": Gain(0.1, 0.05, 0.15, "seeds"), "open": Gain(0.0, -0.1, 0.1, "seeds"), "lost": None}
 
     def said(*names: str) -> str:
-        worth = {name: TuningGain(None, None, gains[name]) for name in names}
+        worth = {name: TuningGain(None, None, gains[name], diverged=(1, 0)) for name in names}
         return dataclasses.replace(tuning, worth=worth).lead
 
     assert said("gains").startswith("Tuning is better for gains (")
@@ -425,7 +427,9 @@ def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(t
         "for the number of methods."
     )
     assert "95 % intervals over test rows under one fresh seed, " in dataclasses.replace(kept, seeds=(4,)).lead
-    assert said("lost").startswith("Tuning cannot be compared for lost, which diverged: ")
+    assert said("lost").startswith(
+        "Tuning cannot be compared for lost, which diverged with default settings under 1 of 2"
+    )
     assert said("gains", "open", "lost").count("; ") == 2
 
 
@@ -439,6 +443,44 @@ def test_settings_that_were_kept_gain_nothing_in_every_seed(tmp_path: Path) -> N
     assert "Each 95 % interval is its own, over 2 fresh seeds and test rows together" in page
     of = json.loads((tmp_path / "tuning.json").read_text())["methods"]["FedAvg"]
     assert (of["kept"], of["gain"]) == (True, [0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("diverging", "rate", "fate"),
+    [
+        ({0.2: 1}, 0.1, "which diverged with tuned settings under 1 of 2 fresh seeds, so that the default is kept: "),
+        (
+            {0.1: 2},
+            0.2,
+            "which diverged with default settings under 2 of 2 fresh seeds, so that the tuned ones are taken: ",
+        ),
+        (
+            {0.1: 1, 0.2: 1},
+            0.2,
+            "which diverged with default settings under 1 and tuned settings under 1 of 2 fresh seeds, so that ",
+        ),
+    ],
+)
+def test_settings_that_diverge_under_a_fresh_seed_are_named_and_the_safer_ones_taken(
+    diverging: dict[float, int], rate: float, fate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, tuned settings that diverged were in tuned.toml, and nothing said which of the two did."""
+
+    class Failing(Training):
+        def go_on(self, rounds: int, over: Any = lambda: False) -> bool:
+            if self.seed <= diverging.get(self.method.options["local"]["lr"], 0):
+                raise DivergedError("it diverged")
+            return super().go_on(rounds, over)
+
+    monkeypatch.setattr("unskew.tuning.result.Training", Failing)
+    experiment, inputs = api.described("fedavg", {"rounds": 1}, data=clients())
+    method, tuned = config.method("fedavg", {"local": {"lr": 0.1}}), Trial({LR: 0.2}, 0.9, "complete", 1, 1.0)
+    searched = Searched(method, ranges_of(method), (tuned,), 0)
+    tuning = compared(sites_of(experiment, inputs), (searched,), Budget(1), 2, print)
+    assert tuning.lead.startswith(f"Tuning cannot be compared for {method.label}, {fate}")
+    assert [m.options["local"]["lr"] for m in tuning.experiment.methods] == [rate]
+    write_tuning(tuning, tmp_path)
+    assert ("default kept" in (tmp_path / "tuning.html").read_text()) == (rate == 0.1)
 
 
 def test_verdicts_are_corrected_for_the_number_of_methods_by_hand() -> None:

@@ -60,13 +60,14 @@ def _worth(tuning: Tuning) -> Section:
         worth = tuning.worth[s.method.label]
         values = "" if s.best is None else ", ".join(f"{n} {v:.3g}" for n, v in s.trials[s.best].values.items())
         before, after = (
-            "diverged" if scores is None else m.show(float(np.mean([x.mean for x in scores])))
-            for scores in (worth.before, worth.after)
+            f"diverged, {n} of {len(tuning.seeds)}"
+            if scores is None
+            else m.show(float(np.mean([x.mean for x in scores])))
+            for scores, n in zip((worth.before, worth.after), worth.diverged, strict=True)
         )
         gain = "–" if worth.gain is None else bracket(worth.gain, m)
-        reading = (
-            "nothing to tune" if not s.ranges else "default kept" if worth.kept else READING.get(worth.verdict, "")
-        )
+        kept = worth.kept or worth.falls_back
+        reading = "nothing to tune" if not s.ranges else "default kept" if kept else READING.get(worth.verdict, "")
         entries.append(TableRow(s.method.label, (before, after, gain, reading, values)))
     percent = "%" if m.percent else ""
     head = (

@@ -15,7 +15,7 @@ from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import bracket
 from unskew.tasks.measure import Measure
 from unskew.tuning.search import Budget, Searched
-from unskew.words import listed
+from unskew.words import counted, listed
 
 SEEDS = 5
 NO_GAIN = Gain(0.0, 0.0, 0.0, "seeds")
@@ -27,10 +27,11 @@ class TuningGain:
     """Gain from tuning a method.
 
     Attributes:
-        before, after: Scores under each fresh seed with default and tuned settings; None where one diverged.
+        before, after: Scores under each fresh seed with default and tuned settings; None where it diverged under one.
         gain: The gain, with an interval of its own; zero in every seed where the default was kept.
         stands: True if its verdict stands when it is corrected for the number of methods.
         kept: True if no trial was better than the default, so that it is compared with itself.
+        diverged: Seeds under which default and tuned settings diverged.
     """
 
     before: tuple[Scores, ...] | None
@@ -38,6 +39,24 @@ class TuningGain:
     gain: Gain | None
     stands: bool = True
     kept: bool = False
+    diverged: tuple[int, int] = (0, 0)
+
+    @property
+    def falls_back(self) -> bool:
+        """True if tuned settings diverged under more seeds than the default, which stays for that."""
+        default, tuned = self.diverged
+        return tuned > default
+
+    def fate(self, seeds: int) -> str:
+        """Say which settings diverged, as the end of a sentence about the method."""
+        default, tuned = self.diverged
+        if self.kept:
+            return f"whose settings, which are kept, diverged under {default} of {counted(seeds, 'fresh seed')}"
+        each = [f"{of} settings under {n}" for of, n in (("default", default), ("tuned", tuned)) if n]
+        return (
+            f"which diverged with {listed(each)} of {counted(seeds, 'fresh seed')}, so that "
+            f"{'the default is kept' if self.falls_back else 'the tuned ones are taken'}"
+        )
 
     @property
     def verdict(self) -> str:
@@ -67,9 +86,8 @@ class Tuning:
     def experiment(self) -> Experiment:
         """The experiment with tuned methods, under seeds that are fresh once more."""
         asked = self.sites.experiment
-        tuned = dataclasses.replace(
-            asked, name=f"{asked.name}, tuned", methods=tuple(s.tuned for s in self.searches), val_fraction=0.0
-        )
+        methods = tuple(s.method if self.worth[s.method.label].falls_back else s.tuned for s in self.searches)
+        tuned = dataclasses.replace(asked, name=f"{asked.name}, tuned", methods=methods, val_fraction=0.0)
         return under_fresh_seeds(tuned, max((*asked.seeds, *self.seeds)) + 1, SEEDS)
 
     @property
@@ -86,8 +104,8 @@ class Tuning:
         parts += [f"cannot be told apart from default settings for {', '.join(alike)}"] if alike else []
         kept = [label for label in gains if self.worth[label].kept]
         parts += [f"keeps the default settings of {', '.join(kept)}"] if kept else []
-        lost = [label for label, w in self.worth.items() if w.gain is None]
-        parts += [f"cannot be compared for {', '.join(lost)}, which diverged"] if lost else []
+        lost = [(label, w.fate(len(self.seeds))) for label, w in self.worth.items() if w.gain is None]
+        parts += [f"cannot be compared for {label}, {fate}" for label, fate in lost]
         how = f"95 % intervals over {self.over}, verdicts corrected for the number of methods"
         return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {how}."
 
@@ -114,7 +132,8 @@ class Tuning:
                     "trials": len(s.trials),
                     "values": None if s.best is None else dict(s.trials[s.best].values),
                     "validation": None if s.best is None else s.trials[s.best].score,
-                    "kept": self.worth[s.method.label].kept,
+                    "kept": self.worth[s.method.label].kept or self.worth[s.method.label].falls_back,
+                    "diverged": dict(zip(("default", "tuned"), self.worth[s.method.label].diverged, strict=True)),
                     "verdict": self.worth[s.method.label].verdict,
                     "gain": None if (g := self.worth[s.method.label].gain) is None else [g.mean, g.low, g.high],
                 }
@@ -133,9 +152,9 @@ def compared(
     for s in searches:
         label = s.method.label
         note(f"{label}: default and tuned settings on test rows, {seeds} fresh seeds")
-        before, kept = _scores(sites, s.method, fresh), s.tuned == s.method
-        after = before if kept else _scores(sites, s.tuned, fresh)
-        worth[label] = of = TuningGain(before, after, None, kept=kept)
+        kept, (before, lost) = s.tuned == s.method, _scores(sites, s.method, fresh)
+        after, lost_too = (before, lost) if kept else _scores(sites, s.tuned, fresh)
+        worth[label] = of = TuningGain(before, after, None, kept=kept, diverged=(lost, lost_too))
         if before is not None and after is not None:
             worth[label] = dataclasses.replace(of, gain=NO_GAIN if kept else _at(of, sites.measure)(CONFIDENCE))
     tuned = {s.method.label: worth[s.method.label] for s in searches if s.ranges}
@@ -163,8 +182,8 @@ def standing(gains: Mapping[str, Callable[[float], Gain]]) -> frozenset[str]:
     return stand
 
 
-def _scores(sites: Sites, method: Method, seeds: tuple[int, ...]) -> tuple[Scores, ...] | None:
-    """Scores on test rows under each seed; None if a run diverged."""
+def _scores(sites: Sites, method: Method, seeds: tuple[int, ...]) -> tuple[tuple[Scores, ...] | None, int]:
+    """Scores on test rows under each seed, None if it diverged under one; and the number of those."""
     scores = []
     for seed in seeds:
         try:
@@ -174,5 +193,5 @@ def _scores(sites: Sites, method: Method, seeds: tuple[int, ...]) -> tuple[Score
             training.go_on(sites.experiment.rounds)
             scores.append(training.scores(sites.fed.clients.test))
         except DivergedError:
-            return None
-    return tuple(scores)
+            pass
+    return (tuple(scores) if len(scores) == len(seeds) else None), len(seeds) - len(scores)
