@@ -650,6 +650,11 @@ def test_no_method_sends_more_than_it_may(simple: Advice) -> None:
     assert of.check.cost is not None
     assert 0 < of.check.cost.megabytes <= cap
     assert of.experiment().stop.megabytes == cap
+    assert of.experiment().rounds == of.check.cost.rounds < 4  # before, 4, and a run stops after a round too many
+    unhurried = dataclasses.replace(of, limits=Constraints(megabytes=2.5 * of.check.cost.megabytes))
+    assert of.check.training is not None
+    of.check.training.ended = ""
+    assert unhurried.experiment().rounds == 2 * of.check.cost.rounds
 
 
 @pytest.mark.usefixtures("one_rate")

@@ -196,6 +196,15 @@ def test_data_in_which_no_trial_could_be_judged_are_refused(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+def test_trials_end_by_bytes_in_the_round_in_which_a_run_does(tmp_path: Path) -> None:
+    """Before, they ended before the limit was reached, a round earlier."""
+    sent = us.simulate("fedavg", data=clients(), rounds=1, progress=False).value("fedavg", "bytes.total")
+    asked: dict[str, Any] = {"data": clients(), "rounds": 4, "stop": {"megabytes": 1.5 * sent / 1e6}, "progress": False}
+    (searched,) = us.tune("fedavg", out=tmp_path, trials=1, final_seeds=1, **asked).searches
+    assert searched.trials[0].rounds == 2
+    assert us.simulate("fedavg", **asked).value("fedavg", "bytes.total") == 2 * sent
+
+
 def test_bad_trials_end_early_and_a_diverged_one_is_never_the_best(tmp_path: Path) -> None:
     method = {"FedAvg": us.FedAvg(us.SgdConfig(lr=1e20))}
     tuning = us.tune(method, out=tmp_path, data=clients(), trials=2, rounds=2, final_seeds=1, progress=False)

@@ -673,6 +673,10 @@ class Advice:
         by_label |= {} if chosen is None else {chosen.method.label: chosen.method}
         by_label |= {self.method.label: self.method}
         rounds = asked.rounds if self.limits.rounds is None else min(asked.rounds, self.limits.rounds)
+        training, most = self.check.training, self.limits.megabytes
+        if most is not None and training is not None and training.sent:  # a run stops only once it has sent so much
+            within = training.at if training.ended else int(most * 1e6 * training.at / training.sent)
+            rounds = min(rounds, max(within, 1))
         if rounds < asked.rounds:  # what travels nowhere is not bound to few rounds
             by_label |= {m: _longer(by_label[m], asked.rounds / rounds) for m in (ALONE, POOLED) if m in by_label}
         stop = dataclasses.replace(asked.stop, megabytes=self.limits.megabytes or asked.stop.megabytes)

@@ -290,6 +290,7 @@ class Training:
         seed: Seed of everything that is drawn.
         fed: Division it trains on, one of `Sites.folds`, or `Sites.fed`; nothing trains on its validation rows.
         megabytes: What it may send, 10^6 bytes; None is no limit.
+        enough: What it has sent when it stops, 10^6 bytes, as a run by `stop.megabytes`; None is never.
         at: Rounds done.
         sent: Bytes sent so far.
         seconds: Time taken so far.
@@ -303,6 +304,7 @@ class Training:
     seed: int
     fed: FederatedData
     megabytes: float | None = None
+    enough: float | None = None
     at: int = 0
     sent: int = 0
     seconds: float = 0.0
@@ -340,6 +342,9 @@ class Training:
             per_round = self.sent / self.at if self.at else 0.0
             if self.megabytes is not None and self.sent + per_round > self.megabytes * 1e6:
                 self.ended = f"{self.sent / 1e6:.2f} of {self.megabytes:g} MB were sent after round {self.at}"
+                break
+            if self.enough is not None and self.sent >= self.enough * 1e6:
+                self.ended = f"{self.sent / 1e6:.2f} >= {self.enough:g} MB were sent after round {self.at}"
                 break
             self.state, trace = self.sim.attempt(self.state, self.at + 1, self.at + 1 == self.rounds)
             self.at += 1

@@ -188,7 +188,7 @@ def _scores(sites: Sites, method: Method, seeds: tuple[int, ...]) -> tuple[tuple
     for seed in seeds:
         try:
             training = Training(
-                method, sites, sites.experiment.rounds, seed, sites.fed, sites.experiment.stop.megabytes
+                method, sites, sites.experiment.rounds, seed, sites.fed, enough=sites.experiment.stop.megabytes
             )
             training.go_on(sites.experiment.rounds)
             scores.append(training.scores(sites.fed.clients.test))

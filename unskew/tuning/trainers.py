@@ -105,7 +105,7 @@ class TrialWorker:
         try:
             if key not in self.begun:
                 method = with_values(self.methods[step.search], step.values)
-                self.begun[key] = Training(method, sites, rounds, seed, fold, sites.experiment.stop.megabytes)
+                self.begun[key] = Training(method, sites, rounds, seed, fold, enough=sites.experiment.stop.megabytes)
             training = self.begun[key]
             training.go_on(step.until)
             score, at = training.scores(fold.clients.val).mean, training.at
