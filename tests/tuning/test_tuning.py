@@ -610,6 +610,22 @@ def test_trials_are_the_same_with_any_number_of_workers(pruner: str, tmp_path: P
     assert any(state == "pruned" for search in one for *_, state, _ in search)
 
 
+def test_a_trial_has_one_thread_and_the_comparison_those_of_the_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, one worker trained with the experiment's, and rounded otherwise than several."""
+    threads, go_on = [], Training.go_on
+
+    def noted(self: Training, *args: Any) -> bool:
+        threads.append(torch.get_num_threads())
+        return go_on(self, *args)
+
+    monkeypatch.setattr(Training, "go_on", noted)
+    asked: dict[str, Any] = {"rounds": 1, "trials": 1, "final_seeds": 1, "progress": False}
+    us.tune("fedavg", out=tmp_path, data=clients(), runtime=us.Runtime(threads=2), **asked)
+    assert threads == [1, 2]
+
+
 def test_a_trial_knows_of_earlier_batches_only(tmp_path: Path) -> None:
     """Ended one after the other or all at once, stopped within a batch or not: the same trials."""
     whole = of_trials(tune(tmp_path / "whole", trials=8, rounds=1))

@@ -119,7 +119,7 @@ class TrialWorker:
 # ---------------------------------------------------------------- this process
 @dataclass(eq=False)
 class Here:
-    """This process: a step is done when it is asked for."""
+    """This process: a step is done when it is asked for, with one thread as elsewhere, which other sums would show."""
 
     trainer: TrialWorker
     count: int = 1
@@ -127,7 +127,12 @@ class Here:
 
     def send(self, worker: int, step: Step) -> None:
         """Train."""
-        self.answer = self.trainer.train(step)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            self.answer = self.trainer.train(step)
+        finally:
+            torch.set_num_threads(threads)
 
     def receive(self) -> tuple[int, StepOutcome]:
         """The answer."""
