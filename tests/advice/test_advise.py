@@ -657,6 +657,48 @@ def test_no_method_sends_more_than_it_may(simple: Advice) -> None:
     assert unhurried.experiment().rounds == 2 * of.check.cost.rounds
 
 
+@pytest.mark.parametrize(
+    ("raced", "lost", "chosen", "gained"),
+    [
+        (FEDAVG, (FEDAVG,), None, None),
+        ("m", (FEDAVG, "m"), None, None),
+        ("m", ("m",), FEDAVG, -0.2),  # FedAvg stands in
+        ("m", (FEDAVG,), "m", -0.2),
+        ("m", (FEDAVG,), "m", 0.0),  # the interval leaves it open by itself
+    ],
+)
+def test_a_method_lost_under_a_fresh_seed_is_no_reason_to_train_alone(
+    simple: Advice, raced: str, lost: tuple[str, ...], chosen: str | None, gained: float | None
+) -> None:
+    """One divergence is no interval below a point, neither of the race's choice nor of FedAvg."""
+    aside = SetAside("m", None, None) if chosen == FEDAVG else None
+    gains = {} if chosen is None or gained is None else {chosen: Gain(gained, gained - 0.1, gained + 0.1, "seeds")}
+    check = dataclasses.replace(
+        simple.check,
+        results={ALONE: simple.check.results[ALONE]},
+        gains=gains,
+        by_site={},
+        over_pooled=None,
+        cost=None,
+        training=None,
+        lost=dict.fromkeys(lost, "under seed 2, round 3, its loss is not finite"),
+        chosen=chosen,
+        set_aside=aside,
+    )
+    race = dataclasses.replace(simple.race, chosen=_at(0.5, "fedavg", raced))
+    of = dataclasses.replace(simple, race=race, check=check)
+    assert of.verdict == "undecided"
+    assert of.family == "one model"
+    reason = f"{lost[0]} could not be trained under seed 2, round 3, its loss is not finite"
+    assert of.headline.startswith("Undecided: ")
+    assert (reason in of.headline) == (gained != 0.0)
+    assert "(local rate 0.5, 1 local epoch, 2 rounds)" in str(of)
+    more = dict(of.sentences()).get("What would make it more certain?", "")
+    assert more.startswith("Methods that can be trained under every seed") == (gained == -0.2)
+    kept = dataclasses.replace(of, check=dataclasses.replace(check, lost={}))
+    assert (kept.verdict == "alone") == (gained == -0.2)
+
+
 @pytest.mark.usefixtures("one_rate")
 def test_where_no_round_fits_the_answer_is_to_train_alone() -> None:
     of = advice(made(sites=3), seeds=1, max_megabytes=1e-6)

@@ -95,17 +95,17 @@ class Advice:
     def verdict(self) -> Verdict:
         """Verdict on whether the sites should federate.
 
-        Training alone is advised only if FedAvg, which no race has chosen, is not worth it either, and if the accuracy
-        of some site's own model says something.
+        Training alone is advised only if FedAvg, which no race has chosen, is not worth it either, if the accuracy of
+        some site's own model says something, and if neither method was lost under a fresh seed.
         """
         gain = self.gain
         if gain is None:
-            return "alone" if self.race.in_time and ALONE in self.check.results else "undecided"
+            nothing_trained = self.race.chosen is None and self.race.in_time
+            return "alone" if nothing_trained and ALONE in self.check.results else "undecided"
         if self._no_use:
             return "undecided"
-        measured = [gain, *(g for label, g in self.check.gains.items() if label == FEDAVG)]
-        if all(g.high is not None and g.high < self.margin for g in measured):
-            return "undecided" if self._all_of_one_class else "alone"
+        if self._not_worth_it:
+            return "undecided" if self._all_of_one_class or self._lost else "alone"
         return "join" if gain.low is not None and gain.low > 0 else "undecided"
 
     @cached_property
@@ -137,6 +137,19 @@ class Advice:
     @property
     def _all_of_one_class(self) -> bool:
         return len(self._without_gain) == len(self.by_site) > 0
+
+    @property
+    def _not_worth_it(self) -> bool:
+        """True if the intervals of the method of the answer and of FedAvg, as far as there are any, are too low."""
+        measured = (self.gain, self.check.gains.get(FEDAVG, self.gain))
+        return all(g is not None and g.high is not None and g.high < self.margin for g in measured)
+
+    @property
+    def _lost(self) -> str:
+        """Say which of the race's choice and FedAvg could not be trained under a fresh seed, and why; may be empty."""
+        chosen, lost = self.race.chosen, self.check.lost
+        labels = () if chosen is None else dict.fromkeys((chosen.method.label, FEDAVG))
+        return "; ".join(f"{label} could not be trained {lost[label]}" for label in labels if label in lost)
 
     @property
     def method(self) -> Method:
@@ -211,6 +224,8 @@ class Advice:
                 if ALONE in lost:
                     large = large_target(self.sites.setup, self.sites.experiment.task.target_scale, FROM_ONE)
                     return f"Undecided: sites could not be trained alone: {lost[ALONE]}{large and f'; {large}'}."
+                if self._lost:
+                    return f"Undecided: {self._lost}."
                 return "Undecided: nothing could be compared with local training; give it more time."
             why = "no method could be trained within the limits" if self.limits.tight else "no method could be trained"
             return f"Train alone: {why}."
@@ -231,6 +246,8 @@ class Advice:
             return f"{text} ({m.with_unit(constants)})."
         if self._all_of_one_class:
             return f"Undecided: {label} gains {sure}, but {one_class_alone('every site')}."
+        if self._not_worth_it:
+            return f"Undecided: {label} gains only {sure}, but {self._lost}."
         return f"Undecided: {label} gains {sure}, which may be chance."
 
     @property
@@ -430,7 +447,8 @@ class Advice:
         settings = [f"local rate {local['lr']:g}"] if "lr" in local else []
         if "local_epochs" in local:
             settings.append(counted(local["local_epochs"], "local epoch"))
-        rounds = self.check.cost.rounds if self.check.cost is not None and self.family != "alone" else race.alone_rounds
+        cost = self.check.cost
+        rounds = race.alone_rounds if self.family == "alone" else race.rounds if cost is None else cost.rounds
         settings.append(counted(rounds, "round"))
         text = f"{method.label} ({', '.join(settings)})."
         tried = sum(bool(e.scores) for e in race.entries)
@@ -525,7 +543,9 @@ class Advice:
             weighted = self.sites.experiment.task.class_weights is not None
             what = "more rows of the classes that are not found" if weighted else 'task.class_weights = "balanced"'
             return f"Models that find every class: {what}."
-        if self.verdict == "undecided":
+        if self._not_worth_it and self._lost:
+            more.append("methods that can be trained under every seed, as at a lower local rate")
+        elif self.verdict == "undecided":
             more.append(self._to_decide())
         elif gain.over == "test examples":
             what = f"{self.sites.drawn} at each site" if self.sites.measure.of_rows else "sites"
