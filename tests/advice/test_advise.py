@@ -524,8 +524,12 @@ def test_what_intervals_are_over_and_why_a_site_has_none_is_said(simple: Advice)
         ("survival", ["days", "died"], ["in Basel 100% are censored, over all sites 50%"]),
         (
             "multi_label",
-            ["died", "moved"],
-            ["for died, in Basel 100% are 0, over all sites 50%", "for moved, in Basel 100% are 1, over all sites 50%"],
+            ["died", "moved", "other"],  # without the last no site's test rows had both values of a label
+            [
+                "for died, in Basel 100% are 0, over all sites 50%",
+                "for moved, in Basel 100% are 1, over all sites 50%",
+                "for other, sites differ in how often they have each class no more than chance would make them",
+            ],
         ),
     ],
 )
@@ -533,10 +537,11 @@ def test_sites_differ_in_events_and_in_each_of_several_labels(kind: str, target:
     x, days = np.random.default_rng(0).exponential(size=(2, 40))
     site = np.repeat(["Basel", "Bern"], 20)
     table = pd.DataFrame({"x": x, "site": site, "days": days, "died": 1 * (site == "Bern")})
-    table = table.assign(moved=1 - table["died"])[["x", "site", *target]]
+    table = table.assign(moved=1 - table["died"], other=np.arange(40) % 2)[["x", "site", *target]]
     experiment, inputs = api.described(
-        us.FedAvg(local=LOCAL), {"rounds": 1}, data=table, model="logistic", target=target, client="site", task=kind
-    )
+        us.FedAvg(local=LOCAL), {"rounds": 1, "test_fraction": 0.5},
+        data=table, model="logistic", target=target, client="site", task=kind,
+    )  # fmt: skip
     numbers = measure(sites_of(experiment, inputs), {}, lambda: True).numbers
     assert [of.meaning for of in numbers if of.name.startswith("labels")] == says
 
@@ -986,6 +991,39 @@ def test_a_single_site_is_refused() -> None:
 def test_sites_without_test_rows_are_refused(tiny: Callable[..., Experiment]) -> None:
     with pytest.raises(DataError, match="no site has test rows; raise test_fraction"):
         advise_experiment(tiny("test_fraction=0.0"))
+
+
+@pytest.mark.parametrize("kind", ["binary", "survival"])
+def test_test_rows_from_which_the_headline_cannot_be_measured_are_refused_beforehand(kind: str, tmp_path: Path) -> None:
+    """AUROC of one class and concordance without an event are not defined; at one site of four they may be."""
+    draw = np.random.default_rng(1)
+    x_test = {name: draw.normal(size=(6, 6)).astype(np.float32) for name in made()}
+    if kind == "binary":
+        task, sites = us.TaskConfig(kind="binary"), made()
+        tested = {name: (x, np.zeros(6, np.int64)) for name, x in x_test.items()}
+        enough = (x_test["site A"], np.arange(6) % 2)
+        label = "AUROC"
+    else:
+        task = us.TaskConfig(kind="survival")
+        sites = {n: (x, np.stack([draw.exponential(size=24), np.arange(24) % 2], 1)) for n, (x, _) in made().items()}
+        tested = {n: (x, np.stack([np.arange(1.0, 7.0), np.zeros(6)], 1)) for n, x in x_test.items()}
+        enough = (x_test["site A"], np.stack([np.arange(1.0, 7.0), np.ones(6)], 1))
+        label = "concordance index"
+    says = f"no site has test rows from which {label} can be measured"
+    with pytest.raises(DataError, match=says):
+        us.advise(sites, test=tested, task=task, rounds=2, minutes=0.05, progress=False)
+    out = tmp_path / "tuning"
+    with pytest.raises(DataError, match=says):
+        us.tune("fedavg", data=sites, test=tested, task=task, rounds=2, trials=1, out=out, progress=False)
+    assert not out.exists()
+    methods, settings = us.FedAvg(local=LOCAL), {"rounds": 2}
+    experiment, inputs = api.described(methods, settings, data=sites, test={**tested, "site A": enough}, task=task)
+    assert sites_of(experiment, inputs).fed.num_clients == 4
+
+
+def test_where_no_site_has_a_result_a_gain_has_no_interval() -> None:
+    of_mean, of_sites = gain([Scores({}, {})] * 2, [Scores({}, {})] * 2, BINARY.headline)
+    assert (of_mean.low, of_mean.high, of_sites) == (None, None, {})
 
 
 def test_a_setting_that_is_none_is_refused() -> None:

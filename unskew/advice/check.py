@@ -258,7 +258,7 @@ def gain(
         for c in both
     }
     whole = [statistics.fmean(of_seed) for of_seed in zip(*means.values(), strict=True)]
-    if rows.keys() >= set(both):
+    if both and rows.keys() >= set(both):
         chance: Chance | None = over_all_rows([rows[c] for c in both], measure.percent)
     else:
         chance = spread([statistics.fmean(of_seeds) for of_seeds in means.values()])

@@ -38,6 +38,7 @@ from unskew.runtime.round import Effort
 from unskew.tasks import kind_of
 from unskew.tasks.classification import only_class_found
 from unskew.tasks.measure import FEWEST, Measure
+from unskew.tasks.task import Task
 from unskew.words import listed
 
 ASKED = 2
@@ -178,7 +179,7 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
 
     Raises:
         ConfigError, DataError: If the experiment is impossible, there are fewer than `minimum` sites, or none
-            has rows to choose by, or to test on.
+            has rows to choose by, or to test on, from which the headline can be measured.
     """
     early = [f"stop.{name}" for name in ("metric", "patience", "seconds") if getattr(experiment.stop, name) is not None]
     if early:
@@ -198,6 +199,11 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
         raise ConfigError(f"advice needs at least two sites, got {fed.num_clients}")
     if not fed.clients.test.sizes.any():
         raise DataError("no site has test rows; raise test_fraction, or give the sites more rows")
+    if not any(_defined(setup.task, fed.dataset.y_train[rows]) for rows in fed.clients.test):
+        raise DataError(
+            f"no site has test rows from which {setup.task.headline.label} can be measured, as rows of one class or "
+            "without events; give a site others, or choose another task.headline"
+        )
     if fed.clients.train.sizes.max() < 2:
         raise DataError("no site has two rows to train on, one of which could decide; give the sites more rows")
     if all(len(rows) == 0 or _units(fed, rows).max() == 0 for rows in fed.clients.train):
@@ -206,6 +212,14 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
     if not sites.folds:
         raise DataError("no site has training rows of two times, the later of which could decide; give the sites more")
     return sites
+
+
+def _defined(task: Task, y: torch.Tensor) -> bool:
+    """Return true if the headline can be measured with these targets; no model changes that."""
+    if task.headline.whole is None or not len(y):
+        return len(y) > 0
+    outputs = torch.linspace(-1.0, 1.0, len(y) * task.width).reshape(len(y), task.width)
+    return not math.isnan(task.whole(task.headline, (outputs, y)))
 
 
 # ---------------------------------------------------------------- scores
