@@ -148,6 +148,70 @@ def test_traffic_that_depends_on_training_is_an_estimate_and_says_so(
     assert cost.traffic == "estimated"
     assert any("training decides what it sends" in note for note in found.notes)
     assert cost.bytes is not None
+
+
+@dataclass(frozen=True)
+class Patient(Choosy):
+    """Asks clients whether they moved in the last round only, and has them train for longer there."""
+
+    def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
+        if fed.round == 4:
+            return (yield from super().round(state, fed))
+        replies = yield from ask(self.send, dict.fromkeys(fed.clients, state))
+        return ModelMessage(weighted_mean([r.params for r in replies.values()], [1.0] * len(replies)))
+
+    @step
+    def send(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
+        return ModelReply((yield from fit(msg.params, self.local)).params, me.n), None
+
+    @step
+    def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
+        done = yield from fit(msg.params, SgdConfig(local_epochs=2))
+        still = all(torch.equal(done.params[n], t) for n, t in msg.params.items())
+        return ModelReply({} if still else done.params, me.n), None
+
+
+def shorter(mock: str) -> Callable[..., Any]:
+    """A dry run that has no time for more than two rounds under one of the mocks."""
+
+    def driven(of: Experiment, prepared: Any, fed: Any, how: Any, rounds: int, **options: Any) -> Any:
+        return dry_run(of, prepared, fed, how, 2 if how == mock else rounds, **options)
+
+    return driven
+
+
+def test_traffic_that_training_decides_in_the_last_round_is_not_exact(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is asked for there alone is timed, or a note says that it was not."""
+    experiment = with_algorithm(tiny("rounds=4"), Patient())
+    (cost,) = plan.plan(experiment).costs
+    assert (cost.traffic, cost.rounds_driven) == ("estimated", 4)
+    assert cost.seconds is not None
+    for mock in ("perturbed", "unchanged"):
+        monkeypatch.setattr(plan, "dry_run", shorter(mock))
+        found = forecast(experiment, *parts(experiment), drive_s=60.0)
+        assert found.costs[0].traffic == "extrapolated"
+        assert (found.seconds is None) == (mock == "perturbed")
+        note = "mine: no time is predicted, later rounds ask for work that there was no time to try"
+        assert (note in found.notes) == (mock == "perturbed")
+
+
+def test_the_two_ways_are_compared_under_every_seed(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def otherwise(of: Experiment, prepared: Any, fed: Any, mock: Any, rounds: int, **options: Any) -> Any:
+        driven = dry_run(of, prepared, fed, mock, rounds, **options)
+        if prepared.seed == 3 and mock == "unchanged":
+            driven.rounds[-1].bytes = {**driven.rounds[-1].bytes, "up": 0}
+        return driven
+
+    monkeypatch.setattr(plan, "dry_run", otherwise)
+    experiment = tiny("rounds=4", "seeds=[0, 3, 5]")
+    found = forecast(experiment, *parts(experiment), drive_s=60.0)
+    (cost,) = found.costs
+    assert cost.traffic == "estimated"
+    assert any(re.fullmatch(r".*, seed 3: training decides what it sends, .* from 4 rounds", n) for n in found.notes)
     assert cost.bytes["up"] > 0.9 * cost.bytes["down"]
 
 

@@ -10,8 +10,9 @@ Energy is not predicted: nothing here measures power.
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
@@ -32,6 +33,8 @@ from unskew.run.decide import FIRST
 from unskew.run.setup import Setup
 from unskew.server import privacy
 from unskew.world.outage import Outage
+
+CERTAINTIES: tuple[TrafficCertainty, ...] = get_args(TrafficCertainty)
 
 
 @dataclass(frozen=True)
@@ -122,39 +125,35 @@ def forecast(
     parts: list[tuple[MemoryPart, ...]] = []
     until = time.monotonic() + drive_s
     cells = run_setup.cells(experiment)
-    models: dict[str, tuple[DryRun, TrafficCertainty]] = {}
-    unknown: set[str] = set()
+    models: dict[str, DryRun] = {}
+    certainty: dict[str, TrafficCertainty] = {}
     codes: dict[str, CodeResults] = {}
     abandoned: dict[str, tuple[int, int]] = {}  # rounds without a result, of those that were driven
     for i, (seed, method) in enumerate(cells):
-        if method.label in unknown:
-            continue
+        if certainty.get(method.label) in ("estimated", "unknown"):
+            continue  # as the seeds before it
         fed = feds[seed]
         began = time.monotonic()
         prepared = prepare(experiment, method, setup, fed, seed, codes.get(method.label))
         preparing_s = time.monotonic() - began
         codes[method.label] = prepared.code
         deadline = time.monotonic() + max(until - time.monotonic(), 0.0) / (len(cells) - i)
-        if method.label not in models:
-            driven_twice = _drive(experiment, prepared, fed, deadline, notes)
-            if driven_twice is None:
-                unknown.add(method.label)
-                continue
-            model, driven, traffic = driven_twice
-            models[method.label] = model, traffic
+        first = method.label not in models
+        if not first and time.monotonic() > deadline:
+            continue
+        driven_twice = _drive(experiment, prepared, fed, deadline, notes, first)
+        if driven_twice is None:
+            certainty[method.label] = "unknown"
+            continue
+        model, driven, traffic = driven_twice
+        certainty[method.label] = max(traffic, certainty.get(method.label, traffic), key=CERTAINTIES.index)
+        if first:
+            models[method.label] = model
             timer.time(prepared, model)
             parts.append(memory_parts(experiment, setup, prepared, model, timer.tried, now))
-        elif models[method.label][1] == "estimated" or time.monotonic() > deadline:
-            continue  # as the seeds before it
-        else:
-            try:
-                driven = dry_run(experiment, prepared, fed, "unchanged", experiment.rounds, until=deadline)
-            except QuorumError as error:
-                raise QuorumError(f"{method.label}, seed {seed}: {error}") from error
         lost, of = abandoned.get(method.label, (0, 0))
         abandoned[method.label] = lost + driven.abandoned, of + len(driven.rounds)
-        totals.add(method, driven, models[method.label][0], prepared.pooled, preparing_s)
-    notes += timer.notes
+        totals.add(method, driven, models[method.label], prepared.pooled, preparing_s)
     for (lost, of), labels in _alike(abandoned).items():
         if lost:
             notes.append(
@@ -169,9 +168,8 @@ def forecast(
     noises = ((hook(method.algorithm, "training_noise"), seed) for seed, method in cells)
     cohort = experiment.cohort(clients)
     notes += privacy.together(of(seed, experiment.rounds, clients, cohort) for of, seed in noises if of is not None)
-    costs = tuple(
-        totals.cost(m, models[m.label][1] if m.label in models else "unknown", timer) for m in experiment.methods
-    )
+    costs = tuple(totals.cost(m, certainty[m.label], timer) for m in experiment.methods)
+    notes += timer.notes
     timed = [c.seconds for c in costs if c.seconds is not None]
     around = [totals.around_s(m, timer) for m in experiment.methods]
     complete = len(timed) == len(costs)
@@ -210,24 +208,26 @@ def _alike(by_method: Mapping[str, tuple[int, int]]) -> dict[tuple[int, int], li
 
 
 def _drive(
-    experiment: Experiment, prepared: PreparedMethod, fed: FederatedData, until: float, notes: list[str]
+    experiment: Experiment, prepared: PreparedMethod, fed: FederatedData, until: float, notes: list[str], first: bool
 ) -> tuple[DryRun, DryRun, TrafficCertainty] | None:
-    """A method driven under both mocks: (two rounds, perturbed; as many rounds as there was time for; how sure).
+    """A method driven under both mocks, as many rounds as there is time for: (perturbed, that to count, how sure).
 
-    None if the plan refuses made-up results.
+    None if the plan refuses made-up results.  Only under the first seed the first of these has an evaluation.
     """
-    label = prepared.method.label
+    label = prepared.method.label if first else f"{prepared.method.label}, seed {prepared.seed}"
+    halfway = (time.monotonic() + until) / 2
     calm = dataclasses.replace(experiment, world=dataclasses.replace(experiment.world, outage=Outage()))
 
-    def attempt(mock: Mock, rounds: int, of: Experiment = experiment) -> DryRun | Exception:
+    def attempt(mock: Mock, until: float, of: Experiment = experiment) -> DryRun | Exception:
+        evaluated = first and mock == "perturbed"
         try:
-            return dry_run(of, prepared, fed, mock, rounds, until=until, evaluated=mock == "perturbed")
+            return dry_run(of, prepared, fed, mock, experiment.rounds, until=until, evaluated=evaluated)
         except Exception as error:  # a plan may well refuse numbers that no training would bring
             if (short := shortage(error)) is not None:
                 raise ConfigError(f"{label}: {short}") from None
             return error
 
-    perturbed, unchanged = attempt("perturbed", min(2, experiment.rounds)), attempt("unchanged", experiment.rounds)
+    perturbed, unchanged = attempt("perturbed", halfway), attempt("unchanged", until)
     for failure in (unchanged, perturbed):
         # Losses are drawn beforehand and contracts are about types: no training would mend these.
         if isinstance(failure, QuorumError | ProtocolError):
@@ -236,21 +236,20 @@ def _drive(
         why = f"{type(perturbed).__name__}: {perturbed}"
         notes.append(f"{label}: its costs are not known, its plan refuses made-up results ({why})")
         return None
-    # Rounds that are abandoned take less time and memory than the others.
-    whole_rounds = attempt("perturbed", min(2, experiment.rounds), calm) if perturbed.abandoned else perturbed
-    model = perturbed if isinstance(whole_rounds, Exception) else whole_rounds
-    if isinstance(unchanged, Exception) or _bytes(unchanged.rounds[:2]) != _bytes(perturbed.rounds):
-        longer = attempt("perturbed", experiment.rounds)
-        driven = perturbed if isinstance(longer, Exception) else longer
-        rounds = len(driven.rounds)
+    model = perturbed
+    if first and perturbed.abandoned:  # such rounds take less time and memory than the others
+        whole_rounds = attempt("perturbed", halfway, calm)
+        if not isinstance(whole_rounds, Exception):
+            jobs = {**perturbed.sample_jobs, **whole_rounds.sample_jobs}
+            model = dataclasses.replace(whole_rounds, sample_jobs=jobs)
+    rounds = len(perturbed.rounds)
+    if isinstance(unchanged, Exception) or any(
+        a.bytes != b.bytes for a, b in zip(perturbed.rounds, unchanged.rounds, strict=False)
+    ):
         notes.append(f"{label}: training decides what it sends, its bytes are an estimate from {rounds} rounds")
-        return model, driven, "estimated"
-    whole = len(unchanged.rounds) == experiment.rounds and not unchanged.reused
-    return model, unchanged, "exact" if whole else "extrapolated"
-
-
-def _bytes(rounds: Iterable[RoundRequests]) -> list[Mapping[Direction, int]]:
-    return [b.bytes for b in rounds]
+        return model, perturbed, "estimated"
+    compared = min(rounds, len(unchanged.rounds))
+    return model, unchanged, "exact" if compared == experiment.rounds and not unchanged.reused else "extrapolated"
 
 
 class _Totals:
@@ -271,7 +270,7 @@ class _Totals:
 
     def cost(self, method: Method, traffic: TrafficCertainty, timer: Timer) -> MethodCost:
         experiment, driven = self._experiment, self._driven.get(method.label, [])
-        if not driven:
+        if traffic == "unknown":
             return MethodCost(method.label, None, "unknown", 0, None, None, None)
         rounds = experiment.rounds
         sent = {d: float(np.mean([_over(r.rounds, rounds, _sent(d)) for r in driven])) for d in DIRECTIONS}
@@ -286,7 +285,7 @@ class _Totals:
         ]
         times = sum(t % experiment.eval_every == 0 or t == rounds for t in range(1, rounds + 1))
         evaluation = self._evaluation_s(method, timer) * times
-        timed = timer.knows(b for r in driven for b in r.rounds)
+        timed = timer.knows(method.label, (b for r in driven for b in r.rounds))
         return MethodCost(
             method.label,
             sent,

@@ -47,6 +47,7 @@ class Timer:
         self._curves: dict[tuple[JobKind, bool], list[tuple[int, float]]] = {}
         self._timings: dict[JobKind, CodeTiming] = {}
         self._lines: dict[JobKind, tuple[float, float]] = {}
+        self._refused: set[JobKind] = set()  # a note says why there is no time of these
         self.evaluation: tuple[float, float] | None = None
         self.hashing = 0.0
         self.workers = workers
@@ -65,7 +66,11 @@ class Timer:
             fresh = [(k, job) for k, job in observed.sample_jobs.items() if (k, prepared.pooled) not in self._curves]
             largest = _most_asked(observed)
             asked = [(k, n) for k, n in largest.items() if k not in self._lines]
+            usual = {kind for b in observed.rounds[:2] for kind, _ in (*b.jobs, *b.server_jobs)}
+            until = time.monotonic() + self._budget
             for kind, job in fresh:
+                if kind not in usual and time.monotonic() > until:
+                    continue  # each round may have a kind of its own
                 self._time(prepared, kind, job, self._each / (len(fresh) + len(asked)))
             for kind, n in asked:
                 self._time_prior(prepared, kind, n, self._each / (len(fresh) + len(asked)))
@@ -80,6 +85,7 @@ class Timer:
             self.notes.append(
                 f"no time is predicted: one local step alone takes about {expected:.1f} s; unskew plan takes that time"
             )
+            self._refused.add(kind)
             return
         try:
             if job.examples is None:
@@ -88,6 +94,7 @@ class Timer:
                 points = [(len(job.examples.rows), time_job(prepared, chosen[0], job, budget_s))]
         except DivergedError as error:
             self.notes.append(f"{prepared.method.label}: no time is predicted, its first steps diverge: {error}")
+            self._refused.add(kind)
             return
         # Clients of equal size are one point; interpolation wants them ascending.
         self._curves[kind, prepared.pooled] = sorted(dict(points).items())
@@ -101,10 +108,12 @@ class Timer:
                     f"no time is predicted: the prior {asked.source} takes {one:.1f} s for a single image; unskew plan "
                     "takes the time to try more"
                 )
+                self._refused.add(kind)
                 return
             self._lines[kind] = prior_trial.seconds_of(asked, real, x, n, budget_s)
         except UnskewError as error:
             self.notes.append(f"{prepared.method.label}: no time is predicted, its prior refuses the data: {error}")
+            self._refused.add(kind)
 
     def _step_s(self, config: SgdConfig, n: int) -> float:
         """Estimate the seconds of a step from those of evaluation: forward, and backward at twice that."""
@@ -116,10 +125,13 @@ class Timer:
         """True if a prior was asked for this and could be timed."""
         return kind in self._lines
 
-    def knows(self, rounds: Iterable[RoundRequests]) -> bool:
-        """True if every job in these rounds was timed."""
+    def knows(self, label: str, rounds: Iterable[RoundRequests]) -> bool:
+        """True if every job in these rounds of a method was timed; a note says why not."""
         timed = {kind for kind, _ in self._curves} | self._timings.keys() | self._lines.keys()
-        return all(kind in timed for b in rounds for kind, *_ in (*b.jobs, *b.server_jobs, *b.prior_calls))
+        untimed = {kind for b in rounds for kind, *_ in (*b.jobs, *b.server_jobs, *b.prior_calls)} - timed
+        if untimed - self._refused:
+            self.notes.append(f"{label}: no time is predicted, later rounds ask for work that there was no time to try")
+        return not untimed
 
     def jobs(self, requests: RoundRequests, pooled: bool) -> float:
         """Seconds of all jobs of a round, spread over the workers; the longest is the least it takes.

@@ -12,8 +12,8 @@ SCHEMA = 1
 TrafficCertainty = Literal["exact", "extrapolated", "estimated", "unknown"]
 """Certainty of the bytes.
 
-exact         every round was driven, and results made up in two ways agree
-extrapolated  they agree, but for lack of time later rounds, or results of clients' own code, are taken from others
+exact         every round of every seed was driven in two ways, and both send the same
+extrapolated  they do in the rounds driven; others, or results of clients' own code, are taken to be like these
 estimated     they differ, so training decides what is sent
 unknown       the plan could not be driven at all
 """
