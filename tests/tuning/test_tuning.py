@@ -189,10 +189,12 @@ def test_trials_are_judged_by_a_fold_in_which_the_headline_is_defined(seed: int,
 
 
 def test_data_in_which_no_trial_could_be_judged_are_refused(tmp_path: Path) -> None:
+    tested = {name: (x, np.arange(24) < 12) for name, (x, _) in clients(1).items()}
+    data = {"data": of_classes(24, 0, 0), "test": tested}
     with pytest.raises(
-        DataError, match=r"^AUROC is defined for no client's validation rows in any of 4 folds.*val_frac"
+        DataError, match=r"^AUROC is defined for no client's validation rows in any of \d folds.*val_frac"
     ):
-        us.tune("fedavg", out=tmp_path / "out", data=of_classes(24, 0, 0), task="binary", rounds=1, progress=False)
+        us.tune("fedavg", out=tmp_path / "out", **data, task="binary", rounds=1, progress=False)
     assert not (tmp_path / "out").exists()
 
 

@@ -199,7 +199,7 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
         raise ConfigError(f"advice needs at least two sites, got {fed.num_clients}")
     if not fed.clients.test.sizes.any():
         raise DataError("no site has test rows; raise test_fraction, or give the sites more rows")
-    if not any(_defined(setup.task, fed.dataset.y_train[rows]) for rows in fed.clients.test):
+    if not any(measurable(setup.task, fed.dataset.y_train[rows]) for rows in fed.clients.test):
         raise DataError(
             f"no site has test rows from which {setup.task.headline.label} can be measured, as rows of one class or "
             "without events; give a site others, or choose another task.headline"
@@ -214,7 +214,7 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
     return sites
 
 
-def _defined(task: Task, y: torch.Tensor) -> bool:
+def measurable(task: Task, y: torch.Tensor) -> bool:
     """Return true if the headline can be measured with these targets; no model changes that."""
     if task.headline.whole is None or not len(y):
         return len(y) > 0
