@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from unskew import machine
 from unskew.data.dataset import checked
 from unskew.data.federated import federate, to_columns
 from unskew.data.manifest import read_manifest
@@ -214,6 +216,31 @@ def test_a_column_of_which_a_small_file_would_make_gigabytes_is_refused_before_i
         patch.setattr(columns, "MOST_PACKED", 10)
         with pytest.raises(RunError, match=r"sizes would unpack to 2,000,\d+ bytes"):
             columns.read(tmp_path / "bomb.npz", {"sizes": "i"})
+
+
+def test_counts_of_many_clients_and_classes_are_read_as_large_as_partition_json_says(
+    both: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nearly all are 0 and pack at 200 to 1; the limits are lowered, so that a small table is a large one."""
+    monkeypatch.setattr(columns, "ROOM", 0)
+    monkeypatch.setattr(columns, "MOST_PACKED", 10)
+    folder = shutil.copytree(both[1], tmp_path / "run")
+    path, card = folder / columns.partition_file(0), json.loads((folder / "partition.json").read_text())
+    counts = np.zeros((4, 5000), np.int32)
+    columns.write(path, {"label_counts": counts, "test_counts": counts})
+    stats = card["seeds"]["0"]["stats"]
+
+    def written(labels: int) -> Path:
+        stats["labels"] = [0] * labels
+        (folder / "partition.json").write_text(json.dumps(card))
+        return folder
+
+    assert len(reader.read(written(5000)).partitions[0].test_counts[0]) == 5000
+    with pytest.raises(RunError, match=r"label_counts would unpack to 80,128 bytes"):
+        reader.read(written(2000))
+    monkeypatch.setattr(machine, "available", lambda: 80_000)
+    with pytest.raises(RunError, match=r"column label_counts of .*partition-seed0\.npz holds .* GB"):
+        reader.read(written(5000))
 
 
 def member(array: np.ndarray) -> bytes:

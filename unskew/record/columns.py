@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.errors import RunError
+from unskew import machine
+from unskew.errors import DataError, RunError
 from unskew.files import check_text, readable, unlinked, write_atomically
 from unskew.record.logs import refusal, unreadable
 
@@ -77,7 +78,10 @@ def write(path: Path, columns: Mapping[str, Array]) -> str:
 
 
 ROOM, MOST_PACKED = 2**26, 100
-"""Bytes that a column may unpack to, and how many more for each byte in the archive."""
+"""Bytes that a column may unpack to, and how many more for each byte in the archive.
+
+Tables of counts may unpack to more: of many classes nearly all counts are 0.  How large they are is in partition.json.
+"""
 
 
 # RuntimeError is also that of an encrypted member, of an unknown compression, and of a header nested too deeply.
@@ -86,28 +90,32 @@ LONGEST_HEADER = 1000
 """Characters of a column's header, which says its type and shape in about a hundred."""
 
 
-def read(path: Path, kinds: Mapping[str, str], optional: bool = False) -> dict[str, Array]:
+def read(path: Path, kinds: Mapping[str, str], optional: bool = False, values: int = 0) -> dict[str, Array]:
     """Columns by name, checked for their kinds: NumPy's letters, such as "i" for integers, "f", "U" for text.
 
     Args:
         path: The file.
         kinds: The kind of each column that is read.
         optional: Leave out those that are not there.
+        values: Numbers that a column is known to have, however few bytes of the archive they are.
 
     Raises:
-        RunError: If the file is missing or corrupt, or a column is missing or of another kind.
+        RunError: If the file is missing or corrupt, a column is missing or of another kind, or there is no memory for
+            that many values.
     """
     try:
         # Opened here: np.load leaves its own handle open when the archive is broken.
         with readable(path) as file, zipfile.ZipFile(file) as archive:
             there = set(archive.namelist())
             wanted = [name for name in kinds if not optional or f"{name}.npy" in there]
-            columns = {name: _member(archive, name) for name in wanted}
+            columns = {name: _member(archive, name, values) for name in wanted}
     except FileNotFoundError:
         raise RunError(f"{path} is missing; restore it or run again") from None
     except KeyError as error:
         missing = next((name for name in kinds if f"{name}.npy" in str(error)), error)
         raise refusal(path, None, f"it has no column {missing}") from None
+    except DataError as error:
+        raise RunError(str(error)) from None
     except _BROKEN as error:
         why = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise refusal(path, None, f"it is not an archive of columns: {why}") from None
@@ -117,10 +125,12 @@ def read(path: Path, kinds: Mapping[str, str], optional: bool = False) -> dict[s
     return columns
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> Array:
+def _member(archive: zipfile.ZipFile, name: str, values: int) -> Array:
     about = archive.getinfo(f"{name}.npy")
     if about.file_size > ROOM + MOST_PACKED * about.compress_size:
-        raise ValueError(f"column {name} would unpack to {about.file_size:,} bytes from {about.compress_size:,}")
+        if about.file_size > 8 * values + LONGEST_HEADER:
+            raise ValueError(f"column {name} would unpack to {about.file_size:,} bytes from {about.compress_size:,}")
+        machine.require_room(about.file_size, f"column {name} of {archive.filename}")
     with archive.open(f"{name}.npy") as member:
         if np.lib.format.read_magic(member) != (1, 0):
             raise ValueError(f"column {name} is of another version")
@@ -128,10 +138,10 @@ def _member(archive: zipfile.ZipFile, name: str) -> Array:
             shape, _, dtype = np.lib.format.read_array_header_1_0(member, LONGEST_HEADER)
         except MemoryError:  # of Python's parser, whose stack is full
             raise ValueError(f"the header of column {name} is nested too deeply") from None
-        values = member.read()
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(values):  # NumPy would make room for it first
+        content = member.read()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(content):  # NumPy would make room for it first
         raise ValueError(f"column {name} has not the {shape} values of {dtype} that it says")
-    column = np.frombuffer(values, dtype).reshape(shape)
+    column = np.frombuffer(content, dtype).reshape(shape)
     check_text(f"column {name}", column)
     return column
 
@@ -250,15 +260,17 @@ class PartitionColumns:
     domains: npt.NDArray[np.int64]
 
 
-def partition_columns(folder: Path, seed: int) -> PartitionColumns:
-    """The statistics of one seed's clients, from the columns beside partition.json.
+def partition_columns(folder: Path, seed: int, stats: Mapping[str, Any] | None = None) -> PartitionColumns:
+    """The statistics of one seed's clients, from the columns beside partition.json, whose `stats` say how many.
 
     Raises:
         RunError: If the file is not as a run writes it.
     """
-    path = folder / partition_file(seed)
-    label_counts = read(path, {"label_counts": "i"})["label_counts"]
-    test_counts = read(path, {"test_counts": "i"}, optional=True).get("test_counts", np.empty((0, 0), np.int64))
+    path, stats = folder / partition_file(seed), stats or {}
+    counts = stats.get("num_clients", 0) * len(stats.get("labels", ()))
+    label_counts = read(path, {"label_counts": "i"}, values=counts)["label_counts"]
+    tested = read(path, {"test_counts": "i"}, optional=True, values=counts)
+    test_counts = tested.get("test_counts", np.empty((0, 0), np.int64))
     domains = read(path, {"domains": "i"}, optional=True).get("domains", np.empty(0, np.int64))
     if label_counts.ndim != 2 or (label_counts < 0).any() or len(domains) not in (0, len(label_counts)):
         raise refusal(path, None, "label_counts must be a table of counts, and domains one for each of its rows")

@@ -300,6 +300,8 @@ class SplitStats(TypedDict):
     """Statistics of the clients' training examples, and the classes of their test examples, in partition.json."""
 
     sizes: NotRequired[list[Count]]
+    num_clients: NotRequired[Count]
+    labels: NotRequired[list[Count]]
     label_counts: NotRequired[list[list[Count]]]
     test_counts: NotRequired[list[list[Count]]]
     test_patients: NotRequired[list[Count]]

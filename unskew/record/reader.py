@@ -749,7 +749,7 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
             raise refusal(path, None, f"seeds must be named by whole numbers, got {seed!r}")
         stats = card["stats"]
         if "columns" in card:
-            arrays = columns.partition_columns(path.parent, int(seed))
+            arrays = columns.partition_columns(path.parent, int(seed), stats)
             label_counts, domains = arrays.label_counts.tolist(), arrays.domains.tolist()
             sizes, tested = arrays.label_counts.sum(1).tolist(), arrays.test_counts.tolist()
         elif "sizes" in stats and "label_counts" in stats:

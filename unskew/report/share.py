@@ -67,7 +67,7 @@ def _files(folder: Path, record: Record) -> Iterator[tuple[str, str | Callable[[
     yield "partition.json", json.dumps({**partition, "seeds": {seed: _sizes(of) for seed, of in seeds.items()}})
     for seed, of in seeds.items():
         if "columns" in of:
-            yield columns.partition_file(int(seed)), partial(_write_counts, folder, int(seed))
+            yield columns.partition_file(int(seed)), partial(_write_counts, folder, int(seed), of["stats"])
     info = logs.rows(folder / "info.jsonl") if (folder / "info.jsonl").is_file() else ()
     yield "info.jsonl", "".join(f"{json.dumps(row)}\n" for row in info if row["type"] in INFO)
     failures = logs.rows(folder / "failures.jsonl") if (folder / "failures.jsonl").is_file() else ()
@@ -117,8 +117,8 @@ def _sizes(split: dict[str, Any]) -> dict[str, Any]:
     return {**split, "unseen": {"sizes": split["unseen"]["sizes"]}} if "unseen" in split else split
 
 
-def _write_counts(folder: Path, seed: int, path: Path) -> None:
-    of = columns.partition_columns(folder, seed)
+def _write_counts(folder: Path, seed: int, stats: Mapping[str, Any], path: Path) -> None:
+    of = columns.partition_columns(folder, seed, stats)
     np.savez_compressed(path, label_counts=of.label_counts, test_counts=of.test_counts, domains=of.domains)
 
 
