@@ -95,7 +95,9 @@ def test_what_clients_have_from_the_global_model_is_not_stored_again(run: Path) 
         "/body." in name for name in safetensors.torch.load_file(run / "models/fedbabu-seed0.clients.safetensors")
     )
     assert not (run / "models" / "fedavg-seed0.clients.safetensors").exists()
-    assert json.loads((run / "models" / "fedavg-seed0.json").read_text())["models"] == [{"clients": "all", "own": {}}]
+    assert json.loads((run / "models" / "fedavg-seed0.json").read_text())["models"] == [
+        {"clients": "all", "own": {}, "part": 0}
+    ]
 
 
 def test_models_are_made_once_where_they_were_tested(
@@ -188,6 +190,30 @@ def test_no_more_than_two_batches_of_models_are_in_memory(tmp_path: Path) -> Non
     stored = safetensors.torch.load_file(tmp_path / "models" / "m-seed0.clients.safetensors")
     assert sorted(stored) == sorted(["0/b", *(f"{c}/w" for c in range(20))])
     assert all(torch.equal(stored[f"{c}/w"], torch.full((5,), float(c))) for c in range(20))
+
+
+def test_tensors_of_very_many_clients_are_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Safetensors reads no header above 100 MB, about a million tensors; the limit is lowered to five."""
+    card = replace(TASK, layers=("weight", "bias"))
+    bias = torch.ones(2)
+    own = {c: {"weight": torch.full((2, 2), float(c)), "bias": bias} for c in range(7)}
+    monkeypatch.setattr(models, "MOST_TENSORS", 5)
+    for count, files in ((7, ["-0001", "-0002", ""]), (5, ["-0001", ""])):  # again, with fewer: none is left over
+        batches = [{c: own[c] for c in range(4)}, {c: own[c] for c in range(4, count)}]
+        models.save(tmp_path / "models", card, cell(count), None, batches)
+        written = sorted((tmp_path / "models").glob("*.clients*"))
+        assert [p.name for p in written] == [f"m-seed0.clients{part}.safetensors" for part in files]
+        assert all(0 < len(safetensors.torch.load_file(p)) <= 5 for p in written)
+        for c in range(count):
+            weights = load_model(tmp_path, "m", client=c, network=nn.Linear(2, 2)).state_dict()
+            assert weights.keys() == own[c].keys()
+            assert all(torch.equal(weights[layer], own[c][layer]) for layer in weights)
+    older = json.loads((tmp_path / "models" / "m-seed0.json").read_text())
+    for model in older["models"]:
+        del model["part"]
+    (tmp_path / "models" / "m-seed0.json").write_text(json.dumps(older))
+    weights = load_model(tmp_path, "m", client=1, network=nn.Linear(2, 2)).state_dict()
+    assert torch.equal(weights["weight"], own[1]["weight"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])

@@ -4,6 +4,7 @@
     models/METHOD-seed0.safetensors           the global model, where the method has one, and frozen tensors
     models/METHOD-seed0.json                  which client uses which tensors
     models/METHOD-seed0.clients.safetensors   tensors that differ from the global model's, each stored once
+    models/METHOD-seed0.clients-0001.safetensors   more of them, where they are too many for one file
     models/METHOD-seed0.round20.safetensors   the global model of an earlier round, where it is kept: a file by itself
 
 A client's model is the global one with some tensors replaced by the client's own.  `load_model` puts it together from
@@ -55,6 +56,8 @@ LARGEST_CARD = 1 << 30
 """Bytes that a description of models may have: each of very many clients may have tensors of its own."""
 PIECE = 1 << 24
 """Bytes that are copied at a time."""
+MOST_TENSORS = 100_000
+"""Tensors of clients in one file: safetensors reads no header above 100 MB, and a tensor may have a long name."""
 
 Round = int | Literal["best"]
 """A round, or that with the best validation result."""
@@ -96,10 +99,12 @@ class SharedModel:
     Attributes:
         clients: Numbers of the clients; "all" if every client uses it.
         own: Layer -> name of its tensor in METHOD-seed0.clients.safetensors; other layers are the global model's.
+        part: Number of the file, if it is not that one but METHOD-seed0.clients-0001.safetensors or a later one.
     """
 
     clients: tuple[ClientId, ...] | Literal["all"]
     own: dict[str, str]
+    part: int = 0
 
 
 @dataclass(frozen=True)
@@ -212,7 +217,7 @@ def save(
     common = {**(global_model or {}), **(frozen or {})}
     if common:
         write_atomically(_with(path, ".safetensors"), wire.pieces(common))
-    users = _write_own(_with(path, ".clients.safetensors"), cell.num_clients, global_model or {}, own)
+    users = _write_own(path, cell.num_clients, global_model or {}, own)
     card = dataclasses.replace(cell, global_model=global_model is not None, models=users)
     write_atomically(_with(path, ".json"), _json(card))
 
@@ -244,21 +249,42 @@ def _json(value: Any) -> str:
 def _write_own(
     path: Path, num_clients: int, global_model: Params, own: Iterable[Mapping[ClientId, Params]]
 ) -> tuple[SharedModel, ...]:
-    """Write the tensors that are not the global model's; return which client uses which."""
-    users: dict[tuple[tuple[str, str], ...], list[ClientId]] = {}
+    """Write the tensors that are not the global model's; return which client uses which.
+
+    What clients of two files share is in both, so that each reads one.
+    """
+    users: dict[tuple[int, _Names], list[ClientId]] = {}
+    part = 0
     with ExitStack() as files:
         store = _Store(path.parent, files, global_model)
-        for batch in own:
+        for batch in itertools.chain.from_iterable(map(_few, own)):
+            if store.count and store.count + sum(map(len, batch.values())) > MOST_TENSORS:
+                write_atomically(_own_file(path, part), store.file())
+                files.close()
+                store, part = _Store(path.parent, files, global_model), part + 1
             for client, names in store.add(batch).items():
-                users.setdefault(names, []).append(client)
-        if store.stored:
-            write_atomically(path, store.file())
-        else:
-            path.unlink(missing_ok=True)
+                users.setdefault((part if names else 0, names), []).append(client)
+        if store.count:
+            write_atomically(_own_file(path, part), store.file())
+            part += 1
+    while (other := _own_file(path, part)).exists():  # of an earlier try
+        other.unlink()
+        part += 1
     return tuple(
-        SharedModel("all" if len(clients) == num_clients else tuple(sorted(clients)), dict(names))
-        for names, clients in users.items()
+        SharedModel("all" if len(clients) == num_clients else tuple(sorted(clients)), dict(names), at)
+        for (at, names), clients in users.items()
     )
+
+
+def _own_file(path: Path, part: int) -> Path:
+    return _with(path, f".clients-{part:04}.safetensors" if part else ".clients.safetensors")
+
+
+def _few(batch: Mapping[ClientId, Params]) -> Iterator[dict[ClientId, Params]]:
+    """The models of a batch, no more at a time than go into one file."""
+    left, most = iter(batch.items()), MOST_TENSORS // max(1, *map(len, batch.values())) or 1
+    while some := dict(itertools.islice(left, most)):
+        yield some
 
 
 @dataclass(frozen=True)
@@ -285,6 +311,11 @@ class _Store:
         self.recent: dict[tuple[str, int], tuple[Tensor, str]] = {}
         self.spools: dict[int, IO[bytes]] = {}  # by bytes of an element
         self.stored: dict[int, list[_Stored]] = {}
+
+    @property
+    def count(self) -> int:
+        """Tensors that are stored."""
+        return sum(map(len, self.stored.values()))
 
     def add(self, batch: Mapping[ClientId, Params]) -> dict[ClientId, _Names]:
         """Store the new tensors of these clients' models; return each client's own tensors by name."""
@@ -636,8 +667,8 @@ def find(
 
 def _find(
     folder: Path, method: str | None, client: ClientId | str | None, seed: int | None
-) -> tuple[ModelCard, dict[str, str]]:
-    """A model's card, and its tensors that are not the global model's: layer -> name in the clients' file."""
+) -> tuple[ModelCard, SharedModel]:
+    """A model's card, and where its tensors are that are not the global model's."""
     known = cells(folder)
     labels = list(dict.fromkeys(label for label, _ in known))
     if method is None and len(labels) > 1:
@@ -657,7 +688,8 @@ def _find(
     name = None if number is None or cell.client_names is None else cell.client_names[number]
     if name is not None and name in task.inputs.clients:  # what others' rows were scaled with is theirs
         task = dataclasses.replace(task, inputs=task.inputs.of(name))
-    return ModelCard(cell.method, cell.seed, number, name, task), {} if number is None else _own_of(cell, number)
+    own = SharedModel((), {}) if number is None else _own_of(cell, number)
+    return ModelCard(cell.method, cell.seed, number, name, task), own
 
 
 def _smallest(folder: Path, label: str, seeds: Sequence[int]) -> int:
@@ -697,12 +729,12 @@ def _read_folder(
 ) -> tuple[ModelCard, Params]:
     if round is not None:
         return _read_file(_path_of_round(folder, method, client, seed, round))
-    card, own = _find(folder, method, client, seed)
+    card, model = _find(folder, method, client, seed)
     path = folder / "models" / stem(card.method, card.seed)
-    shared = {layer: layer for layer in card.task.layers if layer not in own}
+    shared = {layer: layer for layer in card.task.layers if layer not in model.own}
     return card, {
         **_read_tensors(_with(path, ".safetensors"), shared),
-        **_read_tensors(_with(path, ".clients.safetensors"), own),
+        **_read_tensors(_own_file(path, model.part), model.own),
     }
 
 
@@ -765,10 +797,10 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
 KEPT = "clients keep theirs to themselves, in their own folders: give one of these, as in client-0, and no client"
 
 
-def _own_of(cell: CellCard, client: ClientId) -> dict[str, str]:
+def _own_of(cell: CellCard, client: ClientId) -> SharedModel:
     for model in cell.models:
         if model.clients == "all" or client in model.clients:
-            return model.own
+            return model
     have = list(
         itertools.islice(itertools.chain.from_iterable(m.clients for m in cell.models if m.clients != "all"), 2)
     )
