@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew import files
-from unskew.files import PRIVATE, appendable, from_toml, read_bytes, readable, write_atomically
+from unskew.files import PRIVATE, appendable, from_toml, read_bytes, readable, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
 
 
@@ -171,6 +171,14 @@ def test_a_key_of_too_many_parts_never_reaches_the_parser(text: str, parts: list
         patch.setattr(files.tomllib, "loads", lambda text: pytest.fail("it was parsed"))
         with pytest.raises(RecursionError, match="nested too deeply"):
             from_toml(f"{text}{line}\n")
+
+
+def test_a_temporary_folder_is_nobody_elses_and_is_removed_unless_it_is_renamed(tmp_path: Path) -> None:
+    with temporary_folder(tmp_path / "above" / "run") as one, temporary_folder(tmp_path / "above" / "run") as other:
+        assert one != other
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (one, other)] == [0o700, 0o700]
+        one.rename(tmp_path / "above" / "run")
+    assert [p.name for p in (tmp_path / "above").iterdir()] == ["run"]
 
 
 def test_quotes_do_not_hide_a_key_that_takes_minutes() -> None:

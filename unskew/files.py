@@ -4,11 +4,13 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 import sys
+import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -171,6 +173,25 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
         if f.write(line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(f.fileno())
+
+
+@contextmanager
+def temporary_folder(final: Path) -> Iterator[Path]:
+    """A new folder beside `final` that only its owner can enter, to be filled and renamed; else it is removed.
+
+    Its name is nobody else's: not that of a process that was killed, nor of one in another container.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
+    final = final.absolute()
+    if not final.parent.exists():
+        final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def rename_folder(temporary: Path, final: Path) -> None:

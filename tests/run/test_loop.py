@@ -476,6 +476,16 @@ def test_folders_above_are_made(tiny: Callable[..., Experiment], tmp_path: Path)
     assert [p.name for p in (tmp_path / "a" / "b").iterdir()] == ["run"]
 
 
+def test_a_folder_that_a_killed_process_of_the_same_number_left_is_in_nobodys_way(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """In every container processes are numbered from 1, and another's folder may be in use."""
+    left = tmp_path / f".run.{os.getpid()}" / "checkpoints"
+    left.mkdir(parents=True)
+    loop.start(tiny("rounds=1"), tmp_path / "run")
+    assert left.is_dir()
+
+
 def test_the_current_folder_can_hold_runs_but_not_be_one(
     tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

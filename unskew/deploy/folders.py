@@ -19,9 +19,7 @@ entered by their owner only.
 """
 
 import json
-import os
 import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,7 +34,7 @@ from unskew.deploy.settings import Address, ServerConfig, own_data_example, read
 from unskew.deploy.wheel import build_wheel
 from unskew.errors import ConfigError, DeployError, did_you_mean
 from unskew.experiment.config import Experiment, own_modules, to_toml
-from unskew.files import PRIVATE, rename_folder, write_atomically
+from unskew.files import PRIVATE, rename_folder, temporary_folder, write_atomically
 from unskew.protocol import hook
 from unskew.runtime import resident
 from unskew.version import __version__
@@ -92,28 +90,27 @@ def pack(
         raise ConfigError(f"min_clients must be at most the {num_clients} clients, got {config.min_clients}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DeployError(f"{folder} exists already; choose another --out, or sign a new certificate with --renew")
-    new = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
-        make_private(new)
-        signer = certificates.authority(experiment.name)
-        if portable:
-            certificates.save_authority(signer, make_private(new / "authority"))
-        wheel = build_wheel() if portable else None
-        coordinator = signing.new_key()
-        if portable:
-            signing.save_key(coordinator, new / "authority")
-        keys = [_pack_client(new, signer, experiment, c, num_clients, reached, data, wheel) for c in range(num_clients)]
-        _pack_server(new / "server", signer, experiment, keys, listen, reached, names, config, wheel)
-        for client in range(num_clients):
-            signing.sign(coordinator, client_folder(new, client), client)
-        if folder.exists():
-            folder.rmdir()
-        rename_folder(new, folder)
+        with temporary_folder(folder) as new:
+            signer = certificates.authority(experiment.name)
+            if portable:
+                certificates.save_authority(signer, make_private(new / "authority"))
+            wheel = build_wheel() if portable else None
+            coordinator = signing.new_key()
+            if portable:
+                signing.save_key(coordinator, new / "authority")
+            keys = [
+                _pack_client(new, signer, experiment, c, num_clients, reached, data, wheel) for c in range(num_clients)
+            ]
+            _pack_server(new / "server", signer, experiment, keys, listen, reached, names, config, wheel)
+            for client in range(num_clients):
+                signing.sign(coordinator, client_folder(new, client), client)
+            if folder.exists():
+                folder.rmdir()
+            rename_folder(new, folder)
     except OSError as error:
         where = error.filename or folder
         raise DeployError(f"cannot write {where}: {error.strerror}; make room or choose another --out") from None
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def _pack_server(

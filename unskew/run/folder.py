@@ -43,7 +43,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from unskew.errors import RunError
-from unskew.files import appendable, read_bytes, readable, rename_folder, sync_folder, write_atomically
+from unskew.files import (
+    appendable,
+    read_bytes,
+    readable,
+    rename_folder,
+    sync_folder,
+    temporary_folder,
+    write_atomically,
+)
 from unskew.lock import lock, lockable
 from unskew.record import columns
 from unskew.record.logs import (
@@ -94,25 +102,22 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
     """
     if folder.is_symlink():  # a rename would have to replace it
         folder = folder.resolve()
-    temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
     try:
         if taken(folder):
             raise RunError(f"{folder} exists already{_instead(folder, files)}")
-        for part in ("checkpoints", "models"):
-            (temporary / part).mkdir(parents=True)
-        temporary.chmod(0o700)
-        for name, content in files.items():
-            if isinstance(content, str):
-                write_atomically(temporary / name, content)
-            else:
-                content(temporary / name)
-        rename_folder(temporary, folder)
+        with temporary_folder(folder) as temporary:
+            for part in ("checkpoints", "models"):
+                (temporary / part).mkdir()
+            for name, content in files.items():
+                if isinstance(content, str):
+                    write_atomically(temporary / name, content)
+                else:
+                    content(temporary / name)
+            rename_folder(temporary, folder)
     except OSError as error:
         raise RunError(
             f"cannot make the run folder {folder}: {error.strerror or error}; choose another --out, or fix this"
         ) from None
-    finally:
-        remove(temporary)
 
 
 def _instead(folder: Path, files: Mapping[str, object]) -> str:
