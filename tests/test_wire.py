@@ -3,6 +3,7 @@ import dataclasses
 import json
 import math
 import struct
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NewType, Optional
@@ -90,6 +91,21 @@ def there_and_back(value: Any, of: Any) -> None:
     back = wire.decode(data, of)
     assert same(value, back), (value, back)
     assert wire.encode(back) == data
+
+
+def test_neither_texts_of_messages_nor_the_many_tensors_of_a_checkpoint_are_kept_in_memory() -> None:
+    """A method may have its clients remember a round's number: each checkpoint of them is another."""
+    few, many, other = ({f"{i}/{k}": torch.zeros(1) for i in range(k)} for k in (2, 20_000, 19_999))
+    for warm in ({"note": "", "params": few}, many):  # Python itself keeps some 300 kB of tuples
+        wire.nbytes(warm)
+    tracemalloc.start()
+    try:
+        for t in range(3):
+            wire.nbytes({"note": f"{t}" * 1_000_000, "params": few})
+        wire.nbytes(other)
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 # ---------------------------------------------------------------- any value of any type

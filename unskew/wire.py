@@ -167,8 +167,8 @@ def _join(path: str, part: object) -> str:
     return joined
 
 
-def _json(body: Any) -> str:
-    return json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+# One encoder for all messages: `json.dumps` makes one for each.
+_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def encode(value: Any) -> bytes:
@@ -243,20 +243,30 @@ def _shapes(tensors: Mapping[str, Tensor]) -> _Shapes:
     return tuple((name, t.dtype, tuple(t.shape)) for name, t in tensors.items())
 
 
-# Clients send the same shapes over and over, and building the header is most of the cost of counting.
-@functools.lru_cache(maxsize=4096)
 def _layout(text: str, tensors: _Shapes) -> tuple[bytes, tuple[str, ...], int]:
     """Header, order of tensors and length in bytes of a safetensors file with this metadata and these tensors."""
-    parts = [f'"__metadata__":{_json({_META: text})}']
+    entries, order, size = (_entries if len(tensors) <= _MOST_KEPT else _entries.__wrapped__)(tensors)
+    header = f'{{"__metadata__":{{"{_META}":{_json(text)}}}'.encode() + entries + b"}"
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header, order, 8 + len(header) + size
+
+
+# Clients send the same shapes over and over, and writing them down is most of the cost of counting.  The rest of a
+# message is not kept, as a round's number is in it; nor are the many tensors of a checkpoint.
+_MOST_KEPT = 1000
+
+
+@functools.lru_cache(maxsize=256)
+def _entries(tensors: _Shapes) -> tuple[bytes, tuple[str, ...], int]:
+    """What a header says of tensors, their order, and the bytes of their elements."""
+    parts = []
     offset, order = 0, sorted(tensors, key=lambda t: (_RANK[DTYPES[t[1]]], t[0]))
     for name, dtype, shape in order:
         end = offset + math.prod(shape) * dtype.itemsize
         sides = ",".join(map(str, shape))
-        parts.append(f'{_json(name)}:{{"dtype":"{DTYPES[dtype]}","shape":[{sides}],"data_offsets":[{offset},{end}]}}')
+        parts.append(f',{_json(name)}:{{"dtype":"{DTYPES[dtype]}","shape":[{sides}],"data_offsets":[{offset},{end}]}}')
         offset = end
-    header = ("{" + ",".join(parts) + "}").encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header, tuple(name for name, _, _ in order), 8 + len(header) + offset
+    return "".join(parts).encode(), tuple(name for name, _, _ in order), offset
 
 
 def kind(value: Any) -> Literal["model", "control"]:
