@@ -23,7 +23,7 @@ from unskew.history import load_run
 from unskew.keys import Key
 from unskew.record import columns, reader
 from unskew.record.logs import METRICS
-from unskew.run import loop
+from unskew.run import documents, loop
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.tasks.measure import ACCURACY
 
@@ -154,6 +154,21 @@ def test_clients_of_one_domain_each_have_it_in_a_column(tmp_path: Path) -> None:
     data = checked("toy", x, torch.arange(12) % 2, x[:2], torch.arange(2), domains=torch.arange(12) // 6)
     columns.write(tmp_path / columns.partition_file(0), to_columns(federate(data, ByGroup(2), Key(0))))
     assert columns.partition_columns(tmp_path, 0).domains.tolist() == [0, 0, 1, 1]
+
+
+def test_many_examples_of_all_seeds_together_are_in_columns_of_few_clients_too(
+    both: tuple[Path, Path], tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text of all of them would be longer than what is read; the limit is lowered to that of one seed."""
+    seeds = json.loads((both[0] / "partition.json").read_text())["seeds"]
+    stats = seeds["0"]["stats"]
+    monkeypatch.setattr(documents, "MOST_NUMBERS", seeds["0"]["n"] + 2 * 4 * len(stats["label_counts"][0]))
+    one = loop.start(tiny("rounds=1"), tmp_path / "one").folder
+    assert json.loads((one / "partition.json").read_text())["seeds"]["0"] == seeds["0"]
+    two = loop.start(tiny("rounds=1", "seeds=[0, 1]"), tmp_path / "two").folder
+    assert all("clients" not in of for of in json.loads((two / "partition.json").read_text())["seeds"].values())
+    assert reader.holdings(reader.read(two), 0) == reader.holdings(reader.read(one), 0)
+    assert not (two / columns.FOLDER).exists()
 
 
 def test_a_run_with_columns_is_resumed(tiny: Callable[..., Experiment], tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def read_manifest(path: Path) -> Manifest:
     if "columns" in content:
         raise DataError(
             f"the manifest {path} has no lists of examples, they are in {content['columns']}; divide again with "
-            "client_rows at the number of clients or above, which keeps them as lists"
+            "client_rows at the number of clients or above, and fewer seeds if there are more than 20 million examples "
+            "in all, which keeps them as lists"
         )
     kinds = {
         "dataset": str,

@@ -334,7 +334,8 @@ class Experiment:
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or a number
             of clients drawn once for each seed, the same for all methods and rounds.
         client_rows: The most clients that have a row each in metrics.jsonl after the last round, and a list each in
-            partition.json; the numbers of more are columns of compressed files.
+            partition.json; the numbers of more are columns of compressed files.  So are the examples in partition.json
+            if those of all seeds are more than 20 million.
         mean_last: Number of evaluations that the "mean of last" averages; by default the last fifth of them.
         unseen: Clients that come after training, by which a method is judged for newcomers: a share of the clients, a
             list of names, or a table.

@@ -5,7 +5,8 @@
     rows.npz                   row of each example in the data as they were given
     tested/METHOD-seed0.npz    the headline of each test row under its client's own model
 
-A run writes the first two where there are more clients than its `client_rows`, the last where clients are also trained
+A run writes the first two where there are more clients than its `client_rows`, the second also where examples of all
+seeds are many, the last where clients are also trained
 alone, and their test rows are few.
 """
 

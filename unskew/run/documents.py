@@ -43,13 +43,26 @@ def _known(feds: Mapping[int, FederatedData]) -> dict[int, FederatedData]:
     return {seed: fed for seed, fed in feds.items() if fed.label_counts.any()}
 
 
+MOST_NUMBERS = 20_000_000
+"""Numbers that lists in partition.json have at most: ten bytes each, of all seeds together."""
+
+
 def partition(feds: Mapping[int, FederatedData], client_rows: int) -> str:
-    """The text of partition.json: who has which examples, in columns beside it of more than `client_rows` clients."""
+    """The text of partition.json: who has which examples, in columns beside it where clients or examples are many."""
+    beside = _in_columns(feds, client_rows)
     seeds = {
-        str(seed): to_manifest(fed, columns.partition_file(seed) if fed.num_clients > client_rows else None)
+        str(seed): to_manifest(fed, columns.partition_file(seed) if seed in beside else None)
         for seed, fed in _known(feds).items()
     }
     return json.dumps({"schema": SCHEMA, "seeds": seeds})
+
+
+def _in_columns(feds: Mapping[int, FederatedData], client_rows: int) -> dict[int, FederatedData]:
+    """The divisions that are too large for lists: of more than `client_rows` clients, or all, with many examples."""
+    known = _known(feds)
+    numbers = (len(fed.dataset.y_train) + 2 * fed.num_clients * fed.dataset.num_classes for fed in known.values())
+    many = sum(numbers) > MOST_NUMBERS
+    return {seed: fed for seed, fed in known.items() if many or fed.num_clients > client_rows}
 
 
 def _partition_columns(feds: Mapping[int, FederatedData], client_rows: int) -> dict[str, Callable[[Path], None]]:
@@ -61,9 +74,7 @@ def _partition_columns(feds: Mapping[int, FederatedData], client_rows: int) -> d
 
         return write
 
-    return {
-        columns.partition_file(seed): writer(fed) for seed, fed in _known(feds).items() if fed.num_clients > client_rows
-    }
+    return {columns.partition_file(seed): writer(fed) for seed, fed in _in_columns(feds, client_rows).items()}
 
 
 def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path], object]]:

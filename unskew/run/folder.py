@@ -3,7 +3,7 @@
     run.json          command, versions, machine and data of the run: written once at the start
     config.toml       the resolved experiment
     data.npz          the examples, where they were given as values and no file names them
-    partition.json    examples of each client, per seed, with hashes; of many clients they are in partition-seed0.npz
+    partition.json    examples of each client, per seed, with hashes; if many, they are in partition-seed0.npz
     rows.npz          row of each example in the data as they were given, where these are rows
     metrics.jsonl     {"method", "seed", "round", "name", "value", "weight", "client"?}
     ledger.jsonl      {"method", "seed", "round", "hop", "src", "dst", "kind", "bytes"}
