@@ -30,7 +30,7 @@ from unskew.local.executor import Columns, EvalJob, Executor, columns_of
 from unskew.local.trainer import LocalTrainer
 from unskew.record.logs import RESUMED
 from unskew.record.reader import read
-from unskew.run import checkpoint, evaluation, loop, models, more_seeds
+from unskew.run import checkpoint, evaluation, loop, models, more_seeds, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import locked
@@ -752,6 +752,24 @@ def test_a_run_on_several_threads_goes_on_in_workers_of_one_thread_by_force_alon
     loop.resume(tmp_path / "run", force=True, settings=settings)
     (row,) = RESUMED.rows(tmp_path / "run")
     assert row["changed"] == ["executor sequential -> workers", "runtime.workers=1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "known"), [({}, "ray"), ({"num_gpus": 0.5}, "ray (num_gpus=0.5)"), ({"mixed": True}, "ray (mixed=1)")]
+)
+def test_ray_has_the_bits_of_one_process_only_on_processors_of_one_kind(
+    options: dict[str, Any], known: str, stopped: Path
+) -> None:
+    begun = load(stopped / "config.toml")
+    setup = replace(run_setup.prepare(begun), executor="ray")  # no Ray is started
+    experiment = replace(begun, runtime=replace(begun.runtime, executor="ray", executor_options=options))
+    assert run_setup.environment(experiment, setup)["executor"] == known
+    if options:
+        with pytest.raises(RunError, match=r"another environment \(executor sequential -> ray \((num_gpus|mixed)="):
+            unchanged.require_same_environment(stopped, experiment, setup, force=False)
+    assert unchanged.require_same_environment(stopped, experiment, setup, bool(options)) == [
+        f"executor sequential -> {known}"
+    ]
 
 
 def test_each_change_of_where_a_run_goes_on_is_recorded_and_a_finished_one_keeps_its_settings(

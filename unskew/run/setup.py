@@ -863,9 +863,18 @@ def environment(experiment: Experiment, setup: Setup) -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
         "device": torch.cuda.get_device_name(setup.device) if setup.device.type == "cuda" else "cpu",
-        "executor": setup.executor,
+        "executor": _executor(experiment, setup),
         "kernels": kernels(setup.task, setup.device),
     }
+
+
+def _executor(experiment: Experiment, setup: Setup) -> str:
+    """The executor, and its settings that change the bits: Ray's actors on GPUs, or on machines of other kinds."""
+    options = experiment.runtime.executor_options
+    telling = [
+        f"{key}={options[key]:g}" for key in ("num_gpus", "mixed") if setup.executor == "ray" and options.get(key)
+    ]
+    return f"{setup.executor} ({', '.join(telling)})" if telling else setup.executor
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

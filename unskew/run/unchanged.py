@@ -18,7 +18,10 @@ from unskew.run.folder import document_hashes, explained, read_json, refuse_depl
 from unskew.run.setup import IN_PROCESS, Backend, InProcess, Setup
 
 SAME_BITS = frozenset({"sequential", "workers", "ray"})
-"""Executors that train each client by itself, in one process or several: the same bits, if each has one thread."""
+"""Executors that train each client by itself, in one process or several: the same bits, if each has one thread.
+
+Ray is none of them on GPUs or machines of several kinds, with which its name in the environment is longer.
+"""
 
 
 class EnvironmentChanged(RunError):
