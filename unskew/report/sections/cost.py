@@ -47,7 +47,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Reached:
-    """Cost of a method up to its first evaluation at or above the target.
+    """Cost of a method up to its first evaluation that reaches the target.
 
     Attributes:
         seeds: Seeds that have a target and were evaluated.
@@ -62,26 +62,28 @@ class Reached:
 
 
 def target(record: Record) -> Target | None:
-    """FedAvg's peak on the test curve, seed by seed; without FedAvg the lowest of the methods' peaks.
+    """FedAvg's best value on the test curve, seed by seed; without FedAvg the worst of the methods' best values.
 
     None if nothing was evaluated, or if there is neither FedAvg nor a second method.
     """
     base = tables.reference(record)
     methods = [m for m in record.methods if record.cell(m).bound is None]
-    peaks = {
+    bests = {
         (m, s): record.headline.best(record.series[m, s, record.headline.shared].values())
         for m in methods
         for s in tables.counted_seeds(record, m)
         if record.series.get((m, s, record.headline.shared))
     }
     if base is not None:
-        base_peaks = {s: peak for (m, s), peak in peaks.items() if m == base}
-        return Target(base_peaks, f"{base}’s peak on the test curve") if base_peaks else None
-    if len({m for m, _ in peaks}) < 2:
+        of_base = {s: best for (m, s), best in bests.items() if m == base}
+        return Target(of_base, f"{base}’s best value on the test curve") if of_base else None
+    if len({m for m, _ in bests}) < 2:
         return None
-    seeds = sorted({s for _, s in peaks})
-    lowest = {s: min(peak for (_, at), peak in peaks.items() if at == s) for s in seeds}
-    return Target(lowest, "the lowest of the methods’ peaks on the test curve")
+    worst = min if record.headline.higher else max
+    reached_by_all = {
+        s: worst(best for (_, at), best in bests.items() if at == s) for s in sorted({s for _, s in bests})
+    }
+    return Target(reached_by_all, "the worst of the methods’ best values on the test curve")
 
 
 def quantities(record: Record) -> tuple[Expense, ...]:
