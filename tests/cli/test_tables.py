@@ -51,6 +51,11 @@ def test_the_mean_of_the_last_evaluations_is_shown_where_it_is_not_the_last_one(
     assert "last 1/5" not in printed(ACCURACY, unseen=False, steady=False)
 
 
+def test_of_an_error_the_table_says_that_lower_is_better() -> None:
+    assert "Brier score, lower is better: last round" in " ".join(printed(BRIER, unseen=False).split())
+    assert "better" not in printed(ACCURACY, unseen=False)
+
+
 def test_runs_of_several_numbers_of_seeds_are_said_to_be() -> None:
     rows = [
         {"method": method, "metric": "global.accuracy", "mean": 0.5, "std": None, "seeds": list(range(seeds))}

@@ -114,6 +114,14 @@ def test_a_difference_that_is_shown_as_zero_is_not_higher() -> None:
     assert (row.verdict, standing([row])[1]) == ("undecided", ())
 
 
+def test_of_an_error_the_table_says_that_lower_is_better() -> None:
+    run = made(APART)
+    run = replace(run, headline=replace(run.headline, label="error", direction="lower"))
+    head = table(run).splitlines()[0]
+    assert "| global error, %, lower is better |" in head
+    assert "global accuracy, % |" in table(made(APART)).splitlines()[0]
+
+
 def test_over_seeds_of_the_same_test_rows_nothing_is_bold_and_a_sentence_says_why() -> None:
     split = DataSplit("d", "", 9, {"name": "natural"}, "", (1,), ((1,),), 0.0, 0.0, 1.0, test_sha256="a")
     same = replace(made(APART, {"Local": "lower"}), partitions=dict.fromkeys(range(3), split))

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -226,6 +226,22 @@ def test_the_first_paragraph_says_what_was_run_and_what_was_found(page: Path) ->
     assert "split over 20 clients by dirichlet(alpha=0.1, clients=20), for 20 rounds, with 3 seeds (0, 1 and 2)" in text
     assert re.search(r"SCAFFOLD \(\+\d\.\d\d \[\+\d\.\d\d, \+\d+\.\d\d\]\) is higher than FedAvg\.", text)
     assert re.search(r"FedProx\(mu=0.1\) \(\S+ \[−\S+, \+\S+\]\) cannot be told apart from FedAvg", text)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_page_says_wherever_it_matters_that_lower_is_better(tmp_path: Path) -> None:
+    record = read(make_run(tmp_path / "run"))
+    page = write_report(replace(record, headline=replace(record.headline, label="error", direction="lower")))
+    text = said(page)
+    assert "has the lowest (best) last-round global error" in text
+    assert re.search(r"SCAFFOLD \(\+\S+ \[\S+, \S+\]\) is higher \(worse\) than FedAvg\.", text)
+    assert "paired differences in last-round error, below zero where the method is better, over 3 seeds" in text
+    assert "Global error last round, %, lower is better" in text
+    assert "Personal error mean, %, lower is better" in text
+    assert "Error on each client’s own test data, lower is better" in text
+    assert "Global error minus FedAvg’s, last round, percentage points, lower is better" in text
+    assert re.search(r"SCAFFOLD \+\S+ \[\S+, \S+\] higher \(worse\)", text)
+    assert "Error minus FedAvg, percentage points, lower is better: " in page.read_text()
 
 
 def test_sections_come_in_their_order(page: Path) -> None:

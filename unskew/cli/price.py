@@ -91,7 +91,7 @@ def price(
     where = ", ".join(dict.fromkeys(t["channel"] for t in presets.values()))
     seeds = max(len(row["seeds"]) for row in rows)
     spread = f"mean ± deviation over {counted(seeds, 'seed')}"
-    shown = tuple((m.axis.replace(",", ""), m.name) for m in headlines.values())
+    shown = tuple((m.label + " %" * m.percent, m.name) for m in headlines.values())
     label = " and ".join(m.label for m in headlines.values())
     scale = {m.name: m.scale for m in headlines.values()}
     for columns, title in (

@@ -98,8 +98,8 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
     table = Table(
         title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (spreads > 0)} over "
         f"{' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seed{'s' * (seeds[-1] != 1)}",
-        caption=f"{measure.label}: last round, global test set{more}; own data: each client's model on its own test "
-        f"data{fewer_clients(summary['rows'], measure.own)}"
+        caption=f"{measure.label}{', ' * bool(measure.way)}{measure.way}: last round, global test set{more}; own data: "
+        f"each client's model on its own test data{fewer_clients(summary['rows'], measure.own)}"
         + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
         box=SIMPLE,
         padding=(0, 1),

@@ -104,7 +104,7 @@ def section(record: Record) -> Section | None:
         return None
     rows = [(_tested(record, next(iter(by.values()))), by) for by in by_client.values()]
     methods = [k for k in record.methods if any(k in by for _, by in rows)]
-    caption, note = f"{beginning(m.label)} on each client’s own test data", what(record, of)
+    caption, note = f"{beginning(m.label)} on each client’s own test data{', ' * bool(m.way)}{m.way}", what(record, of)
     if len(rows) > MOST:
         # Not those with the worst results: of many clients these are the ones with a test row or two.
         rows.sort(key=lambda row: -row[0].telling)

@@ -331,8 +331,7 @@ def differences_chart(
             axes.plot(seeds, [i + 0.2] * len(row.values), "|", color=look.colour, markersize=5)
             axes.plot([scale * row.mean], [i], **{**drawn(look), "markersize": 8})
         _named_rows(axes, [row.method for row in rows])
-        unit = ", percentage points" if measure.percent else ""
-        axes.set_xlabel(f"{measure.label} minus {_short(base)}{unit}")
+        axes.set_xlabel(f"{measure.label} minus {_short(base)}{measure.apart}")
         return markup(figure, name, alt)
 
 
@@ -357,7 +356,7 @@ def spread_chart(
                     [measure.scale * v for v in values], up, "o", color=look.colour, markersize=2.4, alpha=0.55, mew=0
                 )
         _named_rows(axes, [method for method, _, _ in rows])
-        axes.set_xlabel(f"{measure.label} of a client on its own test data{', %' if measure.percent else ''}")
+        axes.set_xlabel(", ".join(filter(None, [f"{measure.label} of a client on its own test data", measure.unit])))
         return markup(figure, name, alt)
 
 
@@ -377,7 +376,7 @@ def newcomers_chart(
             axes.plot([measure.scale * served], [i], **hollow)
             axes.plot([measure.scale * adapted], [i], "|", color=look.colour, markersize=13, markeredgewidth=2.2)
         _named_rows(axes, [method for method, *_ in rows])
-        axes.set_xlabel(f"{measure.label} on own test data, mean over clients{', %' if measure.percent else ''}")
+        axes.set_xlabel(", ".join(filter(None, [f"{measure.label} on own test data, mean over clients", measure.unit])))
         return markup(figure, name, alt)
 
 

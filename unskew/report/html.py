@@ -170,7 +170,7 @@ def _asked(record: Record, marks: _Marks) -> list[Table]:
             f"Last round, {table.where}",
             (
                 ("Method", ""),
-                *((beginning(m.label) + few, _unit(m)) for m, few in zip(table.measures, table.clients, strict=True)),
+                *((beginning(m.label) + few, m.unit) for m, few in zip(table.measures, table.clients, strict=True)),
             ),
             tuple(
                 TableRow(
@@ -183,10 +183,6 @@ def _asked(record: Record, marks: _Marks) -> list[Table]:
         )
         for table in tables.asked(record)
     ]
-
-
-def _unit(measure: Measure) -> str:
-    return ", ".join(["%"] * measure.percent + ["lower is better"] * (not measure.higher))
 
 
 def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) -> dict[str, object]:
@@ -443,8 +439,7 @@ def _differences_chart(rows: Sequence[tables.Difference], marks: _Marks, base: s
     rows = [d for d in rows if d.bound is None]  # bounds lie so far off that they would hide the rest
     if not rows or base is None:
         return None
-    label = rows[0].measure.label
-    unit = ", percentage points" if rows[0].measure.percent else ""
+    label, unit = rows[0].measure.label, rows[0].measure.apart
     alt = f"{beginning(label)} minus {base}{unit}: {'; '.join(f'{d.method} {tables.bracket(d)}' for d in rows)}."
     caption = "Marker: mean; bar: 95 % interval, where there is one; ticks: seeds. A bar clear of zero is a difference."
     return Chart(f"Global {label} minus {base}", caption, figures.differences_chart("diff", rows, marks, base, alt))

@@ -84,9 +84,9 @@ def section(record: Record, marks: Mapping[str, figures.LineStyle]) -> Section |
     points = m.points
     head = (
         ("Method", ""),
-        ("Trained", "%" if m.percent else ""),
-        ("Unseen clients, as served", "%" if m.percent else ""),
-        ("Unseen clients, adapted", "%" if m.percent else ""),
+        ("Trained", m.unit),
+        ("Unseen clients, as served", m.unit),
+        ("Unseen clients, adapted", m.unit),
         ("Gap as served", f"{points} [over seeds]".strip()),
         ("", "[over clients]"),
         ("Gap adapted", f"{points} [over seeds]".strip()),

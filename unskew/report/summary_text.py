@@ -139,20 +139,22 @@ def _verdicts(record: Record, rows: Sequence[Difference], base: str, metric: str
     """Sentences on which methods differ from `base` in this metric, and how that is known; empty for no rows."""
     if not rows:
         return ""
-    what = record.headline.label + (", mean over clients," if metric == record.headline.own else "")
+    measure = record.headline
+    which = ["mean over clients"] * (metric == measure.own)
+    which += ["below zero where the method is better"] * (not measure.higher)
+    what = ", ".join([measure.label, *which]) + "," * bool(which)
     unit = " points" if record.headline.percent else ""
     here = " on these test rows" if record.same_test_rows else ""
     # Of the rows that have no interval, only the number of seeds is common to all.
     if all(len(d.seeds) < 2 for d in rows):
-        return (
-            f"With fewer than two seeds no interval is possible: differences to {base} "
-            f"({listed([f'{d.method} {bracket(d)}{unit}' for d in rows])}) may be chance. "
-        )
+        values = "; ".join(filter(None, [listed([f"{d.method} {bracket(d)}{unit}" for d in rows]), measure.way]))
+        return f"With fewer than two seeds no interval is possible: differences to {base} ({values}) may be chance. "
     sentences = []
-    for verdict, phrase in (("higher", "higher than"), ("lower", "lower than")):
+    for verdict in ("higher", "lower"):
         chosen = [d for d in rows if d.verdict == verdict]
         if chosen:
-            sentences.append(f"{_named(chosen)} {'is' if len(chosen) == 1 else 'are'} {phrase} {base}{here}. ")
+            verb = "is" if len(chosen) == 1 else "are"
+            sentences.append(f"{_named(chosen)} {verb} {measure.directed(verdict)} than {base}{here}. ")
     level = [d for d in rows if d.verdict == "level"]
     if level:
         verb = "is" if len(level) == 1 else "are"
@@ -229,14 +231,10 @@ def _steadier(record: Record, rows: Sequence[Difference], base: str, metric: str
     others = [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
     if not others:
         return ""
-    words = {
-        "higher": "higher",
-        "lower": "lower",
-        "level": "level",
-        "undecided": "undecided",
-        "no interval": "without an interval",
-    }
-    parts = listed([f"{d.method} is {words[d.verdict]} ({bracket(d)})" for d in others])
+    words = {"no interval": "without an interval"}
+    parts = listed(
+        [f"{d.method} is {words.get(d.verdict, d.measure.directed(d.verdict))} ({bracket(d)})" for d in others]
+    )
     return f"By the mean of the {last_words(record)} of evaluations {parts}. "
 
 
@@ -250,7 +248,7 @@ def _best(rows: Sequence[Headline], measure: Measure) -> str:
             f"{only} has a last-round global {measure.label} of {_value(next(r for r in rows if r.method == only))}. "
         )
     best = measure.best(means.values())
-    extreme, unit = "highest" if measure.higher else "lowest", " %" if measure.percent else ""
+    extreme, unit = "highest" if measure.higher else "lowest (best)", " %" if measure.percent else ""
     alike = [r for r in rows if means.get(r.method) == best]
     if len(alike) > 1:
         names = listed([r.method for r in alike])

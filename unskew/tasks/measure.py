@@ -145,14 +145,29 @@ class Measure:
         return 100.0 if self.percent else 1.0
 
     @property
+    def way(self) -> str:
+        """A note on which values are better, where those are the lower ones; else empty."""
+        return "" if self.higher else "lower is better"
+
+    @property
+    def unit(self) -> str:
+        """What stands beside its label: the unit, and `way`."""
+        return ", ".join(filter(None, ["%" * self.percent, self.way]))
+
+    @property
     def axis(self) -> str:
-        """Its label with the unit, as in "accuracy, %"."""
-        return f"{self.label}, %" if self.percent else self.label
+        """Its label with what stands beside it, as in "accuracy, %"."""
+        return ", ".join(filter(None, [self.label, self.unit]))
 
     @property
     def points(self) -> str:
         """The unit of a difference of two values; empty where it has none."""
         return "percentage points" if self.percent else ""
+
+    @property
+    def apart(self) -> str:
+        """What stands beside the heading of one value minus another: the unit, and `way`; with a comma before it."""
+        return "".join(f", {part}" for part in (self.points, self.way) if part)
 
     @property
     def range(self) -> str:
@@ -199,6 +214,15 @@ class Measure:
     def better(self, difference: float) -> bool:
         """Return true if a difference of two values is an improvement."""
         return difference > 0 if self.higher else difference < 0
+
+    def directed(self, way: str) -> str:
+        """`higher` or `lower`, with which one is better where that is not the higher; any other word as it is.
+
+        >>> ACCURACY.directed("lower"), Measure("mse", "MSE", "lower").directed("lower")
+        ('lower', 'lower (better)')
+        """
+        which = {} if self.higher else {"lower": " (better)", "higher": " (worse)"}
+        return way + which.get(way, "")
 
     def show(self, value: float, digits: int = 1) -> str:
         """A value without its unit: in percent with so many decimals, with three if it is bounded, or four figures.
