@@ -13,7 +13,7 @@ from unskew.tasks.measure import ACCURACY, Measure
 BRIER = Measure("brier", "Brier score", "lower", 0.0, 2.0, percent=False)
 
 
-def printed(measure: Measure, unseen: bool, width: int = 80, steady: bool = True) -> str:
+def printed(measure: Measure, unseen: bool, width: int = 80, steady: bool = True, **more: Any) -> str:
     parts = ["global.{}", "global.{}.best", "global.{}.mean_last_fifth", "personal.{}.mean", "personal.{}.worst_decile"]
     parts += ["unseen.{}.mean", "unseen_adapted.{}.mean"] if unseen else []
     rows: list[dict[str, Any]] = [
@@ -22,9 +22,8 @@ def printed(measure: Measure, unseen: bool, width: int = 80, steady: bool = True
         for name in [*(part.format(measure.name) for part in parts), "bytes.total", "seconds"]
     ]
     text = io.StringIO()
-    print_fitting(
-        Console(file=text, width=width), partial(results, {"run": "r", "rows": rows, "headline": measure.card()})
-    )
+    summary = {"run": "r", "rows": rows, "headline": measure.card()}
+    print_fitting(Console(file=text, width=width), partial(results, summary, **more))
     return text.getvalue()
 
 
@@ -49,6 +48,13 @@ def test_standard_deviations_are_shown_where_they_fit() -> None:
 def test_the_mean_of_the_last_evaluations_is_shown_where_it_is_not_the_last_one() -> None:
     assert "last 1/5: mean of the last fifth of evaluations" in " ".join(printed(ACCURACY, unseen=False).split())
     assert "last 1/5" not in printed(ACCURACY, unseen=False, steady=False)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_does_not_compete_is_marked(width: int) -> None:
+    text = printed(ACCURACY, False, width, bounds={"independent": "local training"})
+    assert "local training made-by-" in " ".join(text.split())
+    assert "training" not in printed(ACCURACY, False, width)
 
 
 def test_of_an_error_the_table_says_that_lower_is_better() -> None:

@@ -89,6 +89,17 @@ def test_a_bound_never_leads_and_never_stands_in_the_way() -> None:
     assert leader(made(APART, {"Local": "pooled"})) == "SCAFFOLD"
 
 
+def test_local_training_and_pooled_data_are_marked_and_take_no_part() -> None:
+    run = made({**APART, "Pooled": [0.99, 0.99, 0.99]}, {"Local": "lower", "Pooled": "pooled"})
+    text = table(run)
+    assert "| Local (local training) |" in text
+    assert "| Pooled (pooled data) |" in text
+    assert "Bold: higher than every other federated method" in text
+    assert "Local and Pooled take no part in that." in text
+    assert "SCAFFOLD has the highest last-round global accuracy of the federated methods, 65.3" in found(run)
+    assert "take" not in table(made(APART))
+
+
 def test_nobody_leads_with_one_seed_or_alone() -> None:
     assert leader(made({"FedAvg": [0.5], "SCAFFOLD": [0.9]})) is None
     assert leader(made({"FedAvg": [0.5, 0.6]})) is None
@@ -142,7 +153,7 @@ def test_markdown_has_the_leader_in_bold_and_the_bounds_marked() -> None:
     assert head.count("|") == rule.count("|") == rows[0].count("|")
     assert rows[0].startswith("| FedAvg | 3 | 1 | 55.0 ± 5.0 | – | – |")
     assert rows[1].startswith("| SCAFFOLD | 3 | 1 | **65.3 ± 5.0** | – | +10.33 [+8.90, +11.77] |")
-    assert rows[2].startswith("| Local (bound, pooled data) | 3 | 1 | 92.0 ± 2.6 |")
+    assert rows[2].startswith("| Local (pooled data) | 3 | 1 | 92.0 ± 2.6 |")
     assert rows[-1].startswith(
         "Last round, and beside it the mean of the last fifth of evaluations, a dash where it is"
     )

@@ -254,7 +254,7 @@ def test_the_markdown_table_marks_bounds_and_escapes_bars():
     assert lines[2] == "| FedAvg | 2 | 0 | 55.0 ± 7.1 | – | – | – | – | – | – |"
     # d = (.10, .12): mean 11, s 1.4142, t_{.975, 1} = 12.7062, half width 12.71.
     assert lines[3] == "| a\\|b | 2 | 0 | 66.0 ± 8.5 | – | +11.00 [−1.71, +23.71] | – | – | – | – |"
-    assert lines[4].startswith("| Local (lower bound) | 2 | 0 | 35.0 ± 7.1 | – | −20.00 |")
+    assert lines[4].startswith("| Local (local training) | 2 | 0 | 35.0 ± 7.1 | – | −20.00 |")
     assert set(BOUNDS) == set(get_args(Bound))
 
 

@@ -550,7 +550,7 @@ def test_the_report_s_table_by_client_has_the_numbers_of_the_command_s() -> None
         {"alone": {s: (0.5, 0.6) for s in range(3)}, "fed": {0: (0.9, 0.7), 1: (0.8, 0.8), 2: (0.7,)}}, SITES[:2]
     )
     table = _by_client(replace(r, folder=Path("x")))
-    assert table.head == (("Client", ""), ("Test rows", ""), ("alone", "lower bound, %"), ("fed", "%"))
+    assert table.head == (("Client", ""), ("Test rows", ""), ("alone", "local training, %"), ("fed", "%"))
     assert [(row.name, *row.cells) for row in table.entries] == [
         ("Basel", "100", "50.0 ± 0.0", "80.0 ± 10.0"),
         ("Bern", "100", "60.0 ± 0.0", "75.0 ± 7.1 (2 of 3 seeds)"),

@@ -137,7 +137,7 @@ def local(
     if as_json:
         print(json.dumps({"methods": [p.to_json() for p in checks]}) if check_parity else results_json(summary))
     else:
-        _show(summary, checks)
+        _show(run, summary, checks)
     if report:
         from unskew.report import write_report
 
@@ -153,9 +153,12 @@ def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = N
     return chosen
 
 
-def _show(summary: dict[str, Any], checks: "list[Parity]") -> None:
+def _show(run: Path, summary: dict[str, Any], checks: "list[Parity]") -> None:
+    from unskew.report import read
+    from unskew.report.tables import bounds
+
     console = Console()
-    print_fitting(console, partial(results, summary))
+    print_fitting(console, partial(results, summary, bounds=bounds(read(run))))
     if not checks:
         return
     table = Table(title="deployed beside simulated", box=SIMPLE, padding=(0, 1))
@@ -316,7 +319,7 @@ def server(
     if as_json:
         print(results_json(summary))
     else:
-        _show(summary, [])
+        _show(run, summary, [])
     if report:
         from unskew.report import write_report
 

@@ -153,7 +153,7 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
 def _show(outcome: "RunResult", record: "Record", as_json: bool) -> None:
     from unskew.info import ClientGroups
     from unskew.report import summary_text, worth
-    from unskew.report.tables import discrepancies
+    from unskew.report.tables import bounds, discrepancies
     from unskew.run.setup import CODE_OF
 
     if as_json:
@@ -167,7 +167,7 @@ def _show(outcome: "RunResult", record: "Record", as_json: bool) -> None:
         console = Console()
         for damage in discrepancies(record):
             print(shown(damage), file=sys.stderr)
-        print_fitting(console, partial(results, outcome.summary))
+        print_fitting(console, partial(results, outcome.summary, bounds=bounds(record)))
         for further in asked(record, console.width):
             console.print(further)
         # The methods that differ from the baseline, and the gains from groups.

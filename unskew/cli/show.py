@@ -62,9 +62,10 @@ def compare(
     else:
         from unskew.report import summary_text
         from unskew.report.members import join_summaries
+        from unskew.report.tables import bounds
 
         console = Console()
-        print_fitting(console, partial(results, comparison))
+        print_fitting(console, partial(results, comparison, bounds=bounds(together)))
         answers = [f"{name}/{j.words}" for name, r in zip(names, records, strict=True) for j in join_summaries(r)]
         if together.baseline:
             set_apart = summary_text.set_apart(records, _called(records, names))
@@ -107,10 +108,11 @@ def table(
 ) -> None:
     """Print the headline table of one run, or several, for a paper, a page or a spreadsheet.
 
-    FOLDERS are those of the runs, finished or not.  Bounds are marked; a number
-    is bold only if paired differences over seeds say that its method is ahead
-    of all.  Of runs that cannot be compared there are no differences.  --columns
-    takes seeds, round, global, tail, difference, personal, personal_difference,
+    FOLDERS are those of the runs, finished or not.  Local training and
+    pooled data are marked; a number is bold only if paired differences over
+    seeds say that its method is ahead of every other federated one.  Of runs
+    that cannot be compared there are no differences.  --columns takes seeds,
+    round, global, tail, difference, personal, personal_difference,
     worst_decile, unseen, unseen_adapted, mb, seconds, and a further metric as
     global_auroc or personal_auroc.
 

@@ -1,7 +1,7 @@
 """Tables that several commands print, and their format of names and numbers."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -67,8 +67,11 @@ def _width(table: Table) -> int:
     return widths + gap * (len(table.columns) - 1) + (4 if table.pad_edge else 2)
 
 
-def results(summary: dict[str, Any], spreads: int = 2) -> Table:
-    """The table of results to print: last round first, best labelled as such; `spreads` as in `print_fitting`."""
+def results(summary: dict[str, Any], spreads: int = 2, bounds: Mapping[str, str] | None = None) -> Table:
+    """The table of results to print: last round first, best labelled as such.
+
+    `spreads` is as in `print_fitting`; `bounds` says what those methods are that do not compete.
+    """
     from unskew.record.logs import ADAPTED, SERVED
     from unskew.run.metrics import fewer_clients, steadier, with_spread
     from unskew.tasks.measure import described
@@ -115,8 +118,9 @@ def results(summary: dict[str, Any], spreads: int = 2) -> Table:
     for method in dict.fromkeys((*(r["method"] for r in summary["rows"]), *lost)):
         cells = [with_spread(by.get((method, m)), measure, spread=m in with_std) for _, m in columns]
         sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
+        mark = f"\n[dim]{bounds[method]}[/]" if bounds and method in bounds else ""
         table.add_row(
-            escape(in_lines(method)),
+            escape(in_lines(method)) + mark,
             *cells,
             f"{sent['mean'] / 1e6:.2f}" if sent else "",
             in_seconds(seconds["mean"]) if seconds else "",

@@ -126,5 +126,4 @@ def section(record: Record) -> Section | None:
 
 
 def _below(record: Record, method: str) -> str:
-    bound = record.cell(method).bound
-    return ", ".join(filter(None, ("" if bound is None else tables.BOUNDS[bound], "%" * record.headline.percent)))
+    return ", ".join(filter(None, (tables.bounds(record).get(method), "%" * record.headline.percent)))

@@ -1,9 +1,9 @@
 r"""The headline table of a run for a paper, a page or a spreadsheet.
 
 Accuracies are of the last round, and beside it the mean of the last fifth of evaluations, in percent in Markdown and
-LaTeX and as fractions in CSV, with the standard deviation over seeds.  Bounds are marked as such.  A number is bold
-only if its method is higher than each other competitor by the 95 % interval of their paired differences over seeds: the
-highest mean by itself is not enough.
+LaTeX and as fractions in CSV, with the standard deviation over seeds.  Local training and pooled data are marked.  A
+number is bold only if its method is higher than each other federated one by the 95 % interval of their paired
+differences over seeds: the highest mean by itself is not enough.
 
 LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
 """
@@ -25,6 +25,7 @@ from unskew.report.tables import (
     Headline,
     amount,
     asked,
+    bounds,
     bracket,
     diverged,
     fewer_clients,
@@ -41,7 +42,7 @@ from unskew.report.tables import (
     with_spread,
 )
 from unskew.tasks.measure import Measure
-from unskew.words import in_a_cell, in_markdown
+from unskew.words import in_a_cell, in_markdown, listed
 
 Lines = list[list[str]]
 
@@ -305,9 +306,12 @@ def _note(record: Record, columns: Collection[str]) -> str:
         sentences.append("Nothing is bold.")
     elif not {"global", "personal", "worst_decile"}.isdisjoint(columns):
         sentences.append(
-            f"Bold: {record.headline.direction} than every other method that is not a bound, by the {kind} of paired "
+            f"Bold: {record.headline.direction} than every other federated method, by the {kind} of paired "
             "differences, each pair by itself."
         )
+        if not_compared := list(bounds(record)):
+            verb = "take" if len(not_compared) > 1 else "takes"
+            sentences.append(f"{listed(not_compared)} {verb} no part in that.")
     clients = fewer_clients(record, record.headline.own)
     if clients and "personal" in columns:
         sentences.append(f"Personal {record.headline.label} is a mean over {clients.strip(' ()')}.")

@@ -249,11 +249,12 @@ def _best(rows: Sequence[Headline], measure: Measure) -> str:
         )
     best = measure.best(means.values())
     extreme, unit = "highest" if measure.higher else "lowest (best)", " %" if measure.percent else ""
+    what = f"global {measure.label}{' of the federated methods' * any(r.bound is not None for r in rows)}"
     alike = [r for r in rows if means.get(r.method) == best]
     if len(alike) > 1:
         names = listed([r.method for r in alike])
-        return f"{names} share the {extreme} last-round global {measure.label}, {measure.show(best)}{unit}. "
-    return f"{alike[0].method} has the {extreme} last-round global {measure.label}, {_value(alike[0])}. "
+        return f"{names} share the {extreme} last-round {what}, {measure.show(best)}{unit}. "
+    return f"{alike[0].method} has the {extreme} last-round {what}, {_value(alike[0])}. "
 
 
 def _value(row: Headline) -> str:

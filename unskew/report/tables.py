@@ -26,7 +26,8 @@ from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
 from unskew.words import counted, of_clients, of_seeds
 
-BOUNDS: dict[Bound, str] = {"lower": "lower bound", "pooled": "bound, pooled data"}
+BOUNDS: dict[Bound, str] = {"lower": "local training", "pooled": "pooled data"}
+"""What methods are that do not compete, as every table marks them.  Clients' own models may be best alone: no bound."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,11 @@ class Traffic:
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of message that were sent."""
         return tuple(kind for kind in KINDS if any(self.transfers[d, kind] for d in DIRECTIONS))
+
+
+def bounds(record: Record) -> dict[str, str]:
+    """The methods that do not compete, and what they are, in words."""
+    return {m: BOUNDS[bound] for m in record.methods if (bound := record.cell(m).bound) is not None}
 
 
 def reached(record: Record, method: str, seed: int) -> int:
