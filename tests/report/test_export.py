@@ -18,7 +18,7 @@ from unskew.record.logs import DivergedRow
 from unskew.record.reader import Bound, Cell, DataSplit, Record, Summary
 from unskew.report import table, worth
 from unskew.report.export import FORMATS, client_table
-from unskew.report.summary_text import found
+from unskew.report.summary_text import found, intervals
 from unskew.report.tables import SAME_TEST_ROWS, leader, left_out, paired, standing
 from unskew.tasks.measure import Measure
 
@@ -228,6 +228,29 @@ def test_csv_is_unrounded_and_says_what_a_number_is_compared_with() -> None:
     assert rows["FedAvg"]["seconds"] == rows["FedAvg"]["mb_up"] == ""
     assert rows["FedAvg"]["setting"] == "dirichlet(alpha=0.1), 4 clients"
     assert rows["SCAFFOLD"]["global_accuracy_tail"] == rows["SCAFFOLD"]["difference_tail"] == ""  # one evaluation
+
+
+def test_a_method_for_own_models_is_compared_once_in_the_sentences_and_below_the_table() -> None:
+    """Ditto’s global model is about FedAvg’s; what counts is its clients' own, beside the two others' global ones."""
+    run = made(APART | {"FedProx": [0.6, 0.7, 0.66], "Ditto": [0.5, 0.61, 0.56]})
+    own = {(m, s, PERSONAL): {1: v} for m, of in APART.items() for s, v in enumerate(of)}
+    own |= {("Ditto", s, PERSONAL): {1: v} for s, v in enumerate(APART["SCAFFOLD"])}
+    run = replace(run, series={**run.series, **own}, for_own=frozenset({"Ditto"}))
+    below = intervals(run, "FedAvg")
+    assert "Corrected for 3 comparisons (Holm), all of them still differ." in found(run)
+    assert "Corrected for 3 comparisons (Holm), all of them still differ." in below
+    both = replace(run, for_own=frozenset({"Ditto", "Local"}))
+    assert "Corrected for 2 comparisons of clients’ own models (Holm), all of them still differ." in intervals(
+        both, "FedAvg"
+    )
+
+
+def test_what_counts_the_chance_of_test_rows_is_not_said_to_be_wider() -> None:
+    split = DataSplit("d", "", 9, {"name": "natural"}, "", (1,), ((1,),), 0.0, 0.0, 1.0, test_sha256="a")
+    run = replace(made(APART, {"Local": "lower"}), partitions=dict.fromkeys(range(3), split))
+    text = intervals(run, "FedAvg")
+    assert "The answer whether federation is worth it counts that, too" in text
+    assert "wider" not in text
 
 
 def test_a_method_for_own_models_has_its_difference_in_these() -> None:

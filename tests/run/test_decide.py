@@ -294,7 +294,7 @@ def test_a_run_stops_at_the_first_seed_at_which_it_is_decided(decided: Path, unt
     assert not any(decide.is_decided(row.values[:n], 0.001) for n in range(7))
     assert set(record.partitions) == set(seeds)
     assert "95 % confidence sequence" in summary_text.found(record)
-    assert "9 at most" in summary_text.intervals(record, (row,))
+    assert "9 at most" in summary_text.intervals(record, "fedavg")
 
 
 def test_seeds_that_a_decision_needs_have_the_bits_of_a_list_of_seeds(

@@ -260,7 +260,7 @@ def _differences(record: Record, marks: _Marks, base: str | None) -> dict[str, o
     )
     return {
         "differences": [(what, rows) for what, rows in kinds if rows],
-        "intervals": summary_text.intervals(record, differences),
+        "intervals": "" if base is None else summary_text.intervals(record, base),
         "here": " on these rows" if record.same_test_rows else "",
         "differences_chart": _differences_chart(differences, marks, base),
     }

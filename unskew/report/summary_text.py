@@ -185,9 +185,12 @@ def undecided(record: Record) -> bool:
     )
 
 
-def intervals(record: Record, rows: Sequence[Difference]) -> str:
-    """Sentences on what a table's intervals are, and on which differences stand when corrected for their number."""
-    rows = [d for d in rows if d.bound is None]
+def intervals(record: Record, base: str) -> str:
+    """Sentences on what tables' intervals are, and on which differences stand when corrected for their number.
+
+    The differences that are counted are those by which `found` compares the methods.
+    """
+    rows, own = _compared(record, base)
     if record.until is None:
         kind = "Intervals are Student’s t, each method by itself."
     else:
@@ -198,10 +201,9 @@ def intervals(record: Record, rows: Sequence[Difference]) -> str:
         )
     chance = SAME_TEST_ROWS * record.same_test_rows
     if chance and "lower" in {cell.bound for cell in record.cells}:
-        chance += (
-            " The answer whether federation is worth it counts that, too: its intervals are wider, or there are none."
-        )
-    return " ".join(filter(None, [kind, _corrected(rows).rstrip(), chance]))
+        chance += " The answer whether federation is worth it counts that, too, or has no interval."
+    corrected = _corrected(rows) + _corrected(own, " of clients’ own models")
+    return " ".join(filter(None, [kind, corrected.rstrip(), chance]))
 
 
 def _narrow(record: Record) -> str:
@@ -210,7 +212,7 @@ def _narrow(record: Record) -> str:
     return f"{record.until['until']:g}{' points' * record.headline.percent}"
 
 
-def _corrected(rows: Sequence[Difference]) -> str:
+def _corrected(rows: Sequence[Difference], of: str = "") -> str:
     """A sentence on which differences stand when corrected for the number of comparisons; empty without any."""
     count, names = standing(rows)
     by_itself = {d.method for d in rows if d.verdict in ("higher", "lower")}
@@ -222,7 +224,7 @@ def _corrected(rows: Sequence[Difference]) -> str:
         which = "all of them still differ"
     else:
         which = f"{listed(names)} still differ{'s' * (len(names) == 1)}"
-    return f"Corrected for {count} comparisons (Holm), {which}. "
+    return f"Corrected for {count} comparisons{of} (Holm), {which}. "
 
 
 def _steadier(record: Record, rows: Sequence[Difference], base: str, metric: str) -> str:
