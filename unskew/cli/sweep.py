@@ -154,11 +154,11 @@ def _print_table(name: str, points: "Sequence[Point]", summaries: dict[str, dict
 
 
 def _table(
-    name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]], spreads: int = 2, whole: bool = False
+    name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]], form: int = 3, whole: bool = False
 ) -> Table:
     """A row for each point and method: its settings and the numbers of the last round.
 
-    Names are folded unless they are to be `whole`; `spreads` as in `print_fitting`.
+    Names are folded unless they are to be `whole`; `form` as in `print_fitting`, always with all columns.
     """
     from unskew.run.metrics import with_spread
     from unskew.tasks.measure import described
@@ -167,7 +167,7 @@ def _table(
     measure = described(cards[0] if cards else None)
     unit = "percent, " if measure.percent else ""
     table = Table(
-        title=f"{escape(name)}: {unit}mean{' ± standard deviation' * (spreads > 0)} over seeds, last round",
+        title=f"{escape(name)}: {unit}mean{' ± standard deviation' * (form > 0)} over seeds, last round",
         box=SIMPLE,
         padding=(0, 1),
     )
@@ -185,7 +185,7 @@ def _table(
                 escape(point.name if whole else in_lines(point.name)),
                 escape(method),
                 *(
-                    with_spread(by.get((method, name)), measure, spread=spreads == 2 or i < spreads)
+                    with_spread(by.get((method, name)), measure, spread=form == 3 or i < min(form, 1))
                     for i, name in enumerate((measure.shared, measure.own, measure.worst))
                 ),
                 f"{sent['mean'] / 1e6:.2f}" if sent else "",

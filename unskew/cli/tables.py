@@ -48,12 +48,12 @@ NAME_WIDTH = 10
 
 
 def print_fitting(console: Console, make: Callable[[int], Table]) -> None:
-    """Print the largest of a table's forms that fits: `make(2)` has all standard deviations, 1 the headline's, 0 none.
+    """Print the largest of a table's forms that fits, of `make(3)` to `make(0)`.
 
-    -1 has fewer columns, too.
+    3 has all standard deviations, 2 the headline's, 1 fewer columns and the headline's, 0 fewer columns and none.
     """
-    tables = map(make, (2, 1, 0, -1))
-    console.print(next((table for table in tables if _width(table) <= console.width), make(-1)))
+    tables = map(make, (3, 2, 1, 0))
+    console.print(next((table for table in tables if _width(table) <= console.width), make(0)))
 
 
 def _width(table: Table) -> int:
@@ -67,10 +67,10 @@ def _width(table: Table) -> int:
     return widths + gap * (len(table.columns) - 1) + (4 if table.pad_edge else 2)
 
 
-def results(summary: dict[str, Any], spreads: int = 2, bounds: Mapping[str, str] | None = None) -> Table:
+def results(summary: dict[str, Any], form: int = 3, bounds: Mapping[str, str] | None = None) -> Table:
     """The table of results to print: last round first, best labelled as such.
 
-    `spreads` is as in `print_fitting`; `bounds` says what those methods are that do not compete.
+    `form` is as in `print_fitting`; `bounds` says what those methods are that do not compete.
     """
     from unskew.record.logs import ADAPTED, SERVED
     from unskew.run.metrics import fewer_clients, steadier, with_spread
@@ -93,17 +93,18 @@ def results(summary: dict[str, Any], spreads: int = 2, bounds: Mapping[str, str]
     averaged = f"; {short}: mean of the {last} of evaluations" if metric else ""
     alone = (metric, f"{measure.shared}.best")  # their spreads would not fit into eighty columns
     more = f"{averaged}; *best round on the test set, optimistic"
-    if spreads < 0:
+    if form < 2:
         columns, more = [column for column in columns if column[1] not in alone], ""
-    with_std = [name for _, name in columns if name not in alone][: {2: len(columns), 1: 1}.get(spreads, 0)]
+    with_std = [name for _, name in columns if name not in alone][: (0, 1, 1, len(columns))[form]]
     unit = "percent, " if measure.percent else ""
     seeds = sorted({len(r["seeds"]) for r in summary["rows"]}) or [0]
     table = Table(
-        title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (spreads > 0)} over "
+        title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (form > 0)} over "
         f"{' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seed{'s' * (seeds[-1] != 1)}",
         caption=f"{measure.label}{', ' * bool(measure.way)}{measure.way}: last round, global test set{more}; own data: "
         f"each client's model on its own test data{fewer_clients(summary['rows'], measure.own)}"
-        + ("; unseen: the same of clients that took no part, as served and adapted" if later else ""),
+        + ("; unseen: the same of clients that took no part, as served and adapted" if later else "")
+        + "; worst 1/10: mean of the worst tenth of the clients; MB: sent in all; s: by the clock, in all",
         box=SIMPLE,
         padding=(0, 1),
         pad_edge=False,
