@@ -224,14 +224,18 @@ def test_compare_sets_runs_side_by_side(unskew: Unskew, here: Path) -> None:
     assert said.err.splitlines()[-1] == "comparison: page.html"
     page = (here / "page.html").read_text("utf-8")
     assert "fedprox" in page
-    table = unskew("compare", "x/one", "two", "--out", "page.html").out
+    said = unskew("compare", "x/one", "two", "--out", "page.html")
+    above, _, table = said.out.partition("one two, not comparable: percent")
     assert "two/fedprox" in table
+    assert above.splitlines()[:2] == ["These runs are not comparable, so that no differences are given.", reason]
+    assert reason not in said.err
 
 
 def test_compare_says_what_differs_and_by_how_much(unskew: Unskew) -> None:
     for place, method in (("one", "fedavg"), ("two", "ditto")):
         unskew("run", "tiny.toml", "--out", place, "-q", "--no-report", "--set", f'methods=[{{name="{method}"}}]')
     said = unskew("compare", "one", "two").out
+    assert "not comparable" not in said
     assert "By the accuracy of clients’ own models on their own test data: two/ditto (" in said
     found = document(unskew("compare", "one", "two", "--json").out)
     assert (found.pop("comparable"), found.pop("reasons")) == (True, [])

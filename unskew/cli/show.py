@@ -65,6 +65,9 @@ def compare(
         from unskew.report.tables import bounds
 
         console = Console()
+        verdict = ["These runs are not comparable, so that no differences are given."] if comparison["reasons"] else []
+        for text in (*verdict, *comparison["reasons"]):
+            console.print(shown(text), highlight=False, markup=False, soft_wrap=True)
         print_fitting(console, partial(results, comparison, bounds=bounds(together)))
         answers = [f"{name}/{j.words}" for name, r in zip(names, records, strict=True) for j in join_summaries(r)]
         if together.baseline:
@@ -73,7 +76,8 @@ def compare(
         for answer in answers:
             console.print(shown(answer), highlight=False, markup=False, soft_wrap=True)
     for remark in _remarks(records, names):
-        print(shown(remark), file=sys.stderr)
+        if as_json or remark not in comparison["reasons"]:  # which stand above the table
+            print(shown(remark), file=sys.stderr)
     print(f"comparison: {page}", file=sys.stderr)
 
 

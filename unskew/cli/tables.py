@@ -97,9 +97,10 @@ def results(summary: dict[str, Any], form: int = 3, bounds: Mapping[str, str] | 
         columns, more = [column for column in columns if column[1] not in alone], ""
     with_std = [name for _, name in columns if name not in alone][: (0, 1, 1, len(columns))[form]]
     unit = "percent, " if measure.percent else ""
+    apart = "" if summary.get("comparable", True) else ", not comparable"
     seeds = sorted({len(r["seeds"]) for r in summary["rows"]}) or [0]
     table = Table(
-        title=f"{escape(summary['run'])}: {unit}mean{' ± standard deviation' * (form > 0)} over "
+        title=f"{escape(summary['run'])}{apart}: {unit}mean{' ± standard deviation' * (form > 0)} over "
         f"{' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seed{'s' * (seeds[-1] != 1)}",
         caption=f"{measure.label}{', ' * bool(measure.way)}{measure.way}: last round, global test set{more}; own data: "
         f"each client's model on its own test data{fewer_clients(summary['rows'], measure.own)}"

@@ -603,13 +603,17 @@ def evaluated_otherwise(records: Sequence[Record], names: Sequence[str]) -> str:
 
 
 def apart(new: Any, old: Any) -> tuple[Any, Any]:
-    """Two values of a configuration without the settings that are written alike.
+    """Two values of a configuration without the settings that are written alike, or those of things of other names.
 
     >>> apart({"outage": {"late": 0.3, "lost": 0.0}, "attack": "flip"}, {"outage": {"late": 0.2, "lost": 0.0}})
     ({'outage': {'late': 0.3}, 'attack': 'flip'}, {'outage': {'late': 0.2}})
+    >>> apart({"name": "radio", "kappa": 3.75}, {"name": "even", "gamma": 1.0})
+    ({'name': 'radio'}, {'name': 'even'})
     """
     if not isinstance(new, Mapping) or not isinstance(old, Mapping):
         return new, old
+    if "name" in new and "name" in old and new["name"] != old["name"]:
+        return {"name": new["name"]}, {"name": old["name"]}
     pairs = {k: apart(new.get(k), old.get(k)) for k in {**new, **old} if written(new.get(k)) != written(old.get(k))}
     return {k: a for k, (a, _) in pairs.items() if k in new}, {k: b for k, (_, b) in pairs.items() if k in old}
 
