@@ -60,7 +60,7 @@ def test_each_client_has_its_group_promise_accuracy_and_gain(folder: Path) -> No
         "3 alone 0.40 0.90 60.0 60.0 0.00",
     ]
     words = next(line for line in lines if line.startswith("hcct: "))
-    assert "1 of 4 clients are better off and 1 worse off: 0.00 points on average, −10.00 at worst." in words
+    assert "1 of 4 clients are ahead and 1 behind, be it by chance: 0.00 points on average, −10.00 at worst." in words
 
 
 def test_a_method_without_utilities_has_no_column_for_them_and_overlapping_groups_are_all_named(folder: Path) -> None:
@@ -101,8 +101,8 @@ def test_many_clients_get_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rows = {"hcct": [{"groups": [list(range(n))]}]}
     folder = made.make_run(tmp_path / "run", rows, ("independent", "hcct"), sizes=[20] * n, split={"name": "iid"})
     assert printed(folder, 400) == (
-        "hcct: in round 1 of seed 0, 1 group of two or more. Against independent, 41 of 41 clients are better off and "
-        "0 worse off: +25.00 points on average, +25.00 at worst."
+        "hcct: in round 1 of seed 0, 1 group of two or more. Against independent, 41 of 41 clients are ahead and "
+        "0 behind, be it by chance: +25.00 points on average, +25.00 at worst."
     )
 
 

@@ -117,6 +117,6 @@ def _gain_in_words(g: GroupHistory, base: str | None) -> str:
     together = f" (of {len(g.gains)} seeds together)" if len(g.gains) > 1 else ""
     mean = statistics.fmean(statistics.fmean(row.values()) for row in g.gains.values())
     return (
-        f"Against {base}, {better} of {len(gains)} clients{together} are better off and {worse} worse off: "
+        f"Against {base}, {better} of {len(gains)} clients{together} are ahead and {worse} behind, be it by chance: "
         f"{g.measure.signed(mean)} {unit} on average, {g.measure.signed(min(gains))} at worst."
     )

@@ -215,6 +215,13 @@ def test_gains_are_own_accuracy_less_that_of_training_alone(folder: Path) -> Non
     assert _row(folder, "hcct") == "hcct 1.0 1.0 1 of 4 1 of 4 0.00 −10.00 0.00"
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_only_whose_interval_excludes_zero_is_called_better_or_worse_off(folder: Path, tmp_path: Path) -> None:
+    page = write_report(folder, tmp_path / "page.html").read_text()
+    assert page.count(">Better off<") == page.count(">Worse off<") == 1
+    assert ">Ahead<small>by any difference</small>" in page
+
+
 def _row(folder: Path, method: str) -> str:
     record = read(folder)
     marks = dict(zip(record.methods, figures.looks([False] * len(record.methods)), strict=True))

@@ -77,10 +77,11 @@ def formed(g: GroupHistory) -> str:
 def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.LineStyle], base: str | None) -> Table:
     gain = f"over {base}" if base is not None else "over local training"
     measure = histories[0].measure
-    unit = "points" if measure.percent else measure.label
+    unit = f"{'points' if measure.percent else measure.label} {gain}"
     head = [
         ("Method", ""), ("Groups", "of two or more, last round"), ("Alone", "clients, last round"),
-        ("Better off", gain), ("Worse off", gain), ("Mean gain", unit), ("Worst gain", unit),
+        ("Ahead", "by any difference"), ("Behind", "by any difference"),
+        ("Mean gain", unit), ("Worst gain", unit),
         *([("Adjusted Rand", "index, last round")] if any(g.rand for g in histories) else []),
     ]  # fmt: skip
     entries = tuple(
@@ -96,8 +97,9 @@ def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.Line
         for g in histories
     )
     note = (
-        f"Gain: {_gain_in_words(measure, base)}. Its test data may be few, so a single client’s gain is coarse; one "
-        "alone now may have learned in a group before."
+        f"Gain: {_gain_in_words(measure, base)}. Its test data may be few, so a single client’s gain is coarse, and "
+        "who is ahead or behind may be so by chance; “Should I join?” calls better or worse off those whose interval "
+        "excludes zero. One alone now may have learned in a group before."
         if base is not None
         else ""
     )
