@@ -407,8 +407,9 @@ class History:
             )
         if not (rows := worth.rows(record)):
             raise RunError(
-                f"no client has a result of its own beside that of {worth.alone(record)}; run it with other methods, "
-                'and with "personal" in evaluate'
+                worth.verdict(record)
+                or f"no client has a result of its own beside that of {worth.alone(record)}; run it with other "
+                'methods, and with "personal" in evaluate'
             )
         return rows
 

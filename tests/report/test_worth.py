@@ -21,13 +21,14 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment
 from unskew.record import doubts
 from unskew.record.columns import RowResults
-from unskew.record.reader import Cell, DataSplit, Record, Warned, read
+from unskew.record.reader import Cell, DataSplit, Record, Summary, Warned, read
 from unskew.report import by_client, worth
 from unskew.report.contributions import Contribution, contributions
 from unskew.report.export import client_table
 from unskew.report.gain import Chance, Floats, gain, over_all_rows
 from unskew.report.html import write_report
 from unskew.report.section import Table
+from unskew.report.tables import reached
 from unskew.run import constant, leave_out
 from unskew.run.callbacks import NoCallback
 from unskew.tasks.binary import BINARY
@@ -368,6 +369,50 @@ def test_where_lower_is_better_a_gain_is_still_above_zero() -> None:
 
 STEADY = {s: (0.7 + s / 1000, 0.7 - s / 1000, 0.5) for s in range(4)}
 BETTER = {s: (0.9, 0.7, 0.05 + s / 500) for s in range(4)}
+
+
+def ended(r: Record, rounds: Mapping[tuple[str, int], int]) -> Record:
+    """The run, finished, with these last rounds by method and seed."""
+    series = {(m, s, name): {rounds[m, s]: 0.0} for m, s, name in r.series}
+    return replace(r, series=series, summary=Summary("f", 1.0, {}, None))
+
+
+def test_seeds_count_whenever_each_training_ended_early() -> None:
+    """FedAvg stopped at 13, 22, 14 and 7, and alone at 7 under every seed: three seeds were left out, or all four."""
+    r = record({"alone": STEADY, "fed": BETTER})
+    rounds = {("fed", 0): 13, ("fed", 1): 22, ("fed", 2): 14, ("fed", 3): 7, **{("alone", s): 7 for s in range(4)}}
+    (of,) = worth.worths(ended(r, rounds))
+    assert (of.seeds, of.lost) == (4, 0)
+    assert of.whole == worth.worths(r)[0].whole
+    assert "leave out" not in worth.words(ended(r, rounds))
+
+
+def test_an_unfinished_run_compares_equal_rounds_and_says_which_seeds_it_leaves_out() -> None:
+    r = record({"alone": STEADY, "fed": BETTER}, n=(100,) * 3)
+    behind = replace(ended(r, {at[:2]: 2 if at[:2] == ("fed", 3) else 3 for at in r.series}), summary=None)
+    (of,) = worth.worths(behind)
+    assert (of.seeds, of.lost) == (3, 1)
+    text, why = worth.words(behind), "a method or local training (alone) is not as far as the other yet."
+    assert "], 3 of 4 seeds)" in text.partition(". ")[0]
+    assert text.endswith(f"Gains leave out seeds under which {why}")
+    table = worth.table(behind)
+    assert table is not None
+    assert table.entries[0].cells[0].endswith("] (3 of 4 seeds)")
+    assert f"Gains leave out seeds under which {why}" in table.note
+    nowhere = replace(ended(r, {at[:2]: 2 if at[0] == "fed" else 3 for at in r.series}), summary=None)
+    assert worth.words(nowhere) == f"Whether federation is worth it is not known: under every seed {why}"
+
+
+def test_a_run_whose_trainings_end_early_has_gains(tmp_path: Path) -> None:
+    """Each training under seed 0 ends in a round of its own."""
+    history = us.simulate(
+        "fedavg", data="digits", split=us.Dirichlet(alpha=0.1, num_clients=4), rounds=12, bounds=True,
+        stop={"patience": 2}, val_fraction=0.2, out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    r = read(history.folder)
+    assert len({reached(r, m, 0) for m in ("fedavg", "independent")}) == 2
+    assert history.gains()
+    assert worth.words(r).startswith(("Federation", "On few"))
 
 
 def test_the_words_name_who_gains_and_who_loses_and_the_small_site() -> None:

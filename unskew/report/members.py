@@ -15,6 +15,7 @@ from unskew.report.sections.group_history import ALONE, GroupHistory, better_and
 from unskew.report.sections.groups import formed
 from unskew.report.worth import alone
 from unskew.tasks.measure import Measure
+from unskew.words import of_seeds
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def join_summaries(record: Record) -> tuple[JoinSummary, ...]:
     for method in methods:
         g = grouping(record, method, base)
         if g is not None:
-            words = f"{formed(g)} {_gain_in_words(g, base)}"
+            words = f"{formed(g)} {_gain_in_words(record, g, base)}"
             members = _members(record, g, settings.get(method, {}), base)
             summaries.append(JoinSummary(method, g.seed, g.last.round, base, members, g.gains, words, record.headline))
     return tuple(summaries)
@@ -85,7 +86,7 @@ def _members(record: Record, g: GroupHistory, options: Mapping[str, object], bas
     where = places(g.last.groups, g.last.numbers)
     apart = utility_alone(options, record.partitions[g.seed].sizes)
     own = record.clients.get((g.method, g.seed), {})
-    # Without gains the two did not reach the same round, and numbers side by side must be comparable.
+    # Without gains the two have not reached the same round yet, and numbers side by side must be comparable.
     base_values = record.clients.get((base, g.seed), {}) if base is not None and g.seed in g.gains else {}
     return tuple(
         Member(
@@ -103,7 +104,7 @@ def _members(record: Record, g: GroupHistory, options: Mapping[str, object], bas
     )
 
 
-def _gain_in_words(g: GroupHistory, base: str | None) -> str:
+def _gain_in_words(record: Record, g: GroupHistory, base: str | None) -> str:
     """The gain from joining over all seeds, in words."""
     if base is None:
         return (
@@ -111,10 +112,13 @@ def _gain_in_words(g: GroupHistory, base: str | None) -> str:
         )
     gains = [v for row in g.gains.values() for v in row.values()]
     if not gains:
-        return f"Whether joining pays off is not known: there are no clients’ results to compare with those of {base}."
+        those = base if record.finished else f"{base} after the same round yet"
+        return f"Whether joining pays off is not known: there are no clients’ results to compare with those of {those}."
     better, worse = better_and_worse(gains)
     unit = "points" if g.measure.percent else f"in {g.measure.label}"
-    together = f" (of {len(g.gains)} seeds together)" if len(g.gains) > 1 else ""
+    planned = sum(c.method == g.method for c in record.cells)
+    all_seeds = f" (of {planned} seeds together)" if planned > 1 else ""
+    together = of_seeds(len(g.gains), planned - len(g.gains)) or all_seeds
     mean = statistics.fmean(statistics.fmean(row.values()) for row in g.gains.values())
     return (
         f"Against {base}, {better} of {len(gains)} clients{together} are ahead and {worse} behind, be it by chance: "

@@ -136,12 +136,13 @@ def counted_seeds(record: Record, method: str) -> tuple[int, ...]:
 def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, tuple[float, float]]]:
     """Results of clients under a method and under another, (one, other) by client and seed, where both are known.
 
-    Of the counted seeds those under which both methods reached the same round.
+    Of the counted seeds, in an unfinished run those under which both methods reached the same round.  In a finished one
+    the last round may be an outcome, where training may end early, and seeds are not chosen by outcomes.
     """
     by_seed = {}
     for seed in counted_seeds(record, method):
         one, other = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
-        if reached(record, method, seed) == reached(record, base, seed):
+        if record.finished or reached(record, method, seed) == reached(record, base, seed):
             by_seed[seed] = {c: (result, other[c]) for c, result in one.items() if c in other}
     return {seed: pairs for seed, pairs in by_seed.items() if pairs}
 

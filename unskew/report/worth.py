@@ -33,7 +33,7 @@ from unskew.report import tables
 from unskew.report.gain import Chance, Floats, Gain, gain, over_all_rows, over_rows, spread
 from unskew.report.section import Section, Table, TableRow
 from unskew.tasks.measure import FEWEST, Measure
-from unskew.words import beginning, counted, listed
+from unskew.words import beginning, counted, listed, of_seeds
 
 if TYPE_CHECKING:
     from unskew.report.figures import LineStyle
@@ -103,7 +103,7 @@ class Worth:
         method, bound: Its label, and the bound it is, if any.
         whole: The gain of the mean over clients.
         beside: What its interval is over beside seeds; empty if nothing.
-        seeds: Number of seeds.
+        seeds, lost: Number of seeds, and of further ones of the run that tell nothing.
         clients: The clients' gains; where clients are not the same in all seeds, those of every seed.
         useless: True if under every seed the mean over clients of both, the method and local-only training, is worse
             than that of what each client's training targets would always say.
@@ -114,6 +114,7 @@ class Worth:
     whole: Gain
     beside: Beside
     seeds: int
+    lost: int
     clients: tuple[ClientGain, ...]
     useless: bool = False
 
@@ -191,7 +192,8 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         chance = None
     whole = gain(means, chance, m.percent, sequential=sequential)
     useless = all(seed in worse and worse[seed][1] for seed in by_seed)
-    return Worth(method, record.cell(method).bound, whole, beside, len(by_seed), clients, useless)
+    lost = sum(c.method == method for c in record.cells) - len(by_seed)
+    return Worth(method, record.cell(method).bound, whole, beside, len(by_seed), lost, clients, useless)
 
 
 def _both_worse(record: Record, method: str, base: str) -> dict[int, tuple[frozenset[int], bool]]:
@@ -359,7 +361,26 @@ def _no_interval(client: ClientGain, m: Measure) -> str:
 def verdict(record: Record) -> str:
     """The answer whether federation is worth it, as the report begins; empty where that is not known."""
     of, base = [w for w in worths(record) if w.bound is None], alone(record)
-    return _verdicts(of, base, record.headline, _unsettled(record, base)) if of and base is not None else ""
+    if base is None or not record.clients or all(cell.bound for cell in record.cells):
+        return ""
+    if not of:
+        return f"Whether federation is worth it is not known: under every seed {_why_lost(record, base)}."
+    return _verdicts(of, base, record.headline, _unsettled(record, base))
+
+
+def _why_lost(record: Record, base: str) -> str:
+    """Say of seeds under which there is no gain why that is so."""
+    competing = [m for m in record.methods if record.cell(m).bound is None]
+    reasons = ["diverged"] * any(record.diverged_seeds(m) for m in (base, *competing))
+    reasons += ["is not as far as the other yet"] * (not record.finished)
+    return f"a method or local training ({base}) {' or '.join(reasons or ['has no client’s result'])}"
+
+
+def _lost(record: Record, of: Sequence[Worth], base: str) -> str:
+    """A sentence on seeds that gains leave out, beside which their number is given; empty if there are none."""
+    if not any(w.lost for w in of):
+        return ""
+    return f"Gains leave out seeds under which {_why_lost(record, base)}."
 
 
 def words(record: Record) -> str:
@@ -373,15 +394,14 @@ def words(record: Record) -> str:
             "Whether federation is worth it is not known: no method of this run trains every client alone; add "
             "“independent”. "
         )
-    of = [w for w in worths(record) if w.bound is None]
+    of, sentences = [w for w in worths(record) if w.bound is None], [verdict(record)]
     if not of:
-        return ""
-    sentences = [_verdicts(of, base, m, _unsettled(record, base))]
+        return sentences[0]
     if len(of[0].clients) <= MOST_NAMED and " of seed " not in of[0].clients[0].name:
         sentences += _for_clients(of, m, _of_one_class(record, base))
     else:
         sentences.append(_counted(of, m))
-    sentences += [no_verdict(unjudged(record), m), _basis(of, m)]
+    sentences += [no_verdict(unjudged(record), m), _basis(of, m), _lost(record, of, base)]
     return " ".join(filter(None, sentences))
 
 
@@ -464,7 +484,7 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str
         ("open", "undecided for"),
     ):
         some = sorted((w for w in of if _in_words(w) == verdict), key=lambda w: -abs(w.whole.mean))
-        shown = [f"{w.method} ({bracket(w.whole, m)})" for w in some[:MOST_LISTED]]
+        shown = [f"{w.method} ({bracket(w.whole, m)}{_seeds(w)})" for w in some[:MOST_LISTED]]
         rest = f", and {len(some) - len(shown)} more" if len(some) > len(shown) else ""
         if some:
             parts.append(f"{phrase} {listed(shown) if not rest else ', '.join(shown) + rest}")
@@ -474,6 +494,11 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str
         f"{head} compared with local training ({base}){by}: {'; '.join(parts)}."
         f"{_none_of_use(of, base)}{f' {unsettled}' if unsettled else ''}"
     )
+
+
+def _seeds(of: Worth) -> str:
+    """Under how many seeds a gain is known, after its number; empty if it is under all."""
+    return of_seeds(of.seeds, of.lost).replace(" (", ", ").rstrip(")")
 
 
 def _in_words(of: Worth) -> str:
@@ -684,11 +709,16 @@ def table(record: Record, marks: "dict[str, LineStyle] | None" = None) -> Table 
             if named
             else [f"{c.name}: {bracket(c.gain, m)}" for c in (low, high)]
         )
-        cells = (bracket(w.whole, m), f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), *client_values)
+        cells = (
+            bracket(w.whole, m) + of_seeds(w.seeds, w.lost),
+            f"{w.count('gains')} of {len(w.clients)}",
+            str(w.count("loses")),
+            *client_values,
+        )
         below = "" if w.bound is None else tables.BOUNDS[w.bound]
         entries.append(TableRow(w.method, cells, swatches.get(w.method, Markup()), below))
     results = _alone_in_words(record, base, m, of[0].clients if named else ())
-    others = f" {text}" if (text := no_verdict(unjudged(record), m)) else ""
+    others = "".join(f" {text}" for text in (no_verdict(unjudged(record), m), _lost(record, of, base)) if text)
     note = (
         f"{beginning(m.label)} on the client’s own test data minus that under {base}"
         f"{m.turned}, last round. {_basis(of, m)} A "

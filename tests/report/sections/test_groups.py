@@ -238,6 +238,8 @@ def test_gains_are_not_taken_between_different_rounds(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in kept))
     assert _grouping(folder).gains == {}
     assert "The run has no results of local training beside these" in pages.said(write_report(folder))
+    (of, *_) = join_summaries(read(folder))
+    assert of.words.endswith("no clients’ results to compare with those of independent after the same round yet.")
 
 
 def test_utility_alone_is_one_less_alpha_over_the_examples() -> None:
