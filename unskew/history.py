@@ -391,7 +391,8 @@ class History:
         table of them.  It is of a client, called as in `client_values`, or of the mean over clients, where client is
         None; seed is that of a client that no other seed has, as where each divides the data anew.  A gain is the
         headline of the client's own model on its own test data minus that alone, a fraction for accuracies, and above
-        zero where the client is better off.  The verdict is gains, loses or open; `why` says why there is no interval.
+        zero where the client is better off.  The verdict is gains, loses or open, that of the mean corrected for the
+        number of methods (Holm); `why` says why there is no interval or no verdict.
 
         Raises:
             RunError: If no method of the run trains every client alone, no client has results, or the run's files are

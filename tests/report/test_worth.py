@@ -371,6 +371,39 @@ STEADY = {s: (0.7 + s / 1000, 0.7 - s / 1000, 0.5) for s in range(4)}
 BETTER = {s: (0.9, 0.7, 0.05 + s / 500) for s in range(4)}
 
 
+def test_of_many_methods_those_are_worth_it_that_are_when_corrected_for_their_number() -> None:
+    """A gains .10, .11, .12, p = .0027; B .02, .03, .035, p = .0233; the others nothing on average.
+
+    Of six, .0027 counts six times, and then .0233 five times: .117.
+    """
+    gains = {"alone": (0.0,) * 3, "A": (0.1, 0.11, 0.12), "B": (0.02, 0.03, 0.035)}
+    gains |= {f"C{i}": (0.0, 0.01, -0.01) for i in range(5)}
+
+    def run(*methods: str) -> Record:
+        return record({m: {s: (0.5 + gains[m][s],) * 3 for s in range(3)} for m in ("alone", *methods)}, (), (100,) * 3)
+
+    many = ["C0", "C1", "C2", "C3"]
+    only, crowded, both = run("B"), run("B", *many, "C4"), run("A", "B", *many)
+    assert worth.verdict(only).startswith("Federation is worth it compared with local training (alone), by 95 % ")
+    assert "Holm" not in worth.verdict(only)
+    says = "over seeds, corrected for 6 methods (Holm): "
+    assert worth.verdict(crowded).startswith("Federation has not been shown to be worth it")
+    assert f"{says}undecided once corrected: B (+2.83 [+0.94, +4.73]); undecided for C0" in worth.verdict(crowded)
+    assert worth.verdict(both).startswith("Federation is worth it")
+    assert f"{says}clients are better off on average with A (+11.00 [" in worth.verdict(both)
+    means = {row["method"]: (row["verdict"], row["why"]) for row in worth.rows(both) if row["client"] is None}
+    assert (means["A"], means["B"]) == (("gains", ""), ("open", worth.UNCORRECTED))
+
+
+def test_an_interval_of_a_run_that_added_seeds_is_as_confident_as_it_is_asked_to_be() -> None:
+    half, wider = (
+        g.high - g.mean
+        for g in (gain([0.01, 0.02, 0.03] * 4, Chance(0.0), True, of, sequential=True) for of in (0.95, 0.99))
+        if g.high is not None
+    )
+    assert wider > half
+
+
 def ended(r: Record, rounds: Mapping[tuple[str, int], int]) -> Record:
     """The run, finished, with these last rounds by method and seed."""
     series = {(m, s, name): {rounds[m, s]: 0.0} for m, s, name in r.series}

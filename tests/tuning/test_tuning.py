@@ -496,7 +496,7 @@ def test_settings_that_diverge_under_a_fresh_seed_are_named_and_the_safer_ones_t
 
 def test_verdicts_are_corrected_for_the_number_of_methods_by_hand() -> None:
     """Of four, a excludes zero at 1 - .05/4; b then at 1 - .05/3; c does not at 1 - .05/2, though it does at .95."""
-    from unskew.tuning.result import standing
+    from unskew.report.gain import standing
 
     most = {"a": 0.99, "b": 0.985, "c": 0.96, "d": 0.5}  # confidence up to which each excludes zero
     gains = {

@@ -23,7 +23,7 @@ Used by reports and by advice, so that both decide by the same interval.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,13 +89,13 @@ def gain(
         of_seeds: The gain of each seed.
         rows: The chance in their mean that is not from seeds.
         share: True for a share of rows, which changes by one at most.
-        confidence: The interval's; that of 95 % if seeds were added until it decided.
+        confidence: The interval's.
         sequential: True if it may be looked at after every seed (`unskew.run.decide`).
     """
     if not of_seeds or rows is None:
         return Gain(statistics.fmean(of_seeds) if of_seeds else math.nan, None, None, "")
     mean = statistics.fmean(of_seeds)
-    ends = interval(of_seeds, sequential=True) if sequential else (mean, mean)
+    ends = interval(of_seeds, confidence, sequential=True) if sequential else (mean, mean)
     seeds = spread(of_seeds) or Chance(0.0)
     both = rows.variance + seeds.variance
     if ends is None or not both > 0.0:
@@ -111,6 +111,21 @@ def gain(
         low, high = max(low, -1.0), min(high, 1.0)
     over: Over = "seeds" if seeds.variance > rows.variance else "test examples"
     return Gain(mean, low, high, over, max(rows.variance, seeds.variance) / both)
+
+
+def standing(gains: Mapping[str, Callable[[float], Gain]]) -> frozenset[str]:
+    """The gains, each a function of its confidence, that exclude zero when corrected for their number (S. Holm, 1979).
+
+    Of k gains those that exclude zero at 1 - .05 / k stand; then of the rest those that do at theirs; and so on.
+    """
+    stand: frozenset[str] = frozenset()
+    while left := gains.keys() - stand:
+        level = 1.0 - (1.0 - CONFIDENCE) / len(left)
+        more = {label for label in left if gains[label](level).verdict != "open"}
+        if not more:
+            break
+        stand |= more
+    return stand
 
 
 def over_rows(rows: Floats, share: bool, ranked: bool = False) -> Chance | None:

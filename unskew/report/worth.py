@@ -16,8 +16,9 @@ Clients are the same in all seeds if the data name them; of others each seed's c
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 import numpy as np
@@ -30,8 +31,9 @@ from unskew.info import OneClassModels, WorseThanConstant
 from unskew.record.logs import Bound
 from unskew.record.reader import Record, configured, info_of
 from unskew.report import tables
-from unskew.report.gain import Chance, Floats, Gain, gain, over_all_rows, over_rows, spread
+from unskew.report.gain import Chance, Floats, Gain, gain, over_all_rows, over_rows, spread, standing
 from unskew.report.section import Section, Table, TableRow
+from unskew.report.stats import CONFIDENCE
 from unskew.tasks.measure import FEWEST, Measure
 from unskew.words import beginning, counted, listed, of_seeds
 
@@ -101,27 +103,35 @@ class Worth:
 
     Attributes:
         method, bound: Its label, and the bound it is, if any.
-        whole: The gain of the mean over clients.
+        at: The gain of the mean over clients, by the confidence of its interval.
         beside: What its interval is over beside seeds; empty if nothing.
         seeds, lost: Number of seeds, and of further ones of the run that tell nothing.
         clients: The clients' gains; where clients are not the same in all seeds, those of every seed.
         useless: True if under every seed the mean over clients of both, the method and local-only training, is worse
             than that of what each client's training targets would always say.
+        stands: False if its 95 % interval does not exclude zero when corrected for the number of methods (Holm).
     """
 
     method: str
     bound: Bound | None
-    whole: Gain
+    at: Callable[[float], Gain]
     beside: Beside
     seeds: int
     lost: int
     clients: tuple[ClientGain, ...]
     useless: bool = False
+    stands: bool = True
+
+    @property
+    def whole(self) -> Gain:
+        """The gain of the mean over clients, with its own 95 % interval."""
+        return self.at(CONFIDENCE)
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of the mean, but that a model that is worse than a constant makes nobody better off."""
-        return "open" if self.useless and self.whole.verdict == "gains" else self.whole.verdict
+        """The corrected verdict of the mean, but that a model worse than a constant makes nobody better off."""
+        useless = self.useless and self.whole.verdict == "gains"
+        return "open" if useless or not self.stands else self.whole.verdict
 
     @property
     def over(self) -> str:
@@ -143,8 +153,15 @@ def worths(record: Record) -> tuple[Worth, ...]:
     base = alone(record)
     if base is None:
         return ()
-    of = (_worth(record, m, base) for m in record.methods if record.cell(m).bound != "lower")
-    return tuple(w for w in of if w is not None)
+    of = [w for m in record.methods if record.cell(m).bound != "lower" and (w := _worth(record, m, base)) is not None]
+    rivals = competing(of)
+    lost = rivals.keys() - standing(rivals)
+    return tuple(replace(w, stands=w.method not in lost) for w in of)
+
+
+def competing(of: Sequence[Worth]) -> dict[str, Callable[[float], Gain]]:
+    """The gains that verdicts are corrected for the number of, by method: those with an interval, but not of bounds."""
+    return {w.method: w.at for w in of if w.bound is None and w.whole.low is not None}
 
 
 def _worth(record: Record, method: str, base: str) -> Worth | None:
@@ -190,7 +207,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         beside, chance = _beside([r for _, r in of], clients, m)
     if 2 * sum(c.too_few for c in clients) > len(clients) and not _enough(clients):
         chance = None
-    whole = gain(means, chance, m.percent, sequential=sequential)
+    whole = partial(gain, means, chance, m.percent, sequential=sequential)
     useless = all(seed in worse and worse[seed][1] for seed in by_seed)
     lost = sum(c.method == method for c in record.cells) - len(by_seed)
     return Worth(method, record.cell(method).bound, whole, beside, len(by_seed), lost, clients, useless)
@@ -300,6 +317,9 @@ def _patients(record: Record, seed: int, client: int) -> int:
 USELESS = "both models are worse than what the training targets would always say"
 """The reason why a gain is none."""
 
+UNCORRECTED = "its interval excludes zero, but not when corrected for the number of methods (Holm)"
+"""The reason why a mean has no verdict."""
+
 
 class GainRow(TypedDict):
     """A client's gain with a method, or that of the mean over clients, of which `client` is None.
@@ -327,6 +347,7 @@ def rows(record: Record) -> list[GainRow]:
     m, of = record.headline, []
     for w in worths(record):
         mean = "" if w.whole.low is not None else "the chance of its test examples is not known"
+        mean = UNCORRECTED if w.whole.verdict != "open" and not w.stands else mean
         of.append(_row_of(w.method, None, None, w.whole, w.verdict, USELESS if w.useless else mean))
         of += [
             _row_of(w.method, c.label, c.seed, c.gain, c.verdict, USELESS if c.useless else _no_interval(c, m))
@@ -481,6 +502,7 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str
         ("gains", "clients are better off on average with"),
         ("loses", "clients are worse off on average with"),
         ("ahead", "ahead of it, but of no use:"),
+        ("uncorrected", "undecided once corrected:"),
         ("open", "undecided for"),
     ):
         some = sorted((w for w in of if _in_words(w) == verdict), key=lambda w: -abs(w.whole.mean))
@@ -490,6 +512,7 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str
             parts.append(f"{phrase} {listed(shown) if not rest else ', '.join(shown) + rest}")
     over = next((w.over for w in of if w.over), "")
     by = f", by 95 % intervals over {over}{' and under one seed' * (of[0].seeds == 1)}" if over else ""
+    by += f", corrected for {n} methods (Holm)" if (n := len(competing(of))) > 1 else ""
     return (
         f"{head} compared with local training ({base}){by}: {'; '.join(parts)}."
         f"{_none_of_use(of, base)}{f' {unsettled}' if unsettled else ''}"
@@ -502,8 +525,10 @@ def _seeds(of: Worth) -> str:
 
 
 def _in_words(of: Worth) -> str:
-    """The verdict of a mean; that of a useless method whose interval is above zero is "ahead"."""
-    return "ahead" if of.verdict != of.whole.verdict else of.verdict
+    """The verdict of a mean, or why it has none though its own interval excludes zero."""
+    if of.verdict == of.whole.verdict:
+        return of.verdict
+    return "ahead" if of.useless and of.whole.verdict == "gains" else "uncorrected"
 
 
 def _none_of_use(of: Sequence[Worth], base: str) -> str:

@@ -10,7 +10,7 @@ from unskew.advice.follow_up import under_fresh_seeds
 from unskew.advice.training import Scores, Sites, Training
 from unskew.errors import DivergedError, shown
 from unskew.experiment.config import Experiment, Method
-from unskew.report.gain import Gain
+from unskew.report.gain import Gain, standing
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import bracket
 from unskew.tasks.measure import Measure
@@ -165,21 +165,6 @@ def compared(
 
 def _at(worth: TuningGain, measure: Measure) -> Callable[[float], Gain]:
     return lambda confidence: gain(worth.after or (), worth.before or (), measure, confidence)[0]
-
-
-def standing(gains: Mapping[str, Callable[[float], Gain]]) -> frozenset[str]:
-    """The gains, each a function of its confidence, that exclude zero when corrected for their number (S. Holm, 1979).
-
-    Of k gains those that exclude zero at 1 - .05 / k stand; then of the rest those that do at theirs; and so on.
-    """
-    stand: frozenset[str] = frozenset()
-    while left := gains.keys() - stand:
-        level = 1.0 - (1.0 - CONFIDENCE) / len(left)
-        more = {label for label in left if gains[label](level).verdict != "open"}
-        if not more:
-            break
-        stand |= more
-    return stand
 
 
 def _scores(sites: Sites, method: Method, seeds: tuple[int, ...]) -> tuple[tuple[Scores, ...] | None, int]:
