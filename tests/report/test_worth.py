@@ -404,6 +404,30 @@ def test_an_interval_of_a_run_that_added_seeds_is_as_confident_as_it_is_asked_to
     assert wider > half
 
 
+def test_a_method_that_diverged_under_a_seed_is_not_said_to_gain_by_the_others() -> None:
+    """Under four of five seeds "bold" diverged; under the fifth it gains 20 points, as "fed" does under all."""
+    of = {"alone": {s: (0.5 + s / 1000,) * 3 for s in range(5)}, "bold": {s: (0.7,) * 3 for s in range(5)}}
+    for names, over in ((SITES, ", over test examples"), ((), "")):
+        r = record(of | {"fed": of["bold"]}, names, (100,) * 3)
+        gone = {("bold", s) for s in range(1, 5)}
+        lost = tuple({"method": m, "seed": s, "round": 2, "reason": "x"} for m, s in sorted(gone))
+        r = replace(r, clients={at: v for at, v in r.clients.items() if at not in gone}, diverged=lost)  # type: ignore
+        r = ended(r, {at[:2]: 3 for at in r.series})
+        bold, fed = worth.worths(r)
+        assert (bold.seeds, bold.lost, bold.verdict, fed.verdict) == (1, 4, "open", "gains")
+        assert {c.verdict for c in bold.clients} == {"open"}
+        text = worth.verdict(r)
+        assert text.startswith("Federation is worth it")
+        assert "better off on average with fed (" in text
+        assert f"{over}, 1 of 5 seeds)" in text
+        assert (bold.whole.low is None) == (not names)  # clients that each seed draws anew: one seed tells nothing
+        assert ("but only where it did not diverge: bold (" in text) == bool(names)
+        mean = worth.rows(r)[0]
+        assert (mean["seeds"], mean["lost"]) == (1, 4)
+        assert not names or mean["why"] == worth.DIVERGED
+        assert worth.words(r).endswith("a method or local training (alone) diverged.")
+
+
 def ended(r: Record, rounds: Mapping[tuple[str, int], int]) -> Record:
     """The run, finished, with these last rounds by method and seed."""
     series = {(m, s, name): {rounds[m, s]: 0.0} for m, s, name in r.series}

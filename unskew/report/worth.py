@@ -80,11 +80,12 @@ class ClientGain:
     label: str | int = ""
     seed: int | None = None
     useless: bool = False
+    diverged: bool = False
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of its gain, but that a model that is worse than a constant makes nobody better off."""
-        return "open" if self.useless and self.gain.verdict == "gains" else self.gain.verdict
+        """The verdict of its gain, but that a model worse than a constant, or that may diverge, is no gain."""
+        return "open" if (self.useless or self.diverged) and self.gain.verdict == "gains" else self.gain.verdict
 
     @property
     def telling(self) -> int:
@@ -109,6 +110,7 @@ class Worth:
         clients: The clients' gains; where clients are not the same in all seeds, those of every seed.
         useless: True if under every seed the mean over clients of both, the method and local-only training, is worse
             than that of what each client's training targets would always say.
+        diverged: True if the method diverged under some seed, so that its gain is that of the others alone.
         stands: False if its 95 % interval does not exclude zero when corrected for the number of methods (Holm).
     """
 
@@ -120,6 +122,7 @@ class Worth:
     lost: int
     clients: tuple[ClientGain, ...]
     useless: bool = False
+    diverged: bool = False
     stands: bool = True
 
     @property
@@ -129,9 +132,9 @@ class Worth:
 
     @property
     def verdict(self) -> Verdict:
-        """The corrected verdict of the mean, but that a model worse than a constant makes nobody better off."""
-        useless = self.useless and self.whole.verdict == "gains"
-        return "open" if useless or not self.stands else self.whole.verdict
+        """The corrected verdict of the mean; a model worse than a constant, or that may diverge, is no gain."""
+        none = (self.useless or self.diverged) and self.whole.verdict == "gains"
+        return "open" if none or not self.stands else self.whole.verdict
 
     @property
     def over(self) -> str:
@@ -170,9 +173,9 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         return None
     sign, sequential = 1.0 if m.higher else -1.0, record.until is not None
     names = {seed: _names(record, seed) for seed in by_seed}
-    lasting = len(by_seed) == 1 or (len(set(names.values())) == 1 and next(iter(names.values())) is not None)
+    lasting = len(record.seeds) == 1 or (len(set(names.values())) == 1 and next(iter(names.values())) is not None)
     rows = {seed: _row_differences(record, method, base, seed, sign) for seed in by_seed}
-    worse = _both_worse(record, method, base)
+    worse, diverged = _both_worse(record, method, base), bool(record.diverged_seeds(method))
 
     def client(c: int, name: str, seeds: Sequence[int]) -> tuple[ClientGain, _Rows]:
         people, n = _patients(record, seeds[0], c), round(record.tested.get((method, seeds[0]), {}).get(c, 0))
@@ -186,7 +189,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         called, seed = names[seeds[0]], None if lasting else seeds[0]
         unknown, label = Gain(math.nan, None, None, ""), called[c] if called else c
         useless = all(seed in worse and c in worse[seed][0] for seed in seeds)
-        of = ClientGain(c, name, n, unknown, _rarest(record, seeds, c), people, label, seed, useless)
+        of = ClientGain(c, name, n, unknown, _rarest(record, seeds, c), people, label, seed, useless, diverged)
         chance = None if of.too_few else chance
         gain_of_client = gain([sign * (a - b) for a, b in pairs], chance, m.percent, sequential=sequential)
         return replace(of, gain=gain_of_client), _Rows(chance, of_rows)
@@ -210,7 +213,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     whole = partial(gain, means, chance, m.percent, sequential=sequential)
     useless = all(seed in worse and worse[seed][1] for seed in by_seed)
     lost = sum(c.method == method for c in record.cells) - len(by_seed)
-    return Worth(method, record.cell(method).bound, whole, beside, len(by_seed), lost, clients, useless)
+    return Worth(method, record.cell(method).bound, whole, beside, len(by_seed), lost, clients, useless, diverged)
 
 
 def _both_worse(record: Record, method: str, base: str) -> dict[int, tuple[frozenset[int], bool]]:
@@ -317,6 +320,9 @@ def _patients(record: Record, seed: int, client: int) -> int:
 USELESS = "both models are worse than what the training targets would always say"
 """The reason why a gain is none."""
 
+DIVERGED = "the method diverged under other seeds, which the gain leaves out"
+"""The reason why a gain is none."""
+
 UNCORRECTED = "its interval excludes zero, but not when corrected for the number of methods (Holm)"
 """The reason why a mean has no verdict."""
 
@@ -326,7 +332,7 @@ class GainRow(TypedDict):
 
     `client` is its name, or its number where the data name no clients; `seed` is None where all seeds have the same.
     Gains are fractions for accuracies, above zero where the client is better off; `why` says why there is no interval,
-    or no gain, and so no verdict.
+    or no gain, and so no verdict.  It is over `seeds` of the run, and there is none under `lost` further ones.
     """
 
     method: str
@@ -337,6 +343,8 @@ class GainRow(TypedDict):
     high: float | None
     verdict: str
     why: str
+    seeds: int
+    lost: int
 
 
 def rows(record: Record) -> list[GainRow]:
@@ -348,25 +356,27 @@ def rows(record: Record) -> list[GainRow]:
     for w in worths(record):
         mean = "" if w.whole.low is not None else "the chance of its test examples is not known"
         mean = UNCORRECTED if w.whole.verdict != "open" and not w.stands else mean
-        of.append(_row_of(w.method, None, None, w.whole, w.verdict, USELESS if w.useless else mean))
-        of += [
-            _row_of(w.method, c.label, c.seed, c.gain, c.verdict, USELESS if c.useless else _no_interval(c, m))
-            for c in w.clients
-        ]
+        mean = DIVERGED if w.diverged and w.whole.verdict == "gains" else mean
+        of.append(_row_of(w, None, None, w.whole, w.verdict, USELESS if w.useless else mean))
+        for c in w.clients:
+            why = DIVERGED if c.diverged and c.gain.verdict == "gains" else _no_interval(c, m)
+            of.append(_row_of(w, c.label, c.seed, c.gain, c.verdict, USELESS if c.useless else why))
         of += [
             GainRow(
                 method=w.method, client=name, seed=None, gain=None, low=None, high=None, verdict="open",
-                why=f"it has no test rows from which {m.label} can be measured",
+                why=f"it has no test rows from which {m.label} can be measured", seeds=0, lost=w.seeds + w.lost,
             )
             for name in unjudged(record)
         ]  # fmt: skip
     return of
 
 
-def _row_of(method: str, client: str | int | None, seed: int | None, gain: Gain, verdict: Verdict, why: str) -> GainRow:
+def _row_of(of: Worth, client: str | int | None, seed: int | None, gain: Gain, verdict: Verdict, why: str) -> GainRow:
+    seeds, lost = (of.seeds, of.lost) if seed is None else (1, 0)
     return GainRow(
-        method=method, client=client, seed=seed, gain=gain.mean, low=gain.low, high=gain.high, verdict=verdict, why=why
-    )
+        method=of.method, client=client, seed=seed, gain=gain.mean, low=gain.low, high=gain.high, verdict=verdict,
+        why=why, seeds=seeds, lost=lost,
+    )  # fmt: skip
 
 
 def _no_interval(client: ClientGain, m: Measure) -> str:
@@ -497,21 +507,21 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str
         else "federation is not worth it"
     )
     head = f"On few test examples ({few}), {head}" if (few := _few(of, m)) else f"F{head[1:]}"
-    parts = []
+    parts, full = [], max(of, key=lambda w: (w.whole.low is not None, w.seeds))
     for verdict, phrase in (
         ("gains", "clients are better off on average with"),
         ("loses", "clients are worse off on average with"),
         ("ahead", "ahead of it, but of no use:"),
+        ("diverged", "ahead of it, but only where it did not diverge:"),
         ("uncorrected", "undecided once corrected:"),
         ("open", "undecided for"),
     ):
         some = sorted((w for w in of if _in_words(w) == verdict), key=lambda w: -abs(w.whole.mean))
-        shown = [f"{w.method} ({bracket(w.whole, m)}{_seeds(w)})" for w in some[:MOST_LISTED]]
+        shown = [f"{w.method} ({bracket(w.whole, m)}{_seeds(w, full.over)})" for w in some[:MOST_LISTED]]
         rest = f", and {len(some) - len(shown)} more" if len(some) > len(shown) else ""
         if some:
             parts.append(f"{phrase} {listed(shown) if not rest else ', '.join(shown) + rest}")
-    over = next((w.over for w in of if w.over), "")
-    by = f", by 95 % intervals over {over}{' and under one seed' * (of[0].seeds == 1)}" if over else ""
+    by = f", by 95 % intervals over {full.over}{' and under one seed' * (full.seeds == 1)}" if full.over else ""
     by += f", corrected for {n} methods (Holm)" if (n := len(competing(of))) > 1 else ""
     return (
         f"{head} compared with local training ({base}){by}: {'; '.join(parts)}."
@@ -519,16 +529,19 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str
     )
 
 
-def _seeds(of: Worth) -> str:
-    """Under how many seeds a gain is known, after its number; empty if it is under all."""
-    return of_seeds(of.seeds, of.lost).replace(" (", ", ").rstrip(")")
+def _seeds(of: Worth, over: str) -> str:
+    """What a gain's interval is over, if it is not `over`, and under how many seeds it is known, if not under all."""
+    own = f", over {of.over}" if of.over not in ("", over) else ""
+    return own + of_seeds(of.seeds, of.lost).replace(" (", ", ").rstrip(")")
 
 
 def _in_words(of: Worth) -> str:
     """The verdict of a mean, or why it has none though its own interval excludes zero."""
     if of.verdict == of.whole.verdict:
         return of.verdict
-    return "ahead" if of.useless and of.whole.verdict == "gains" else "uncorrected"
+    if of.whole.verdict == "gains" and (of.useless or of.diverged):
+        return "ahead" if of.useless else "diverged"
+    return "uncorrected"
 
 
 def _none_of_use(of: Sequence[Worth], base: str) -> str:
@@ -600,7 +613,7 @@ def _some(methods: Sequence[str], gains: Mapping[str, Gain], m: Measure, numbers
 
 def _counted(of: Sequence[Worth], m: Measure) -> str:
     """One sentence on many clients: with the method that does best on average, how many gain and lose."""
-    best = max(of, key=lambda w: w.whole.mean)
+    best = max(of, key=lambda w: (not w.diverged, w.whole.mean))
     n, worst = len(best.clients), min(best.clients, key=lambda c: c.gain.mean)
     above, below = (sum(s * c.gain.mean > 1e-9 for c in best.clients) for s in (1, -1))
     last = f"; {worst.name} loses most ({bracket(worst.gain, m)})" if worst.gain.mean < -1e-9 else ""
@@ -616,13 +629,14 @@ def _over_seeds_and(what: str, seeds: int) -> str:
 
 def _basis(of: Sequence[Worth], m: Measure) -> str:
     """Sentences on what the numbers are, what their intervals are over, and how many would err by chance."""
-    clients, seeds = of[0].clients, of[0].seeds
+    full = max(of, key=lambda w: w.seeds)
+    clients, seeds = full.clients, full.seeds
     unit = "points of last-round" if m.percent else "differences of last-round"
     sign = "" if m.higher else ", above zero where the client does better"
     once = ", each patient counted once" if any(c.patients for c in clients) else ""
-    lasting = bool(of[0].beside) or seeds == 1
+    lasting = bool(full.beside) or seeds == 1
     over = _over_seeds_and("test examples", seeds if lasting else 1) + once
-    known, mean = sum(c.gain.low is not None for c in clients), next((w.over for w in of if w.over), "")
+    known, mean = sum(c.gain.low is not None for c in clients), full.over or next((w.over for w in of if w.over), "")
     if known:
         how = f"with 95 % intervals over {over}"
         if not mean:
