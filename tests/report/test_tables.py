@@ -18,7 +18,7 @@ from unskew.record.reader import Bound, Cell, Flow, Record, Summary
 from unskew.report import table
 from unskew.report.figures import looks
 from unskew.report.stats import Spread, interval
-from unskew.report.summary_text import found
+from unskew.report.summary_text import found, intervals
 from unskew.report.tables import (
     BOUNDS,
     Difference,
@@ -28,6 +28,7 @@ from unskew.report.tables import (
     curve,
     headline,
     paired,
+    paired_by_rule,
     paired_tails,
     reference,
     standing,
@@ -161,6 +162,22 @@ def test_a_narrow_interval_that_ended_a_run_says_level_and_not_that_seeds_lack(u
     values = accuracies(FedAvg=[[0.5]] * 6, B=[[0.5 + d] for d in (0.01, -0.01, 0.01, -0.01, 0.01, -0.01)])
     rule: UntilCard = {"until": until, "most": 9, "least": 6, "first": 0, "metric": "last_round"}
     assert reading in found(replace(record(values), until=rule))
+
+
+def test_the_report_says_by_which_number_seeds_were_added_and_shows_its_intervals():
+    """Over ten rounds B ends .1 above, and in the mean of the last fifth, two rounds, .05; `mean_last` asks for two."""
+    values = accuracies(FedAvg=[[0.5] * 11] * 6, B=[[*[0.5] * 10, 0.6 + s / 100] for s in range(6)])
+    rule: UntilCard = {"until": 0.5, "most": 9, "least": 6, "first": 0, "metric": "last_fifth"}
+    made = replace(record(values), until=rule)
+    says = "Seeds were added until by {} every interval excluded zero or was narrower than 0.5 points"
+    assert says.format("the mean of the last fifth of evaluations") in intervals(made, paired(made))
+    ((what, (by_rule,)),) = paired_by_rule(made, "FedAvg")  # the last two evaluations are in the table beside it
+    assert what.endswith("mean of the last fifth of evaluations")
+    by_last: UntilCard = {**rule, "metric": "last_round"}
+    made = replace(made, until=by_last)
+    assert says.format("the last round") in intervals(made, paired(made))
+    assert paired_by_rule(made, "FedAvg") == []
+    assert by_rule.values == pytest.approx([0.05 + s / 200 for s in range(6)])
 
 
 def test_what_cannot_have_an_interval_has_none():

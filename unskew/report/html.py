@@ -253,6 +253,7 @@ def _differences(record: Record, marks: _Marks, base: str | None) -> dict[str, o
             f"Global {label} minus {base}’s, mean of the {tables.last_words(record)} of evaluations",
             tables.paired_tails(record, base=base),
         ),
+        *tables.paired_by_rule(record, base),
         (
             f"Personal {label}, mean over clients, minus {base}’s, last round",
             tables.paired(record, record.headline.own, base),

@@ -194,8 +194,10 @@ def intervals(record: Record, base: str) -> str:
     if record.until is None:
         kind = "Intervals are Student’s t, each method by itself."
     else:
+        fifth = record.until["metric"] == "last_fifth"
+        by = "the mean of the last fifth of evaluations" if fifth else "the last round"
         kind = (
-            f"Seeds were added until every interval excluded zero or was narrower than {_narrow(record)}, "
+            f"Seeds were added until by {by} every interval excluded zero or was narrower than {_narrow(record)}, "
             f"{record.until['most']} at most; the intervals are a confidence sequence, which pays for a look after "
             "every seed, each method by itself."
         )
