@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 import unskew as us
 from unskew.cli import leave_out as command
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment
+from unskew.experiment.config import Experiment, Stop
 from unskew.record import doubts
 from unskew.record.columns import RowResults
 from unskew.record.reader import Cell, DataSplit, Record, Summary, Warned, read
@@ -464,7 +464,7 @@ def test_a_run_whose_trainings_end_early_has_gains(tmp_path: Path) -> None:
     """Each training under seed 0 ends in a round of its own."""
     history = us.simulate(
         "fedavg", data="digits", split=us.Dirichlet(alpha=0.1, num_clients=4), rounds=12, bounds=True,
-        stop={"patience": 2}, val_fraction=0.2, out=tmp_path / "run", progress=False,
+        stop=Stop(patience=2), val_fraction=0.2, out=tmp_path / "run", progress=False,
     )  # fmt: skip
     r = read(history.folder)
     assert len({reached(r, m, 0) for m in ("fedavg", "independent")}) == 2
