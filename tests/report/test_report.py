@@ -16,7 +16,8 @@ import pytest
 
 from unskew.errors import RunError
 from unskew.keys import Key
-from unskew.report import figures, read, stats, summary_text, tables, write_comparison, write_report
+from unskew.report import figures, html, read, stats, summary_text, tables, write_comparison, write_report
+from unskew.report.section import Section, Table, TableRow, on_pages
 
 MODEL_BYTES = 31_400
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -250,6 +251,28 @@ def test_sections_come_in_their_order(page: Path) -> None:
         "Headline", "Results by client", "Differences to FedAvg", "Figures", "Data and skew", "Traffic", "Lost clients",
         "Configuration", "Environment", "Reproduce this run",
     ]  # fmt: skip
+
+
+def test_a_table_wider_than_the_page_goes_on_below_and_intervals_stay_whole() -> None:
+    gain = "−0.2596 [−1.8490, +1.3300]"
+    head = (("Method", ""), *((f"Hospital {k}", f"{k} tested") for k in range(12)), ("Words", ""))
+    whole = Table("Gains", head, (TableRow("fedavg", (*[gain] * 12, "in words")),), "A note.", frozenset({13}))
+    parts = on_pages(whole)
+    assert [k for part in parts for k in part.head[1:]] == list(head[1:])
+    assert [cell for part in parts for cell in part.entries[0].cells] == [*[gain] * 12, "in words"]
+    assert all(part.head[0] == ("Method", "") and 2 <= len(part.head) <= 8 for part in parts)
+    last = parts[-1]
+    assert [part.text for part in parts] == [frozenset()] * (len(parts) - 1) + [frozenset({len(last.head) - 1})]
+    assert [part.caption for part in parts] == ["Gains"] + ["Gains, continued"] * (len(parts) - 1)
+    assert on_pages(parts[0]) == [parts[0]]
+
+    shown = html.page("tuning.html", {"name": "", "version": "", "what": "", "lead": "", "file": "", "division": "",
+                                      "tried": (), "worth": Section("Gains", tables=(whole,))})  # fmt: skip
+    assert shown.count("<table>") == len(parts)
+    assert shown.count("A note.") == 1
+    assert shown.count("<td>−0.2596 [−1.8490,\N{NO-BREAK SPACE}+1.3300]</td>") == 12
+    # Cells break elsewhere: a name goes above its number.
+    assert "nowrap" not in shown
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -23,7 +23,7 @@ from unskew.record.reader import DataSplit, Record, configured, read
 from unskew.registry import OURS
 from unskew.report import by_client, figures, newcomers, summary_text, tables, worth
 from unskew.report.forecast_check import check_forecast
-from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow
+from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow, folding, on_pages
 from unskew.report.sections import cost
 from unskew.report.stats import Curve
 from unskew.tasks.measure import Measure
@@ -94,13 +94,15 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: dict[str, Callable[..., str]] = {
+    filters: dict[str, Callable[..., object]] = {
         "amount": tables.amount,
         "bracket": tables.bracket,
         "span": tables.span,
         "breakable": _breakable,
         "count": tables.count,
         "described": described,
+        "folding": folding,
+        "on_pages": on_pages,
     }
     environment.filters.update(filters)
     environment.globals.update(bounds=tables.BOUNDS, directions=DIRECTIONS, kinds=KINDS)

@@ -1,5 +1,6 @@
 """The parts a report is made of: figures, tables, and sections that hold them."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +10,9 @@ from markupsafe import Markup
 from unskew.info import Info
 from unskew.record.reader import Record
 from unskew.registry import Registry
+
+PAGE_DIGITS = 125
+"""Digits that a line of a table has place for on a page of 1,160 pixels, or on paper."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,37 @@ def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
         return tuple(charts)
     held = Markup(str(narrow[0].svg).replace("<svg ", '<svg style="max-width:34rem" ', 1))
     return tuple(replace(c, svg=held) if c is narrow[0] else c for c in charts)
+
+
+def folding(cell: str) -> str:
+    """A cell's text that may break at its spaces, but not inside an interval or after a ±."""
+    return re.sub(r"\[[^][]*\]|± ", lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), cell)
+
+
+def on_pages(table: Table) -> list[Table]:
+    """The table, in parts one below the other if its columns, folded where they can be, do not fit a page's width."""
+    place = PAGE_DIGITS - min(34, max((len(e.name) for e in table.entries), default=0))
+    parts: list[list[int]] = [[]]
+    left = place
+    for k, (title, unit) in enumerate(table.head[1:]):
+        texts = [title, unit, *(e.cells[k] for e in table.entries)]
+        pieces = (piece for text in texts for piece in folding(text).split(" "))
+        width = 3 + (17 if k + 1 in table.text else max(map(len, pieces)))
+        if width > left and parts[-1]:
+            parts.append([])
+            left = place
+        parts[-1].append(k)
+        left -= width
+    return [
+        replace(
+            table,
+            caption=table.caption + ", continued" * (part is not parts[0]),
+            head=(table.head[0], *(table.head[k + 1] for k in part)),
+            entries=tuple(replace(e, cells=tuple(e.cells[k] for k in part)) for e in table.entries),
+            text=frozenset(i for i, k in enumerate(part, start=1) if k + 1 in table.text),
+        )
+        for part in parts
+    ]
 
 
 @dataclass(frozen=True, eq=False)
