@@ -6,6 +6,7 @@ the end, 3 alone; own accuracy .9, .8, .7, .6, alone .8, .8, .8, .6; utility .9,
 
 import importlib.util
 import io
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from unskew.cli.members import should_join
+from unskew.cli.members import clients, should_join
 from unskew.report import read
+from unskew.report.members import join_summaries
 
 from .conftest import Unskew
 
@@ -104,6 +106,17 @@ def test_many_clients_get_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "hcct: in round 1 of seed 0, 1 group of two or more. Against independent, 41 of 41 clients are ahead and "
         "0 behind, be it by chance: +25.00 points on average, +25.00 at worst."
     )
+
+
+def test_a_long_name_goes_on_below_and_cuts_no_number(folder: Path) -> None:
+    (j, *_) = join_summaries(read(folder))
+    name = "Regional University Hospital number {} of the northern network"
+    named = replace(j, members=tuple(replace(m, name=name.format(m.client)) for m in j.members))
+    console = Console(file=(out := io.StringIO()), width=80)
+    console.print(clients(named))
+    assert "…" not in out.getvalue()
+    first = next(line for line in out.getvalue().splitlines() if "+10.00" in line)
+    assert first.split()[-6:] == ["1", "0.90", "0.50", "90.0", "80.0", "+10.00"]
 
 
 def test_a_label_with_brackets_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

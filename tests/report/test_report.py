@@ -769,6 +769,17 @@ def test_a_browser_shows_a_comparison_of_four_runs_without_overflow_in_both_sche
     assert measured["text"] == measured["ink"], "figure text follows the page's colour"
 
 
+def test_names_at_an_axis_are_told_apart() -> None:
+    hospital = "Regional University Hospital number {:02} of the northern network"
+    assert figures.apart([hospital.format(k) for k in (1, 12)]) == ["…01…", "…12…"]
+    assert figures.apart(["Bern", "Basel"]) == ["Bern", "Basel"]
+    assert figures.apart([hospital]) == ["Regional Univer…"]
+    alike = ["Universitätsspital Basel", "Universitätsspital_Basel_Nord", "Universitätsspital_Basel_Ost"]
+    assert figures.apart(alike) == alike
+    nothing_left = ["Hospital of the north", "Hospital of the north of the north"]
+    assert len(set(figures.apart(nothing_left))) == 2
+
+
 def test_a_level_line_leaves_the_axis_as_the_others_made_it() -> None:
     look, bound = figures.looks([False, True])
     curves = [stats.Curve((0.0, end / 2, end), *[(0.1, 0.5, 0.9)] * 3, 1) for end in (0.05, 50.0)]

@@ -48,7 +48,8 @@ def clients(j: JoinSummary) -> Table:
         collapse_padding=True,
     )
     visible = [(head, cells) for head, cells in columns if any(cell != "–" for cell in cells)]
-    for head, _ in visible:
+    table.add_column("client", justify="right", overflow="fold")
+    for head, _ in visible[1:]:
         table.add_column(head, justify="right", no_wrap=True)
     for row in zip(*(cells for _, cells in visible), strict=True):
         table.add_row(*row)

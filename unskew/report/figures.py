@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any
 
 import matplotlib
@@ -401,9 +402,26 @@ def _short(text: str, most: int = 46) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def apart(names: Sequence[str]) -> list[str]:
+    """Names in 16 characters, or in as many as tell them apart; long ones lose the words that all begin or end with.
+
+    >>> apart(["Hospital number 1 of the north", "Hospital number 12 of the north"])
+    ['…1…', '…12…']
+    """
+    if max(map(len, names), default=0) <= 16 or len(names) == 1:
+        return [_short(name, 16) for name in names]
+    words = [name.split() for name in names]
+    head, tail = (len(commonprefix([of[::way] for of in words])) for way in (1, -1))  # noqa: RUF071 - of words, not paths
+    bare = [" ".join(of[head : len(of) - tail]) for of in words]
+    if all(bare):
+        names = [f"{'…' * (head > 0)}{core}{'…' * (tail > 0)}" for core in bare]
+    shortened = ([_short(name, most) for name in names] for most in (16, 32))
+    return next((short for short in shortened if len(set(short)) == len(set(names))), list(names))
+
+
 def name_ticks(axis: Axis, at: Sequence[int], called: Callable[[int], str], size: float = 9.0) -> None:
     """Names at an axis, upright below a horizontal one unless all are short."""
-    names = [_short(called(k), 16) for k in at]
+    names = apart([called(k) for k in at])
     axis.set_ticks(at, names, fontsize=size)
     if isinstance(axis, XAxis) and max(map(len, names), default=0) > 3:
         axis.set_tick_params(labelrotation=90)
@@ -440,7 +458,7 @@ def labels_chart(
         figure = sheet(height, WIDE)
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, max(2.0, (height - 100) / 45)))
         above.bar(range(clients), sizes, width=0.8, color=BOUND)
-        above.set_ylabel("examples")
+        above.set_ylabel("number")
         above.set_axisbelow(True)
         above.grid(axis="x", visible=False)
         above.tick_params(axis="x", length=0)

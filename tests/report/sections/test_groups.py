@@ -281,18 +281,13 @@ def test_every_figure_is_well_formed_has_ids_of_its_own_and_takes_its_colours_fr
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_numbers_of_the_groups_stand_above_the_gains(page: Path, tmp_path: Path) -> None:
-    """Clients 0, 1, 2 are in group 1, client 3 is alone; with 25 clients there is no room."""
+def test_the_numbers_of_the_groups_stand_above_the_gains(page: Path) -> None:
+    """Clients 0, 1, 2 are in group 1, client 3 is alone."""
     drawn = next(s for s in svgs(page) if "By client of hcct" in s)
     above = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
     assert above.count("1") == 3 + 1, "the number of client 1 stands below"
     assert above.count("–") == 1
     assert above.count("group") == 1
-    many = [{"groups": [list(range(25))], "utility": [0.5] * 25}]
-    folder = make_run(tmp_path / "run", {"hcct": many}, sizes=[20] * 25, split={"name": "iid"}, domains=())
-    text = pages.said(write_report(folder))
-    assert "Should I join? The clients of hcct" in text
-    assert "the groups’ numbers stand above" not in text
     assert "the groups’ numbers stand above" in pages.said(page)
 
 
@@ -371,6 +366,25 @@ def test_without_training_alone_the_page_says_what_is_missing(tmp_path: Path) ->
     assert "No method of this run trains every client alone, so the gain from joining is not known" in text
     assert "Should I join? The clients of hcct" in text, "its utilities are there"
     assert "Should I join? The clients of flsc" not in text
+
+
+def test_the_gains_of_many_clients_have_their_names_and_the_numbers_of_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = 30
+    monkeypatch.setitem(OWN, "hcct", [0.5] * n)
+    monkeypatch.setitem(OWN, "independent", [0.25] * n)
+    rows: dict[str, list[Info]] = {"hcct": [{"groups": [list(range(17)), list(range(17, n))]}]}
+    folder = make_run(tmp_path / "run", rows, ("independent", "hcct"), sizes=[20] * n, split={"name": "iid"})
+    g = group_history.grouping(read(folder), "hcct", "independent")
+    assert g is not None
+    named = replace(g, called=lambda c: f"Regional University Hospital number {c + 1:02} of the north")
+    chart = group_figures.gain_chart(named, {}, [20] * n, "independent", "gain")
+    assert chart is not None
+    assert chart.wide
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", chart.svg)
+    assert [t for t in texts if t.startswith("…")] == [f"…{c + 1:02}…" for c in range(n)]
+    assert (texts.count("1"), texts.count("2")) == (17, 13)
 
 
 def test_a_figure_alone_in_its_row_keeps_to_half_the_page_and_stays_a_figure(tmp_path: Path) -> None:

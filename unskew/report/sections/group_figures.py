@@ -31,7 +31,7 @@ from unskew.words import counted
 
 MOST_ROUNDS = 16  # columns of the membership figure
 MOST_GROUPS = 12  # numbered ones in it
-MOST_NAMED = 24  # clients with their groups' numbers above their gains
+MOST_NAMED = 24  # clients that are named by domain, or whose gains are drawn at half the page's width
 
 
 def colour_of(number: int) -> str:
@@ -355,9 +355,8 @@ def similarity_chart(g: GroupHistory, name: str) -> Chart | None:
                     color=colour_of(k), annotation_clip=False,
                 )  # fmt: skip
         every = max(1, math.ceil(n / 25))
-        names = [g.called(c) for c in order[::every]]
-        axes.set_xticks(range(0, n, every), names, fontsize=9, rotation=90 if n > 12 else 0)
-        axes.set_yticks(range(0, n, every), names, fontsize=9)
+        for axis in (axes.xaxis, axes.yaxis):
+            figures.name_ticks(axis, range(0, n, every), lambda k: g.called(order[k]))
         for spine in axes.spines.values():
             spine.set_visible(True)
         axes.set_xlabel("client")
@@ -420,7 +419,9 @@ def _name_groups(axes: Axes, numbers: Sequence[int]) -> None:
     """Label each client with the number of its group, a dash for a group of one, nothing for none."""
     above = axes.secondary_xaxis("top")
     above.set_xticks(
-        range(len(numbers)), ["" if n == NONE else str(n + 1) if n >= 0 else "–" for n in numbers], fontsize=9
+        range(len(numbers)),
+        ["" if n == NONE else str(n + 1) if n >= 0 else "–" for n in numbers],
+        fontsize=9 if len(numbers) <= 60 else 7,
     )
     for text, n in zip(above.get_xticklabels(), numbers, strict=True):
         text.set_color(colour_of(n))
@@ -441,8 +442,9 @@ def gain_chart(
         return None
     number = g.number_of
     apart = utility_alone(options, sizes) if utility else None
+    wide = g.clients > MOST_NAMED
     with figures.style(name):
-        figure = figures.sheet(50 + 155 * len(panels))
+        figure = figures.sheet(50 + 155 * len(panels), *[figures.WIDE] * wide)
         grid = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
         for axes, panel in zip(grid, panels, strict=True):
             values = utility if panel == "utility" else gain
@@ -470,10 +472,9 @@ def gain_chart(
                     axes.minorticks_off()
         bottom = grid[-1]
         bottom.set_xlim(-0.7, g.clients - 0.3)
-        if g.clients <= MOST_NAMED:
-            _name_groups(grid[0], [number.get(c, NONE) for c in range(g.clients)])
-        if g.clients <= MOST_NAMED and g.called(0) != "0":
-            figures.name_ticks(bottom.xaxis, range(g.clients), g.called)
+        _name_groups(grid[0], [number.get(c, NONE) for c in range(g.clients)])
+        if g.called(0) != "0":
+            figures.name_ticks(bottom.xaxis, range(0, g.clients, math.ceil(g.clients / 50)), g.called)
         else:
             bottom.xaxis.set_major_locator(MaxNLocator(16, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
         bottom.set_xlabel("client")
@@ -497,10 +498,10 @@ def gain_chart(
         f"{g.method}, seed {g.seed}, round {g.last.round}. Colours are those of the groups, grey is alone"
         + (", dashed is in no group" if any(c not in number for c in (*utility, *gain)) else "")
         + (", of several groups it is the first’s" if g.overlapping else "")
-        + ("; the groups’ numbers stand above. " if g.clients <= MOST_NAMED else ". ")
+        + "; the groups’ numbers stand above. "
         + " ".join(part for part in (upper, lower) if part)
     )
-    return Chart(f"Should I join? The clients of {g.method}", caption, svg)
+    return Chart(f"Should I join? The clients of {g.method}", caption, svg, wide=wide)
 
 
 def _gain_on_own(measure: Measure, base: str | None) -> str:
