@@ -120,6 +120,7 @@ def test_trainings_with_the_clients_own_noise_add_up_in_plan_and_report(tmp_path
     section = privacy.draw(record, record.methods, dict(zip(record.methods, looks([False] * 2), strict=True)))
     assert section is not None
     assert all(text in section.lead for text in texts), section.lead
+    assert re.fullmatch(r"What each client has spent: examples, seed [01]", section.tables[1].caption)
 
 
 def test_a_run_reports_what_each_round_has_spent(tmp_path: Path) -> None:
@@ -134,8 +135,9 @@ def test_a_run_reports_what_each_round_has_spent(tmp_path: Path) -> None:
         r"examples spent ε = [\d.]+\.",
         section.lead,
     ), section.lead
-    (chart,), (table, clients) = section.charts, section.tables
-    assert [name for name, _ in chart.legend] == ["central", "local", "examples"]
+    (of_clients, of_examples), (table, clients) = section.charts, section.tables
+    assert [name for name, _ in of_clients.legend] == ["central", "local"]
+    assert [name for name, _ in of_examples.legend] == ["examples"]
     assert [row.cells[:3] for row in table.entries] == [
         ("1", "0", "–"),
         ("1", "5", "50"),
@@ -145,6 +147,29 @@ def test_a_run_reports_what_each_round_has_spent(tmp_path: Path) -> None:
     assert [(row.name, *row.cells) for row in clients.entries] == [
         (str(c), clients.entries[0].cells[0]) for c in range(4)
     ]
+
+
+def test_epsilons_are_drawn_beside_like_ones_and_of_seeds_the_largest() -> None:
+    def budget(epsilon: float, covers: str, delta: float, **more: Any) -> Any:
+        kind = ExampleBudget if more else PrivacyBudget
+        return kind(
+            privacy=Privacy(epsilon, "", "", delta=delta, covers=covers), clip=1.0, noise=1.0, releases=1, **more
+        )
+
+    client, example = "all data of one client", "one example of a client, if it is replaced"
+    spent = {
+        "a": {0: {1: budget(1.5, client, 1e-3)}, 1: {1: budget(2.5, client, 1e-3)}},
+        "b": {0: {1: budget(3.5, client, 1e-5)}},
+        "c": {0: {1: budget(4.5, example, 1e-5, spent={0: 4.5})}},
+        "d": {0: {1: budget(5.5, client, 1e-3)}},
+    }
+    drawn = privacy._charts(spent, dict(zip("abcd", looks([False] * 4), strict=True)))
+    assert [(c.title, [name for name, _ in c.legend]) for c in drawn] == [
+        ("Epsilon by round, for one client's data, at delta 0.001", ["a", "d"]),
+        ("Epsilon by round, for one client's data, at delta 1e-05", ["b"]),
+        ("Epsilon by round, for one example of a client, at delta 1e-05", ["c"]),
+    ]
+    assert "a 2.5; d 5.5" in drawn[0].svg
 
 
 def test_a_plan_says_what_a_run_will_spend() -> None:

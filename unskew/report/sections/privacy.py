@@ -5,11 +5,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from unskew.info import ExampleBudget, PrivacyBudget
 from unskew.record.reader import Record, info_of
 from unskew.report import figures, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, in_rows
 from unskew.server import privacy as accountant
 from unskew.words import sentence
 
@@ -23,19 +24,25 @@ def draw(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Lin
     spent = {m: seeds for m, seeds in spent.items() if seeds}
     if not spent:
         return None
-    last = {m: max((rounds[max(rounds)] for rounds in seeds.values()), key=_bound) for m, seeds in spent.items()}
+    ends = {m: {seed: rounds[max(rounds)] for seed, rounds in seeds.items()} for m, seeds in spent.items()}
+    worst = {m: max(by, key=lambda seed, by=by: _bound(by[seed])) for m, by in ends.items()}
+    last = {m: by[worst[m]] for m, by in ends.items()}
     lead = "; ".join(
         f"{m} spent "
         + (f"ε = {i.privacy.bound:.3g}" if isinstance(i.privacy.epsilon, float) else "no privacy, as there is no noise")
         for m, i in last.items()
     )
-    by_client = [clients_table(m, i) for m, i in last.items() if isinstance(i, ExampleBudget) and i.spent]
+    by_client = [
+        clients_table(f"{m}, seed {worst[m]}" if len(ends[m]) > 1 else m, i)
+        for m, i in last.items()
+        if isinstance(i, ExampleBudget) and i.spent
+    ]
     noises = (_noise(seed, rounds[max(rounds)]) for seeds in spent.values() for seed, rounds in seeds.items())
     together = accountant.together(filter(None, noises))
     return Section(
         "Differential privacy",
         " ".join([f"{lead}.", *map(sentence, together)]),
-        tuple(c for c in [_chart(spent, marks)] if c),
+        in_rows(_charts(spent, marks)),
         (_table(last, marks), *by_client),
     )
 
@@ -56,19 +63,23 @@ def _noise(seed: int, info: PrivacyBudget) -> accountant.NoisedSums | accountant
     if (sums := info.sums) is not None:
         return accountant.NoisedSums(seed, sums.multiplier, sums.clients, sums.cohort, info.releases, delta)
     if (own := info.by_clients) is not None:
-        covers = "one example of a client" if isinstance(info, ExampleBudget) else "one client's data"
-        return accountant.ClientsNoise(covers, own.multiplier, own.share, info.releases, delta)
+        return accountant.ClientsNoise(_protected(info), own.multiplier, own.share, info.releases, delta)
     return None
+
+
+def _protected(info: PrivacyBudget) -> str:
+    return "one example of a client" if isinstance(info, ExampleBudget) else "one client's data"
 
 
 def _bound(info: PrivacyBudget) -> float:
     return info.privacy.bound
 
 
-def _chart(
+def _charts(
     spent: Mapping[str, Mapping[int, Mapping[int, PrivacyBudget]]], marks: Mapping[str, figures.LineStyle]
-) -> Chart | None:
-    lines = []
+) -> tuple[Chart, ...]:
+    """A chart for whatever is protected, and for each delta: epsilons of others cannot be compared."""
+    lines: dict[tuple[str, float | None], list[figures.Line]] = {}
     for method, seeds in spent.items():
         finite = [
             {t: i.privacy.bound for t, i in rounds.items() if isinstance(i.privacy.epsilon, float)}
@@ -76,20 +87,27 @@ def _chart(
         ]
         curve = stats.curve_by_round(finite)
         if curve is not None:
-            lines.append(figures.Line(method, marks[method], curve))
-    if not lines:
-        return None
+            first = next(iter(next(iter(seeds.values())).values()))
+            largest = replace(curve, mean=curve.high)
+            lines.setdefault((_protected(first), first.privacy.delta), []).append(
+                figures.Line(method, marks[method], largest)
+            )
+    return tuple(_chart(f"privacy-epsilon{i or ''}", *of, drawn) for i, (of, drawn) in enumerate(lines.items()))
+
+
+def _chart(name: str, covers: str, delta: float | None, lines: Sequence[figures.Line]) -> Chart:
+    title = f"Epsilon by round, for {covers}" + ("" if delta is None else f", at delta {delta:g}")
     ends = "; ".join(f"{line.name} {line.curve.mean[-1]:.3g}" for line in lines)
-    svg = figures.lines_chart(
-        "privacy-epsilon", lines, "round", "epsilon spent, no unit", 1.0, f"Epsilon spent: {ends}."
-    )
+    svg = figures.lines_chart(name, lines, "round", "epsilon spent, no unit", 1.0, f"{title}: {ends}.")
+    several = max(line.curve.seeds for line in lines) > 1
     caption = (
-        "The upper bound on what all rounds so far tell about one client, or one example where the table says so: no "
-        "outcome is more than e to the power of epsilon times as probable with its data as with any others, but for "
-        "delta. Smaller is better. "
-        "Every round adds to it."
+        f"The upper bound on what all rounds so far tell about {covers}: no outcome is more than e to the power of "
+        f"epsilon times as probable with its data as with any others{'' if delta is None else ', but for delta'}. "
+        "Smaller is better. Every round adds to it."
+        + " The line is the largest of the seeds, the band goes down to the smallest."
+        * several
     )
-    return Chart("Epsilon by round", caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
+    return Chart(title, caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
 
 
 def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, figures.LineStyle]) -> Table:
@@ -121,14 +139,14 @@ def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, figures.LineSt
     )  # fmt: skip
 
 
-def clients_table(method: str, info: ExampleBudget) -> Table:
-    """Epsilon by client, the largest first, of as many clients as can be read."""
+def clients_table(training: str, info: ExampleBudget) -> Table:
+    """Epsilon by client of one training, the largest first, of as many clients as can be read."""
     most = sorted(info.spent.items(), key=lambda of: (-of[1], of[0]))
     rest = (
         "" if len(most) <= LISTED else f" The {len(most) - LISTED} other clients spent at most {most[LISTED][1]:.3g}."
     )
     return Table(
-        f"What each client has spent: {method}",
+        f"What each client has spent: {training}",
         (("Client", ""), ("Spent", "ε")),
         tuple(TableRow(str(c), (f"{epsilon:.3g}",)) for c, epsilon in most[:LISTED]),
         f"For one example of the client. It follows from how often the client trained.{rest}",
