@@ -299,6 +299,39 @@ def test_the_headline_row_is_the_mean_and_std_of_the_last_round(run: Path, page:
         assert shown in said(page)
 
 
+def test_a_regression_has_no_skew_of_classes_and_its_spread_two_figures(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:2], labels=1, rounds=4)
+    as_rmse(folder)
+    text = said(write_report(folder))
+    for words in ("Labels by client", "IID distance", "Jensen-Shannon", "Effective classes", "nat"):
+        assert not re.search(rf"\b{words}\b", text), words
+    (row, _) = tables.headline(read(folder))
+    assert row.shared is not None
+    assert f"{row.measure.show(row.shared.mean)}{row.measure.spread(row.shared.std)}" in text
+
+
+def as_rmse(folder: Path) -> None:
+    """Turn a run's accuracies into root mean squared errors."""
+    for file in ("run.json", "metrics.jsonl", "summary.json"):
+        text = (folder / file).read_text().replace(".accuracy", ".rmse")
+        (folder / file).write_text(text)
+    run = json.loads((folder / "run.json").read_text())
+    card = {"name": "rmse", "label": "root mean squared error", "direction": "lower", "low": 0.0, "high": None,
+            "percent": False}  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(run | {"measures": [card]}))
+
+
+def test_only_a_method_that_is_better_than_every_other_is_bold(tmp_path: Path) -> None:
+    def bold(methods: Sequence[Trained]) -> list[str]:
+        folder = make_run(tmp_path / str(len(methods)), methods, rounds=2)
+        headline = write_report(folder).read_text().split("<h2>Headline")[1].split("</table>")[0]
+        rows = headline.split("<tbody>")[1].split("</tr>")[:-1]
+        return [m.name for m, row in zip(methods, rows, strict=True) if 'class="head"' in row]
+
+    assert bold([METHODS[0], METHODS[2], METHODS[3]]) == ["SCAFFOLD"]
+    assert bold(METHODS[:2]) == []
+
+
 def test_traffic_is_shown_in_megabytes_and_transfers(page: Path) -> None:
     """10 clients x 20 rounds = 200 uploads; 200 x 31,400 B = 6.28 MB; SCAFFOLD's control: 200 x 120 B = 0.024 MB."""
     text = said(page)

@@ -143,6 +143,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "warnings": doubts.during_it(record.warned),
         "rows": rows,
         "newcomers": any(r.unseen for r in rows),
+        "leader": tables.leader(record),
         "measure": record.headline,
         "left_out": tables.left_out(record),
         "asked": _asked(record, marks),
@@ -157,6 +158,7 @@ def _run_view(record: Record) -> dict[str, object]:
         "by_client": by_client.section(record),
         "sections": _sections(record, marks, priced),
         "labels": _labels(first),
+        "classed": _classed(record),
         "called": _named(first),
         "label_key": [(share, f"{figures.opacity(share / 100):.2f}") for share in (0, 25, 50, 75, 100)],
         "traffic": tables.traffic(record),
@@ -199,6 +201,7 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
     differing = tables.incomparable(records, names)
     called = [{m: of[name, m] for m in record.methods} for name, record in zip(names, records, strict=True)]
     together, base = tables.together(records, called)
+    leader = None if differing else tables.leader(together)
     series = [(record, row.method, label, m) for (_, record, row), label, m in zip(parts, labels, marks, strict=True)]
     return {
         "names": names,
@@ -219,10 +222,11 @@ def _comparison_view(records: Sequence[Record], chosen: Sequence[str] | None) ->
             for name, r in zip(names, records, strict=True)
         ],
         "rows": [
-            ("" if name == row.method else name, row, figures.swatch(m))
-            for (name, _, row), m in zip(parts, marks, strict=True)
+            ("" if name == row.method else name, row, figures.swatch(m), label == leader)
+            for (name, _, row), m, label in zip(parts, marks, labels, strict=True)
         ],
         "newcomers": any(row.unseen for _, _, row in parts),
+        "leader": leader,
         "measure": records[0].headline,
         "left_out": tables.left_out(together),
         "base": base,
@@ -362,13 +366,15 @@ def _curves(series: _Series) -> list[Chart]:
     clock = " By the clock of the machine that ran it: no measure of a real network."
     time, x_time = f"Global {m.label} by time", "training and evaluation up to that round, s"
     traffic, x_traffic = f"Global {m.label} by traffic", "sent up to that round (down + up + d2d), MB"
+    # A likelihood's; the squared errors of a regression have no unit of their own.
+    nat = "" if series[0][0].partitions and not _classed(series[0][0]) else ", nat"
     charts = [
         by_round(m.name, m.shared, f"Global {m.label}", y, m.scale),
         _lines_chart("traffic", sent, traffic, x_traffic, y, m.scale, last, level),
         _lines_chart("time", _lines(series, tables.time_curve), time, x_time, y, m.scale, clock),
         by_round("personal", m.own, f"Personal {m.label}", f"mean personal {m.axis}", m.scale),
-        by_round("loss", "global.loss", "Global test loss", "global test loss, nat", 1.0),
-        by_round("train", "train.loss", "Training loss", "training loss, nat", 1.0),
+        by_round("loss", "global.loss", "Global test loss", f"global test loss{nat}", 1.0),
+        by_round("train", "train.loss", "Training loss", f"training loss{nat}", 1.0),
     ]
     return [c for c in charts if c is not None]
 
@@ -464,8 +470,13 @@ def _spread(record: Record, marks: _Marks) -> Chart | None:
     return Chart(title, caption, figures.spread_chart("spread", rows, f"{title}: {description}.", measure))
 
 
+def _classed(record: Record) -> bool:
+    """True if the data have classes, of which a client may have more than of others."""
+    return any(len(counts) > 1 for of in record.partitions.values() for counts in of.label_counts)
+
+
 def _labels(partition: DataSplit | None) -> Chart | None:
-    if partition is None or not partition.label_counts or not partition.label_counts[0]:
+    if partition is None or not partition.label_counts or len(partition.label_counts[0]) < 2:
         return None
     clients, labels = len(partition.sizes), len(partition.label_counts[0])
     drawn = min(clients, figures.MOST_CLIENTS)

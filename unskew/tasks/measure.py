@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -245,13 +246,16 @@ class Measure:
         plain = not self.percent and not self.bounded and math.isfinite(std)
         return f" ± {f'{std:.2g}' if plain else self.show(std)}"
 
-    def signed(self, difference: float) -> str:
+    def signed(self, difference: float, width: float = 0.0) -> str:
         """A difference of two values without its unit, signed: in percentage points, or as `show` has values.
+
+        Without a scale an interval of this width gives the decimals: three figures of the width.
 
         >>> ACCURACY.signed(-0.0123), ACCURACY.signed(-0.00001)
         ('−1.23', '0.00')
         """
-        text = f"{100 * difference:+.2f}" if self.percent else f"{difference:+.{'3f' if self.bounded else '4g'}}"
+        plain = f".{max(0, 2 - math.floor(math.log10(width)))}f" if 1e-9 < width < math.inf else ".4g"
+        text = f"{100 * difference:+.2f}" if self.percent else f"{difference:+{'.3f' if self.bounded else plain}}"
         return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
     def interval(self, low: float, high: float) -> str:
@@ -268,12 +272,13 @@ class Measure:
         """
         if low == high:
             return "[in every seed]"
+        rounded = partial(self.signed, width=high - low)
         most = math.inf if self.low is None or self.high is None else self.high - self.low
         if low < -most and high > most:
             return "[wider than the scale]"
-        first = f"<{self.signed(-most)}" if low < -most else self.signed(low)
-        last = f">{self.signed(most)}" if high > most else self.signed(high)
-        zero = self.signed(0.0)
+        first = f"<{rounded(-most)}" if low < -most else rounded(low)
+        last = f">{rounded(most)}" if high > most else rounded(high)
+        zero = rounded(0.0)
         if high < 0.0 and last == zero != first:
             last = f"−{zero}"
         elif low > 0.0 and first == zero != last:
@@ -281,8 +286,14 @@ class Measure:
         return f"[{first}, {last}]"
 
     def with_interval(self, difference: float, low: float | None, high: float | None) -> str:
-        """A difference, signed, and its interval, if it has one."""
-        return self.signed(difference) + ("" if low is None or high is None else f" {self.interval(low, high)}")
+        """A difference, signed, and its interval, if it has one.
+
+        >>> Measure("mse", "MSE", "lower", high=None, percent=False).with_interval(-0.6834, -1.59, 0.2231)
+        '−0.68 [−1.59, +0.22]'
+        """
+        if low is None or high is None:
+            return self.signed(difference)
+        return f"{self.signed(difference, high - low)} {self.interval(low, high)}"
 
     def with_unit(self, value: float) -> str:
         """A value with its unit, as in `86.1 %`."""
