@@ -14,7 +14,7 @@ from rich.console import Console
 import unskew as us
 from unskew.cli.tables import asked
 from unskew.record.reader import read
-from unskew.report import table
+from unskew.report import table, write_report
 
 EIGHT = (
     "sensitivity", "specificity", "sensitivity_at_90", "balanced_accuracy", "macro_f1", "average_precision", "brier",
@@ -118,3 +118,24 @@ def test_a_run_that_has_not_finished_shows_what_it_has(run: us.History, tmp_path
         (tmp_path / name).write_bytes((run.path / name).read_bytes())
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines[: len(lines) // 2]) + "\n")
     assert len(table(read(tmp_path)).split("\n\n")) >= (2 if names(run) else 1)
+
+
+def test_own_models_on_the_global_test_set_stand_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
+    run = us.simulate(
+        {"FedAvg": us.FedAvg(), "Ditto": us.Ditto()}, data="digits", split=us.IID(3), rounds=1,
+        evaluate=["global", "personal_on_global"], out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    (value,) = (
+        row["value"]
+        for row in run.rows
+        if (row["method"], row["name"], row["round"]) == ("Ditto", "personal_on_global.accuracy.mean", 1)
+    )
+    where = "own models on the global test set, mean over clients"
+    page = write_report(run.path)
+    block = unescape(page.read_text()).split(where)[1].split("</table>")[0]
+    assert f"<td>{100 * value:.1f}</td>" in block
+    console = Console(file=(out := io.StringIO()), width=80)
+    for part in asked(read(run.path), 80):
+        console.print(part)
+    assert where in " ".join(out.getvalue().split())
+    assert f" {100 * value:.1f}" in out.getvalue()

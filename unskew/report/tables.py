@@ -261,19 +261,28 @@ class Asked:
 
 
 def asked(record: Record) -> tuple[Asked, ...]:
-    """The global models' and the mean over clients' own; without those that nobody measured."""
+    """The global models' and the mean over clients' own; without those that nobody measured.
+
+    Of own models on the global test set, which the headline's table has not, it is the headline, too.
+    """
+    beside, every = record.asked, (record.headline, *record.asked)
     parts = (
-        ("global test set", [m.shared for m in record.asked]),
-        ("own test data, mean over clients", [m.own for m in record.asked]),
+        ("global test set", beside, [m.shared for m in beside]),
+        ("own test data, mean over clients", beside, [m.own for m in beside]),
+        (
+            "own models on the global test set, mean over clients",
+            every,
+            [f"personal_on_global.{m.name}.mean" for m in every],
+        ),
     )
     tables = [
         Asked(
             where,
-            record.asked,
+            measures,
             tuple(fewer_clients(record, name) for name in names),
             tuple((method, last_round(record, method, names)) for method in record.methods),
         )
-        for where, names in parts
+        for where, measures, names in parts
     ]
     return tuple(table for table in tables if any(value for _, values in table.rows for value in values))
 
