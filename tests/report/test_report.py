@@ -567,6 +567,22 @@ def test_a_method_for_own_models_is_compared_by_these_in_a_comparison_of_runs_to
     assert summary_text.found(together, first).replace(", merged", "") == of_one
 
 
+def test_differences_are_drawn_of_the_models_that_a_method_is_for_without_those_that_are_none(tmp_path: Path) -> None:
+    made = read(make_run(tmp_path / "run", METHODS[:3], rounds=2))
+    record = replace(made, for_own=frozenset({"SCAFFOLD"}))
+    marks = dict(zip(record.methods, figures.looks([False] * 3), strict=True))
+    rows = tables.paired(record, base="FedAvg")
+    none = [replace(d, values=(0.0,) * len(d.values)) if d.method != "SCAFFOLD" else d for d in rows]
+    (own,) = html._differences_charts(record, none, marks, "FedAvg")
+    assert own.title == "Personal accuracy, mean over clients, minus FedAvg"
+    assert "SCAFFOLD" in own.svg
+    both = html._differences_charts(record, rows, marks, "FedAvg")
+    assert [c.title for c in both] == ["Global accuracy minus FedAvg", own.title]
+    assert "SCAFFOLD" not in both[0].svg
+    (of_global,) = html._differences_charts(replace(record, for_own=frozenset()), none, marks, "FedAvg")
+    assert "Left out, since equal to FedAvg in every seed: FedProx(mu=0.1)." in of_global.caption
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_s_report_says_first_what_else_differs_than_the_method(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", METHODS[:2])

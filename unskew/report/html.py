@@ -269,7 +269,7 @@ def _differences(record: Record, marks: _Marks, base: str | None) -> dict[str, o
         "differences": [(what, rows) for what, rows in kinds if rows],
         "intervals": "" if base is None else summary_text.intervals(record, base),
         "here": " on these rows" if record.same_test_rows else "",
-        "differences_chart": _differences_chart(differences, marks, base),
+        "differences_charts": _differences_charts(record, differences, marks, base),
     }
 
 
@@ -444,14 +444,31 @@ def _legend(lines: Sequence[figures.Line]) -> tuple[tuple[str, Markup], ...]:
     return tuple((line.name, figures.swatch(line.look)) for line in lines)
 
 
-def _differences_chart(rows: Sequence[tables.Difference], marks: _Marks, base: str | None) -> Chart | None:
+def _differences_charts(
+    record: Record, differences: Sequence[tables.Difference], marks: _Marks, base: str | None
+) -> list[Chart]:
+    """Differences of global models, and of own models where a method is for these."""
+    own = [d for d in tables.paired(record, record.headline.own, base) if d.method in tables.for_own_models(record)]
+    named, label = {d.method for d in own}, record.headline.label
+    charts = (
+        _differences_chart("diff", f"Global {label}", [d for d in differences if d.method not in named], marks, base),
+        _differences_chart("diff-own", f"Personal {label}, mean over clients,", own, marks, base),
+    )
+    return [c for c in charts if c is not None]
+
+
+def _differences_chart(
+    name: str, what: str, rows: Sequence[tables.Difference], marks: _Marks, base: str | None
+) -> Chart | None:
     rows = [d for d in rows if d.bound is None]  # bounds lie so far off that they would hide the rest
+    alike = [d.method for d in rows if not any(d.values)]
+    rows = [d for d in rows if any(d.values)]
     if not rows or base is None:
         return None
-    label, unit = rows[0].measure.label, rows[0].measure.apart
-    alt = f"{beginning(label)} minus {base}{unit}: {'; '.join(f'{d.method} {tables.bracket(d)}' for d in rows)}."
+    alt = f"{what} minus {base}{rows[0].measure.apart}: {'; '.join(f'{d.method} {tables.bracket(d)}' for d in rows)}."
     caption = "Marker: mean; bar: 95 % interval, where there is one; ticks: seeds. A bar clear of zero is a difference."
-    return Chart(f"Global {label} minus {base}", caption, figures.differences_chart("diff", rows, marks, base, alt))
+    caption += f" Left out, since equal to {base} in every seed: {', '.join(alike)}." if alike else ""
+    return Chart(f"{what} minus {base}", caption, figures.differences_chart(name, rows, marks, base, alt))
 
 
 def _spread(record: Record, marks: _Marks) -> Chart | None:
