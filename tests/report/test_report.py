@@ -829,6 +829,24 @@ def test_names_at_an_axis_are_told_apart() -> None:
     assert len(set(figures.apart(nothing_left))) == 2
 
 
+def test_texts_for_who_cannot_see_the_figures_name_the_axis_and_the_worst(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:2], rounds=4)
+    as_rmse(folder)
+    alts = re.findall(r'aria-label="([^"]*)"', write_report(folder).read_text())
+    assert any(re.search(r"by round, mean over seeds: FedAvg from \S+ to \S+ at round 4;", alt) for alt in alts)
+    assert any(re.search(r"by traffic, mean over seeds: FedAvg from \S+ to \S+ at 2.51 MB;", alt) for alt in alts)
+    assert any(re.search(r"by time, mean over seeds: FedAvg from \S+ to \S+ at 0.8 s;", alt) for alt in alts)
+    worst = max(tables.client_accuracies(read(folder), "FedAvg") or ())
+    assert any(f"worst {worst:.4g}; FedProx" in alt for alt in alts)
+
+
+def test_of_a_bound_too_the_mark_of_who_trained_is_filled() -> None:
+    (look,) = figures.looks([True])
+    svg = figures.newcomers_chart("new", [("pooled", look, 0.9, 0.5, 0.7)], "alt", tables.ACCURACY)
+    filled = re.findall(r"fill: var\(--(\w+)\)", svg)
+    assert filled[:2] == ["bound", "page"], "who trained, and who did not"
+
+
 def test_a_level_line_leaves_the_axis_as_the_others_made_it() -> None:
     look, bound = figures.looks([False, True])
     curves = [stats.Curve((0.0, end / 2, end), *[(0.1, 0.5, 0.9)] * 3, 1) for end in (0.05, 50.0)]

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os.path import commonprefix
 from typing import Any
 
@@ -372,7 +372,8 @@ def newcomers_chart(
             ends = [measure.scale * v for v in (seen, served, adapted) if v is not None]
             axes.plot([min(ends), max(ends)], [i, i], color=look.colour, linewidth=1.0, alpha=0.5)
             if seen is not None:
-                axes.plot([measure.scale * seen], [i], **{**drawn(look), "markersize": 8})
+                # Filled for bounds, too: hollow is who did not train.
+                axes.plot([measure.scale * seen], [i], **{**drawn(replace(look, filled=True)), "markersize": 8})
             hollow = {**drawn(look), "markersize": 8, "markerfacecolor": PAGE, "markeredgewidth": 1.4}
             axes.plot([measure.scale * served], [i], **hollow)
             axes.plot([measure.scale * adapted], [i], "|", color=look.colour, markersize=13, markeredgewidth=2.2)

@@ -422,7 +422,7 @@ def _lines_chart(
     if not lines:
         return None
     shown = [*lines, *level]
-    svg = figures.lines_chart(name, lines, x, y, scale, _alt(title, shown, scale), level)
+    svg = figures.lines_chart(name, lines, x, y, scale, _alt(title, lines, scale, x, level), level)
     return Chart(title, f"{_band(lines)}{note}", svg, _legend(shown))
 
 
@@ -433,11 +433,17 @@ def _band(lines: Sequence[figures.Line]) -> str:
     return text if most <= figures.MOST_POINTS else f"{text} Drawn at {figures.MOST_POINTS} of {most} evaluations."
 
 
-def _alt(title: str, lines: Sequence[figures.Line], scale: float) -> str:
-    ends = "; ".join(
-        f"{line.name} from {scale * line.curve.mean[0]:.3g} to {scale * line.curve.mean[-1]:.3g}" for line in lines
-    )
-    return f"{title}, mean over seeds: {ends}."
+def _alt(title: str, lines: Sequence[figures.Line], scale: float, x: str, level: Sequence[figures.Line] = ()) -> str:
+    def end(at: float) -> str:
+        return f"{x} {at:g}" if x == "round" else f"{at:.3g} {x.rpartition(', ')[2]}"
+
+    ends = [
+        f"{line.name} from {scale * line.curve.mean[0]:.3g} to {scale * line.curve.mean[-1]:.3g} at "
+        f"{end(line.curve.x[-1])}"
+        for line in lines
+    ]
+    ends += [f"{line.name} level at {scale * line.curve.mean[-1]:.3g}" for line in level]
+    return f"{title}, mean over seeds: {'; '.join(ends)}."
 
 
 def _legend(lines: Sequence[figures.Line]) -> tuple[tuple[str, Markup], ...]:
@@ -476,8 +482,9 @@ def _spread(record: Record, marks: _Marks) -> Chart | None:
     if not rows:
         return None
     title, measure = "Spread over clients, last round", record.headline
+    worst = min if measure.higher else max
     description = "; ".join(
-        f"{m} median {measure.with_unit(statistics.median(a))}, lowest {measure.with_unit(min(a))}" for m, _, a in rows
+        f"{m} median {measure.with_unit(statistics.median(a))}, worst {measure.with_unit(worst(a))}" for m, _, a in rows
     )
     dots = "; dots: clients, all seeds" if sum(len(a) for _, _, a in rows) <= figures.MOST_DOTS else ""
     caption = (
