@@ -18,6 +18,7 @@ from unskew.errors import RunError
 from unskew.keys import Key
 from unskew.report import figures, html, read, stats, summary_text, tables, write_comparison, write_report
 from unskew.report.section import Section, Table, TableRow, on_pages
+from unskew.tasks.measure import ACCURACY
 
 MODEL_BYTES = 31_400
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -842,7 +843,7 @@ def test_texts_for_who_cannot_see_the_figures_name_the_axis_and_the_worst(tmp_pa
 
 def test_of_a_bound_too_the_mark_of_who_trained_is_filled() -> None:
     (look,) = figures.looks([True])
-    svg = figures.newcomers_chart("new", [("pooled", look, 0.9, 0.5, 0.7)], "alt", tables.ACCURACY)
+    svg = figures.newcomers_chart("new", [("pooled", look, 0.9, 0.5, 0.7)], "alt", ACCURACY)
     filled = re.findall(r"fill: var\(--(\w+)\)", svg)
     assert filled[:2] == ["bound", "page"], "who trained, and who did not"
 

@@ -25,7 +25,7 @@ def draw(record: Record, methods: Sequence[str], marks: Mapping[str, figures.Lin
     if not spent:
         return None
     ends = {m: {seed: rounds[max(rounds)] for seed, rounds in seeds.items()} for m, seeds in spent.items()}
-    worst = {m: max(by, key=lambda seed, by=by: _bound(by[seed])) for m, by in ends.items()}
+    worst = {m: max(by.items(), key=lambda of: _bound(of[1]))[0] for m, by in ends.items()}
     last = {m: by[worst[m]] for m, by in ends.items()}
     lead = "; ".join(
         f"{m} spent "
