@@ -258,7 +258,7 @@ _MOST_KEPT = 1000
 
 @functools.lru_cache(maxsize=256)
 def _entries(tensors: _Shapes) -> tuple[bytes, tuple[str, ...], int]:
-    """What a header says of tensors, their order, and the bytes of their elements."""
+    """Entries of a header for tensors, their order, and the bytes of their elements."""
     parts = []
     offset, order = 0, sorted(tensors, key=lambda t: (_RANK[DTYPES[t[1]]], t[0]))
     for name, dtype, shape in order:

@@ -243,7 +243,7 @@ def test_a_page_says_wherever_it_matters_that_lower_is_better(tmp_path: Path) ->
     assert "Error on each client’s own test data, lower is better" in text
     assert "Global error minus FedAvg’s, last round, percentage points, lower is better" in text
     assert re.search(r"SCAFFOLD \+\S+ \[\S+, \S+\] higher \(worse\)", text)
-    assert "Error minus FedAvg, percentage points, lower is better: " in page.read_text()
+    assert "Global error minus FedAvg, percentage points, lower is better: " in page.read_text()
 
 
 def test_sections_come_in_their_order(page: Path) -> None:

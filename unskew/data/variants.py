@@ -1,4 +1,4 @@
-"""What clients write differently: one word in several spellings, codes beside words, a column that names its client."""
+"""Differences in what clients write: spellings of a word, codes beside words, a column that names its client."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

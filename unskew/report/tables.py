@@ -374,7 +374,7 @@ def paired_tails(record: Record, metric: str | None = None, base: str | None = N
 
 
 def paired_by_rule(record: Record, base: str | None) -> list[tuple[str, tuple[Difference, ...]]]:
-    """What decided a run that added seeds, in words, and `paired` by that, where no other table shows it."""
+    """Rule that decided a run that added seeds, in words, and `paired` by it, where no other table shows it."""
     if record.until is None or record.until["metric"] == "last_round" or last_k(record) is None:
         return []
     what = f"Global {record.headline.label} minus {base}’s, mean of the last fifth of evaluations"

@@ -530,7 +530,7 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str
 
 
 def _seeds(of: Worth, over: str) -> str:
-    """What a gain's interval is over, if it is not `over`, and under how many seeds it is known, if not under all."""
+    """Say what a gain's interval is over, if not `over`, and under how many seeds it is known, if not under all."""
     own = f", over {of.over}" if of.over not in ("", over) else ""
     return own + of_seeds(of.seeds, of.lost).replace(" (", ", ").rstrip(")")
 

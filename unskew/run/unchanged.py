@@ -1,4 +1,4 @@
-"""What a run that was stopped is held to before it goes on: the same settings, data, network and environment."""
+"""Conditions on which a stopped run goes on: the same settings, data, network and environment."""
 
 import itertools
 from collections.abc import Mapping, Sequence

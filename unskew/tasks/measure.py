@@ -152,7 +152,7 @@ class Measure:
 
     @property
     def unit(self) -> str:
-        """What stands beside its label: the unit, and `way`."""
+        """Words beside its label: the unit, and `way`."""
         return ", ".join(filter(None, ["%" * self.percent, self.way]))
 
     @property
@@ -167,7 +167,7 @@ class Measure:
 
     @property
     def apart(self) -> str:
-        """What stands beside the heading of one value minus another: the unit, and `way`; with a comma before it."""
+        """Words behind the heading of one value minus another: the unit, and `way`; with a comma before it."""
         return "".join(f", {part}" for part in (self.points, self.way) if part)
 
     @property

@@ -1,6 +1,6 @@
 """Tuning: every method gets the same budget over its own search space, judged on validation rows of the clients.
 
-identity.py whether values of Python are the ones that trials were of
+identity.py what tells values of Python apart, as trials are of one network and code
 space.py    what is searched: ranges that stand beside hyperparameters, and the local learning rate
 search.py   trials by Optuna, kept in SQLite files; a search that was killed goes on
 trainers.py where trials train: here, in processes of this machine, in actors of a Ray cluster

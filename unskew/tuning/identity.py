@@ -1,4 +1,4 @@
-"""Whether two values of Python do the same, where no name tells them apart: a hash of their code and what it holds.
+"""Identity of values of Python that no name tells apart: a hash of their code and what it holds.
 
 A function is its compiled code, its defaults, what it closes over and the globals that it reads; a class its functions;
 anything else what pickle would keep of it.  Code of unskew, Python and installed packages goes by its name.
@@ -50,7 +50,7 @@ def code_sha256(*values: Any) -> str:
 
 
 class _Reader:
-    """What it has read, so that what refers to itself ends; kept, as another value could get its place in memory."""
+    """Values that were read, so that what refers to itself ends; kept, as another could get one's place in memory."""
 
     def __init__(self) -> None:
         self.seen: dict[int, tuple[int, Any]] = {}

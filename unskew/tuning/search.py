@@ -239,7 +239,7 @@ class _Search:
         return study, file
 
     def _of(self, file: Path) -> str:
-        """What the trials are of: other data, network, code, rounds, ranges or settings are another study.
+        """Text of what the trials are of: other data, network, code, rounds, ranges or settings are another study.
 
         Raises:
             RunError: If it cannot be told whether those of the file are of the same.
