@@ -226,6 +226,45 @@ def test_a_torch_dataset_is_read_item_by_item() -> None:
     assert equal(own.dataset(tensors), own.dataset((X, Y)))
 
 
+def test_a_test_part_that_names_its_own_classes_is_read_by_their_names() -> None:
+    """Its numbers are an order of its own: one that lacks a class, or has them in another order, shifts no label."""
+
+    class Animals(TorchDataset[Any]):
+        def __init__(self, *classes: str, labels: Sequence[int] = tuple(range(3)) * 20) -> None:
+            self.classes, self.labels = list(classes), labels
+
+        def __len__(self) -> int:
+            return len(self.labels)
+
+        def __getitem__(self, i: int) -> tuple[np.ndarray[Any, Any], int]:
+            return X[i], self.labels[i]
+
+    known = ("cat", "dog", "owl")
+    words = np.array(known * 20)
+    lacking = Animals("cat", "owl", labels=[0, 1] * 10)
+    of_load = own.dataset((X, np.array(["cat", "owl"] * 30)))
+    for train, classes in ((Animals(*known), None), ((X, Y), known), ((X, words), known), ((X, words), None)):
+        for test, labels in ((lacking, [0, 2] * 10), (of_load, (2 * of_load.y_test).tolist())):
+            given = own.dataset(train, test=test, classes=classes)
+            assert (given.classes, given.y_test.tolist()) == (known, labels)
+    numbered = own.dataset((X, 1 + Y), test=Animals("2", "3", labels=[0, 1] * 10), classes=("1", "2", "3"))
+    assert (numbered.classes, numbered.y_test.tolist()) == (("1", "2", "3"), [1, 2] * 10)
+    columns = {"m": X[:, 0].tolist(), "ill": (np.arange(60) % 2).tolist()}
+    parts = {"train": Part(columns, {"ill": ["neg", "pos"]}), "test": Part(columns, {"ill": ["pos", "neg"]})}
+    for train, test in ((parts, None), (parts["train"], parts["test"])):
+        assert own.dataset(train, target="ill", test=test).y_test.tolist() == [1, 0] * 30
+    with pytest.raises(
+        DataError, match=r"the test part names its classes cat, fox, and the training part cat, dog, owl; "
+    ):
+        own.dataset(Animals(*known), test=Animals("cat", "fox", labels=[0, 1] * 10))
+    with pytest.raises(
+        DataError, match=r"label of row 1 of the test part is -1, and its 2 classes \(cat, owl\) are numbered"
+    ):
+        own.dataset(Animals(*known), test=Animals("cat", "owl", labels=[0, -1] * 10))
+    unnamed = own.dataset((X, Y))
+    assert own.dataset(Animals(*known), test=unnamed).y_test.tolist() == unnamed.y_test.tolist()
+
+
 def test_a_hugging_face_dataset_has_its_image_column_decoded_and_its_class_names_kept() -> None:
     images = [Image.fromarray(p) for p in PIXELS]
     columns = {"id": list(range(60)), "image": images, "label": Y.tolist(), "writer": TOWNS.tolist()}

@@ -39,6 +39,7 @@ from unskew.data.lengths import names_array
 from unskew.data.own.arrays import of_arrays
 from unskew.data.own.classes import (
     are_truths,
+    by_name,
     check_named,
     check_named_alike,
     check_target,
@@ -195,6 +196,8 @@ def dataset(
                     _check_finite(held_out, ", test")
                 with _counted_there(test, held_out, ", test"):
                     held_out = check(held_out.counted_by_client() if "test" in by_client else held_out)
+                    if targets.classes:
+                        held_out = by_name(rows, held_out, classes)
                 if rows.clients is not None and held_out.clients is not None:
                     own_test = True
                     if strangers := strangers_of(held_out.client_names, rows.client_names, client):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from unskew.data.own.values import Array
 from unskew.data.places import place
 from unskew.errors import DataError, did_you_mean
 from unskew.tasks.targets import LabelType, Targets, mislabelled
-from unskew.words import composed
+from unskew.words import composed, some
 
 
 def order_of(labels: Any) -> tuple[Any, ...]:
@@ -105,6 +106,32 @@ def classes_of(name: str, labels: Array) -> Array:
                 "words, in pandas with astype(str)"
             )
     return np.array([int(v) for v in plain], np.int64)
+
+
+def by_name(rows: GivenExamples, held_out: GivenExamples, declared: Sequence[str] | None) -> GivenExamples:
+    """The test part with labels of the same names as those of the training part, where both name their classes.
+
+    Raises:
+        DataError: If it names another class, or has a number without a name.
+    """
+    own, words = held_out.classes, rows.y.dtype.kind == "U"
+    names = own if words and rows.classes is None else rows.classes
+    if own is None or names is None or held_out.y.dtype.kind == "U" or own == tuple(map(str, range(len(own)))):
+        return held_out  # numbers that are called 0, 1, ... have no names
+    if not set(own) <= set(names):
+        raise DataError(
+            f"the test part names its classes {some(own)}, and the training part {some(names)}; give both the same "
+            "names, of which the test part may lack some"
+        )
+    strange = np.flatnonzero((held_out.y < 0) | (held_out.y >= len(own)))
+    if len(strange):
+        raise DataError(
+            f"the label of {place(strange[0])} of the test part is {held_out.y[strange[0]]}, and its {len(own)} "
+            f"classes ({some(own)}) are numbered from 0; correct it, or leave the row out"
+        )
+    codes = declared is not None and names_of_codes([rows.y], rows, tuple(declared), False) is not None
+    labels = np.array(own) if words else np.array([int(name) if codes else names.index(name) for name in own])
+    return replace(held_out, y=labels[held_out.y], classes=names)
 
 
 def check_named(rows: GivenExamples, classes: Sequence[str] | None, where: str) -> None:
