@@ -279,6 +279,20 @@ def test_probabilities_are_those_the_network_was_trained_to_give(run: Path) -> N
         predict(model, IMAGES[:4], probabilities=True)
 
 
+def test_a_network_with_a_loss_of_its_own_gives_no_probabilities() -> None:
+    """Scores of a margin are no logits, whether the loss was asked for or came with the network."""
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    history = us.simulate("fedavg", data=(x, y), split=us.IID(2), rounds=1, model="svm", progress=False)
+    model = history.model("fedavg")
+    assert model.unskew.task.loss == "multi_margin"
+    for loss in ("multi_margin", None):  # as in files of older versions
+        model.unskew = replace(model.unskew, task=replace(model.unskew.task, loss=loss))
+        with pytest.raises(ConfigError, match="with the loss multi_margin, which gives no probabilities"):
+            predict(model, x, probabilities=True)
+        with pytest.raises(ConfigError, match="threshold is for a model that gives probabilities of two classes"):
+            predict(model, x, threshold=0.3)
+
+
 def test_a_model_is_a_plain_module_that_trains_and_saves(run: Path, tmp_path: Path) -> None:
     model = load_model(run, "fedper", client="1")
     before = {name: t.clone() for name, t in model.state_dict().items()}

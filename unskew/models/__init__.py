@@ -20,6 +20,8 @@ from unskew.registry import Registry
 if TYPE_CHECKING:
     from torch import nn
 
+    from unskew.tasks.kind import TaskKind
+
 TABLE: dict[str, str] = {
     "logistic": "unskew.models.linear:logistic",
     "one_logit": "unskew.models.linear:one_logit",
@@ -89,6 +91,11 @@ MODELS = Registry(
 
 LOSS: dict[str, str] = {"svm": "multi_margin"}
 """The loss a model is meant for, where that is not `cross_entropy`."""
+
+
+def loss_of(model: str, loss: str | None, kind: "TaskKind") -> str | None:
+    """The name of the loss that `model` is trained with: the one asked for or its own; None for the kind's first."""
+    return loss or (LOSS.get(model) if kind.losses_of_models else None)
 
 
 def build(

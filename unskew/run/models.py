@@ -181,7 +181,7 @@ def task_card(config: TaskConfig, dataset: Dataset, task: Task) -> TaskCard:
         dataset.inputs,
         layers,
         config.kind,
-        config.loss,
+        models.loss_of(config.model, config.loss, task.kind),
         dataset.label_type,
         config.target_scale,
     )
@@ -454,11 +454,13 @@ def predict(
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
         x = image_folders.read_files([Path(file) for file in x], card.inputs)
     inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
-    kind = tasks.kind_of(card.task.kind).linked(card.task.loss, card.task.target_scale)
-    of_classes = kind.probabilities if card.task.loss in (None, next(iter(kind.losses))) else None
+    kind = tasks.kind_of(card.task.kind)
+    loss = models.loss_of(card.task.model, card.task.loss, kind)  # older files do not say a network's own
+    kind = kind.linked(loss, card.task.target_scale)
+    of_classes = kind.probabilities if loss in (None, next(iter(kind.losses))) else None
     if probabilities and of_classes is None:
         raise ConfigError(
-            f"the model learned {card.task.kind} with the loss {card.task.loss or next(iter(kind.losses))}, which "
+            f"the model learned {card.task.kind} with the loss {loss or next(iter(kind.losses))}, which "
             "gives no probabilities of classes; leave probabilities out"
         )
     if threshold is not None:

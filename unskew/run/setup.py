@@ -322,7 +322,7 @@ def make_named_task(
     task = make_task(
         partial(network, config, dataset.input_shape, kind.width(outputs), inputs),
         dataset.num_classes,
-        loss=inputs.loss or config.loss or (models.LOSS.get(config.model) if kind.losses_of_models else None),
+        loss=inputs.loss or models.loss_of(config.model, config.loss, kind),
         head=config.head or ("head" if config.model in models.TABLE else None),
         kind=kind,
         asked=[inputs.metrics.get(name, name) for name in asked],
