@@ -358,6 +358,8 @@ def test_multi_label_metrics_by_hand() -> None:
     assert multi_label.mean_average_precision(outputs, y) == 0.75
     assert multi_label.macro_auroc(outputs, y) == 0.5
     assert multi_label.micro_f1(outputs, y) == 0.5
+    assert multi_label.micro_f1(outputs - 9, y) == 0.0  # none is predicted
+    assert all(np.isnan(measure.whole(outputs, 0 * y)) for measure in multi_label.MULTI_LABEL.measures if measure.whole)
     loss = multi_label.cross_entropy(torch.zeros(1, 3), torch.tensor([[1.0, 0, 1]]))
     assert loss.item() == pytest.approx(LN2)
 

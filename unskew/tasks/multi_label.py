@@ -40,10 +40,12 @@ def macro_auroc(outputs: Array, y: Array) -> float:
 
 
 def micro_f1(outputs: Array, y: Array) -> float:
-    """Harmonic mean of precision and recall over all labels of all examples, at a probability of one half."""
+    """Harmonic mean of precision and recall over all labels of all examples, at a probability of one half; NaN where
+    no label applies.
+    """
     from sklearn.metrics import f1_score
 
-    return float(f1_score(y, outputs > 0, average="micro", zero_division=0.0))
+    return float(f1_score(y, outputs > 0, average="micro")) if y.any() else float("nan")
 
 
 def _predict(outputs: Tensor, names: Sequence[Any]) -> list[Any]:
