@@ -497,6 +497,21 @@ def test_sums_of_a_columns_only_value_are_refused_and_of_few_values_warned_of(tm
             assert json.loads(sums.read_text())["lab"]["n"] == n
 
 
+def test_sums_of_an_experiments_data_count_its_categories_as_words(tmp_path: Path) -> None:
+    """A number that the experiment declares for a category has no mean to agree on."""
+    rows = [f"{60 + i},{1 + i % 2},{i % 2},train" for i in range(12)]
+    (tmp_path / "own.csv").write_text("\n".join(["age,ward,sick,part", *rows, "50,2,1,test"]))
+    task = {
+        "data": f"csv:{tmp_path / 'own.csv'}",
+        "data_options": {"target": "sick", "test": "part"},
+        "preprocess": {"columns": {"ward": {"kind": "category"}}},
+    }
+    (tmp_path / "experiment.toml").write_text(tomli_w.dumps({"rounds": 1, "method": {"name": "fedavg"}, "task": task}))
+    unskew(str(tmp_path / "experiment.toml"), "--sums", str(tmp_path / "x.json"))
+    by_column = json.loads((tmp_path / "x.json").read_text())
+    assert (by_column["age"]["n"], by_column["ward"]["n"], by_column["ward"]["words"]) == (12, 0, ["1", "2"])
+
+
 def test_words_of_few_rows_are_named_before_they_are_sent(tmp_path: Path) -> None:
     rows = [f"{60 + i},{'HIV clinic' if i == 3 else 'a'},{i % 2},train" for i in range(12)]
     (tmp_path / "own.csv").write_text("\n".join(["age,ward,sick,part", *rows, "50,other,1,test"]))

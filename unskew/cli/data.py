@@ -144,7 +144,7 @@ def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
     if kind not in tables.ENDINGS or "target" not in columns:
         raise ConfigError(f"--sums takes a table and its --target, got {name}")
     options = schema.build(tables.TableOptions, columns, "", owner=name)
-    by_column = tables.training_sums(kind, Path(rest), options, Preprocess())
+    by_column = tables.training_sums(kind, Path(rest), options, settings.get("preprocess") or Preprocess())
     write_atomically(out, json.dumps({key: dataclasses.asdict(of) for key, of in by_column.items()}, indent=1))
 
 
