@@ -27,6 +27,7 @@ from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.split import Natural
 from unskew.errors import ConfigError, DataError, DataWarning, UnskewError
 from unskew.experiment import config
+from unskew.run import models
 
 RNG = np.random.default_rng(7)
 ROWS = 60
@@ -928,3 +929,28 @@ def test_labels_that_are_read_as_words_and_rows_to_predict_fit_beside_an_empty_r
     assert len(tables.columns_at(tmp_path / "l.csv", options, (Column("a"),))["a"]) == 43
     places = [tables.lines_of("csv", tmp_path / "l.csv", options, every_row=every)(2) for every in (True, False)]
     assert places == ["line 4", "line 5"]
+
+
+@pytest.mark.parametrize(
+    ("written", "options", "words"),
+    [
+        (["1", "1.000", "2", "2.000"], {"thousands": ".", "decimal": ","}, ("1", "1000", "2", "2000")),
+        (["0,5", "1,5", "2"], {"decimal": ","}, ("0.5", "1.5", "2")),
+        (["x", "y", "1,5"], {"decimal": ","}, ("x", "y", "1,5")),
+    ],
+)
+def test_codes_in_a_notation_are_known_again_in_a_file_to_predict(
+    tmp_path: Path, written: list[str], options: dict[str, str], words: tuple[str, ...]
+) -> None:
+    """Beside words 1,5 is a word as it is written."""
+    rows = [f"{code};{i},5;{i % 2}" for i, code in enumerate(written * 20)]
+    (tmp_path / "t.csv").write_text("\n".join(["code;x;y", *rows]) + "\n")
+    rules = Preprocess(columns={"code": ColumnRule(kind="category")})
+    settings = tables.TableOptions("y", **cast("Any", options))
+    inputs = tables.read_table("csv", tmp_path / "t.csv", settings, rules).inputs
+    assert sorted(inputs.columns[0].values) == sorted(words)
+    (tmp_path / "new.csv").write_text("\n".join(["code;x", *(f"{code};1,5" for code in written)]) + "\n")
+    columns = tables.columns_at(tmp_path / "new.csv", models.notation(inputs), inputs.columns)
+    chosen = inputs.prepare(columns)[:, : len(words)]
+    assert [inputs.columns[0].values[i] for i in chosen.argmax(1)] == list(words)
+    assert chosen.sum(1).tolist() == [1.0] * len(words)

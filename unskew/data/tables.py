@@ -489,6 +489,7 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
     for column in columns:
         check_known(f"{path} has", column.name, names)
     read = {composed(c.name) for c in columns if c.kind == "number" or kind != "csv"}
+    notation = _notation(options)
     frame = (
         frame_of(kind, path, replace(options, leave_out=tuple(n for n in names if n not in read)), every_row=True)[0]
         if read
@@ -499,10 +500,16 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
         name = composed(column.name)
         if name in read:
             return frame[name]
-        none = set(options.gaps).difference(column.values)
-        empty = "" if "" in column.values and not column.gaps else None
-        written = (empty if word is None else word for word in words[name])
-        return np.array([None if word in none else word for word in written], object)
+        known = set(column.values)
+        none = set(options.gaps) - known
+        empty = "" if "" in known and not column.gaps else None
+
+        def code(word: str | None) -> str | None:
+            if word is None or word in none:
+                return empty if word is None else None
+            return notation.plain(word) if word not in known and re.match(notation.pattern, word) else word
+
+        return np.array(list(map(code, words[name])), object)
 
     return {column.name: values(column) for column in columns}
 
