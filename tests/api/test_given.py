@@ -473,7 +473,7 @@ def test_clients_tables_may_list_their_words_differently() -> None:
     lists = {"Basel": polars.Enum(["f", "m"]), "Bern": polars.Enum(["x", "m", "f"]), "Chur": polars.Categorical}
     listed = {name: part.with_columns(polars.col("sex").cast(lists[name])) for name, part in parts.items()}
     joined, client = one_table(listed, None)
-    assert joined.equals(one_table(parts, None)[0])
+    assert joined.with_columns(polars.col("sex").cast(polars.String)).equals(one_table(parts, None)[0])
     listed["Bern"] = listed["Bern"].with_columns(polars.lit(None, lists["Bern"]).alias("sex"))
     assert one_table(listed, None)[0].filter(polars.col(client) == "Bern")["sex"].null_count() == len(parts["Bern"])
 
@@ -503,6 +503,45 @@ def test_codes_at_one_client_and_words_at_another_are_doubted(library: Any) -> N
         warnings.simplefilter("always")
         us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
     assert sum(sentence in str(warning.message) for warning in said) == 1
+
+
+@pytest.mark.parametrize("form", ["pandas", "polars", "parquet"])
+@pytest.mark.parametrize("several", [15, 3])
+def test_numbers_at_one_client_and_numbers_as_words_at_another_are_refused(
+    tmp_path: Path, form: str, several: int
+) -> None:
+    """Each would be a word: a 0/1 column for every age.  Names of patients and declared codes may differ so."""
+    n = 60
+    one = {
+        "age": [20 + i % several for i in range(n)],
+        "who": [*range(n)],
+        "x": [i % 7 for i in range(n)],
+        "y": [0, 1] * 30,
+    }
+    words = {name: list(map(str, one[name])) for name in ("age", "who")}
+    columns = {"A": one, "B": one | words}
+    library = pandas if form == "pandas" else polars
+    data: Any = {name: library.DataFrame(of) for name, of in columns.items()}
+    if form == "parquet":
+        for name, frame in data.items():
+            frame.write_parquet(tmp_path / f"{name}.parquet")
+        data = tmp_path
+    sentence = (
+        "column 'age' holds numbers at A, and numbers as words at B, such as '20': make numbers of these, or decl"
+    )
+    roles: dict[str, Any] = {"target": "y", "patient": "who"}
+
+    def read(rules: us.Preprocess) -> Any:
+        if form == "parquet":
+            return us.load(f"parquet:{tmp_path}", None, roles, rules)
+        return api.described(us.FedAvg(), {"name": "x", "rounds": 1}, data=data, preprocess=rules, **roles)[1].dataset
+
+    with pytest.raises(DataError, match=sentence):
+        us.describe(data, **roles)
+    with pytest.raises(DataError, match=sentence):
+        read(us.Preprocess())
+    inputs = read(us.Preprocess(columns={"age": us.ColumnRule(kind="category")})).inputs
+    assert [(column.name, len(column.values)) for column in inputs.columns] == [("age", several), ("x", 0)]
 
 
 def test_clients_without_a_word_in_common_are_doubted() -> None:

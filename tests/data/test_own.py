@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +20,13 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from unskew import tasks
-from unskew.data import FromManifest, Natural, federate, load, own, to_manifest
+from unskew.data import FromManifest, Natural, federate, load, own, tables, to_manifest
 from unskew.data.dataset import Dataset
 from unskew.data.describe import describe
 from unskew.data.images import as_tensor
 from unskew.data.own.clients import one_table
 from unskew.data.own.values import truths
-from unskew.data.preprocess import Preprocess
+from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.saved import save
 from unskew.data.split import IID
 from unskew.errors import DataError, DataWarning
@@ -684,6 +685,40 @@ def test_a_category_of_numbers_holds_words() -> None:
     assert torch.equal(numbers.prepare(table), numbers.prepare(table.assign(stage=stages)))
     with pytest.warns(DataWarning, match="column stage is a category of numbers, and taken as numbers"):
         own.dataset(table, target="kind")
+
+
+@pytest.mark.parametrize("library", [pandas, polars])
+def test_many_whole_numbers_as_words_are_refused_unless_they_are_codes(library: Any, tmp_path: Path) -> None:
+    """Codes are those that would lose a zero, and those of a category, be it declared by its type at one client."""
+    ages = [str(20 + i % 15) for i in range(60)]
+    table = {"age": ages, "dose": X[:, 0], "kind": Y}
+    with pytest.raises(DataError, match="column 'age' holds numbers as words, such as '34'; make numbers of them"):
+        own.dataset(library.DataFrame(table), target="kind", preprocess=Preprocess())
+    (note,) = (n for n in describe(library.DataFrame(table), target="kind").notes if "as words" in n)
+    assert note.endswith("make numbers of them, or declare preprocess.columns.age.kind = 'category'")
+    coded = Preprocess(columns={"age": ColumnRule(kind="category")})
+    assert not any("as words" in n for n in describe(library.DataFrame(table), target="kind", preprocess=coded).notes)
+    zeros = library.DataFrame(table | {"age": [f"{int(age) - 20:02}" for age in ages]})
+    listed = polars.DataFrame(table).with_columns(polars.col("age").cast(polars.Categorical))
+    listed.write_parquet(tmp_path / "t.parquet")
+    options = tables.TableOptions("kind", test="other.parquet")
+    assert len(tables.training_sums("parquet", tmp_path / "t.parquet", options, Preprocess())["age"].words or ()) == 15
+    typed: Any = pandas.DataFrame(table).astype({"age": "category"}) if library is pandas else listed
+    assert not any("as words" in n for n in describe(typed, target="kind").notes)
+    halves = {"A": typed[:30], "B": library.DataFrame(table)[30:]}
+    joined, client = one_table(halves, None)
+    read = partial(own.dataset, target="kind")
+    for data in (
+        read(library.DataFrame(table), preprocess=coded),
+        read(zeros, preprocess=Preprocess()),
+        read(typed, preprocess=Preprocess()),
+        read(joined, client=client, preprocess=Preprocess()),
+        own.dataset((typed[["age", "dose"]], Y), preprocess=Preprocess()),
+    ):
+        assert [(column.kind, len(column.values)) for column in data.inputs.columns] == [
+            ("category", 15),
+            ("number", 0),
+        ]
 
 
 def test_columns_of_several_labels_name_them() -> None:

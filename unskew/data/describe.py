@@ -103,8 +103,10 @@ def describe(
         )
     if is_frames(data):
         check_test_of(data, test)
-        table, column = one_table(data, client)
-        later = one_table(test, client)[0]
+        codes = () if rules is None else rules.categories
+        apart = {*_targets(target), patient, column_named(test), *leave_out, *codes}
+        table, column = one_table(data, client, apart=apart)
+        later = one_table(test, client, apart=apart)[0]
         test_rows = row_of_client(test) if is_frames(test) else by_number
         with rows_at(_one_after_the_other(row_of_client(data), len(table), test_rows, "test")):
             return describe(
@@ -166,12 +168,14 @@ def _of_file(
         test = schema.build(Latest, test, "test", owner=source)
     options = replace(options, test=test if isinstance(test, Latest) else None)
     path = path_of(source.removeprefix(f"{kind}:"))
-    frame, client = tables.frame_of(kind, path, options)
+    categories = () if rules is None else rules.categories
+    apart = {*_targets(target), column_named(composed_test(test)), *categories}
+    frame, client = tables.frame_of(kind, path, options, apart=apart)
     frames, files, lines = [frame], [path], tables.lines_of(kind, path, options)
     test = tables.column_or_path(test, frame)
     if isinstance(test, str | Path) and test not in frame.columns:
         files.append(path_of(test))
-        frames.append(tables.frame_of(kind, files[1], options)[0])
+        frames.append(tables.frame_of(kind, files[1], options, apart=apart)[0])
         lines = _one_after_the_other(lines, len(frame), tables.lines_of(kind, files[1], options), files[1].name)
     for name in _targets(target) if kind == "csv" else ():
         frames = tables.labels_as_written(frames, files, options, name)

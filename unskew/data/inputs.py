@@ -626,8 +626,8 @@ def several_values(column: object) -> DataError:
 
 
 def is_category(values: Any) -> bool:
-    """True for a column of pandas that is declared a category."""
-    return getattr(getattr(values, "dtype", None), "name", None) == "category"
+    """True for a column of pandas or Polars that is declared a category."""
+    return str(getattr(values, "dtype", "")).partition("(")[0] in ("category", "Categorical", "Enum")
 
 
 _NOT_PLAIN = (DecimalNumber, np.number, np.bool_)

@@ -38,6 +38,7 @@ from unskew.data.inputs import (
     plain_value,
 )
 from unskew.data.latest import written
+from unskew.data.own.frames import categories_in
 from unskew.data.patients import coded, names_of_patients, patients_spelt_alike, unnamed_patients
 from unskew.data.places import place
 from unskew.data.preprocess import (
@@ -90,6 +91,7 @@ class Rows:
         doubts: Sentences on what was found as the rows were read.
         targets: Where there are several, each by its column.
         when: Time of each row, (N,), as `unskew.data.latest.moments`; None if test rows are not the latest.
+        categories: Columns that are categories by their type.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Rows:
     doubts: tuple[str, ...] = ()
     targets: Mapping[str, Array] = field(default_factory=dict)
     when: Array | None = None
+    categories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -294,9 +297,19 @@ def of_frame(
         clients = None if owners is None else [names[owner] if owner >= 0 else "no client" for owner in owners]
         (patients,), alike = coded((of_rows, clients)), patients_spelt_alike(of_rows, clients)
     keys = row_keys(list(map(value_codes, columns.values()))) if columns else np.arange(len(frame))
-    doubts = tuple(filter(None, [alike]))
     return Rows(
-        name, columns, target, owners, names, is_test, keys, dates, patients=patients, doubts=doubts, targets=several
+        name,
+        columns,
+        target,
+        owners,
+        names,
+        is_test,
+        keys,
+        dates,
+        patients=patients,
+        doubts=tuple(filter(None, [alike])),
+        targets=several,
+        categories=tuple(categories_in(frame)),
     )
 
 
@@ -737,7 +750,8 @@ def _notes(
         )
     if rows.patients is None and not rows.measured:
         sentences += unnamed_patients(rows.columns)
-    refused = {column.name: _refused(column, rows.columns.get(column.name)) for column in columns}
+    categories = (*rows.categories, *(rules.categories if rules else ()))
+    refused = {column.name: _refused(column, rows.columns.get(column.name), categories) for column in columns}
     table = _table_of(rows, [name for name in rows.columns if not refused[name]])
     for column in columns:
         name = column.name
@@ -772,7 +786,7 @@ def _table_of(rows: Rows, names: Collection[str]) -> doubts.TrainingRows:
     )
 
 
-def _refused(column: ColumnLook, values: Array | None) -> str:
+def _refused(column: ColumnLook, values: Array | None, categories: Collection[str]) -> str:
     """A sentence on a column that a run would refuse as it is; empty for any other."""
     if values is None:
         return (
@@ -789,7 +803,12 @@ def _refused(column: ColumnLook, values: Array | None) -> str:
     words = [v for v in values if v is not None]
     if odd := no_numbers(words):
         return f"column {column.name!r} holds {odd}: correct them, or name in gaps what means no value"
-    return f"column {column.name!r} holds {odd}: make numbers of them" if (odd := spelt(words)) else ""
+    if column.name in categories or not (odd := spelt(words)):
+        return ""
+    return (
+        f"column {column.name!r} holds {odd}: make numbers of them, or declare "
+        f"preprocess.columns.{column.name}.kind = 'category'"
+    )
 
 
 def _notes_on(rows: Rows, target: TargetLook) -> list[str]:

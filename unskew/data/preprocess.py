@@ -21,7 +21,7 @@ import numpy.typing as npt
 from unskew.data.columns import check_one_form
 from unskew.data.inputs import Array, Column, Inputs, RawTable, gaps_in, is_date, word
 from unskew.data.lengths import LONGEST
-from unskew.data.numerals import is_number
+from unskew.data.numerals import is_number, leading_zeros
 from unskew.data.places import place
 from unskew.data.units import ENOUGH_TO_COMPARE, MOST_COMPARED, Typical, another_unit, another_unit_here, of_moments
 from unskew.data.variants import column_variants
@@ -118,6 +118,18 @@ class Preprocess:
         """Put a table's columns into the order of `columns`, if that names all of them."""
         found = list(names)
         return list(self.columns) if self.columns.keys() == set(found) else found
+
+    @property
+    def categories(self) -> list[str]:
+        """Columns that are declared categories."""
+        return [name for name, rule in self.columns.items() if rule.kind == "category"]
+
+    def with_categories(self, names: Iterable[str]) -> "Preprocess":
+        """The same, where no kind is declared of these columns, with them as categories."""
+        new = {name: self.columns.get(name, ColumnRule()) for name in names}
+        return replace(
+            self, columns=self.columns | {n: replace(of, kind=of.kind or "category") for n, of in new.items()}
+        )
 
     def disclosed(self, columns: Sequence[str]) -> str:
         """Name what each client tells of these columns for what is agreed on; empty if there are none."""
@@ -410,10 +422,15 @@ def no_numbers(cells: Sequence[str]) -> str:
 
 
 def spelt(cells: Sequence[str]) -> str:
-    """Say that a column of words holds numbers with separators, as in `numbers as words, such as '34.058,36'`."""
-    marked = [one for one in set(cells) if is_number(one) and not one.strip().isdecimal()]
-    many = len(marked) > MANY_NUMBERS and 2 * len(marked) > len(set(cells))
-    return f"numbers as words, such as {max(marked)!r}" if many else ""
+    """Say that a column of words holds numbers, as in `numbers as words, such as '34.058,36'`.
+
+    Plain digits are codes where some would lose a zero.
+    """
+    words = set(cells)
+    codes = any(map(leading_zeros, words))
+    numbers = [one for one in words if is_number(one) and not (codes and one.strip().isdecimal())]
+    many = len(numbers) > MANY_NUMBERS and 2 * len(numbers) > len(words)
+    return f"numbers as words, such as {max(numbers)!r}" if many else ""
 
 
 _BESIDE = re.compile(r"\s*[-+\u2212\u2013]?\s*[0-9]+(?:[.,'\u2019][0-9]+)*\s*((?![-\u2212\u2013\s]).*)?", re.DOTALL)

@@ -24,7 +24,7 @@ import numpy as np
 
 from unskew import machine
 from unskew.data import own
-from unskew.data.columns import composed_names, with_composed_columns
+from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.doubts import FEW_ROWS
 from unskew.data.encodings import UTF8, Encoding, as_utf8, encoding_of, not_utf8
@@ -45,8 +45,8 @@ from unskew.data.numerals import (
     refused,
     value_of,
 )
-from unskew.data.own.clients import stacked
-from unskew.data.own.frames import check_column, column_of
+from unskew.data.own.clients import check_numbers, stacked
+from unskew.data.own.frames import categories_in, check_column, column_of
 from unskew.data.own.parts import cut_of
 from unskew.data.own.values import truths
 from unskew.data.places import Place, by_number, path_of, rows_at
@@ -167,7 +167,9 @@ def read_table(
         ConfigError: If the options do not fit the columns.
         DataError: If Polars is not installed, a file is missing or cannot be read, or as in `unskew.data.own.dataset`.
     """
-    frame, client = frame_of(kind, path, options)
+    several = (options.target,) if isinstance(options.target, str) else options.target
+    apart = {*several, column_named(composed_test(options.test)), *(preprocess.categories if preprocess else ())}
+    frame, client = frame_of(kind, path, options, apart=apart)
     test: Any = column_or_path(options.test, frame)
     options = replace(options, test=test)
     test_rows_at: Place = by_number
@@ -179,9 +181,8 @@ def read_table(
                 f"test must be a column, a file or a share, and {test!r} is none of them (columns: {columns}; no file "
                 f"{place.absolute()})"
             )
-        test, test_rows_at = frame_of(kind, place, options)[0], lines_of(kind, place, options)
+        test, test_rows_at = frame_of(kind, place, options, apart=apart)[0], lines_of(kind, place, options)
     given = [path] if test is options.test else [path, path_of(str(options.test))]
-    several = (options.target,) if isinstance(options.target, str) else options.target
     if kind == "csv" and targets.classes and len(several) == 1:
         frames = [frame] if test is options.test else [frame, test]
         frame, *others = labels_as_written(frames, given, options, several[0])
@@ -384,7 +385,7 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
             few = f"{path} has {count} training rows, fewer than {FEW_ROWS}: sums of so few tell much about each"
             warn(few)
         table = {name: raw_column(frame[name], name)[~tested] for name in names}
-        by_column = sums(rules, table)
+        by_column = sums(rules.with_categories(c for c in categories_in(frame) if c in table), table)
         single = [name for name, of in by_column.items() if of.n == 1]
         if single:
             raise DataError(
@@ -417,12 +418,17 @@ def _of_few(path: Path, table: RawTable, by_column: Mapping[str, ColumnSums]) ->
     ]
 
 
-def frame_of(kind: str, path: Path, options: TableOptions, every_row: bool = False) -> tuple[Any, str | None]:
+def frame_of(
+    kind: str, path: Path, options: TableOptions, every_row: bool = False, apart: Collection[str | None] = ()
+) -> tuple[Any, str | None]:
     """The table in a file or folder, and its column of clients; without empty rows, unless `every_row` is asked for.
+
+    Words and numbers of a folder's Parquet files go together in the columns `apart`, and in that of patients.
 
     Raises:
         ConfigError: If a column that is to be left out is not there.
-        DataError: If Polars is not installed, or a file is missing or cannot be read.
+        DataError: If Polars is not installed, a file is missing or cannot be read, or a column is of kinds that do not
+            go together.
     """
     if path.is_dir():
         files = _files(kind, path)
@@ -450,7 +456,7 @@ def frame_of(kind: str, path: Path, options: TableOptions, every_row: bool = Fal
         frames = {file.stem: read(file) for file in files}
         if kind == "csv":
             frames = _as_numbers(frames, path, options, lambda: {file.stem: read(file, True) for file in files})
-        return _stacked(frames, client), client
+        return _stacked(frames, client, None if kind == "csv" else {*apart, options.patient}), client
     if not path.is_file():
         raise DataError(f"there is no file {path.absolute()}")
     frame = _read(kind, path, options, every_row=every_row)
@@ -644,8 +650,8 @@ def _files_at(kind: str, path: Path) -> list[Path]:
     return _files(kind, path) if path.is_dir() else [path]
 
 
-def _stacked(frames: Mapping[str, Any], client: str) -> Any:
-    """One table of several, each file's name in a column of clients."""
+def _stacked(frames: Mapping[str, Any], client: str, apart: Collection[str | None] | None) -> Any:
+    """One table of several, each file's name in a column of clients; `apart` as in `check_numbers`, None without."""
     polars = _polars()
     first, columns = next((name, frame.columns) for name, frame in frames.items())
     for name, frame in frames.items():
@@ -660,6 +666,8 @@ def _stacked(frames: Mapping[str, Any], client: str) -> Any:
                 f"{name} and {first} differ in columns: {', '.join(odd)}; give all sites the same ones, or name in "
                 "leave_out what only some have"
             )
+    if apart is not None:
+        check_numbers(frames, columns, apart)
     return stacked(polars, frames, columns, client)
 
 

@@ -51,7 +51,7 @@ from unskew.data.own.classes import (
     type_of_labels,
 )
 from unskew.data.own.clients import of_clients
-from unskew.data.own.frames import check_column, column_of, is_frame, of_table
+from unskew.data.own.frames import categories_in, check_column, column_of, is_frame, of_table
 from unskew.data.own.given import GivenExamples, Roles, check_names, share_of
 from unskew.data.own.libraries import of_hugging_face, of_parts, of_torch
 from unskew.data.own.parts import (
@@ -167,6 +167,8 @@ def dataset(
             f"task.data_options.classes others, {some(classes)}; leave those out"
         )
     rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
+    if preprocess is not None and rows.table is not None:
+        preprocess = preprocess.with_categories(column for column in categories_in(data) if column in rows.table)
     if rows.columns and isinstance(target, str):
         check_target(rows, target, targets)
     called = f"column {target!r}" if isinstance(target, str) else f"columns {', '.join(target or ())}"

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from unskew.data.inputs import RawTable, column_values, is_gap, is_lazy, kind_of_time, raw_column
+from unskew.data.inputs import RawTable, column_values, is_category, is_gap, is_lazy, kind_of_time, raw_column
 from unskew.data.lengths import check_words
 from unskew.data.own.classes import order_of
 from unskew.data.own.given import GivenExamples, Roles
@@ -21,6 +21,13 @@ from unskew.errors import DataError, did_you_mean
 def is_frames(data: object) -> TypeGuard[Mapping[Any, Any]]:
     """True for {client: DataFrame}."""
     return isinstance(data, Mapping) and bool(data) and all(is_frame(of) for of in data.values())
+
+
+def categories_in(data: Any) -> list[str]:
+    """The columns that are categories by their type, of a table, of x in (x, y), or of each client's."""
+    parts = data.values() if isinstance(data, Mapping) else [data]
+    frames = [part[0] if isinstance(part, tuple | list) and part else part for part in parts]
+    return [str(column) for f in filter(is_frame, frames) for column in f.columns if is_category(f[column])]
 
 
 def is_frame(data: object) -> bool:

@@ -164,7 +164,8 @@ def measurements(frame: Any, columns: tuple[Any, ...]) -> Array:
 
 
 def _all_numbers(column: Any) -> bool:
-    return all(isinstance(value, int | float) for value in column.cat.categories.tolist())
+    categories = getattr(column.cat, "categories", None)  # those of Polars are words
+    return categories is not None and all(isinstance(value, int | float) for value in categories.tolist())
 
 
 def measurement(values: Any, column: object) -> Array:
