@@ -387,6 +387,21 @@ def test_days_of_a_gap_are_in_no_part() -> None:
         Latest("admitted", gap=-1)
 
 
+def test_a_gap_needs_clients_of_the_data_s_own(tmp_path: Path) -> None:
+    """A split would cut off each client's own test rows right after its training rows; a site alone has no split."""
+    rows = (np.ones((20, 1)), np.arange(20) % 2)
+    rule = Latest(np.arange(20), gap=3)
+    np.savez(tmp_path / "a.npz", x_train=rows[0], y_train=rows[1], time=np.arange(20))
+    options = {"latest": "time", "gap": 3.0}
+    sentence = r"test\.gap is 3, and the data name no clients, so that a split .*: name the clients, or leave gap out"
+    with pytest.raises(DataError, match=sentence):
+        own.dataset(rows, test=rule)
+    with pytest.raises(DataError, match=sentence):
+        load(f"npz:{tmp_path / 'a.npz'}", None, {"test": options})
+    alone = load(f"npz:{tmp_path / 'a.npz'}", None, {"test": options, "alone": True})
+    assert [len(data.y_train) for data in (own.dataset(rows, test=rule, one_client=True), alone)] == [13, 13]
+
+
 def test_a_patient_of_a_gap_alone_is_not_said_to_come_again() -> None:
     """Patient 12 comes in the gap and later; patient 1, who comes before and after, is left out and counted."""
     days = stays(12)["x"]

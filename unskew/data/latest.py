@@ -37,7 +37,7 @@ class Latest:
         after: The last date, or number, of training: a year, a month, a day or a time.  Test rows are all later ones.
         share: Share of each client's rows, where no date is given; by default `test_fraction`.
         gap: Days, or units where times are numbers, that are in no part: those after the date, or those before a
-            client's first test row where there is none.
+            client's first test row where there is none.  It needs clients of the data's own.
     """
 
     latest: Any
@@ -92,6 +92,19 @@ class Latest:
             )
         later: Bools = when > border + _length(gap, when)
         return later
+
+
+def check_gap(rule: Latest, has_clients: bool) -> None:
+    """Refuse a gap where a split makes the clients: it cuts off each one's own test rows, and leaves nothing out.
+
+    Raises:
+        DataError: If there is a gap, and no client yet.
+    """
+    if rule.gap and not has_clients:
+        raise DataError(
+            f"test.gap is {rule.gap:g}, and the data name no clients, so that a split divides the rows and cuts off "
+            "each client's own test rows without a gap: name the clients, or leave gap out"
+        )
 
 
 def column_named(test: object) -> str | None:

@@ -61,7 +61,7 @@ from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.doubts import of_sites
 from unskew.data.inputs import Inputs, constants_of
-from unskew.data.latest import Cut, Latest
+from unskew.data.latest import Cut, Latest, check_gap
 from unskew.data.lengths import names_array
 from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.places import path_of, require_allowed
@@ -712,6 +712,8 @@ def _assemble(
     names = classes if targets.classes else None
 
     def build() -> Dataset:
+        if rule is not None:
+            check_gap(rule, one_client or "client_train" in arrays)
         given, parts = _cut(name, arrays, rule)
         dataset = from_arrays(
             name,

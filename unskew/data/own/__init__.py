@@ -34,7 +34,7 @@ from unskew.data.copies import copies
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.data.inputs import Column, Inputs, check_values, is_lazy
-from unskew.data.latest import Latest
+from unskew.data.latest import Latest, check_gap
 from unskew.data.lengths import names_array
 from unskew.data.own.arrays import of_arrays
 from unskew.data.own.classes import (
@@ -184,6 +184,7 @@ def dataset(
     held_out = rows.test
     of_time: tuple[str, ...] = ()
     if rule is not None:
+        check_gap(rule, one_client or rows.clients is not None)
         rows, held_out, of_time = cut_in_time(data, rows, rule, test_fraction)
     elif column is not None:
         is_test = truths(column_of(data, column, "test"), column)
