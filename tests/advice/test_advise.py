@@ -1095,7 +1095,7 @@ def test_the_answer_says_better_and_worse_not_above_and_below_where_lower_is_bet
     check = dataclasses.replace(simple.check, over_pooled=Gain(-1.0, -2.0, -0.5, "seeds"))
     fake = SimpleNamespace(measure=error, constants={}, setup=simple.sites.setup, experiment=simple.sites.experiment)
     of = dataclasses.replace(simple, sites=cast(Any, fake), check=check)
-    assert f"With {check.chosen} the mean is worse than that of pooled data (−1 [−2, −0.5])." in of._worth()
+    assert f"With {check.chosen} the mean is worse than that of pooled data (−1.00 [−2.00, −0.50])." in of._worth()
     assert "over local training, with the sign reversed so that positive is better" in of.headline
 
 

@@ -449,7 +449,7 @@ def test_settings_that_were_kept_gain_nothing_in_every_seed(tmp_path: Path) -> N
     tuning = tune(tmp_path, trials=1, rounds=1)
     assert tuning.worth.keys() == {"FedProx", "FedAvg"}
     assert all(w.kept and w.gain == NO_GAIN and w.before == w.after for w in tuning.worth.values())
-    page = (tmp_path / "tuning.html").read_text()
+    page = (tmp_path / "tuning.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert page.count("0.00 [in every seed]") == 2
     assert "Each 95 % interval is its own, over 2 fresh seeds and test rows together" in page
     of = json.loads((tmp_path / "tuning.json").read_text())["methods"]["FedAvg"]
