@@ -216,24 +216,40 @@ def test_a_run_s_folder_says_how_many_patients_are_tested(tmp_path: Path) -> Non
 
 
 def test_the_interval_of_the_mean_adds_up_the_clients_variances() -> None:
-    """Halves of .1188, .1262 (.7 and .7) and .3267 (.5 and .5 of 16): root of the sum of squares, a third: .1233; about
-    .0980 / 3 = .0327."""
+    """Halves of .1188, .1262 (.7 and .7) and .3267 (.5 and .5 of 16): root of the sum of squares, a third: .1233; from
+    .0980 / 3 = .0327 down, and from the mean .1 / 3 up."""
     r = record({"alone": {0: (0.7, 0.7, 0.5)}, "m": {0: (0.8, 0.7, 0.5)}})
     whole = worth.worths(r)[0].whole
     assert whole.mean == pytest.approx(0.1 / 3)
-    assert whole.high == pytest.approx(0.0327 + 0.1233, abs=1e-4)
+    assert whole.low == pytest.approx(0.0327 - 0.1233, abs=1e-4)
+    assert whole.high == pytest.approx(0.1 / 3 + 0.1233, abs=1e-4)
 
 
 def test_of_the_mean_over_clients_a_single_test_row_decides_nothing() -> None:
     """One row won, and 40 of each of three others that all agree.
 
-    The row: middle 1/3, variance (2/3 - 1/9) / 3 = .1852; of 40 that agree (1/42) / 42 = .00057.  The mean's: middle
-    1/12, variance (.1852 + 3 * .00057) / 16, whose root is .1081.
+    The row: middle 1/3, variance (2/3 - 1/9) / 3 = .1852; of 40 that agree (1/42) / 42 = .00057.  The mean's: variance
+    (.1852 + 3 * .00057) / 16, whose root is .1081; it ends as around 1/12 below, and as around the mean 1/4 above.
     """
     chance = over_all_rows([np.ones(1), *[np.zeros(40)] * 3], share=True)
     assert chance.variance == pytest.approx(0.1081**2, abs=1e-5)
-    assert 0.25 + chance.shift == pytest.approx(1 / 12)
+    assert 0.25 + chance.shift - chance.beyond == pytest.approx(1 / 12)
+    assert 0.25 + chance.shift + chance.beyond == pytest.approx(1 / 4)
     assert gain([0.25], chance, share=True).verdict == "open"
+
+
+@pytest.mark.parametrize(("clients", "rows"), [(20, 3), (20, 8), (100, 10)])
+def test_the_interval_of_a_mean_over_many_clients_of_few_rows_holds_the_true_mean(clients: int, rows: int) -> None:
+    """A gain of one half: every client's middle shifted by 2 / (rows + 2) of it left out 60 % to all of 200 draws."""
+    rng, within = np.random.default_rng(0), 0
+    for _ in range(200):
+        each = [rng.choice([-1.0, 0.0, 1.0], size=rows, p=[0.05, 0.4, 0.55]) for _ in range(clients)]
+        of = gain([float(np.mean(each))], over_all_rows(each, share=True), share=True)
+        assert of.low is not None
+        assert of.high is not None
+        assert of.low < of.mean < of.high
+        within += of.low <= 0.5 <= of.high
+    assert within >= 185  # 190 are expected of an interval of 95 %, with a deviation of 3
 
 
 def test_of_two_seeds_the_squares_of_both_half_widths_are_added() -> None:

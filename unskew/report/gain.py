@@ -66,12 +66,14 @@ class Gain:
 class Chance:
     """A part of the chance in a mean: its variance, and the degrees of freedom of that; inf is a normal's.
 
-    `shift` is from the mean to the middle of its interval: an adjusted interval's is nearer to zero.
+    `shift` is from the mean to the middle of its interval, as an adjusted interval's is nearer to zero; `beyond` is how
+    much farther its ends are from there than chance alone has them.
     """
 
     variance: float
     freedom: float = math.inf
     shift: float = 0.0
+    beyond: float = 0.0
 
 
 def gain(
@@ -107,6 +109,7 @@ def gain(
     else:
         half = _half([rows, seeds], confidence)
         low, high = middle - half, middle + half
+    low, high = low - rows.beyond, high + rows.beyond
     if share:
         low, high = max(low, -1.0), min(high, 1.0)
     over: Over = "seeds" if seeds.variance > rows.variance else "test examples"
@@ -165,10 +168,19 @@ def over_all_rows(known: Sequence[Floats], share: bool) -> Chance:
     freedom = sum(len(r) - 1 for r in known) or math.inf
     if share:
         each = [_of_share(r) for r in known]
-        variance, shift = max(pooled, sum(c.variance for c in each)), sum(c.shift for c in each)
-        return Chance(variance / k**2, freedom, shift / k)
+        return in_mean(each, max(pooled, sum(c.variance for c in each)) / k**2, freedom)
     own = sum(float(r.var(ddof=1)) / len(r) for r in known if len(r) > 1)
     return Chance(max(pooled, own) / k**2, freedom)
+
+
+def in_mean(each: Sequence[Chance], variance: float, freedom: float = math.inf) -> Chance:
+    """The chance in the mean over clients, of a given variance, where each client's interval has a shifted middle.
+
+    Shifts are smaller than chance, but add up over clients, as chance does not.  So the interval ends towards zero as
+    one around the shifted mean, and away from zero as one around the mean itself, which it could leave out otherwise.
+    """
+    shift = statistics.fmean(c.shift for c in each)
+    return Chance(variance, freedom, shift / 2, abs(shift) / 2)
 
 
 def pooled_variance(rows: Sequence[Floats]) -> float:

@@ -31,7 +31,7 @@ from unskew.info import OneClassModels, WorseThanConstant
 from unskew.record.logs import Bound
 from unskew.record.reader import Record, configured, info_of
 from unskew.report import tables
-from unskew.report.gain import Chance, Floats, Gain, gain, over_all_rows, over_rows, spread, standing
+from unskew.report.gain import Chance, Floats, Gain, gain, in_mean, over_all_rows, over_rows, spread, standing
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import CONFIDENCE
 from unskew.tasks.measure import FEWEST, Measure
@@ -282,9 +282,7 @@ def _beside(rows: Sequence[_Rows], clients: Sequence[ClientGain], measure: Measu
     if len(differences) == len(rows):
         return "test examples", over_all_rows(differences, measure.percent)
     if len(chances) == len(rows) and measure.name == "accuracy":
-        n = len(rows)
-        shift = statistics.fmean(chance.shift for chance in chances)
-        return "test examples", Chance(sum(chance.variance for chance in chances) / n**2, shift=shift)
+        return "test examples", in_mean(chances, sum(chance.variance for chance in chances) / len(rows) ** 2)
     return "clients", spread([c.gain.mean for c in clients])
 
 
