@@ -21,6 +21,7 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Stop
 from unskew.record import doubts
 from unskew.record.columns import RowResults
+from unskew.record.logs import DivergedRow
 from unskew.record.reader import Cell, DataSplit, Record, Summary, Warned, read
 from unskew.report import by_client, worth
 from unskew.report.contributions import Contribution, contributions
@@ -426,8 +427,8 @@ def test_a_method_that_diverged_under_a_seed_is_not_said_to_gain_by_the_others()
     for names, over in ((SITES, ", over test examples"), ((), "")):
         r = record(of | {"fed": of["bold"]}, names, (100,) * 3)
         gone = {("bold", s) for s in range(1, 5)}
-        lost = tuple({"method": m, "seed": s, "round": 2, "reason": "x"} for m, s in sorted(gone))
-        r = replace(r, clients={at: v for at, v in r.clients.items() if at not in gone}, diverged=lost)  # type: ignore
+        lost = tuple(DivergedRow(method=m, seed=s, round=2, reason="x") for m, s in sorted(gone))
+        r = replace(r, clients={at: v for at, v in r.clients.items() if at not in gone}, diverged=lost)
         r = ended(r, {at[:2]: 3 for at in r.series})
         bold, fed = worth.worths(r)
         assert (bold.seeds, bold.lost, bold.verdict, fed.verdict) == (1, 4, "open", "gains")

@@ -87,10 +87,10 @@ def column_variants(
     present = sorted(v for v in set(values.tolist()) if isinstance(v, str))
     if set(present) <= set(agreed):
         return ""
-    found = variants_by_client([*agreed, *(one for one in present if one not in agreed)], values, owners, clients)
-    return found and (
+    variants = variants_by_client([*agreed, *(one for one in present if one not in agreed)], values, owners, clients)
+    return variants and (
         f"column {name!r} holds words that differ in case, accents or spaces alone, and each counts as another "
-        f"one: {found}; "
+        f"one: {variants}; "
         "write them alike"
     )
 

@@ -399,8 +399,8 @@ def verdict(record: Record) -> str:
 
 def _why_lost(record: Record, base: str) -> str:
     """Say of seeds under which there is no gain why that is so."""
-    competing = [m for m in record.methods if record.cell(m).bound is None]
-    reasons = ["diverged"] * any(record.diverged_seeds(m) for m in (base, *competing))
+    methods = [m for m in record.methods if record.cell(m).bound is None]
+    reasons = ["diverged"] * any(record.diverged_seeds(m) for m in (base, *methods))
     reasons += ["is not as far as the other yet"] * (not record.finished)
     return f"a method or local training ({base}) {' or '.join(reasons or ['has no client’s result'])}"
 

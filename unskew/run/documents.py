@@ -23,6 +23,9 @@ from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
 from unskew.version import __version__
 
+MOST_NUMBERS = 20_000_000
+"""Numbers that lists in partition.json have at most: ten bytes each, of all seeds together."""
+
 
 def of_run(
     folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
@@ -43,15 +46,11 @@ def _known(feds: Mapping[int, FederatedData]) -> dict[int, FederatedData]:
     return {seed: fed for seed, fed in feds.items() if fed.label_counts.any()}
 
 
-MOST_NUMBERS = 20_000_000
-"""Numbers that lists in partition.json have at most: ten bytes each, of all seeds together."""
-
-
 def partition(feds: Mapping[int, FederatedData], client_rows: int) -> str:
     """The text of partition.json: who has which examples, in columns beside it where clients or examples are many."""
-    beside = _in_columns(feds, client_rows)
+    in_columns = _in_columns(feds, client_rows)
     seeds = {
-        str(seed): to_manifest(fed, columns.partition_file(seed) if seed in beside else None)
+        str(seed): to_manifest(fed, columns.partition_file(seed) if seed in in_columns else None)
         for seed, fed in _known(feds).items()
     }
     return json.dumps({"schema": SCHEMA, "seeds": seeds})

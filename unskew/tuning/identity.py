@@ -122,8 +122,12 @@ class _Reader:
             return
         yield self.read(of.__bases__)
         for name, value in vars(of).items():
-            made = isinstance(value, FunctionType) and value.__code__.co_filename == "<string>"  # by dataclass
-            if not made and name != "_abc_impl" and (isinstance(value, FunctionType) or not name.startswith("__")):
+            of_dataclass = isinstance(value, FunctionType) and value.__code__.co_filename == "<string>"
+            if (
+                not of_dataclass
+                and name != "_abc_impl"
+                and (isinstance(value, FunctionType) or not name.startswith("__"))
+            ):
                 yield [name, self.read(value)]
 
     def _of_object(self, value: Any) -> Iterator[Any]:

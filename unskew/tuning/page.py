@@ -66,8 +66,13 @@ def _worth(tuning: Tuning) -> Section:
             for scores, n in zip((worth.before, worth.after), worth.diverged, strict=True)
         )
         gain = "–" if worth.gain is None else bracket(worth.gain, m)
-        kept = worth.kept or worth.falls_back
-        reading = "nothing to tune" if not s.ranges else "default kept" if kept else READING.get(worth.verdict, "")
+        reading = (
+            "nothing to tune"
+            if not s.ranges
+            else "default kept"
+            if worth.default_stays
+            else READING.get(worth.verdict, "")
+        )
         entries.append(TableRow(s.method.label, (before, after, gain, reading, values)))
     percent = "%" if m.percent else ""
     head = (

@@ -47,6 +47,11 @@ class TuningGain:
         default, tuned = self.diverged
         return tuned > default
 
+    @property
+    def default_stays(self) -> bool:
+        """True if the default settings are recommended."""
+        return self.kept or self.falls_back
+
     def fate(self, seeds: int) -> str:
         """Say which settings diverged, as the end of a sentence about the method."""
         default, tuned = self.diverged
@@ -86,7 +91,7 @@ class Tuning:
     def experiment(self) -> Experiment:
         """The experiment with tuned methods, under seeds that are fresh once more."""
         asked = self.sites.experiment
-        methods = tuple(s.method if self.worth[s.method.label].falls_back else s.tuned for s in self.searches)
+        methods = tuple(s.method if self.worth[s.method.label].default_stays else s.tuned for s in self.searches)
         tuned = dataclasses.replace(asked, name=f"{asked.name}, tuned", methods=methods, val_fraction=0.0)
         return under_fresh_seeds(tuned, max((*asked.seeds, *self.seeds)) + 1, SEEDS)
 
@@ -132,7 +137,7 @@ class Tuning:
                     "trials": len(s.trials),
                     "values": None if s.best is None else dict(s.trials[s.best].values),
                     "validation": None if s.best is None else s.trials[s.best].score,
-                    "kept": self.worth[s.method.label].kept or self.worth[s.method.label].falls_back,
+                    "kept": self.worth[s.method.label].default_stays,
                     "diverged": dict(zip(("default", "tuned"), self.worth[s.method.label].diverged, strict=True)),
                     "verdict": self.worth[s.method.label].verdict,
                     "gain": None if (g := self.worth[s.method.label].gain) is None else [g.mean, g.low, g.high],
