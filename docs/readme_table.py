@@ -11,12 +11,13 @@ from typing import Any
 from scipy import special
 
 from unskew.report.stats import CONFIDENCE
+from unskew.report.tables import BOUNDS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "README.md"
 BEGIN, END = "<!-- made by docs/readme_table.py -->\n", "<!-- end -->\n"
 SETS = {"digits": "digits", "Fashion-MNIST": "fashion_mnist"}
-BOUNDS = ("independent", "centralised")
+REFERENCES = {"independent": BOUNDS["lower"], "centralised": BOUNDS["pooled"]}
 
 Kept = dict[tuple[str, str], Any]
 
@@ -35,7 +36,7 @@ def table() -> str:
         head += [f"{title}, {len(rows['fedavg', 'global.accuracy']['seeds'])} seeds", "minus FedAvg"]
     lines = [[*head, "sent, MB"], ["---"] * (2 * len(SETS) + 2)]
     for method in dict.fromkeys(method for method, _ in results["digits"]):
-        cells = [f"{method} (bound)" if method in BOUNDS else method]
+        cells = [f"{method} ({REFERENCES[method]})" if method in REFERENCES else method]
         for rows in results.values():
             cells += [_accuracy(rows, method), _difference(rows, method)]
         lines.append([*cells, " / ".join(f"{r[method, 'bytes.total']['ours'] / 1e6:.0f}" for r in results.values())])
