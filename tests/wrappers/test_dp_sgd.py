@@ -13,6 +13,8 @@ import pytest
 import torch
 from dp_accounting import rdp
 from recipe import APART, LOCAL, SIZES, simulator, world
+from scipy.optimize import brentq
+from scipy.stats import binom
 from torch import Tensor, nn
 
 import unskew as us
@@ -27,7 +29,6 @@ from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Layout, Me, Sgd, SgdConfig, hook
-from unskew.run.audit import lower_bound
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.server import privacy
 from unskew.tasks.task import make_task
@@ -347,8 +348,20 @@ def test_a_client_that_trains_under_it_sees_neither_counts_of_classes_nor_losses
 
 
 # ---------------------------------------------------------------- under attack
+def lower_bound(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
+    """Largest epsilon that so many right guesses refute (T. Steinke, M. Nasr, M. Jagielski, 2023, theorem 5.2)."""
+
+    def excess(epsilon: float) -> float:
+        q = 1.0 / (1.0 + math.exp(-epsilon))
+        below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, q)) / np.arange(1, right + 1)
+        chance = float(binom.sf(right - 1, guesses, q)) + 2 * canaries * delta * below.max(initial=0.0)
+        return chance - (1 - confidence)
+
+    return 0.0 if excess(0.0) >= 0 else float(brentq(excess, 0.0, 50.0))
+
+
 def least_epsilon(by: DPSGD, canaries: int = 200) -> float:
-    """Epsilon that the attack of `unskew.run.audit` proves of one training, 10 epochs, 95 % confidence.
+    """Epsilon that an attack proves of one training, 10 epochs, 95 % confidence.
 
     Every example has a feature of its own; a fair coin has it be far out, where its gradient is clipped, or zero, where
     it has none.  Its two weights move by T C / (n sqrt 2) each, or by noise alone; the clearer half is guessed.

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 def audit(
     experiment: Annotated[str, typer.Argument()],
     settings: Settings = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs to attack; more find more.")] = 4,
+    runs: Annotated[int | None, typer.Option(min=1, help="Runs; by default what it takes to measure clipping.")] = None,
     confidence: Annotated[
         float, typer.Option(min=0.5, max=0.9999, help="Probability that a correct epsilon passes.")
-    ] = 0.95,
+    ] = 0.99,
     out: Annotated[Path | None, typer.Option(help="Also draw the figure there, as SVG.")] = None,
     data_dir: DataDir = None,
     allow_code: AllowCode = False,
@@ -36,34 +36,34 @@ def audit(
     """Attack methods that claim differential privacy, and compare leakage with claim.
 
     EXPERIMENT is a TOML file, or the folder of a run.  Its clients become
-    canaries, which upload far along random directions, forwards or backwards by
-    a coin; the coins are guessed from the models.  Guesses that are too good for
-    the epsilon that a method claims mean that the claim is false: exit status 1.
+    canaries, which upload far along random directions, so that clipping and
+    noise of what is released can be measured.  Less noise, longer updates or
+    noise used twice mean that the claim is false: exit status 1.
     A folder with a method or network of your own needs [bold]--allow-code[/].
 
     [dim]unskew audit private.toml[/]
-    [dim]unskew audit runs/private --runs 8 --out audit.svg[/]
+    [dim]unskew audit runs/private --out audit.svg[/]
     """
     from unskew.errors import ConfigError
     from unskew.protocol import hook
     from unskew.report.audit_figure import document
-    from unskew.run.audit import attackable
     from unskew.run.audit import audit as attack
+    from unskew.run.audit import taken_apart
 
     path = Path(experiment)
     chosen = _read(path, experiment, located(settings, data_dir), allow_code)
     private = [m for m in chosen.methods if hook(m.algorithm, "planned") is not None]
     if not private:
         raise ConfigError('no method has differential privacy to audit; add it with: with = ["central_dp"]')
-    left_out = [m.label for m in private if not attackable(m)]
-    private = [m for m in private if attackable(m)]
+    left_out = [m.label for m in private if taken_apart(m)[0] is None]
+    private = [m for m in private if m.label not in left_out]
     if left_out:
         print(f"no attack is known here on {', '.join(left_out)}: its noise is in each step (dp_sgd)", file=sys.stderr)
     if not private:
         raise ConfigError("no method has noise on models, which is what an audit attacks: central_dp or local_dp")
     audits = []
     for method in private:
-        print(f"{method.label}: {counted(runs, 'run')} of {counted(chosen.rounds, 'round')}", file=sys.stderr)
+        print(f"{method.label}: runs of {counted(chosen.rounds, 'round')}", file=sys.stderr)
         audits.append(attack(chosen, method, runs, confidence))
     if out is not None:
         out.write_text(document(audits), encoding="utf-8")
@@ -94,18 +94,18 @@ def _table(audits: "Sequence[Audit]") -> Table:
     from math import isfinite
 
     table = Table(
-        title="Epsilon that an attack found beside the claim",
-        caption=f"with {100 * audits[0].confidence:g} % confidence; both epsilons are for one client's data replaced "
-        "by any others.  A lower bound far below the claim refutes nothing, and proves nothing",
+        title="Noise as measured, beside the claim",
+        caption=f"with {100 * audits[0].confidence:g} % confidence; clip and noise in clipping norms.  Epsilon is for "
+        "one client's data replaced by any others",
         box=SIMPLE,
         padding=(0, 1),
     )
     table.add_column("method", overflow="fold")
-    for heading in ("at least", "claimed", "delta", "right"):
+    for heading in ("clip", "noise", "epsilon at least", "claimed"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("claim is", no_wrap=True)
+    table.add_column("claim is")
     for a in audits:
         claimed = f"{a.claimed:.3g}" if isfinite(a.claimed) else "none"
-        verdict = "false" if not a.holds else "not refuted" if isfinite(a.claimed) else "none"
-        table.add_row(escape(a.method), f"{a.lower:.3g}", claimed, f"{a.delta:g}", f"{a.right} of {a.guesses}", verdict)
+        verdict = "none" if not isfinite(a.claimed) else "not refuted" if a.holds else f"false: {a.fault or 'epsilon'}"
+        table.add_row(escape(a.method), f"{a.clip:.3g}", f"{a.noise:.3g}", f"{a.lower:.3g}", claimed, verdict)
     return table

@@ -31,9 +31,9 @@ def chart(audits: Sequence[Audit]) -> Chart:
         axes.set_xlim(left=0.0)
         axes.set_xlabel("epsilon, no unit, log scale from 1 on")
         each = "; ".join(f"{a.method} at least {a.lower:.3g}, claimed {a.claimed:.3g}" for a in audits)
-        svg = figures.markup(figure, "audit", f"Epsilon found by attack beside the claim: {each}.")
+        svg = figures.markup(figure, "audit", f"Epsilon measured beside the claim: {each}.")
     caption = (
-        "Disc: epsilon that a method has at least, by what an attacker got right about its clients "
+        "Disc: epsilon that a method has at least, by the noise that was measured "
         f"({100 * audits[0].confidence:g} % confidence). Bar: epsilon that it claims at most; without one it claims "
         "nothing. A disc right of its bar refutes the claim."
     )
