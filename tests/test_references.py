@@ -205,7 +205,7 @@ def attack(folder: Path) -> None:
 
 def take_part(folder: Path) -> None:
     (folder / "experiment.toml").write_text((folder / "config.toml").read_text())
-    (folder / "client.toml").write_text('client = 0\nnum_clients = 4\nexperiment = "experiment.toml"\n')
+    (folder / "client.toml").write_text("client = 0\nnum_clients = 4\n")
     open_client(folder)
 
 

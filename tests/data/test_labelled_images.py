@@ -18,6 +18,7 @@ from unskew.data.images import as_tensor
 from unskew.data.sources import load
 from unskew.data.split import Natural
 from unskew.deploy.client import open_client
+from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.keys import Key
 
@@ -322,10 +323,8 @@ def test_a_deployed_client_has_a_table_of_its_own(tmp_path: Path) -> None:
     here = tmp_path / "client"
     here.mkdir()
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
-    (here / "client.toml").write_text(
-        tomli_w.dumps({"client": 0, "num_clients": 2, "data": f"images:{tmp_path / 'own'}"})
-    )
-    info = open_client(here).info
+    (here / "client.toml").write_text(tomli_w.dumps({"client": 0, "num_clients": 2}))
+    info = open_client(here, Site(f"images:{tmp_path / 'own'}")).info
     assert (info.classes, info.examples) == (("a", "b"), (8,))
 
 

@@ -11,10 +11,10 @@ import tomli_w
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.data.places import reading_only
-from unskew.deploy import folders, operate
+from unskew.deploy import folders, operate, signing
 from unskew.deploy.client import _has_own_sets, open_client
-from unskew.deploy.settings import Address
-from unskew.errors import DataError
+from unskew.deploy.settings import Address, ServerConfig, Site
+from unskew.errors import ConfigError, DataError, DeployError
 from unskew.experiment import config
 
 from .conftest import Lines
@@ -33,11 +33,11 @@ def allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return policy
 
 
-def client(folder: Path, experiment: dict[str, object], **own: object) -> Path:
+def client(folder: Path, experiment: dict[str, object]) -> Path:
     here = folder / "client-0"
     here.mkdir()
     (here / "experiment.toml").write_text(tomli_w.dumps({**BASE, **experiment}))
-    (here / "client.toml").write_text(tomli_w.dumps({"client": 0, "num_clients": 2, **own}))
+    (here / "client.toml").write_text(tomli_w.dumps({"client": 0, "num_clients": 2}))
     return here
 
 
@@ -84,17 +84,46 @@ def test_data_of_a_client_s_own_do_not_make_the_coordinator_s_readable(allow: Pa
     """Not even to see if they come with their clients: the fingerprint of the experiment would tell."""
     experiment = {"task": {"data": f"npz:{secret(tmp_path)}", "model": "logistic"}}
     np.savez(tmp_path / "own.npz", **ARRAYS)  # type: ignore[arg-type]
-    here = client(tmp_path, experiment, data="npz:../own.npz")
-    assert open_client(here).info.own
+    here, site = client(tmp_path, experiment), Site(f"npz:{tmp_path / 'own.npz'}")
+    assert open_client(here, site).info.own
     (here / "experiment.toml").write_text(
         tomli_w.dumps({k: v for k, v in {**BASE, **experiment}.items() if k != "split"})
     )
     open_client.cache_clear()
     with pytest.raises(DataError, match="is not read: the coordinator chose it"):
+        open_client(here, site)
+
+
+def test_no_settings_of_a_folder_name_data(allow: Path, tmp_path: Path) -> None:
+    """The attack that worked: a client.toml of the coordinator's that the participant seemed to have changed."""
+    path, address = secret(tmp_path), Address("127.0.0.1", 8443)
+    folders.pack(tmp_path / "f", config.parse(BASE), 2, address, address)
+    here = tmp_path / "f" / "client-0"
+    text = (here / "client.toml").read_text()
+    for line in (f'data = "npz:{path}"', f'data_dir = "{tmp_path}"', f'experiment = "{path}"'):
+        (here / "client.toml").write_text(f"{text}{line}\n")
+        with pytest.raises(DeployError, match=r"client\.toml was changed since it was packed"):
+            operate.check_signature(here, print)
+        for name in (signing.MANIFEST, signing.SIGNATURE, signing.KEY):
+            (here / name).unlink()
+        signing.sign(signing.new_key(), here)
+        operate.check_signature(here, print, remember=False)
+        with pytest.raises(ConfigError, match=rf"unknown key {line.split()[0]}"):
+            open_client(here)
+
+
+def test_a_participant_s_data_are_asked_for(allow: Path, tmp_path: Path, said: Lines) -> None:
+    address, federation = Address("127.0.0.1", 8443), tmp_path / "f"
+    folders.pack(federation, config.parse(BASE), 2, address, address, config=ServerConfig(2, own_data=True))
+    here, site = federation / "client-0", Site(f"npz:{secret(tmp_path)}")
+    with pytest.raises(ConfigError, match=r"say where they lie, with --data npz:/absolute/path/own\.npz"):
         open_client(here)
+    operate.check_signature(here, said, site)
+    assert said.lines[-1] == f"data: {site.data}"
+    assert open_client(here, site).info.own
 
 
-def test_what_the_policy_allows_is_read_and_so_is_what_client_toml_names(allow: Path, tmp_path: Path) -> None:
+def test_what_the_policy_allows_is_read(allow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = secret(tmp_path)
     here = client(tmp_path, {"task": {"data": f"npz:{path}", "model": "logistic"}})
     for paths in ([str(path)], [str(tmp_path)], ["/"]):
@@ -110,7 +139,7 @@ def test_what_the_policy_allows_is_read_and_so_is_what_client_toml_names(allow: 
         open_client(here)
     shutil.copy(path, tmp_path / "mnist.npz")
     (here / "experiment.toml").write_text(tomli_w.dumps({**BASE, "task": {"data": "mnist", "model": "logistic"}}))
-    (here / "client.toml").write_text(tomli_w.dumps({"client": 0, "num_clients": 2, "data_dir": str(tmp_path)}))
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path))
     open_client.cache_clear()
     assert open_client(here).info.classes[0] == "0"
 
@@ -146,63 +175,12 @@ def test_the_coordinator_s_folder_of_named_sets_is_taken_where_it_is_allowed(
         assert _has_own_sets(task)
 
 
-def test_data_that_the_coordinator_wrote_into_client_toml_need_consent_as_well(
-    allow: Path, tmp_path: Path, said: Lines
-) -> None:
-    path, address, federation = secret(tmp_path), Address("127.0.0.1", 8443), tmp_path / "f"
-    sources = [f"npz:{path}", "npz:own.npz"]
-    folders.pack(federation, config.parse(BASE), 2, address, address, data=sources)
-    readme = (federation / "client-0" / "README.md").read_text()
-    assert f'write `paths = ["{path}"]` into your own `~/.config/unskew/policy.toml`' in readme
-    with pytest.raises(DataError, match=r"secret\.npz', in client\.toml as it was packed, is not read"):
-        operate.check_signature(federation / "client-0", said)
-    allow.write_text(tomli_w.dumps({"paths": [str(path)]}))
-    operate.check_signature(federation / "client-0", said)
-    assert said.lines[-1] == f"data: npz:{path}"
-    allow.write_text("")
-    with (federation / "client-0" / "client.toml").open("a") as f:
-        f.write("metrics = false\n")
-    with pytest.raises(DataError, match=r"secret\.npz', in client\.toml as it was packed, is not read"):
-        operate.check_signature(federation / "client-0", said)  # another line of the file says nothing about this one
-    settings = federation / "client-0" / "client.toml"
-    settings.write_text(settings.read_text().replace("secret.npz", "mine.npz"))
-    operate.check_signature(federation / "client-0", said)  # this path is the participant's own
-    operate.check_signature(federation / "client-1", said)  # whose file it puts into the folder itself
-    (federation / "client-1" / "own.npz").symlink_to(path)
-    with pytest.raises(DataError, match=r"in client\.toml as it was packed, is not read"):
-        operate.check_signature(federation / "client-1", said)
-
-
 def test_a_participant_that_keeps_metrics_to_itself_declares_no_number_of_examples(allow: Path, tmp_path: Path) -> None:
-    """By its own policy or by client.toml; another client tells how many it has."""
-    address, experiment = Address("127.0.0.1", 8443), {**BASE, "split": {"name": "iid", "num_clients": 3}}
-    folders.pack(tmp_path / "f", config.parse(experiment), 3, address, address)
-    clients = [tmp_path / "f" / f"client-{c}" for c in range(3)]
-    assert min(open_client(clients[0]).info.examples) > 0
-    with (clients[1] / "client.toml").open("a") as f:
-        f.write("metrics = false\n")
-    assert open_client(clients[1]).info.examples == ()
+    address = Address("127.0.0.1", 8443)
+    folders.pack(tmp_path / "f", config.parse(BASE), 2, address, address)
+    assert min(open_client(tmp_path / "f" / "client-0").info.examples) > 0
     allow.write_text("metrics = false\n")
-    assert open_client(clients[2]).info.examples == ()
-
-
-def test_a_named_set_that_was_packed_needs_no_consent(allow: Path, tmp_path: Path, said: Lines) -> None:
-    address = Address("127.0.0.1", 8443)
-    folders.pack(tmp_path / "f", config.parse(BASE), 1, address, address, data=["digits"])
-    operate.check_signature(tmp_path / "f" / "client-0", said)
-    assert said.lines[-1] == "data: digits"
-
-
-@pytest.mark.parametrize("source", ["hub:mnist", "npz:~nobody-here/x", "npz:../x", "images:/", "npz:/etc\0/x"])
-def test_nothing_that_was_packed_passes_for_the_participant_s_own_in_the_folder_itself(
-    source: str, allow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The README's commands are given in the folder, where a relative path begins."""
-    address = Address("127.0.0.1", 8443)
-    folders.pack(tmp_path / "f", config.parse(BASE), 1, address, address, data=[source])
-    monkeypatch.chdir(tmp_path / "f" / "client-0")
-    with pytest.raises(DataError, match=r"is not read: the coordinator|no home folder|NUL character"):
-        operate.check_signature(Path("."), print)
+    assert open_client(tmp_path / "f" / "client-1").info.examples == ()
 
 
 def test_a_dry_run_says_what_it_reads(tmp_path: Path, said: Lines) -> None:

@@ -23,7 +23,7 @@ pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 from unskew.deploy import certificates, commands, folders, launch, operate, parity, processes, signing
 from unskew.deploy.launch import ClientProcesses
 from unskew.deploy.processes import ProcessGroup
-from unskew.deploy.settings import Address, ServerConfig
+from unskew.deploy.settings import Address, ServerConfig, Site
 from unskew.errors import DeployError, RunError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -274,13 +274,15 @@ def test_clients_with_other_classes_or_another_model_are_named_and_the_others_go
     deployment = operate.prepare(experiment, 3, out, ServerConfig(1, 120.0, 300.0))
     x = np.random.default_rng(0).integers(0, 17, (40, 8, 8), np.uint8)  # bytes to 16, as the experiment's digits
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 7)
-    with (deployment / "client-1" / "client.toml").open("a") as f:
-        f.write(f'\ndata = "npz:{tmp_path / "own.npz"}"\n')
+    sites = (Site(), Site(f"npz:{tmp_path / 'own.npz'}"), Site())
     other = small("rounds=2", "split.num_clients=3", 'task.model="mlp"')
     (deployment / "client-2" / "experiment.toml").write_text(to_toml(other))
     with ProcessGroup() as group:
         server = launch.start_server(group, deployment / "server", folders.address(deployment / "server"))
-        nodes = [ClientProcesses(group, folders.client_folder(deployment, c), said, f"client {c}") for c in (0, 1, 2)]
+        nodes = [
+            ClientProcesses(group, folders.client_folder(deployment, c), said, f"client {c}", site=sites[c])
+            for c in (0, 1, 2)
+        ]
         until = time.monotonic() + 120
         while not all((n.folder / "logs" / "supernode.log").exists() and connected(n) for n in nodes):
             for node in nodes:

@@ -30,7 +30,7 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setattr(versions, "programs", lambda: folder)
     script(folder, "resident", "exec sleep 60")
-    monkeypatch.setattr(commands, "resident_program", lambda client, socket, allow_code: ["resident"])
+    monkeypatch.setattr(commands, "resident_program", lambda client, socket, site: ["resident"])
     return folder
 
 

@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ import tomli_w
 from unskew.data import load
 from unskew.deploy.client import account_of, open_client
 from unskew.deploy.server import at_server
-from unskew.deploy.settings import ServerConfig
+from unskew.deploy.settings import ServerConfig, Site
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment import config
 from unskew.run import setup as run_setup
+from unskew.runtime.client import ClientRuntime
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -30,7 +32,7 @@ def pictures(folder: Path, *classes: str) -> Path:
     return folder
 
 
-def client(folder: Path, number: int, images: Path, options: dict[str, object], **settings: str) -> Path:
+def client(folder: Path, number: int, images: Path, options: dict[str, object], **own: Any) -> Path:
     """The folder of a client with images of its own; `options` are those of the experiment's data."""
     here = folder / f"client-{number}"
     here.mkdir()
@@ -40,37 +42,45 @@ def client(folder: Path, number: int, images: Path, options: dict[str, object], 
         "task": {"data": "images:coordinators", "model": "cnn_small", "data_options": options},
     }
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
-    own = {"client": number, "num_clients": 2, "data": f"images:{images}", **settings}
-    (here / "client.toml").write_text(tomli_w.dumps(own))
+    (here / "client.toml").write_text(tomli_w.dumps({"client": number, "num_clients": 2}))
+    OWN[here] = Site(**{"data": f"images:{images}", **own})
     return here
+
+
+OWN: dict[Path, Site] = {}
+"""What each site says of its own images, by its folder."""
+
+
+def opened(folder: Path) -> ClientRuntime:
+    return open_client(folder, OWN[folder])
 
 
 def test_a_site_opens_with_its_own_folder_of_classes(tmp_path: Path) -> None:
     """Ten images of each class, of which a fifth is for testing, as of any client without a test part."""
-    opened = [
-        open_client(client(tmp_path, i, pictures(tmp_path / name, *CLASSES), {"size": 12}))
+    runtimes = [
+        opened(client(tmp_path, i, pictures(tmp_path / name, *CLASSES), {"size": 12}))
         for i, name in enumerate(("basel", "bern"))
     ]
-    one, other = (runtime.info for runtime in opened)
+    one, other = (runtime.info for runtime in runtimes)
     assert one.classes == other.classes == CLASSES
     assert one.layout == other.layout
     assert (one.own, one.examples) == (True, (16,))
-    assert opened[0].account == account_of(f"images:{tmp_path / 'basel'}") != ""
+    assert runtimes[0].account == account_of(f"images:{tmp_path / 'basel'}") != ""
 
 
 def test_a_site_that_lacks_a_class_goes_by_the_experiments(tmp_path: Path) -> None:
     images = pictures(tmp_path / "bern", "normal")
-    assert open_client(client(tmp_path, 0, images, {})).info.classes == ("normal",)  # which the server refuses
+    assert opened(client(tmp_path, 0, images, {})).info.classes == ("normal",)  # which the server refuses
     with pytest.warns(DataWarning, match="all training images here are of one class, normal"):
-        assert open_client(client(tmp_path, 1, images, {"classes": list(CLASSES)})).info.classes == CLASSES
+        assert opened(client(tmp_path, 1, images, {"classes": list(CLASSES)})).info.classes == CLASSES
 
 
 def test_a_folder_with_sites_in_it_is_not_one_client_s(tmp_path: Path) -> None:
     for site in ("Basel", "Bern"):
         pictures(tmp_path / "all" / site, *CLASSES)
-    text = r"Basel is the folder of none of the classes .*Here you can change your data and client\.toml; what"
+    text = r"Basel is the folder of none of the classes .*Here you can change your data and your command; what"
     with pytest.raises(DataError, match=text):
-        open_client(client(tmp_path, 0, tmp_path / "all", {"classes": list(CLASSES)}))
+        opened(client(tmp_path, 0, tmp_path / "all", {"classes": list(CLASSES)}))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +101,7 @@ def test_another_layout_is_told_as_a_clients(files: tuple[str, ...], says: str, 
         (own / name).parent.mkdir(parents=True, exist_ok=True)
         (own / name).write_bytes(b"x")
     with pytest.raises(DataError, match=says):
-        open_client(client(tmp_path, 0, own, {}))
+        opened(client(tmp_path, 0, own, {}))
 
 
 def test_a_client_with_arrays_is_not_asked_about_sizes_and_folders_of_images(tmp_path: Path) -> None:
@@ -99,16 +109,16 @@ def test_a_client_with_arrays_is_not_asked_about_sizes_and_folders_of_images(tmp
     levels = RNG.integers(0, 255, (20, 12, 12), np.uint8)
     np.savez(tmp_path / "own.npz", x_train=levels, y_train=np.array(CLASSES * 10))
     here = client(tmp_path, 0, tmp_path, {"size": 12, "classes": list(CLASSES)}, data=f"npz:{tmp_path / 'own.npz'}")
-    info = open_client(here).info
+    info = opened(here).info
     other = client(tmp_path, 1, pictures(tmp_path / "bern", *CLASSES), {"size": 12, "classes": list(CLASSES)})
-    assert (info.classes, info.layout) == (CLASSES, open_client(other).info.layout)
+    assert (info.classes, info.layout) == (CLASSES, opened(other).info.layout)
 
 
 def test_a_client_with_arrays_may_lack_a_class_between_others(tmp_path: Path) -> None:
     """Others may have it: to number the classes that occur would be wrong."""
     np.savez(tmp_path / "own.npz", x_train=RNG.integers(0, 255, (20, 12, 12), np.uint8), y_train=np.arange(20) % 2 * 2)
     data = f"npz:{tmp_path / 'own.npz'}"
-    assert open_client(client(tmp_path, 0, tmp_path, {}, data=data)).info.classes == ("0", "1", "2")
+    assert opened(client(tmp_path, 0, tmp_path, {}, data=data)).info.classes == ("0", "1", "2")
     with pytest.warns(DataWarning, match="there are 3 classes, and 1 never occurs"):
         load(data)
 
@@ -116,12 +126,12 @@ def test_a_client_with_arrays_may_lack_a_class_between_others(tmp_path: Path) ->
 def test_images_of_16_bits_are_told_what_an_experiment_of_bytes_takes(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x_train=RNG.random((20, 8, 8), np.float32), y_train=np.array(CLASSES * 10))
     with pytest.raises(DataError, match=r"are floats, .*to 0 to 255, round, and save them in 8 bits\."):
-        open_client(client(tmp_path, 0, tmp_path, {}, data=f"npz:{tmp_path / 'own.npz'}"))
+        opened(client(tmp_path, 0, tmp_path, {}, data=f"npz:{tmp_path / 'own.npz'}"))
     images = pictures(tmp_path / "deep", *CLASSES)
     Image.fromarray(RNG.integers(0, 4096, (8, 8), np.uint16)).save(images / "normal" / "0.png")
     text = r"0\.png: .*save them in 8 bits, or give all images, every client's and the server's, as arrays of floats"
     with pytest.raises(DataError, match=text):
-        open_client(client(tmp_path, 1, images, {}))
+        opened(client(tmp_path, 1, images, {}))
 
 
 def test_grey_and_coloured_sites_come_to_one_shape_where_channels_are_said(tmp_path: Path) -> None:
@@ -132,7 +142,7 @@ def test_grey_and_coloured_sites_come_to_one_shape_where_channels_are_said(tmp_p
     for channels in (1, 3):
         (tmp_path / str(channels)).mkdir()
         layouts = {
-            open_client(client(tmp_path / str(channels), i, images, {"channels": channels})).info.images[1]
+            opened(client(tmp_path / str(channels), i, images, {"channels": channels})).info.images[1]
             for i, images in enumerate((coloured, grey))
         }
         assert layouts == {f"{channels} x 8 x 8"}
@@ -167,10 +177,8 @@ def test_a_servers_images_are_all_for_testing_in_one_folder_or_by_site(tmp_path:
 
 
 def test_settings_of_csv_files_are_refused_for_images(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"separator of client\.toml say how a CSV file is written, and data is images"
-    ):
-        open_client(client(tmp_path, 0, pictures(tmp_path / "own", *CLASSES), {}, separator=";"))
+    with pytest.raises(ConfigError, match=r"--separator say how a CSV file is written, and data is images"):
+        opened(client(tmp_path, 0, pictures(tmp_path / "own", *CLASSES), {}, separator=";"))
 
 
 def test_noise_on_examples_needs_constants_that_no_image_moves(tmp_path: Path) -> None:
@@ -182,10 +190,10 @@ def test_noise_on_examples_needs_constants_that_no_image_moves(tmp_path: Path) -
     experiment |= {"methods": [noised], "evaluate": ["global"]}
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
     with pytest.raises(ConfigError, match=r"standardised by their own mean .* unless task\.data_options names both"):
-        open_client(here)
+        opened(here)
     experiment["task"]["data_options"] = {"mean": [0.5], "std": [0.25]}
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
-    assert open_client(here).info.examples == ()  # which it keeps to itself
+    assert opened(here).info.examples == ()  # which it keeps to itself
 
 
 def test_a_client_may_divide_its_images_itself(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from loopback import Loopback, through_app
 
 from unskew.deploy.client import open_client
 from unskew.deploy.server import DeploymentState, serve
-from unskew.deploy.settings import CODE_PATH, code_path
+from unskew.deploy.settings import CODE_PATH, Site, code_path
 from unskew.runtime import flower
 from unskew.runtime.flower import FlowerTransport
 from unskew.runtime.resident import untimed
@@ -52,7 +52,27 @@ REFUSED_S = 1.5
 """Time in which a server that refuses a client waits for another one, seconds."""
 
 
-def pack(root: Path, experiment: Experiment, clients: int = 3, wait_s: float = 12.0, **own: Any) -> Loopback:
+def own_site(folder: Path, data: str | None, quiet: bool = False) -> Callable[[Message], Message]:
+    """A client that names these data of its own, and whose policy may keep its metrics at home."""
+
+    def answer(message: Message) -> Message:
+        with pytest.MonkeyPatch.context() as patch:
+            if quiet:
+                (folder.parent / "quiet.toml").write_text("metrics = false\n")
+                patch.setenv("UNSKEW_POLICY", str(folder.parent / "quiet.toml"))
+            return flower.answer(message, open_client(folder, Site(data)))
+
+    return answer
+
+
+def pack(
+    root: Path,
+    experiment: Experiment,
+    clients: int = 3,
+    wait_s: float = 12.0,
+    data: Sequence[str | None] = (),
+    quiet: int | None = None,
+) -> Loopback:
     """A federation's folders, and a network on which all its clients are."""
     server = root / "server"
     server.mkdir(parents=True)
@@ -63,10 +83,11 @@ def pack(root: Path, experiment: Experiment, clients: int = 3, wait_s: float = 1
         folder = root / f"client-{c}"
         folder.mkdir()
         (folder / "experiment.toml").write_text(to_toml(experiment))
-        declared = {name: value[c] for name, value in own.items() if value[c] is not None}
-        (folder / "client.toml").write_text(tomli_w.dumps({"client": c, "num_clients": clients, **declared}))
+        (folder / "client.toml").write_text(tomli_w.dumps({"client": c, "num_clients": clients}))
         context = Context(1, 100 + c, {"folder": str(folder)}, RecordDict(), {})
         handlers[100 + c] = through_app(flower.client_app, context)
+        if data or c == quiet:
+            handlers[100 + c] = own_site(folder, data[c] if data else None, c == quiet)
     return Loopback(handlers)
 
 
@@ -126,7 +147,7 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
 def test_a_client_keeps_its_model_though_it_gives_no_scores(asked: str, small: Small, tmp_path: Path) -> None:
     experiment = several(small, f'evaluate=["{asked}"]', "val_fraction=0.0", "rounds=1")
     experiment = replace(experiment, methods=experiment.methods[1:2])
-    run = start(tmp_path, pack(tmp_path, experiment, metrics=[None, False, None]))
+    run = start(tmp_path, pack(tmp_path, experiment, quiet=1))
     simulated = loop.start(experiment, tmp_path / "sim").folder
     tested = {r["client"] for r in rows(run / "metrics.jsonl") if "client" in r}
     assert tested == (set() if asked == "global" else {0, 2})
@@ -144,7 +165,7 @@ def test_a_client_tells_its_own_user_each_round_and_the_end_with_times(
     small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment = small("seeds=[0, 1]")
-    start(tmp_path, pack(tmp_path, experiment, 2, metrics=[False, None]))
+    start(tmp_path, pack(tmp_path, experiment, 2, quiet=0))
     lines = [line for line in capsys.readouterr().err.splitlines() if "progress: client 0" in line]
     loss = r"loss \d\.\d{4} on \d+ examples"  # on its own disk, though it keeps them from the server
     expected = [
@@ -257,13 +278,11 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
     assert read_json(run / "run.json")["cells"][0]["setting"] == "own data, 3 clients"
     # A client that comes back with another file is not who it was.
     open_client.cache_clear()
-    folder = tmp_path / "client-1"
-    (folder / "client.toml").write_text(tomli_w.dumps({"client": 1, "num_clients": 3, "data": files[0]}))
     (run / "summary.json").unlink()
     impatient = {"min_clients": 3, "deadline_s": 60.0, "wait_s": REFUSED_S}
     (tmp_path / "server" / "server.toml").write_text(tomli_w.dumps(impatient))
     with pytest.raises(QuorumError, match="client 1 had other data when it was met first"):
-        start(tmp_path, again(tmp_path, 3))
+        start(tmp_path, again(tmp_path, 3, [files[0], files[0], files[2]]))
 
 
 @dataclass
@@ -408,8 +427,10 @@ def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
     assert predict(model, x[:4]) == predict(load_model(simulated, "fedavg"), x[:4])
 
 
-def again(root: Path, clients: int) -> Loopback:
+def again(root: Path, clients: int, data: Sequence[str] = ()) -> Loopback:
     """The same clients' folders on a new network."""
+    if data:
+        return Loopback({100 + c: own_site(root / f"client-{c}", data[c]) for c in range(clients)})
     contexts = {c: Context(1, 100 + c, {"folder": str(root / f"client-{c}")}, RecordDict(), {}) for c in range(clients)}
     return Loopback({100 + c: through_app(flower.client_app, context) for c, context in contexts.items()})
 
@@ -522,20 +543,22 @@ def test_constants_that_the_experiment_names_are_all_clients_and_the_server_s(sm
 def test_a_client_whose_images_cannot_be_the_experiments_is_told_by_its_own_check(small: Small, tmp_path: Path) -> None:
     x = np.random.default_rng(0).random((40, 8, 8))
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10)
-    pack(tmp_path, small("split.num_clients=3"), data=[f"npz:{tmp_path / 'own.npz'}"] * 3)
+    pack(tmp_path, small("split.num_clients=3"))
     with pytest.raises(DataError, match=r"the experiment's images \(digits\) are bytes, .*; give bytes: scale all"):
-        open_client(tmp_path / "client-0")
+        open_client(tmp_path / "client-0", Site(f"npz:{tmp_path / 'own.npz'}"))
 
 
-def test_nothing_of_pixels_is_told_but_a_power_of_two(small: Small, tmp_path: Path) -> None:
+def test_nothing_of_pixels_is_told_but_a_power_of_two(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = np.random.default_rng(0).random((40, 8, 8)).astype(np.float32) * 6.5
     np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10)
     source = f"npz:{tmp_path / 'own.npz'}"
-    pack(
-        tmp_path, small("split.num_clients=3", f"task.data='{source}'"), data=[source] * 3, metrics=[True, False, True]
-    )
-    told = [open_client(tmp_path / f"client-{c}").info.images for c in (0, 1)]
-    assert told == [("floats", "1 x 8 x 8", "3"), ("floats", "1 x 8 x 8")]  # 2 ** 3 is next to 6.5
+    pack(tmp_path, small("split.num_clients=3", f"task.data='{source}'"))
+    (tmp_path / "policy.toml").write_text("metrics = false\n")
+    assert open_client(tmp_path / "client-0", Site(source)).info.images == ("floats", "1 x 8 x 8", "3")  # by 6.5
+    monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
+    assert open_client(tmp_path / "client-1", Site(source)).info.images == ("floats", "1 x 8 x 8")
 
 
 def test_a_client_with_another_experiment_is_named_and_kept_out(small: Small, tmp_path: Path) -> None:
@@ -585,7 +608,7 @@ def test_what_cannot_be_deployed_is_refused_before_anybody_is_asked(small: Small
         ({"client": 3, "num_clients": 3}, "client must be below num_clients = 3, got 3"),
         ({"client": 0, "num_clients": 4}, "the experiment's split has 3 clients under seed 0, num_clients is 4"),
         ({"num_clients": 3}, "client is required"),
-        ({"client": 0, "num_clients": 3, "dat": "x"}, "unknown key dat; did you mean data?"),
+        ({"client": 0, "num_clients": 3, "data": "npz:/x"}, "unknown key data"),
     ],
 )
 def test_a_clients_settings_are_checked(table: dict[str, Any], text: str, small: Small, tmp_path: Path) -> None:
@@ -782,11 +805,11 @@ def without_its_weights() -> nn.Module:
 def test_a_client_that_lacks_the_weights_is_told_that_they_come_apart(small: Small, tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x_train=np.zeros((100, 64), np.float32), y_train=np.arange(100) % 10)
     experiment = of_a_frozen_body(small)
-    pack(tmp_path, experiment, data=[f"npz:{tmp_path / 'own.npz'}"] * 3)
+    pack(tmp_path, experiment)
     file = tmp_path / "client-0" / "experiment.toml"
     file.write_text(file.read_text().replace(":frozen_body", ":without_its_weights"))
     with pytest.raises(ConfigError, match=r"body\.pt.*What such code reads, as weights, comes to you apart"):
-        open_client(tmp_path / "client-0")
+        open_client(tmp_path / "client-0", Site(f"npz:{tmp_path / 'own.npz'}"))
 
 
 @pytest.mark.usefixtures("with_code")

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
-from unskew.deploy import folders, operate, signing
+from unskew.deploy import certificates, folders, operate, signing
 from unskew.deploy.client import open_client
-from unskew.deploy.settings import Address, read_rules
+from unskew.deploy.settings import Address, Site, read_rules
 from unskew.errors import ConfigError, DeployError
 from unskew.experiment import config
 from unskew.runtime.policy import SitePolicy
@@ -58,21 +58,23 @@ def test_a_signed_manifest_that_names_no_files_of_the_folder_is_refused(
 ) -> None:
     """One odd name or sum among those of files that are there and as they were signed."""
     key = signing.new_key()
-    signing.sign(key, client, 0)
+    signing.sign(key, client)
     if isinstance(files, dict):
         files = json.loads((client / "manifest.json").read_text())["files"] | files
-    (client / "manifest.json").write_text(json.dumps({"client": 0, "files": files}))
+    (client / "manifest.json").write_text(json.dumps({"files": files}))
     (client / "manifest.sig").write_bytes(key.sign((client / "manifest.json").read_bytes()))
     with pytest.raises(DeployError, match=r"manifest\.json is not a list of files; ask the coordinator"):
         signing.check(client, tmp_path / "accepted")
 
 
-@pytest.mark.parametrize("name", ["experiment.toml", "ca.crt", "README.md", "coordinator.pub", "manifest.sig"])
+@pytest.mark.parametrize(
+    "name", ["experiment.toml", "client.toml", "ca.crt", "README.md", "coordinator.pub", "manifest.sig"]
+)
 def test_a_changed_file_is_refused_by_its_name(client: Path, packed: Path, tmp_path: Path, name: str) -> None:
     other = tmp_path / "other"
     folders.pack(other, config.load(packed / "server" / "experiment.toml"), 2, *(Address("127.0.0.1", 1),) * 2)
     shutil.copy(other / "client-1" / name, client / name)
-    if name in ("experiment.toml", "README.md"):
+    if name in ("experiment.toml", "client.toml", "README.md"):
         (client / name).write_text((client / name).read_text() + "\n# changed\n")
     with pytest.raises(DeployError, match=rf"{name} was changed since|manifest\.json was not signed by the key"):
         signing.check(client, tmp_path / "accepted")
@@ -182,30 +184,10 @@ def test_a_folder_that_is_sent_again_with_a_secret_is_not_taken_for_the_one_that
     signing.check(client, accepted)
 
 
-def test_a_participant_may_say_where_its_data_and_the_server_are(client: Path, tmp_path: Path) -> None:
-    with (client / "client.toml").open("a") as f:
-        f.write('data = "npz:mine/own.npz"\n')
-    (client / "mine").mkdir()
-    (client / "mine" / "own.npz").write_bytes(b"")
+def test_a_participant_may_say_where_the_server_is_and_make_its_own_key(client: Path, tmp_path: Path) -> None:
     folders.write_address(client, Address("10.0.0.1", 8443))
-    assert signing.check(client, tmp_path / "accepted").changed == ("client.toml", "network.toml")
-
-
-def test_a_folder_is_one_client_s(client: Path, tmp_path: Path) -> None:
-    text = (client / "client.toml").read_text()
-    number = int(text.partition("client = ")[2].split()[0])
-    (client / "client.toml").write_text(text.replace(f"client = {number}", f"client = {number + 1}", 1))
-    with pytest.raises(
-        DeployError, match=f"client must be {number}, for which this folder was packed .*, got {number + 1}"
-    ):
-        signing.check(client, tmp_path / "accepted")
-
-
-def test_an_experiment_that_was_not_signed_is_never_run(client: Path, tmp_path: Path) -> None:
-    text = (client / "client.toml").read_text().replace('"experiment.toml"', '"/tmp/other.toml"')
-    (client / "client.toml").write_text(text)
-    with pytest.raises(DeployError, match=r"experiment must name a file that was signed, got '/tmp/other\.toml'"):
-        signing.check(client, tmp_path / "accepted")
+    certificates.issue_node(client, "client-0")
+    assert signing.check(client, tmp_path / "accepted").changed == ("network.toml", "node.key", "node.pub")
 
 
 def test_a_client_reads_nothing_of_a_folder_that_was_tampered_with(
@@ -252,12 +234,10 @@ def test_a_policy_is_the_participant_s_own_and_says_nothing_unknown(
 def test_a_client_whose_policy_forbids_the_method_opens_no_data(
     client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with (client / "client.toml").open("a") as f:
-        f.write('data = "npz:/nowhere.npz"\n')
     monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
     (tmp_path / "policy.toml").write_text('methods = ["fedprox"]\n')
     with pytest.raises(ConfigError, match=r"method \S+ \(fedavg\) may not run here: .*policy\.toml allows methods"):
-        open_client(client)
+        open_client(client, Site("npz:/nowhere.npz"))
 
 
 def test_a_client_whose_policy_has_a_budget_takes_no_method_without_noise_of_its_own(
@@ -282,12 +262,10 @@ def test_a_client_whose_policy_has_a_budget_takes_no_method_without_noise_of_its
 def test_a_policy_under_which_no_round_could_pass_is_refused_before_data_are_read(
     setting: str, text: str, client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with (client / "client.toml").open("a") as f:
-        f.write('data = "npz:/nowhere.npz"\n')
     monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
     (tmp_path / "policy.toml").write_text(f"{setting}\n")
     with pytest.raises(ConfigError, match=text):
-        open_client(client)
+        open_client(client, Site("npz:/nowhere.npz"))
     assert not (client / "audit.jsonl").exists()
 
 
@@ -324,7 +302,7 @@ def test_a_link_in_a_folder_is_not_followed_before_its_signature_is_checked_nor_
 def test_a_manifest_without_client_toml_does_not_leave_it_unchecked(client: Path, tmp_path: Path) -> None:
     key = signing.new_key()
     (client / "client.toml").unlink()
-    signing.sign(key, client, 0)
+    signing.sign(key, client)
     (client / "client.toml").symlink_to("/dev/zero")
     with pytest.raises(DeployError, match=r"manifest\.json is not a list of files"):
         signing.check(client, tmp_path / "accepted")
@@ -342,7 +320,7 @@ def test_where_nothing_can_be_remembered_the_record_and_what_moves_it_are_named(
     with pytest.raises(
         DeployError, match=rf"record of accepted folders cannot be kept in {place}: No .* XDG_STATE_HOME,"
     ):
-        operate.check_signature(client, print, remember)
+        operate.check_signature(client, print, remember=remember)
 
 
 def test_a_user_without_a_home_is_told_which_variable_stands_for_it(

@@ -190,18 +190,18 @@ def test_a_client_that_lacks_the_prior_is_told_so_before_it_takes_part(
     pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
     from unskew.deploy import folders
     from unskew.deploy.client import open_client
-    from unskew.deploy.settings import Address
+    from unskew.deploy.settings import Address, Site
 
     address, packed = Address("127.0.0.1", 8443), mine / "packed"
     folders.pack(packed, experiment(mine), 2, address, address)
     assert "names code that is not in this folder: `prior_of_mine`" in (packed / "client-0" / "README.md").read_text()
     with pytest.raises(ConfigError, match=r"methods.0.prior names code \(prior_of_mine:Mirror\)"):
         open_client(packed / "client-0")
-    assert open_client(packed / "client-0", allow_code=True).info.client == 0
+    assert open_client(packed / "client-0", Site(allow_code=True)).info.client == 0
     monkeypatch.delitem(sys.modules, "prior_of_mine")
     shutil.move(mine / "prior_of_mine.py", mine / "moved.py")
     with pytest.raises(ConfigError, match=r"methods.0.prior: prior .* cannot be imported .*No module named 'prior_of"):
-        open_client(packed / "client-1", allow_code=True)
+        open_client(packed / "client-1", Site(allow_code=True))
 
 
 def test_a_client_that_lacks_the_folder_of_a_prior_is_told_so(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

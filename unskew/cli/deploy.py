@@ -21,9 +21,13 @@ from unskew.cli.options import (
     AllowCode,
     AsJson,
     DataDir,
+    Decimal,
+    Encoding,
     Quiet,
     Report,
+    Separator,
     Settings,
+    Thousands,
     as_file,
     find_experiment,
     find_own_code,
@@ -178,19 +182,19 @@ def pack(
         str, typer.Option(help="Name or address under which clients reach the server; by default on this machine only.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The server's one port.")] = 8443,
-    listen: Annotated[str, typer.Option(help="Address the server listens at; 127.0.0.1 behind a proxy.")] = "0.0.0.0",
+    listen: Annotated[
+        str | None,
+        typer.Option(help="Address the server listens at; default the host's on loopback, else all of the machine's."),
+    ] = None,
     names: Annotated[
         list[str] | None, typer.Option("--name", help="Another name of the server for its certificate; may repeat.")
     ] = None,
     clients: Annotated[
         int | None,
-        typer.Option(min=1, help="How many take part, with --own-data; else as many as --data or the split has."),
-    ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option(help="A client's own data (csv:PATH, npz:PATH, ...); once for each, in order.")
+        typer.Option(min=1, help="How many take part, with --own-data; else as many as the split has."),
     ] = None,
     own_data: Annotated[
-        bool, typer.Option("--own-data", help="Each client writes where its own data lie into its client.toml.")
+        bool, typer.Option("--own-data", help="Each client has data of its own, and says where when it starts.")
     ] = False,
     min_clients: Annotated[int | None, typer.Option(min=1, help="The run begins with so many; default all.")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds a client has to answer.")] = 600.0,
@@ -201,13 +205,13 @@ def pack(
         Path | None, typer.Option("--renew", metavar="FOLDER", help="Sign another server certificate, and no more.")
     ] = None,
 ) -> None:
-    """Write a folder for the server and one for each client: keys, certificates, data declaration, three commands.
+    """Write a folder for the server and one for each client: keys, certificates, settings, three commands.
 
     EXPERIMENT is a TOML file or a built-in name.  Each folder goes to one
     machine, over a channel that keeps it secret; its README says the rest.
 
-    Clients bring data of their own with [bold]--own-data[/] or [bold]--data[/]; without either each takes
-    its part of the experiment's own data, a dry run.
+    Clients bring data of their own with [bold]--own-data[/]; without it each takes its part of the
+    experiment's own data, a dry run.
 
     [dim]unskew deploy pack my.toml --host fed.example.org --clients 3 --own-data --out federation[/]
     [dim]unskew deploy pack my.toml --host fed.example.org --out trial[/]
@@ -218,6 +222,7 @@ def pack(
     versions.require()
     from unskew import schema
     from unskew.deploy import folders, operate, signing
+    from unskew.deploy.reach import listening_for
     from unskew.deploy.settings import Address, ServerConfig
     from unskew.experiment.config import own_modules
 
@@ -236,22 +241,20 @@ def pack(
         raise typer.BadParameter("name an experiment, or a federation to --renew")
     chosen = _experiment(experiment, settings)
     operate.refuse_undeployable(chosen)
-    data = [folders.placed(source) for source in data or []]
     if own_data:
-        if clients is None or data:
-            raise typer.BadParameter("--own-data goes with --clients, and --data says already where the data lie")
-        data = [""] * clients
-    if data:  # then the server alone reads the experiment's, in whatever folder it is started
+        if clients is None:
+            raise typer.BadParameter("--own-data goes with --clients")
+        # The server alone reads the experiment's, in whatever folder it is started.
         chosen = replace(chosen, task=replace(chosen.task, data=folders.placed(chosen.task.data)))
         operate.check_own_tables(chosen)
-    number = clients or (len(data) if data else operate.clients_of(chosen))
-    if clients and not data:
+    number = clients or operate.clients_of(chosen)
+    if clients and not own_data:
         try:
             operate.check_clients(chosen, clients)
         except DataError as error:
             tell(f"warning: this machine cannot tell whether the split has {counted(clients, 'client')}: {error}")
     settings_of_server = {"min_clients": min_clients or number, "deadline_s": deadline, "wait_s": wait}
-    config = schema.build(ServerConfig, {**settings_of_server, "own_data": bool(data)}, "")
+    config = schema.build(ServerConfig, {**settings_of_server, "own_data": own_data}, "")
     with suppress(DataError):  # the experiment's own data may lie on the server only, whose --check says the same then
         operate.check_methods(chosen, config, number)
     folder = out or Path(f"federation-{as_file(chosen.name)}")
@@ -259,24 +262,15 @@ def pack(
         folder,
         chosen,
         number,
-        Address(listen, port),
+        Address(listen or listening_for(host), port),
         Address(host, port),
         names=names or [],
-        data=data,
         config=config,
     )
     theirs = f"{folder / 'client-0'} to {number - 1} for {number} clients" if number > 1 else f"{folder / 'client-0'}"
     print(f"packed: {folder / 'server'} for the server, {theirs}{' for its only client' * (number == 1)}")
     print(f"keep {folder / 'authority'} to yourself: it signs server certificates and clients' folders")
     print(f"fingerprint to read to each participant by telephone: {signing.fingerprint_of(folder / 'client-0')}")
-    for client, declared in enumerate(data):
-        missing = folders.not_here(declared)
-        if missing is not None:
-            within = "" if missing.is_absolute() else f" in the folder client-{client}"
-            tell(
-                f"warning: {missing} is not on this machine; client {client}'s machine must have it{within}, and "
-                "unskew deploy client FOLDER --check says there whether it can be read"
-            )
     modules = ", ".join(own_modules(chosen))
     if modules:
         tell(
@@ -307,10 +301,11 @@ def server(
 
     flower_version = versions.require()
     from unskew.deploy import operate
+    from unskew.deploy.settings import ServerConfig
     from unskew.run.folder import read_json
 
     if check:
-        operate.check_version(folder)
+        operate.check_version(folder / "server.toml", ServerConfig)
         listen = operate.check_serving(folder, read_data=True)
         print(f"ready: would listen at {listen}; Flower {flower_version}", file=sys.stderr if as_json else sys.stdout)
         return
@@ -330,6 +325,12 @@ def server(
 def client(
     folder: Annotated[Path, typer.Argument()],
     check: Check = False,
+    data: Annotated[str | None, typer.Option(help="Your own data: csv:PATH, npz:PATH, images:PATH, ...")] = None,
+    separator: Separator = None,
+    thousands: Thousands = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    data_dir: DataDir = None,
     allow_code: AllowCode = False,
     policy: Annotated[
         Path | None, typer.Option(help="Your own policy: what may run and leave; default ~/.config/unskew/policy.toml.")
@@ -339,31 +340,35 @@ def client(
     """Run a client of a packed federation until it is stopped.
 
     FOLDER is the client's, as [bold]unskew deploy pack[/] made it.  The client waits
-    for the server, and restarts what ends.  Code that the coordinator's experiment
-    names is imported with [bold]--allow-code[/] only.
+    for the server, and restarts what ends.  It reads what [bold]--data[/] names and
+    nothing that the coordinator has chosen; code that the coordinator's
+    experiment names is imported with [bold]--allow-code[/] only.
 
-    [dim]unskew deploy client client-0 --check[/]
-    [dim]unskew deploy client client-0[/]
+    [dim]unskew deploy client client-0 --data csv:/srv/ward-7.csv --check[/]
+    [dim]unskew deploy client client-0 --data csv:/srv/ward-7.csv[/]
     """
     from unskew.deploy import versions
 
     flower_version = versions.require()
     from unskew.deploy import operate
+    from unskew.deploy.settings import ClientConfig, Site, absolute
 
-    if allow_code:
-        find_own_code()
-    if policy is not None:
-        os.environ["UNSKEW_POLICY"] = str(policy.absolute())  # for the processes that this one starts, too
+    site = Site(None if data is None else absolute(data), separator, thousands, decimal, encoding, allow_code)
+    for variable, path in (("UNSKEW_POLICY", policy), ("UNSKEW_DATA", data_dir)):
+        if path is not None:
+            os.environ[variable] = str(path.absolute())  # for the processes that this one starts, too
     if check:
         from unskew.deploy.client import open_client
 
-        operate.check_signature(folder, silent if quiet else tell, remember=False)
-        operate.check_version(folder)
-        runtime = open_client(folder.absolute(), allow_code)
+        operate.check_signature(folder, silent if quiet else tell, site, remember=False)
+        operate.check_version(folder / "client.toml", ClientConfig)
+        if allow_code:
+            find_own_code()
+        runtime = open_client(folder.absolute(), site)
         ahead = operate.check_taking_part(folder)
         print(
             f"ready: client {runtime.client} can read its data, the server answers with a good certificate, clocks "
             f"differ by {abs(ahead):.0f} s; Flower {flower_version}"
         )
         return
-    operate.take_part(folder, silent if quiet else _say_timed, allow_code)
+    operate.take_part(folder, silent if quiet else _say_timed, site)

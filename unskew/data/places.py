@@ -52,7 +52,7 @@ def require_allowed(source: str, named: str = "") -> None:
         return
     own, paths, where = allowed
     if source.startswith("hub:"):
-        fits = "hub:" in paths or source.partition("?")[0] in (*own, *paths)
+        fits = source in own or bool({"hub:", source.partition("?")[0]} & {*paths})
     else:
         source = _absolute(source)
         real = Path(os.path.realpath(source))
@@ -63,7 +63,7 @@ def require_allowed(source: str, named: str = "") -> None:
         raise DataError(
             f"{named or json.dumps(source)} is not read: the coordinator chose it and nobody here has allowed it; if "
             f"it may be read, write paths = [{json.dumps(source)}] into {where}, else ask the coordinator to leave it "
-            "out, or name data of your own in client.toml"
+            "out, or name data of your own with --data"
         )
 
 

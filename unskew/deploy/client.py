@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +16,17 @@ from unskew.data.latest import latest
 from unskew.data.patients import drawn
 from unskew.data.places import path_of
 from unskew.data.preprocess import check_agreed
-from unskew.data.sources import FILES, gives_bytes
+from unskew.data.sources import gives_bytes
 from unskew.data.tables import ENDINGS
-from unskew.deploy.settings import ClientConfig, own_data_example, own_state, path_in, read_rules, read_settings
+from unskew.deploy.settings import (
+    EXPERIMENT,
+    ClientConfig,
+    Site,
+    own_data_example,
+    own_state,
+    read_rules,
+    read_settings,
+)
 from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, TaskConfig, load, written_fingerprint
 from unskew.keys import Key
@@ -40,30 +47,25 @@ from unskew.words import counted
 
 # One of Flower's processes answers one message; the resident process must not read its data twice.
 @functools.lru_cache(maxsize=16)
-def open_client(folder: Path, allow_code: bool = False) -> ClientRuntime:
+def open_client(folder: Path, site: Site = Site()) -> ClientRuntime:
     """Open the client whose folder this is.
 
-    The experiment comes from the coordinator: code that it names is imported with `allow_code` only, and what it names
-    to be read only where the participant's policy has it in `paths`.
+    All that is in the folder comes from the coordinator: code that the experiment names is imported with `allow_code`
+    only, and what it names to be read only where the participant's policy has it in `paths`.
 
     Raises:
         ConfigError, DataError: If its settings or its data cannot be used.
     """
     config, rules = read_settings(folder / "client.toml", ClientConfig), read_rules(folder)
-    with _reading(folder, config, rules):
-        return _opened(folder, config, rules, allow_code)
+    with rules.reading(site.place):
+        return _opened(folder, config, rules, site)
 
 
-def _reading(folder: Path, config: ClientConfig, rules: Rules) -> AbstractContextManager[None]:
-    """Read within it what the participant has named, and nothing else that the experiment names."""
-    return rules.reading(path_in(folder, config.data), config.data_dir)
-
-
-def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) -> ClientRuntime:
+def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> ClientRuntime:
     path = folder / "client.toml"
     if config.client >= config.num_clients:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
-    experiment = load(folder / config.experiment, allow_code=rules.code_allowed(allow_code))
+    experiment = load(folder / EXPERIMENT, allow_code=rules.code_allowed(site.allow_code))
     rules.check_methods(
         {m.label: m.name for m in experiment.methods}, {m.label: adds_noise(m.algorithm) for m in experiment.methods}
     )
@@ -74,32 +76,31 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
     privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl"
     if any(adds_noise(m.algorithm) for m in experiment.methods):
         rules.check_log(privacy, "the record of noised uploads", "privacy")
-    own = config.data is not None
-    if config.data is not None:
-        if not config.data:
-            raise ConfigError(
-                "data must say where this client's own data lie, for example "
-                f"{own_data_example(experiment.task.data)} ({path})"
-            )
+    own = site.data is not None
+    if site.data is not None:
         try:
-            setup = own_setup(experiment, config, folder)
+            setup = own_setup(experiment, site)
         except (ConfigError, DataError) as error:
             if isinstance(error, ConfigError) and isinstance(error.__cause__, OSError):  # of the experiment's own code
                 raise ConfigError(
                     f"{error}.  What such code reads, as weights, comes to you apart from this folder: put it where "
                     "that code looks for it"
                 ) from error
-            written = " (separator, thousands, decimal and encoding say how the file is written)"
+            written = " (--separator, --thousands, --decimal and --encoding say how the file is written)"
             raise type(error)(
-                f"{error}.  Here you can change your data and {path.name}"
-                f"{written if config.data.startswith('csv:') else ''}; what {config.experiment} says is the "
-                "coordinator's to change, who packs again"
+                f"{error}.  Here you can change your data and your command"
+                f"{written if site.data.startswith('csv:') else ''}; what {EXPERIMENT} says is the coordinator's to "
+                "change, who packs again"
             ) from error
         data = setup.dataset.sha256
         feds = [own_data(experiment, setup, config, seed) for seed in experiment.seeds]
     else:
-        if config.data_dir is not None or _has_own_sets(experiment.task):
-            experiment = replace(experiment, task=replace(experiment.task, data_dir=config.data_dir))
+        if config.own_data:
+            raise ConfigError(
+                f"this client has data of its own: say where they lie, with {own_data_example(experiment.task.data)}"
+            )
+        if _has_own_sets(experiment.task):
+            experiment = replace(experiment, task=replace(experiment.task, data_dir=None))
         setup = run_setup.prepare(experiment)
         feds = divided(experiment, setup, config.num_clients)
         data = split_hash(setup, feds)
@@ -109,14 +110,12 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         if (check_examples := hook(method.algorithm, "check_examples")) is not None:
             check_examples(examples)
     # The number of examples has no noise, nor has the scale of images.
-    silent = not (config.metrics and policy.metrics) or any(
-        hook(m.algorithm, "has_dp_noise") for m in experiment.methods
-    )
+    silent = not policy.metrics or any(hook(m.algorithm, "has_dp_noise") for m in experiment.methods)
     info = ClientInfo(
         client=config.client,
         num_clients=config.num_clients,
         library=__version__,
-        config=written_fingerprint(folder / config.experiment, portable=True),
+        config=written_fingerprint(folder / EXPERIMENT, portable=True),
         classes=setup.dataset.outputs,
         layout=layout_hash(setup.task.init(Key(0))),
         data=data,
@@ -133,7 +132,7 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         if not 0 <= cell < len(cells):
             raise WireError(f"cell must be 0 to {len(cells) - 1}, got {cell}")
         seed, method = cells[cell]
-        with _reading(folder, config, rules):  # a split may be in a file
+        with rules.reading(site.place):  # a split may be in a file
             fed = (
                 own_data(experiment, setup, config, seed) if own else run_setup.divide(experiment, setup.dataset, seed)
             )
@@ -160,11 +159,11 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
         info,
         folder / "state",
         functools.lru_cache(maxsize=2)(open_setup),
-        config.metrics and policy.metrics,
+        policy.metrics,
         rules=rules,
         audit=audit,
         privacy=privacy,
-        account=account_of(_beside(folder, config.data) if config.data else experiment.task.data),
+        account=account_of(site.data or experiment.task.data),
         columns=tuple(column.name for column in setup.dataset.inputs.columns),
         rounds=experiment.rounds,
         cells=tuple(f"{method.label}, seed {seed}" for seed, method in run_setup.cells(experiment)),
@@ -172,21 +171,21 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, allow_code: bool) 
     )
 
 
-def own_setup(experiment: Experiment, config: ClientConfig, folder: Path) -> Setup:
+def own_setup(experiment: Experiment, site: Site) -> Setup:
     """Read a client's own data and build the network for them.
 
     Raises:
         ConfigError, DataError: If they cannot be used, or the experiment lacks a number that all must agree on.
     """
-    task = replace(experiment.task, data=_beside(folder, config.data or ""), data_dir=config.data_dir)
-    written = {key: getattr(config, key) for key in ("separator", "thousands", "decimal", "encoding")}
+    task = replace(experiment.task, data=site.data or "", data_dir=None)
+    written = {key: getattr(site, key) for key in ("separator", "thousands", "decimal", "encoding")}
     written = {key: value for key, value in written.items() if value is not None}
     kind = task.data.partition(":")[0]
     if _family(kind) != _family(experiment.task.data.partition(":")[0]):  # such as the size of images for arrays
         constants = ("mean", "std") if _family(kind) in ("arrays", "images") else ()
         task = replace(task, data_options={k: v for k, v in task.data_options.items() if k in constants})
     if written and kind not in ENDINGS:
-        raise ConfigError(f"{', '.join(written)} of client.toml say how a CSV file is written, and data is {task.data}")
+        raise ConfigError(f"--{', --'.join(written)} say how a CSV file is written, and data is {task.data}")
     if kind in (*ENDINGS, "images", "npz", "folder"):
         task = replace(task, data_options={**task.data_options, **written, "alone": True})
     setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
@@ -195,8 +194,8 @@ def own_setup(experiment: Experiment, config: ClientConfig, folder: Path) -> Set
     inputs = setup.dataset.inputs
     if inputs.kind == "texts":
         raise DataError(
-            f"data = {config.data!r} are texts, and each client would number their words by its own texts: agree on "
-            'one vocabulary, and give token ids (data = "npz:FILE", whole numbers in rows of one length)'
+            f"{task.data} are texts, and each client would number their words by its own texts: agree on "
+            "one vocabulary, and give token ids (--data npz:FILE, whole numbers in rows of one length)"
         )
     if gives_bytes(experiment.task.data) and inputs.axes and inputs.kind != "images":
         raise DataError(
@@ -238,12 +237,6 @@ def _has_own_sets(task: TaskConfig) -> bool:
     except DataError:
         return True
     return False
-
-
-def _beside(folder: Path, source: str) -> str:
-    """Make a path in a data source relative to a folder."""
-    kind, _, rest = source.partition(":")
-    return f"{kind}:{path_in(folder, source)}" if kind in FILES and rest else source
 
 
 def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[FederatedData]:

@@ -7,14 +7,16 @@ certificate and accepts registered keys only.  Flower's telemetry, its check for
 dependencies are switched off.
 """
 
+import json
 import os
-import site
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from site import getsitepackages
 
 from unskew.deploy import versions
 from unskew.deploy.folders import CONNECTION
-from unskew.deploy.settings import Address
+from unskew.deploy.settings import Address, Site
 
 LOOPBACK = "127.0.0.1"
 
@@ -24,7 +26,7 @@ def environment(home: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
     source = Path(__file__).parents[2]
     # Run from a checkout, the library is on this process's path only; an installed one is found anyway.
-    paths = [] if str(source) in site.getsitepackages() else [str(source)]
+    paths = [] if str(source) in getsitepackages() else [str(source)]
     paths += [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []
     local = ",".join(filter(None, [kept.get("NO_PROXY", kept.get("no_proxy", "")), "localhost", "127.0.0.1", "::1"]))
     return {
@@ -85,10 +87,11 @@ def supernode(client: Path, reached: Address, port: int, secret: Path, config: P
     ]
 
 
-def resident_program(client: Path, socket: Path, allow_code: bool) -> list[str]:
+def resident_program(client: Path, socket: Path, site: Site) -> list[str]:
     """Command line of a client's resident process; -P keeps it from importing what lies in the working directory."""
-    safe, last = ([], ["--allow-code"]) if allow_code else (["-P"], [])
-    return [sys.executable, *safe, "-m", "unskew.deploy.resident", str(client), str(socket), *last]
+    safe = [] if site.allow_code else ["-P"]
+    arguments = (str(client), str(socket), json.dumps(asdict(site)))
+    return [sys.executable, *safe, "-m", "unskew.deploy.resident", *arguments]
 
 
 def register(key: Path) -> list[str]:

@@ -4,16 +4,16 @@
         authority/           ca.crt, ca.key: signs another server certificate; goes to no other machine
                              coordinator.key: signs the clients' folders
         server/              goes to the server's machine
-            experiment.toml  server.toml  network.toml  README.md  unskew-VERSION-py3-none-any.whl
+            experiment.toml  server.toml  network.toml  README.md
             ca.crt  server.crt  server.key
             clients/0.pub    the keys that may take part, by the client's number
             made when it runs: app/  flower/  superexec.secret  nodes.json  logs/  failures.jsonl  run/
         client-0/            goes to that client's machine
-            experiment.toml  client.toml  network.toml  README.md  unskew-VERSION-py3-none-any.whl
+            experiment.toml  client.toml  network.toml  README.md
             ca.crt  node.key  node.pub  manifest.json  manifest.sig  coordinator.pub
             made when it runs: flower/  node.toml  superexec.secret  resident.json  logs/  state/
 
-`server.toml` and `client.toml` are read by `unskew.runtime.flower`, which says what is in them; `network.toml` says
+No folder holds code.  `unskew.deploy.settings` says what is in `server.toml` and `client.toml`; `network.toml` says
 where the server listens, and in a client's folder where it is reached.  Folders with something private in them can be
 entered by their owner only.
 """
@@ -23,16 +23,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
-from unskew.data.sources import FILES, SOURCES
+from unskew.data.sources import FILES
 from unskew.deploy import certificates, signing
 from unskew.deploy.certificates import make_private
-from unskew.deploy.settings import Address, ServerConfig, own_data_example, read_settings
-from unskew.deploy.wheel import build_wheel
-from unskew.errors import ConfigError, DeployError, did_you_mean
+from unskew.deploy.settings import EXPERIMENT, Address, ClientConfig, ServerConfig, own_data_example, read_settings
+from unskew.errors import ConfigError, DeployError
 from unskew.experiment.config import Experiment, own_modules, to_toml
 from unskew.files import PRIVATE, rename_folder, temporary_folder, write_atomically
 from unskew.protocol import hook
@@ -58,7 +56,6 @@ def pack(
     reached: Address,
     *,
     names: Sequence[str] = (),
-    data: Sequence[str] = (),
     config: ServerConfig | None = None,
     portable: bool = True,
 ) -> None:
@@ -71,21 +68,15 @@ def pack(
         listen: Address at which the server listens.
         reached: Address at which clients reach it.
         names: More host names and addresses under which the server is reached.
-        data: Each client's own data, in the syntax of `task.data`; an empty text leaves it to the client to write it
-            into client.toml before it starts.  Without any, clients take their part of the experiment's split.
         config: Settings of the server; by default it waits for all clients.
         portable: True if the folders go to other machines: with the authority's key, so that another server
-            certificate can be signed, and with this very unskew to install there.
+            certificate can be signed.
 
     Raises:
         DeployError: If the folder holds something already, or the disk refuses.
-        ConfigError: If there is not one data declaration for each client, or more clients are waited for than exist.
+        ConfigError: If more clients are waited for than exist.
     """
-    config = replace(config or ServerConfig(num_clients), own_data=bool(data))
-    if data and len(data) != num_clients:
-        raise ConfigError(f"--data must be given once for each of {num_clients} clients, got {len(data)}")
-    for source in filter(None, data):
-        _check_declared(source)
+    config = replace(config or ServerConfig(num_clients), num_clients=num_clients)
     if config.min_clients > num_clients:
         raise ConfigError(f"min_clients must be at most the {num_clients} clients, got {config.min_clients}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -95,16 +86,13 @@ def pack(
             signer = certificates.authority(experiment.name)
             if portable:
                 certificates.save_authority(signer, make_private(new / "authority"))
-            wheel = build_wheel() if portable else None
             coordinator = signing.new_key()
             if portable:
                 signing.save_key(coordinator, new / "authority")
-            keys = [
-                _pack_client(new, signer, experiment, c, num_clients, reached, data, wheel) for c in range(num_clients)
-            ]
-            _pack_server(new / "server", signer, experiment, keys, listen, reached, names, config, wheel)
+            keys = [_pack_client(new, signer, experiment, c, config, reached) for c in range(num_clients)]
+            _pack_server(new / "server", signer, experiment, keys, listen, reached, names, config)
             for client in range(num_clients):
-                signing.sign(coordinator, client_folder(new, client), client)
+                signing.sign(coordinator, client_folder(new, client))
             if folder.exists():
                 folder.rmdir()
             rename_folder(new, folder)
@@ -122,17 +110,15 @@ def _pack_server(
     reached: Address,
     names: Sequence[str],
     config: ServerConfig,
-    wheel: tuple[str, bytes] | None,
 ) -> None:
     certificates.issue_server(signer, [reached.host, *names], make_private(server))
     (server / "clients").mkdir()
     for client, key in enumerate(keys):
         write_atomically(server / "clients" / f"{client}.pub", key)
-    write_atomically(server / "experiment.toml", to_toml(experiment))
-    write_atomically(server / "server.toml", tomli_w.dumps(asdict(replace(config, num_clients=len(keys)))))
+    write_atomically(server / EXPERIMENT, to_toml(experiment))
+    write_atomically(server / "server.toml", tomli_w.dumps(asdict(config)))
     write_address(server, listen)
-    install = _install(server, wheel, _extras(experiment, experiment.task.data))
-    write_atomically(server / "README.md", _server_readme(experiment, len(keys), reached, install, config.own_data))
+    write_atomically(server / "README.md", _server_readme(experiment, len(keys), reached, config.own_data))
 
 
 def _pack_client(
@@ -140,61 +126,34 @@ def _pack_client(
     signer: certificates.Authority,
     experiment: Experiment,
     client: int,
-    num_clients: int,
+    config: ServerConfig,
     reached: Address,
-    data: Sequence[str],
-    wheel: tuple[str, bytes] | None,
 ) -> bytes:
     """Make a client's folder; return its public key."""
     own = make_private(client_folder(federation, client))
     certificates.issue_node(own, f"client-{client}")
     write_atomically(own / "ca.crt", certificates.pem(signer.certificate))
-    write_atomically(own / "experiment.toml", to_toml(experiment))
-    declared: dict[str, Any] = {"client": client, "num_clients": num_clients, "experiment": "experiment.toml"}
-    write_atomically(own / "client.toml", tomli_w.dumps({**declared, **({"data": data[client]} if data else {})}))
+    write_atomically(own / EXPERIMENT, to_toml(experiment))
+    settings = ClientConfig(client, config.num_clients or client + 1, config.own_data)
+    write_atomically(own / "client.toml", tomli_w.dumps(asdict(settings)))
     write_address(own, reached)
-    own_data = data[client] if data else None
-    install = _install(own, wheel, _extras(experiment, own_data or experiment.task.data))
-    write_atomically(own / "README.md", _client_readme(experiment, client, own_data, install))
+    write_atomically(own / "README.md", _client_readme(experiment, client, config.own_data))
     return (own / "node.pub").read_bytes()
 
 
-def _extras(experiment: Experiment, data: str) -> str:
-    """Extras of unskew that a machine needs for an experiment and the data it reads."""
+def _install(experiment: Experiment) -> str:
+    """The command that installs unskew for an experiment, with what its kind of data and its methods' noise need."""
     by_kind = {"csv": "tables", "parquet": "tables", "hub": "hub"}
-    kind, _, _ = data.partition(":")
+    kind, _, _ = experiment.task.data.partition(":")
     noised = any(hook(m.algorithm, "has_dp_noise") for m in experiment.methods)
-    return ",".join(["flower", *([by_kind[kind]] if kind in by_kind else []), *(["dp"] if noised else [])])
-
-
-def _install(folder: Path, wheel: tuple[str, bytes] | None, extras: str) -> str:
-    """Return the command that installs this very unskew from a folder, into which the wheel is written."""
-    if wheel is None:
-        # Nothing has been released, so there is no name that pip could look up.
-        return f"python -m pip install '/path/to/a/copy/of/unskew[{extras}]'  # of version {__version__}"
-    name, content = wheel
-    write_atomically(folder / name, content)
-    return f"python -m pip install './{name}[{extras}]'"
-
-
-def _check_declared(source: str) -> None:
-    """Refuse a client's own data that no client could read.
-
-    Raises:
-        ConfigError: If it is neither a path of a known kind nor the name of a data set.
-    """
-    kind, colon, rest = source.partition(":")
-    named = [s.name for s in SOURCES if ":" not in s.name]
-    if not (kind in (*FILES, "hub") and rest if colon else source in named):
-        raise ConfigError(
-            f"--data must be {', '.join(f'{kind}:PATH' for kind in FILES)}, hub:NAME or the name of a data set, got "
-            f"{source!r}"
-            f"{did_you_mean(source, named)}"
-        )
+    extras = ",".join(["flower", *([by_kind[kind]] if kind in by_kind else []), *(["dp"] if noised else [])])
+    # Nothing has been released: a name that pip looked up could be anybody's.  And `python -m pip` would first look
+    # for code in the folder it is called in.
+    return f"pip install '/path/to/your/own/copy/of/unskew[{extras}]'  # version {__version__}"
 
 
 def placed(source: str) -> str:
-    """Make the path of a client's own data absolute if it is here; another is relative to the client's folder."""
+    """Make the path of data absolute if it is here; another may be on another machine."""
     kind, _, rest = source.partition(":")
     here = kind in FILES and rest and Path(rest).expanduser().exists()
     return f"{kind}:{Path(rest).expanduser().absolute()}" if here else source
@@ -376,7 +335,7 @@ def _consent(source: str) -> str:
     )
 
 
-def _server_readme(experiment: Experiment, num_clients: int, reached: Address, install: str, own_data: bool) -> str:
+def _server_readme(experiment: Experiment, num_clients: int, reached: Address, own_data: bool) -> str:
     source = experiment.task.data
     layout = (
         "All images in it are for testing: `CLASS/file`, or `SITE/CLASS/file`.\n"
@@ -398,7 +357,7 @@ For the machine that clients reach at `{reached}`; {counted(num_clients, "client
 Three commands, in this folder:
 
 ```sh
-{install}
+{_install(experiment)}
 unskew deploy server . --check
 unskew deploy server .
 ```
@@ -411,33 +370,33 @@ nobody else; use a machine on which nobody but you has an account.
 """
 
 
-def _client_readme(experiment: Experiment, client: int, own_data: str | None, install: str) -> str:
+def _client_readme(experiment: Experiment, client: int, own_data: bool) -> str:
     allow = " --allow-code" * bool(own_modules(experiment))
     then = (
         "  It is sent to you apart, and this folder, which is signed,\ntakes no more files.  It can do whatever "
         "you can do here, so read it first: it is imported only because of `--allow-code`."
     )
     example = own_data_example(experiment.task.data)
-    data = {
-        None: "Without `data` in `client.toml` this client takes its part of the experiment's own data, "
+    data = (
+        "Write after `--data` where your data lie.  They are read there and stay there."
+        if own_data
+        else "Without `--data` this client takes its part of the experiment's own data, "
         f"`{experiment.task.data}`:\na dry run.  {_consent(experiment.task.data)}"
-        f"For data of your own write there, for example, `{example}`.",
-        "": "Before the first start, write into `client.toml` where your data lie, for example\n"
-        f"`{example}`.  They are read there and stay there.",
-    }.get(
-        own_data,
-        "`data` in `client.toml` says where the data lie; they are read there and stay there.\n"
-        f"{_consent(own_data or '')}",
+        f"For data of your own add, for example, `{example}`."
     )
+    options = f" {example}" * own_data + allow
     return f"""# Client {client} of {experiment.name}
 
 For one machine of one participant.  Three commands, in this folder:
 
 ```sh
-{install}
-unskew deploy client . --check{allow}
-unskew deploy client .{allow}
+{_install(experiment)}
+unskew deploy client .{options} --check
+unskew deploy client .{options}
 ```
+
+Nothing in this folder is code.  Take this version of unskew from where you trust it, never out of a folder: it checks
+that the folder is as the coordinator signed it.
 {_code(experiment, then)}
 {data}
 The second command first prints the fingerprint of the key that signed this folder: have the coordinator read theirs to

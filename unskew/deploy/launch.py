@@ -29,7 +29,7 @@ from unskew.deploy.commands import LOOPBACK
 from unskew.deploy.folders import CONNECTION
 from unskew.deploy.processes import ChildProcess, ProcessGroup, ended_with_parent
 from unskew.deploy.reach import Unreachable, check_port, free_ports, probe
-from unskew.deploy.settings import CODE_PATH, Address, code_path
+from unskew.deploy.settings import CODE_PATH, Address, Site, code_path
 from unskew.errors import DeployError
 from unskew.runtime import resident
 
@@ -297,7 +297,7 @@ class ClientProcesses:
         say: Called with a line when something happens.
         name: Name of the client in messages to the user.
         restart: False to leave the client stopped when one of its processes has ended.
-        allow_code: True to import code that the coordinator's experiment names.
+        site: What the participant says of its data.
         progress: True to say also how far the run is, which the server of this machine says otherwise.
 
     Raises:
@@ -311,11 +311,11 @@ class ClientProcesses:
         say: Say,
         name: str = "client",
         restart: bool = True,
-        allow_code: bool = False,
+        site: Site = Site(),
         progress: bool = True,
     ) -> None:
         check_node(folder)
-        self.allow_code, self.progress = allow_code, progress
+        self.site, self.progress = site, progress
         self.group, self.folder, self.say, self.name, self.restart = group, folder, say, name, restart
         self.reached = folders.address(folder)
         self.children: tuple[ChildProcess, ...] = ()
@@ -335,7 +335,7 @@ class ClientProcesses:
         execute = commands.superexec(Address(LOOPBACK, port), self.secret, None, os.getpid())
         self.children = (
             self.group.start(
-                commands.resident_program(self.folder, self.socket, self.allow_code),
+                commands.resident_program(self.folder, self.socket, self.site),
                 self.home,
                 logs / "resident.log",
                 f"{self.name}'s resident",

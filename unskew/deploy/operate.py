@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import tomli_w
 
-from unskew.data.places import path_of, reading_only, require_allowed
 from unskew.data.preprocess import check_agreed, check_agreed_unseen
 from unskew.data.split import SPLITS
 from unskew.deploy import folders, launch, processes, reach, signing
@@ -22,16 +21,16 @@ from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.reach import Unreachable
 from unskew.deploy.server import append_line, at_server, check_evaluated, on_cpu
 from unskew.deploy.settings import (
+    EXPERIMENT,
     Address,
     ClientConfig,
     ServerConfig,
+    Site,
     own_state,
     packed_clients,
-    path_in,
     read_rules,
     read_settings,
 )
-from unskew.deploy.wheel import other_version
 from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, TaskConfig, is_written_in, load, read_toml
 from unskew.files import rename_folder, write_atomically
@@ -43,6 +42,7 @@ from unskew.run.loop import Interrupted
 from unskew.runtime.membership import printable
 from unskew.runtime.resident import timed, untimed
 from unskew.tasks.measure import ACCURACY, Measure
+from unskew.version import __version__
 
 ASK_EVERY_S = 20.0
 """Interval between two requests for the run's status, seconds: each takes a program that starts slowly."""
@@ -138,14 +138,21 @@ def check_methods(experiment: Experiment, config: ServerConfig, clients: int) ->
         run_setup.check_method_alone(experiment, method, setup, clients)
 
 
-def check_version(folder: Path) -> None:
-    """Refuse a packed folder that was packed with another version of unskew.
+def check_version(path: Path, kind: type[ServerConfig | ClientConfig], say: Say | None = None) -> None:
+    """Refuse the settings of a folder that another version of unskew packed; with `say` only say so.
 
     Raises:
         DeployError: If so.
     """
-    if other := other_version(folder):
-        raise DeployError(other)
+    packed = read_settings(path, kind).library
+    if packed != __version__:
+        text = (
+            f"unskew {__version__} is installed here, and {path.parent} was packed with {printable(packed)}; server "
+            f"and clients must have one version"
+        )
+        if say is None:
+            raise DeployError(text)
+        say(text)
 
 
 # ---------------------------------------------------------------- server
@@ -190,8 +197,7 @@ def serve(folder: Path, say: Say, force: bool = False) -> Path:
     folders.address(folder)  # before anything is written into a folder that may be something else
     with locked(folder), resumable(folder), processes.stoppable(), ProcessGroup() as group:
         listen = check_serving(folder)
-        if other := other_version(folder):
-            say(other)
+        check_version(folder / "server.toml", ServerConfig, say)
         server = launch.start_server(group, folder, listen)
         say(f"server: listening at {listen}, {len(folders.keys(folder))} keys registered")
         since = told(folder)
@@ -378,14 +384,14 @@ class ProgressDisplay:
 
 
 # ---------------------------------------------------------------- client
-def check_signature(folder: Path, say: Say, remember: bool = True) -> None:
+def check_signature(folder: Path, say: Say, site: Site = Site(), remember: bool = True) -> None:
     """Refuse a client's folder that is not as its coordinator signed it, before anything else in it is read.
 
     Raises:
         DeployError: Naming what differs.
     """
     signed = signing.check(folder.absolute(), own_state() / "accepted", remember)
-    rules, config = read_rules(folder), read_settings(folder / "client.toml", ClientConfig)
+    rules = read_rules(folder)
     expected = rules.policy.coordinator
     if expected is not None and "".join(expected.lower().split()) != signed.fingerprint.replace(" ", ""):
         raise DeployError(
@@ -395,17 +401,9 @@ def check_signature(folder: Path, say: Say, remember: bool = True) -> None:
     say(f"signed with the key {signed.fingerprint}; compare it with the coordinator's by telephone")
     if signed.changed:
         say(f"changed here since it was packed: {', '.join(signed.changed)}")
-    # What stands there as it was packed the coordinator has chosen, whatever else the participant has changed.
-    places = {config.data: path_in(folder, config.data), config.data_dir: config.data_dir}
-    packed = places if "client.toml" not in signed.changed else signed.named
-    with reading_only((), (*rules.policy.paths, str(folder)), rules.where):
-        for place in (place for written, place in places.items() if place and written in packed):
-            look = require_allowed if place.startswith("hub:") else path_of
-            look(place, f"{place!r}, in client.toml as it was packed,")
-    task = read_toml(folder / config.experiment).get("task")
+    task = read_toml(folder / EXPERIMENT).get("task")
     theirs = task.get("data", TaskConfig.data) if isinstance(task, Mapping) else TaskConfig.data
-    if config.data != "":
-        say(f"data: {printable(config.data or f'its part of {theirs}')}")
+    say(f"data: {printable(site.data or f'its part of {theirs}')}")
 
 
 def after_the_run(folder: Path) -> str:
@@ -429,19 +427,16 @@ def check_taking_part(folder: Path) -> float:
     return reach.probe(folders.address(folder), folder / "ca.crt")
 
 
-def take_part(folder: Path, say: Say, allow_code: bool = False) -> None:
+def take_part(folder: Path, say: Say, site: Site = Site()) -> None:
     """Run a client until it is stopped: wait for the server, and restart what ends.
-
-    Code that the coordinator's experiment names is imported with `allow_code` only.
 
     Raises:
         DeployError, ConfigError: If it could never take part: its key, the server's certificate, the clocks.
         KeyboardInterrupt: When it is stopped.
     """
-    check_signature(folder, say)
+    check_signature(folder, say, site)
     folders.address(folder)
-    if other := other_version(folder):  # which the server may have, too
-        say(other)
+    check_version(folder / "client.toml", ClientConfig, say)  # which the server may have, too
     with locked(folder), processes.stoppable(), ProcessGroup() as group:
         for kept in ("state", "models"):  # whoever may enter the folder above, after a copy
             make_private(folder / kept)
@@ -455,7 +450,7 @@ def take_part(folder: Path, say: Say, allow_code: bool = False) -> None:
                     say(f"{error}; waiting for it, Ctrl-C ends this client ({after_the_run(folder)})")
                     last = str(error)
                 time.sleep(2.0)
-        node = ClientProcesses(group, folder, say, allow_code=allow_code)
+        node = ClientProcesses(group, folder, say, site=site)
         say(f"client: taking part at {node.reached}; Ctrl-C ends it")
         watch = ServerWatch(folder, say)
         while True:
@@ -545,7 +540,7 @@ def local(
                     say,
                     f"client {c}",
                     restart,
-                    allow_code=True,
+                    site=Site(allow_code=True),
                     progress=False,
                 )
                 for c in range(num_clients)

@@ -1,9 +1,11 @@
 """Addresses: which are free here, and whether this federation's server answers at one."""
 
 import http.client
+import ipaddress
 import secrets
 import socket
 import ssl
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -21,6 +23,17 @@ SUPERLINK_AWAY = "the SuperLink does not answer"
 
 
 # ---------------------------------------------------------------- here
+def listening_for(host: str) -> str:
+    """Address at which a server listens that clients reach at `host`: all of the machine's, but for loopback.
+
+    >>> [listening_for(host) for host in ("127.0.0.1", "::1", "localhost", "fed.example.org")]
+    ['127.0.0.1', '::1', '127.0.0.1', '0.0.0.0']
+    """
+    with suppress(ValueError):
+        return host if ipaddress.ip_address(host).is_loopback else "0.0.0.0"
+    return "127.0.0.1" if host.lower().rstrip(".") == "localhost" else "0.0.0.0"
+
+
 def free_ports(n: int) -> list[int]:
     """Choose different ports on loopback that no program listens on.
 

@@ -1,11 +1,12 @@
 """A client's resident process, started beside the SuperNode.
 
-    python -m unskew.deploy.resident FOLDER SOCKET [--allow-code]
+    python -m unskew.deploy.resident FOLDER SOCKET SITE         the last one is JSON of `settings.Site`
 
 It reads the data and builds the network once, not for every message.
 """
 
 import functools
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -15,31 +16,34 @@ from unskew.errors import DataWarning, UnskewError, shown
 from unskew.runtime import resident
 
 if TYPE_CHECKING:
+    from unskew.deploy.settings import Site
     from unskew.runtime.client import ClientRuntime
 
 
-def main(folder: Path, path: Path, allow_code: bool = False) -> None:
+def main(folder: Path, path: Path, said: str) -> None:
     """Answer the messages that Flower's short-lived processes of this client forward, until killed.
 
     Raises:
         ConfigError, DataError: If the client's settings or data cannot be used.
     """
     listener = resident.listen(path)  # first of all: messages may come while the data are read
+    from unskew.deploy.settings import Site
     from unskew.runtime.flower import answer_frame
 
-    resident.answer_all(listener, functools.partial(answer_frame, opened(folder, allow_code)))
+    runtime = opened(folder, Site(**json.loads(said)))
+    resident.answer_all(listener, functools.partial(answer_frame, runtime))
 
 
-def opened(folder: Path, allow_code: bool = False) -> "ClientRuntime":
+def opened(folder: Path, site: "Site") -> "ClientRuntime":
     """Open a client; what its data are warned of is written as of this client, for whoever watches it."""
     from unskew.deploy.client import open_client
     from unskew.deploy.settings import find_own_code
 
-    if allow_code:
+    if site.allow_code:
         find_own_code()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
-        runtime = open_client(folder, allow_code)
+        runtime = open_client(folder, site)
     for one in caught:
         if issubclass(one.category, DataWarning):
             resident.log(f"client {runtime.client}: warning: {' '.join(shown(str(one.message)).splitlines())}")
@@ -48,7 +52,7 @@ def opened(folder: Path, allow_code: bool = False) -> "ClientRuntime":
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), Path(sys.argv[2]), "--allow-code" in sys.argv[3:])
+        main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
     except UnskewError as error:
         print(f"{type(error).__name__}: {' '.join(str(error).splitlines())}", file=sys.stderr)
         sys.exit(resident.UNUSABLE)

@@ -1,4 +1,4 @@
-"""The settings files of a deployment's folders: server.toml, client.toml and network.toml."""
+"""Settings of a deployment: server.toml, client.toml and network.toml of its folders, and what a participant says."""
 
 import os
 import sys
@@ -16,8 +16,12 @@ from unskew.data.sources import FILES
 from unskew.errors import ConfigError, DeployError
 from unskew.files import from_toml
 from unskew.runtime.policy import Rules, SitePolicy
+from unskew.version import __version__
 
 T = TypeVar("T")
+
+EXPERIMENT = "experiment.toml"
+"""File of the experiment, in each folder."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class ServerConfig:
         own_data: Every client has data of its own: the images of the experiment's own data are all for testing.
         num_clients: Number of clients that were packed, whether their keys are still in clients/ or not.  None, in
             folders of older versions, takes the highest number in clients/ for the last client's.
+        library: Version of unskew that packed the folder.
     """
 
     min_clients: Annotated[int, Ge(1)]
@@ -68,56 +73,67 @@ class ServerConfig:
     warn_share: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.5
     own_data: bool = False
     num_clients: Annotated[int, Ge(1)] | None = None
+    library: str = __version__
 
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """Settings of a client: client.toml.
+    """Settings of a client, which the coordinator has signed: client.toml.
 
     Attributes:
         client: Number of the client, from 0.
         num_clients: Number of clients in the federation.
-        experiment: Path of experiment.toml, absolute or relative to the client's folder.
-        data: The client's own data, in the syntax of `task.data`, a path absolute or relative to the client's folder.
-            None takes the client's part of the experiment's split; an empty text must be filled in before the start.
-        data_dir: Folder of named data sets.
-        separator, thousands, decimal, encoding: How this client's CSV file is written, where it is not as the
-            experiment says.
-        metrics: False keeps losses, counts of trained examples and own evaluations from the server.
+        own_data: The client must name data of its own; else it may take its part of the experiment's split.
+        library: Version of unskew that packed the folder.
     """
 
     client: Annotated[int, Ge(0)]
     num_clients: Annotated[int, Ge(1)]
-    experiment: str = "experiment.toml"
+    own_data: bool = False
+    library: str = __version__
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a participant says when it starts its client; nothing that came from the coordinator can say it.
+
+    Attributes:
+        data: Its own data, in the syntax of `task.data`.  None takes its part of the experiment's split.
+        separator, thousands, decimal, encoding: How its CSV file is written, where it is not as the experiment says.
+        allow_code: Import code that the experiment names.
+    """
+
     data: str | None = None
-    data_dir: str | None = None
     separator: str | None = None
     thousands: Thousands | None = None
     decimal: Decimal | None = None
     encoding: Encoding | None = None
-    metrics: bool = True
+    allow_code: bool = False
+
+    @property
+    def place(self) -> str | None:
+        """The path, or the hub: name, of its data; None of a named set, and without data."""
+        kind, _, path = (self.data or "").partition(":")
+        return path if kind in FILES else self.data if kind == "hub" else None
 
 
 _OWN = {"csv": "own.csv", "parquet": "own.parquet", "folder": "own", "images": "images"}
 
 
 def own_data_example(source: str) -> str:
-    """Return an example of a client's `data`, of the kind that an experiment reads from `source`.
+    """Return an example of a client's own data, of the kind that an experiment reads from `source`.
 
     >>> own_data_example("csv:examples/hospitals.csv"), own_data_example("digits")
-    ('data = "csv:/absolute/path/own.csv"', 'data = "npz:/absolute/path/own.npz"')
+    ('--data csv:/absolute/path/own.csv', '--data npz:/absolute/path/own.npz')
     """
     kind = source.partition(":")[0]
-    path = f"{kind}:/absolute/path/{_OWN[kind]}" if kind in _OWN else "npz:/absolute/path/own.npz"
-    return f'data = "{path}"'
+    return f"--data {kind}:/absolute/path/{_OWN[kind]}" if kind in _OWN else "--data npz:/absolute/path/own.npz"
 
 
-def path_in(folder: Path, source: str | None) -> str | None:
-    """The path in a data source, relative to a folder, or the hub: name that it is; None of other data."""
-    kind, _, rest = (source or "").partition(":")
-    if kind == "hub" and source is not None:
-        return source.partition("?")[0]
-    return str(folder / os.path.expanduser(rest)) if kind in FILES and rest else None
+def absolute(source: str) -> str:
+    """Make the path in a data source absolute."""
+    kind, _, rest = source.partition(":")
+    return f"{kind}:{Path(os.path.expanduser(rest)).absolute()}" if kind in FILES and rest else source
 
 
 def packed_clients(path: Path, config: ServerConfig, registered: Collection[int]) -> int:

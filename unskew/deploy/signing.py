@@ -1,7 +1,7 @@
 """A client's packed folder, signed by the coordinator and checked by the participant, file by file.
 
     client-0/
-        manifest.json        {"client": 0, "named": ["csv:/data/ward.csv"], "files": {"experiment.toml": SHA-256, ...}}
+        manifest.json        {"files": {"experiment.toml": SHA-256, ...}}
         manifest.sig         its Ed25519 signature by the coordinator
         coordinator.pub      the coordinator's public key, whose fingerprint the participant compares by telephone
 
@@ -16,7 +16,6 @@ own record of accepted folders has its hash.
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,20 +26,20 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from unskew.deploy.certificates import make_private
-from unskew.deploy.settings import ClientConfig, read_settings
+from unskew.deploy.settings import EXPERIMENT
 from unskew.errors import DeployError
 from unskew.files import PRIVATE, read_bytes, unlinked, write_atomically
 from unskew.runtime.client import SECRET, own_secret
 
 MANIFEST, SIGNATURE, KEY = "manifest.json", "manifest.sig", "coordinator.pub"
-OWN = frozenset({"client.toml", "network.toml", "node.key", "node.pub"})
-"""Files that a participant may change: where data and server are, and a pair of keys of its own."""
+OWN = frozenset({"network.toml", "node.key", "node.pub"})
+"""Files that a participant may change: where the server is, and a pair of keys of its own."""
 MADE = frozenset(
     {"flower", "node.toml", "superexec.secret", "resident.json", "logs", "state", "models", ".lock", "audit.jsonl"}
 )
 """Files and folders that a client makes when it runs."""
 MOST = 1 << 26
-"""Most bytes of a packed file; the wheel is the largest, of two million."""
+"""Most bytes of a packed file."""
 _SECRET = f"state/{SECRET}"
 
 
@@ -58,12 +57,9 @@ def save_key(key: Ed25519PrivateKey, folder: Path) -> None:
     )
 
 
-def sign(key: Ed25519PrivateKey, folder: Path, client: int) -> None:
+def sign(key: Ed25519PrivateKey, folder: Path) -> None:
     """Write manifest, signature and public key of a client's folder as it is now."""
-    files = {name: _sha256(folder / name) for name in _files(folder)}
-    config = read_settings(folder / "client.toml", ClientConfig) if "client.toml" in files else None
-    named = [source for source in (config.data, config.data_dir) if source] if config else []
-    manifest = json.dumps({"client": client, "named": named, "files": files}, indent=1).encode()
+    manifest = json.dumps({"files": {name: _sha256(folder / name) for name in _files(folder)}}, indent=1).encode()
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     write_atomically(folder / KEY, key.public_key().public_bytes(serialization.Encoding.PEM, form))
     write_atomically(folder / MANIFEST, manifest)
@@ -78,12 +74,10 @@ class Signed:
     Attributes:
         fingerprint: That of the coordinator's key, to compare by telephone.
         changed: Files of the participant's own that are not as they were packed.
-        named: Data and folders of data that client.toml named when it was packed.
     """
 
     fingerprint: str
     changed: tuple[str, ...]
-    named: tuple[str, ...] = ()
 
 
 def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
@@ -114,23 +108,12 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
             if name not in OWN:
                 raise DeployError(f"{path} was changed since it was packed; ask the coordinator for the folder again")
             changed.append(name)
-    config = read_settings(folder / "client.toml", ClientConfig)
-    if config.client != (packed := _signed_client(folder, manifest)):
-        raise DeployError(
-            f"client must be {packed}, for which this folder was packed and its key is registered, got {config.client} "
-            f"({folder}/client.toml)"
-        )
-    if config.experiment not in files:
-        raise DeployError(
-            f"experiment must name a file that was signed, got {config.experiment!r} ({folder}/client.toml)"
-        )
-    mine = _own_paths(folder, config)
     mark = accepted / hashlib.sha256(manifest).hexdigest()
     made_here = _marked(mark, remember)
     runs_here = made_here is not None and (not made_here or _secret_hash(folder) in made_here)
     for path in sorted(folder.iterdir()):
         known = path.name in {*files, MANIFEST, SIGNATURE, KEY} or path.name.removesuffix(".tmp") in MADE
-        if not known and path.suffix != ".safetensors" and path not in mine:
+        if not known and path.suffix != ".safetensors":
             raise DeployError(f"{path} was not packed; move it out of the folder, which holds what was signed alone")
     of_a_run = sorted(path.name for path in folder.iterdir() if path.name in MADE)
     if of_a_run and made_here and not runs_here:
@@ -148,7 +131,7 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
         own_secret(make_private(folder / "state"))
         hashes = (made_here or set()) | {_secret_hash(folder)}
         write_atomically(mark, "".join(f"{one}\n" for one in sorted(hashes)))
-    return Signed(fingerprint(key), tuple(changed), _signed_names(folder, manifest))
+    return Signed(fingerprint(key), tuple(changed))
 
 
 def _marked(mark: Path, make: bool) -> set[str] | None:
@@ -192,28 +175,10 @@ def _signed_files(folder: Path, manifest: bytes) -> dict[str, str]:
     if (
         not isinstance(files, dict)
         or not all(isinstance(v, str) and _is_inside(k) for k, v in files.items())
-        or "client.toml" not in files  # which is read next
+        or not {"client.toml", EXPERIMENT} <= files.keys()  # which are read next
     ):
         raise DeployError(f"{folder / MANIFEST} is not a list of files; ask the coordinator for the folder again")
     return dict(files)
-
-
-def _signed_names(folder: Path, manifest: bytes) -> tuple[str, ...]:
-    """Data and folders of data that client.toml named when it was packed; none of a folder of an older version."""
-    named = json.loads(manifest).get("named", [])
-    if not isinstance(named, list) or not all(isinstance(source, str) for source in named):
-        raise DeployError(
-            f"{folder / MANIFEST}: named must be a list of data; ask the coordinator for the folder again"
-        )
-    return tuple(named)
-
-
-def _signed_client(folder: Path, manifest: bytes) -> int:
-    """Read the number of the client that a folder was packed for."""
-    client = json.loads(manifest).get("client")
-    if type(client) is not int or client < 0:
-        raise DeployError(f"{folder / MANIFEST} names no client; ask the coordinator for the folder again")
-    return client
 
 
 def _is_inside(name: str) -> bool:
@@ -248,15 +213,6 @@ def _public_key(folder: Path) -> Ed25519PublicKey:
     if not isinstance(key, Ed25519PublicKey):
         raise DeployError(f"{folder / KEY} is no Ed25519 key; ask the coordinator for the folder again")
     return key
-
-
-def _own_paths(folder: Path, config: ClientConfig) -> set[Path]:
-    """Top entries of the folder that hold the participant's own data."""
-    named = (config.data or "").partition(":")[2], config.data_dir or ""
-    inside = [folder / os.path.expanduser(name) for name in named if name]
-    return {
-        folder / path.relative_to(folder).parts[0] for path in inside if path.is_relative_to(folder) and path != folder
-    }
 
 
 def _files(folder: Path) -> Iterator[str]:

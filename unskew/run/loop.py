@@ -116,7 +116,7 @@ UNKEYED_METRICS = (
     "metrics; a network should draw only while it is trained: if self.training"
 )
 NO_VALIDATION = "{} does nothing while there are no validation results, and none came in this round"
-REPORTED_NONE = ": no client with validation examples reports any, as with metrics = false in its client.toml"
+REPORTED_NONE = ": no client with validation examples reports any, as with metrics = false in its policy"
 DRAWS = {"PyTorch's": "torch.rand(3, generator=(me.key / 'start').generator())"}
 DRAWN_BY_NUMPY = "(me.key / 'start').numpy().random(3)"
 """The call that draws by a key in place of any other global generator than those of `DRAWS`."""

@@ -28,15 +28,11 @@ Folders, written by `unskew.deploy` and read here:
     CLIENT/                          context.node_config["folder"], an absolute path
         client.toml                  client = 0            its number, 0 .. num_clients - 1
                                      num_clients = 3
-                                     experiment = "experiment.toml"   absolute, or relative to CLIENT
-                                     data = "npz:/abs/own.npz"        optional: its own data, by task.data's syntax;
-                                     data_dir = "/abs"                optional: where named data lie
-                                     metrics = true                   optional: false keeps losses, counts of trained
-                                                                      examples and its own test results to itself
+                                     own_data = true       it must name data of its own when it is started
         state/                       written here: the client's memory, by run and round; keep it over restarts
         resident.json                optional: socket of the client's resident process, which then answers
 
-Without `data` a client takes its part of the experiment's own split, by its number: `--local`.
+Without data of its own a client takes its part of the experiment's own split, by its number: `--local`.
 
 Both sides compare library version, resolved experiment, classes and model layout in the first exchange ("hello"); a
 client that differs is rejected, is told why, and the reason is in failures.jsonl, here and in the run.
