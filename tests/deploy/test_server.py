@@ -41,7 +41,10 @@ from unskew.deploy.server import DeploymentState, serve
 from unskew.deploy.settings import CODE_PATH, Site, code_path
 from unskew.runtime import flower
 from unskew.runtime.flower import FlowerTransport
+from unskew.runtime.message import REPLIES, EvaluationRequest, RoundContext, read, write
 from unskew.runtime.resident import untimed
+from unskew.tree import Params
+from unskew.wire import encode
 
 Small = Callable[..., Experiment]
 METHODS: list[dict[str, Any]] = [{"name": name} for name in ("fedavg", "fedper", "scaffold", "feddif", "hcct")]
@@ -628,6 +631,30 @@ def test_a_client_knows_its_own_cells_only(small: Small, tmp_path: Path) -> None
     with pytest.raises(WireError, match="cell must be 0 to 0, got 1"):
         client_runtime.open_setup(1)
     assert (run / "summary.json").exists()
+
+
+def test_a_client_evaluates_one_model_a_round_whoever_asks_and_how_often(small: Small, tmp_path: Path) -> None:
+    """The attack that worked: accuracies of ten models that always say one class are the counts of a site's labels."""
+    folder = tmp_path / "client-0"
+    run = start(tmp_path, pack(tmp_path, small("split.num_clients=3", 'evaluate=["personal"]')))
+    client_runtime, final = open_client(folder), load_model(run, "fedavg").state_dict()
+
+    def ask(model: Params, round: int, run: str, start: int = 1, parts: tuple[str, ...] = ("personal",)) -> Any:
+        context = RoundContext(run, client_runtime.info.config, 0, ((start, 0),), round)
+        request = EvaluationRequest(context, parts, True, 0, False, "n")
+        return read(client_runtime.answer(write("evaluate", request, encode(model))), REPLIES)
+
+    layout = client_runtime.open_setup(0).initial
+    true = dict(zip(layout, final.values(), strict=True))
+    assert ask(true, 2, "hostile", start=5).scores == ask(true, 2, "again").scores != ()
+    only = {name: value * 0 + 9.0 * (name.endswith("bias")) * (torch.arange(10) == 3) for name, value in true.items()
+            if name.endswith("bias")}  # fmt: skip
+    constant = {name: only.get(name, value * 0) for name, value in true.items()}
+    for round, run_name, begun in ((0, "hostile", 1), (1, "hostile", 1), (2, "hostile", 1), (2, "hostile", 7)):
+        refused = ask(constant, round, run_name, begun)
+        assert refused.reason == f"round {round} was evaluated already, with another model"
+    assert "was evaluated already" in ask(true, 2, "hostile", parts=("personal", "val")).reason
+    assert ask(constant, 3, "hostile").reason == "round 3 lies behind the experiment's last, 2"
 
 
 def test_a_server_knows_nodes_by_their_keys(small: Small, tmp_path: Path) -> None:
