@@ -1,6 +1,7 @@
 """Files as people have them: CSV, Parquet, folders of either; and what is wrong with them."""
 
 import json
+import math
 import re
 import tempfile
 from collections import Counter
@@ -954,3 +955,23 @@ def test_codes_in_a_notation_are_known_again_in_a_file_to_predict(
     chosen = inputs.prepare(columns)[:, : len(words)]
     assert [inputs.columns[0].values[i] for i in chosen.argmax(1)] == list(words)
     assert chosen.sum(1).tolist() == [1.0] * len(words)
+
+
+def test_columns_are_looked_at_together_and_more_than_can_be_are_refused_by_the_first_line(tmp_path: Path) -> None:
+    """200,000 columns took 90 s."""
+    columns = {"a": [1.234, None], "b": [1.5, 2.0], "c": [2.0, math.inf], "d": [1.5, 2000.125], "e": [None, None]}
+    floats = polars.DataFrame(columns, schema=dict.fromkeys(columns, polars.Float64)).with_columns(word=polars.lit("1"))
+    assert tables._like_thousands(floats) == {"a", "b", "c"}
+    path, names = tmp_path / "wide.csv", [f"g{i}" for i in range(200_000)]
+    path.write_text(f"{','.join(names)}\n1,2\n")  # a row that cannot be read
+    with pytest.raises(
+        DataError, match=r"wide\.csv has 200,000 columns, and a table has 65,536 at most; keep fewer, or"
+    ):
+        load(f"csv:{path}", data_options={"target": "g0"})
+    frame = polars.DataFrame(np.zeros((2, 65_537)))
+    frame.write_parquet(tmp_path / "wide.parquet")
+    too_wide = r"has 65,537 columns, and a table has 65,536 at most"
+    with pytest.raises(DataError, match=too_wide):
+        load(f"parquet:{tmp_path / 'wide.parquet'}", data_options={"target": "column_0"})
+    with pytest.raises(DataError, match=too_wide):
+        own.dataset(frame, target="column_0")

@@ -1,4 +1,4 @@
-"""Names of columns in one form of Unicode, in tables and in the settings that name them."""
+"""Columns of tables: how many there may be, and their names in one form of Unicode, also in settings."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -6,6 +6,21 @@ from typing import Any
 
 from unskew.errors import DataError
 from unskew.words import composed
+
+MOST = 1 << 16
+"""Most columns of a table: each is looked at by itself, which takes half a millisecond."""
+
+
+def check_width(columns: int, what: str) -> None:
+    """Refuse a table of more columns than can be looked at, one by one.
+
+    Raises:
+        DataError: If so.
+    """
+    if columns > MOST:
+        raise DataError(
+            f"{what} has {columns:,} columns, and a table has {MOST:,} at most; keep fewer, or give an array (npz:PATH)"
+        )
 
 
 def composed_names(names: Any) -> Any:
@@ -27,7 +42,7 @@ def with_composed_columns(data: Any, what: str = "the table") -> Any:
         what: What it is called in an error.
 
     Raises:
-        DataError: If two columns of a table are then one.
+        DataError: If two columns of a table are then one, or there are too many.
     """
     if isinstance(data, Mapping):
         parts = {key: with_composed_columns(of, f"the table of {key}") for key, of in data.items()}
@@ -39,6 +54,7 @@ def with_composed_columns(data: Any, what: str = "the table") -> Any:
     if not of_hugging_face and not (hasattr(data, "to_numpy") and hasattr(data, "columns")):
         return data
     known = list(data.column_names if of_hugging_face else data.columns)
+    check_width(len(known), what)
     changed = {name: composed(name) for name in known if composed_names(name) != name}
     if not changed:
         return data

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from unskew import machine
 from unskew.data import own
-from unskew.data.columns import composed_names, composed_test, with_composed_columns
+from unskew.data.columns import check_width, composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.doubts import FEW_ROWS
 from unskew.data.encodings import UTF8, Encoding, as_utf8, encoding_of, not_utf8
@@ -692,6 +692,7 @@ def _read(
     none = [*GAPS, *options.gaps] if gaps else []
     head = _head(path, options) if kind == "csv" else None
     try:
+        check_width(len(polars.read_parquet_schema(path) if head is None else head.names), str(path))
         if head is None:
             # A kilobyte can hold a column of a billion equal values; the footer has their number.
             rows = int(polars.scan_parquet(path, glob=False).select(polars.len()).collect().item())
@@ -853,9 +854,9 @@ def _head(path: Path, options: TableOptions) -> _Head:
     try:
         encoding = encoding_of(path, options.encoding)
         with path.open(encoding=encoding, newline="") as file:
-            line = file.readline(1 << 20)
+            line = file.readline(1 << 24)
             sep_line = _SEP.fullmatch(line)
-            line = file.readline(1 << 20) if sep_line else line
+            line = file.readline(1 << 24) if sep_line else line
         by_name = "\t" if path.suffix.lower() == ".tsv" else _between_names(line)
         chosen = separator or (sep_line[1] if sep_line else by_name)
         names = tuple(next(csv.reader([line], delimiter=chosen), ()))
@@ -952,12 +953,14 @@ def _as_numbers(
     shared = set.intersection(*(set(frame.columns) for frame in frames.values()))
     again: Mapping[str, Any] | None = None
     converted: dict[str, list[Any]] = {file: [] for file in frames}
+    thousands = set().union(*map(_like_thousands, frames.values()))
     for name in next(iter(frames.values())).columns:
         columns = {file: frame[name] for file, frame in frames.items()} if name in shared else {}
         in_words = any(column.dtype == polars.String for column in columns.values())
-        if not in_words and (declared_here or not any(map(_like_thousands, columns.values()))):
+        like = name in thousands and name in shared
+        if not in_words and (declared_here or not like):
             continue
-        if not in_words or any(map(_like_thousands, columns.values())):
+        if not in_words or like:
             again = words() if again is None else again
             columns = {file: frame[name] for file, frame in again.items()}
         sites = _by_site(columns, frames, options)
@@ -1041,17 +1044,19 @@ def _numbers_in(words: Any) -> bool:
     return bool(2 * words.str.contains(ANY).sum() > len(words))
 
 
-def _like_thousands(column: Any) -> bool:
-    """True if the numbers that were read may have had a point between thousands."""
-    if not column.dtype.is_float():
-        return False
-    values = column.drop_nulls().to_numpy()
-    values = np.abs(values[np.isfinite(values)])
-    whole = values % 1 == 0
-    broken = values[~whole] * 1000
-    return bool(len(values) and (np.abs(broken - np.round(broken)) < 1e-6).all() and (broken >= 1000).all()) and (
-        bool((broken < 1e6).all())
-    )
+def _like_thousands(frame: Any) -> set[str]:
+    """Names of columns whose numbers, as they were read, may have had a point between thousands."""
+    floats = frame.select(_polars().selectors.float())
+    like: set[str] = set()
+    for start in range(0, floats.width, 1000):  # together: a call for each takes half a second for a thousand
+        some_columns = floats[:, start : start + 1000]
+        values = some_columns.to_numpy()
+        finite = np.isfinite(values)
+        values = np.where(finite, np.abs(values), 1.0)
+        broken = np.where(values % 1 != 0, values * 1000, 1000.0)
+        fits = (np.abs(broken - np.round(broken)) < 1e-6) & (broken >= 1000) & (broken < 1e6)
+        like.update(compress(some_columns.columns, finite.any(0) & fits.all(0)))
+    return like
 
 
 def _by_site(columns: Mapping[str, Any], frames: Mapping[str, Any], options: TableOptions) -> dict[str, Any]:
