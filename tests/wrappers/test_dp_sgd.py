@@ -24,6 +24,7 @@ from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
 from unskew.algorithms.feddw import DW, LabelNoise
 from unskew.algorithms.parts import steps_of as local_steps_of
 from unskew.errors import ConfigError, DivergedError, WireError
+from unskew.experiment.config import parse
 from unskew.info import ExampleBudget, whole
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -496,3 +497,18 @@ def test_noise_on_examples_is_refused_where_one_example_scales_the_others() -> N
         us.simulate(noised, preprocess=us.Preprocess("site"), **data)
     us.simulate(noised, preprocess=us.Preprocess("agreed"), **data)
     us.simulate(us.wrap(us.FedAvg(), DPSGD(noise_multiplier=0.0)), preprocess=us.Preprocess("site"), **data)
+
+
+@pytest.mark.parametrize("weights", ["balanced", [1.0] * 9 + [2.0]])
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_losses_that_are_not_of_each_example_alone_are_refused_with_the_settings(weights: object, noise: float) -> None:
+    """Class weights passed every check, and the first round failed."""
+    method = {"name": "fedavg", "with": [{"name": "dp_sgd", "noise_multiplier": noise}]}
+    table = {"rounds": 1, "method": method, "task": {"data": "digits", "class_weights": weights}}
+    with pytest.raises(
+        ConfigError, match=r"needs a loss of each example by itself, which task\.class_weights take away"
+    ):
+        parse(table)
+    with pytest.raises(ConfigError, match=r"needs a loss of each example by itself, which task\.kind = 'survival' has"):
+        parse({**table, "task": {"data": "csv:x", "kind": "survival"}})
+    assert parse({**table, "task": {"data": "digits"}}).methods

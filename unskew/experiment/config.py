@@ -412,7 +412,7 @@ class Experiment:
             raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
         kind = self.task.check()
         for m in self.methods:
-            if why := refusal(m.algorithm, kind, self.task.bins is not None):
+            if why := refusal(m.algorithm, kind, self.task.bins is not None, self.task.class_weights is not None):
                 raise ConfigError(f"{m.label} {why}")
         kind.check_evaluate(self.evaluate, MODELS)
         if self.metrics and len(self.metrics) == len(self.evaluate):

@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from unskew.protocol import hook
-from unskew.tasks.kind import TaskKind
+from unskew.tasks.kind import TaskKind, is_batchwise
 from unskew.tree import is_record
 
 NEEDS: dict[str, str] = {
@@ -20,6 +20,7 @@ NEEDS: dict[str, str] = {
     "classifier": "a last layer with a row for each class",
     "groups": "examples that are counted by class or group",
     "images": "images as inputs",
+    "apart": "a loss of each example by itself",
 }
 """Every need, in words."""
 
@@ -39,16 +40,19 @@ def _declared(value: Any) -> set[str]:
     return own.union(*(_declared(getattr(value, f.name)) for f in fields(value))) if is_record(value) else own
 
 
-def given(kind: TaskKind, binned: bool = False) -> frozenset[str]:
-    """Return what tasks of a kind give; whether inputs are images only the data can say."""
+def given(kind: TaskKind, binned: bool = False, weighted: bool = False) -> frozenset[str]:
+    """Return what tasks of a kind, without class weights, give; whether inputs are images only the data can say."""
     counted = kind.targets.classes or len(kind.targets.groups) > 1 or binned
-    return kind.gives | {"images"} | ({"groups"} if counted else set())
+    apart = not weighted and not is_batchwise(next(iter(kind.losses.values())))
+    return kind.gives | {"images"} | ({"groups"} if counted else set()) | ({"apart"} if apart else set())
 
 
-def refusal(method: Any, kind: TaskKind, binned: bool = False) -> str:
+def refusal(method: Any, kind: TaskKind, binned: bool = False, weighted: bool = False) -> str:
     """Why a method cannot learn such a task, as the end of a sentence; empty if it can."""
-    lacking = [need for need in needs_of(method) if need not in given(kind, binned)]
+    lacking = [need for need in needs_of(method) if need not in given(kind, binned, weighted)]
     if not lacking:
         return ""
+    if weighted and lacking == ["apart"]:
+        return f"needs {NEEDS['apart']}, which task.class_weights take away; leave them out"
     remedy = "; set task.bins" if lacking == ["groups"] and kind.targets.name == "number" else ""
     return f"needs {' and '.join(NEEDS[need] for need in lacking)}, which task.kind = {kind.name!r} has not{remedy}"

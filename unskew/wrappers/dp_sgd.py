@@ -83,6 +83,7 @@ class DPSGD(Wrapper):
     """
 
     State: ClassVar[Any] = BudgetState
+    needs: ClassVar[tuple[str, ...]] = ("apart",)
     adds_nothing = True
     one_by_one = True
 
