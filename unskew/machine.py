@@ -18,6 +18,9 @@ _LIMITS = (
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 
+WHILE_READ = 3
+"""Times their size that data take while they are read: as decoded, divided into parts, and a part in work."""
+
 
 def cores() -> int:
     """Cores this process may use."""
@@ -65,17 +68,17 @@ def require_room(size: int, what: object) -> None:
     """Refuse data that would not fit into memory, before they are unpacked.
 
     Args:
-        size: Bytes that they say they take.
+        size: Bytes that they take as they are kept.
         what: Their name, for the sentence.
 
     Raises:
         DataError: If that is more than can be taken.
     """
     room = available()
-    if room is not None and size > room:
+    if room is not None and WHILE_READ * size > room:
         raise DataError(
-            f"{what} holds {size / 1e9:,.1f} GB when it is unpacked, and {room / 1e9:,.1f} GB of memory can be taken; "
-            "give part of it, or use a machine with more"
+            f"{what} holds {size / 1e9:,.1f} GB when it is unpacked, which takes {WHILE_READ} times that, and "
+            f"{room / 1e9:,.1f} GB of memory can be taken; give part of it, or use a machine with more"
         )
 
 

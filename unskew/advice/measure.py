@@ -17,7 +17,7 @@ from scipy.spatial.distance import squareform
 
 from unskew.advice.training import Sites, Training
 from unskew.algorithms.hcct import HCCTState
-from unskew.data.images import as_tensor
+from unskew.data.images import stored
 from unskew.data.look import Disagreement, look, of_arrays
 from unskew.errors import UnskewError
 from unskew.experiment import config
@@ -72,7 +72,7 @@ def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
     data, train = sites.fed.dataset, sites.fed.clients.train
     y = data.y_train[train.values].numpy()
     arrays: dict[str, Any] = {
-        "x_train": as_tensor(data.x_train)[train.values].numpy(),
+        "x_train": stored(data.x_train)[train.values].numpy(),
         "y_train": y if y.ndim == 1 else data.labels[train.values].numpy(),
         "client_train": np.repeat(np.arange(len(train)), train.sizes),
         "clients": np.array(sites.names),

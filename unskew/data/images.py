@@ -98,6 +98,11 @@ def as_tensor(x: Tensor | ByteImages) -> Tensor:
     return x if isinstance(x, Tensor) else x[:]
 
 
+def stored(x: Tensor | ByteImages) -> Tensor:
+    """All inputs as they are held: of images that stay bytes their levels, uint8 (N, H, W, C)."""
+    return x.levels if isinstance(x, ByteImages) else x
+
+
 def extremes(x: Tensor | ByteImages) -> tuple[float, float]:
     """Smallest and largest value of inputs, of which there is at least one."""
     if isinstance(x, ByteImages):

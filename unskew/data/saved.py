@@ -14,7 +14,7 @@ from torch import Tensor
 from unskew.data.archives import archive_of, array_of
 from unskew.data.arrays import LAYOUT, names_of
 from unskew.data.dataset import Dataset, checked
-from unskew.data.images import ByteImages
+from unskew.data.images import ByteImages, stored
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.errors import DataError
@@ -29,9 +29,9 @@ def save(dataset: Dataset, path: Path) -> None:
     content: dict[str, Any] = {
         "name": dataset.name,
         "sha256": dataset.sha256,
-        "x_train": _raw(dataset.x_train),
+        "x_train": stored(dataset.x_train),
         "y_train": dataset.y_train,
-        "x_test": _raw(dataset.x_test),
+        "x_test": stored(dataset.x_test),
         "y_test": dataset.y_test,
         "classes": dataset.outputs,
         "domain_train": dataset.domains,
@@ -107,10 +107,6 @@ def _columns_of(arrays: _Arrays, rows: int, test_rows: int) -> RawRows | None:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"the columns are broken: {error}") from None
-
-
-def _raw(x: Tensor | ByteImages) -> Tensor:
-    return x.levels if isinstance(x, ByteImages) else x
 
 
 def _check_saved(path: Path) -> None:

@@ -44,9 +44,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from unskew import schema
+from unskew import machine, schema
 from unskew.data import hub, image_folders, labelled_images, tables
-from unskew.data.archives import UNREADABLE, archive_of, array_of, corrupt
+from unskew.data.archives import UNREADABLE, archive_of, array_of, corrupt, kept_bytes
 from unskew.data.arrays import (
     LAYOUT,
     NAMES,
@@ -615,6 +615,8 @@ def _folder(folder: Path, rule: Latest | None = None) -> _Arrays:
     own = _key_of(rule)
     wanted = (*LAYOUT, *own)
     present = sorted(file.stem for file in folder.glob("*.npy"))
+    files = [file for file in folder.glob("*.npy") if file.is_file()]
+    machine.require_room(sum(kept_bytes(file.open("rb"), file.stat().st_size) for file in files), folder)
     _check_keys(folder, [key for key in present if key not in own], LAYOUT, ".npy")
     _check_keys(folder, sorted(file.stem for file in folder.glob("*.txt")), NAMES, ".txt")
     for key in wanted:
