@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -183,7 +184,8 @@ def simulate(
     Raises:
         ConfigError, DataError: If the experiment is impossible.
         RunError: If `out` exists or cannot be written.
-        KeyboardInterrupt: If Ctrl-C, or a signal to end, stopped the run; it says what is kept of it.
+        KeyboardInterrupt: If Ctrl-C or a signal to end came at any time, in training after the round; it says what is
+            kept of the run.
         QuorumError: If training fails, naming method, seed and round.
         DivergedError: If every method diverged under every seed, naming the first.  Otherwise the history has the other
             trainings, and what lacks a seed is marked so; `diverged` of it says which did.
@@ -207,12 +209,12 @@ def simulate(
         "track": list(track) if isinstance(track, tuple) else track,
         "track_options": {} if track_options is None else track_options,
     }
-    if out is not None and taken(Path(out)):
-        again = f"; unskew.resume({str(out)!r}) goes on with the run in it, and" * (Path(out) / "run.json").exists()
-        raise RunError(f"out = {str(out)!r} exists already{again or ';'} a new run needs another folder")
-    if track and out is None:
-        raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
-    with stopped_as_python(), torch_left_alone(), watching(not progress) as watcher:
+    with stopped_as_python(out) as stop, torch_left_alone(), watching(not progress) as watcher:
+        if out is not None and taken(Path(out)):
+            again = f"; unskew.resume({str(out)!r}) goes on with the run in it, and" * (Path(out) / "run.json").exists()
+            raise RunError(f"out = {str(out)!r} exists already{again or ';'} a new run needs another folder")
+        if track and out is None:
+            raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
         experiment, inputs = described(
             methods, settings, data=data, model=model, target=target, client=client, patient=patient, test=test,
             preprocess=preprocess, split=split, local=local, task=task, loss=loss, bounds=bounds,
@@ -230,7 +232,7 @@ def simulate(
         if out is not None:
             from unskew.report import write_report
 
-            outcome = loop.start(experiment, Path(out), listening, backend=backend)
+            outcome = loop.start(experiment, Path(out), listening, backend=backend, stop=stop)
             write_report(outcome.folder)
             if keeps:
                 at = outcome.folder / DATA_FILE
@@ -238,11 +240,9 @@ def simulate(
             return _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
         scratch = Scratch()
         try:
-            outcome = loop.start(experiment, scratch.folder, listening, backend=backend)
-        except BaseException as error:
+            outcome = loop.start(experiment, scratch.folder, listening, backend=backend, stop=stop)
+        except BaseException:
             scratch.remove()
-            if isinstance(error, loop.Interrupted):
-                raise KeyboardInterrupt(f"stopped by request; {loop.UNKEPT}") from None
             raise
         kept = _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
         return dataclasses.replace(kept, path=None, _scratch=scratch)
@@ -281,7 +281,7 @@ def resume(
         DivergedError, QuorumError, KeyboardInterrupt: As in `simulate`.
     """
     folder = Path(folder)
-    with stopped_as_python(), torch_left_alone(), watching(not progress) as watcher:
+    with stopped_as_python(folder) as stop, torch_left_alone(), watching(not progress) as watcher:
         unchanged.require_run(folder)
         inputs = _given_again(folder, model, loss, metrics)
         shown = watcher if progress else _Quiet()
@@ -289,7 +289,7 @@ def resume(
         backend = InProcess(inputs)
         from unskew.report import write_report
 
-        outcome = loop.resume(folder, listening, force, backend, allow_code=allow_code)
+        outcome = loop.resume(folder, listening, force, backend, allow_code=allow_code, stop=stop)
         write_report(outcome.folder)
         again = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
         return _told(load_run(outcome.folder, network=again, allow_code=allow_code), progress)
@@ -601,12 +601,30 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
 
 
 @contextmanager
-def stopped_as_python() -> Iterator[None]:
-    """Turn a request to stop into what Python has for it, so that no `except Exception` around a run swallows it."""
+def stopped_as_python(folder: str | Path | None) -> Iterator[threading.Event]:
+    """End in KeyboardInterrupt whenever a request to stop came, so that no `except Exception` around a run swallows it.
+
+    The loop of the run takes requests itself, and sets the event; before and after it a request ends this at once.
+    """
+    stop, said = threading.Event(), ""
+
+    def at_once(_times: int) -> None:
+        stop.set()
+        raise KeyboardInterrupt
+
     try:
-        yield
-    except loop.Interrupted as stopped:
-        raise KeyboardInterrupt(str(stopped)) from None
+        with loop.stop_requests(at_once):
+            yield stop
+    except (loop.Interrupted, KeyboardInterrupt) as stopped:
+        stop.set()
+        said = str(stopped)
+    except Exception as error:
+        if not stop.is_set():
+            raise
+        said = f"stopped by request, and then: {error}"
+    if stop.is_set():
+        kept = f"unskew.resume({str(folder)!r}) goes on with a run that had begun" if folder else loop.UNKEPT
+        raise KeyboardInterrupt(said or f"stopped by request; {kept}") from None
 
 
 @contextmanager

@@ -14,15 +14,27 @@ Handler = Callable[[int, FrameType | None], Any] | int
 def handled(signals: Sequence[signal.Signals], handler: Handler) -> Iterator[None]:
     """Handle signals, and put back what was there; outside the main thread, where none arrive, do nothing.
 
-    A SIGHUP that is ignored, by nohup, stays so.
+    A SIGHUP that nohup ignores stays so.  A handler may raise.  What was there hears of what arrives as it is put back.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     heard = [s for s in signals if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
-    before = {s: signal.signal(s, handler) for s in heard}
+    before, late, inside = {s: signal.getsignal(s) for s in heard}, list[int](), True
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if inside and callable(handler):
+            handler(number, frame)
+        else:
+            late.append(number)
+
     try:
+        for s in heard:
+            signal.signal(s, on_signal if callable(handler) else handler)
         yield
     finally:
+        inside = False
         for s, previous in before.items():
             signal.signal(s, previous)
+        for number in late:
+            signal.raise_signal(number)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.protocol import Federation, Plan
 from unskew.run import callbacks, loop
+from unskew.signals import handled
 from unskew.tree import Params
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -268,9 +271,6 @@ def test_a_class_of_ones_own_is_written_with_its_place_and_settings(
 def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
     class Stops(callbacks.NoCallback):
         def progress(self, progress: callbacks.Progress) -> None:
-            import os
-            import signal
-
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt, match="nothing is kept of a run without out=FOLDER"):
@@ -287,6 +287,90 @@ def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
     resumed = us.resume(tmp_path / "r")
     assert resumed.summary["fingerprint"] == us.simulate("fedavg", **TINY).summary["fingerprint"]
     assert us.resume(tmp_path / "r").rows == resumed.rows  # a cell that is run again
+
+
+SIGNALLED = """
+import json, os, random, signal, sys, threading, time
+import unskew as us
+
+settings = dict(data="digits", split=us.IID(num_clients=2), rounds=2, model="logistic")
+outside, draw = [], random.Random(0)
+signal.signal(signal.SIGTERM, lambda *_: outside.append(1))
+for _ in range(2):
+    began = time.perf_counter()
+    us.simulate("fedavg", **settings, progress=False)
+    took = time.perf_counter() - began
+
+def send(after_s, go):
+    go.wait()
+    time.sleep(after_s)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+heard = []
+for k in range(int(sys.argv[1])):
+    outside.clear()
+    go = threading.Event()
+    after_s = [draw.uniform(0, 0.005), draw.uniform(0, took), took + draw.uniform(-0.02, 0.005)][k % 3]
+    sender = threading.Thread(target=send, args=(after_s, go))
+    sender.start()
+    said = ""
+    try:
+        go.set()
+        us.simulate("fedavg", **settings, progress=k % 2 == 0, out=f"{sys.argv[2]}/{k}" if k % 4 else None)
+    except KeyboardInterrupt as stopped:
+        said = str(stopped)
+    sender.join()
+    heard.append([said, len(outside)])
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+print(json.dumps(heard))
+"""
+
+
+def test_a_signal_to_end_is_a_keyboard_interrupt_whenever_it_comes(tmp_path: Path) -> None:
+    """In the first milliseconds, in a round, at the end: it stops the run, or comes when the run has returned."""
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, "48", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    heard = json.loads(done.stdout)
+    assert all(bool(said) != bool(outside) for said, outside in heard), heard
+    assert all(said.startswith("stopped ") for said, _ in heard if said)
+    assert sum(bool(said) for said, _ in heard) >= 30
+
+
+def test_a_signal_in_the_last_round_ends_the_run_and_is_no_less_a_request(tmp_path: Path) -> None:
+    class Stops(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            if progress.round == progress.rounds:
+                signal.raise_signal(signal.SIGTERM)
+
+        def note(self, text: str) -> None:
+            raise RuntimeError("reentrant call")
+
+    with pytest.raises(
+        KeyboardInterrupt, match=r"^stopped by request; unskew\.resume\('.*r'\) goes on with a run that had begun$"
+    ):
+        us.simulate("fedavg", **TINY, callback=Stops(), out=tmp_path / "r")
+    assert us.load_run(tmp_path / "r").value("fedavg") > 0
+
+
+def test_what_was_handled_before_hears_of_a_signal_that_arrives_as_handlers_are_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard, inside, put = list[int](), list[int](), signal.signal
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+
+    def slow(number: int, handler: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return put(number, handler)
+
+    try:
+        with handled((signal.SIGTERM,), lambda number, _: inside.append(number)):
+            monkeypatch.setattr(signal, "signal", slow)
+    finally:
+        monkeypatch.undo()
+        signal.signal(signal.SIGTERM, before)
+    assert (heard, inside) == ([signal.SIGTERM], [])
 
 
 def test_a_run_that_was_stopped_before_any_round_has_no_numbers_and_says_so(tmp_path: Path) -> None:

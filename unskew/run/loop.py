@@ -151,11 +151,13 @@ def start(
     callback: Callback | None = None,
     command: str = "",
     backend: Backend = IN_PROCESS,
+    stop: threading.Event | None = None,
 ) -> RunResult:
     """Run an experiment into a new folder, in this process unless `backend` says otherwise.
 
     An impossible run is refused before the folder is made.  A method that diverges under a seed ends there, and the
-    other methods and seeds go on: `diverged` of the summary names it.  Over a network it ends the run.
+    other methods and seeds go on: `diverged` of the summary names it.  Over a network it ends the run.  A request to
+    stop sets `stop`, and the run ends after the round.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
@@ -167,7 +169,7 @@ def start(
     feds = divide_all(experiment, setup, backend)
     create(folder, documents.of_run(folder, experiment, setup, feds, command))
     with locked(folder), trackers.tracking(experiment, folder, callback or NoCallback()) as informed:
-        return _Run(experiment, folder, setup, feds, informed, backend=backend).go()
+        return _Run(experiment, folder, setup, feds, informed, backend=backend, stop=stop).go()
 
 
 def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
@@ -203,6 +205,7 @@ def resume(
     *,
     allow_code: bool = False,
     settings: Sequence[str] = (),
+    stop: threading.Event | None = None,
 ) -> RunResult:
     """Resume a run where it was stopped, bit for bit if machine and versions are the same.
 
@@ -217,6 +220,7 @@ def resume(
             whose code one would not run.
         settings: Settings of its `runtime` that the rest is run with, such as "runtime.workers=8"; config.toml stays as
             it is, and resumed.jsonl has them, with what else is other than at the start.
+        stop: As in `start`.
 
     Raises:
         ConfigError: If the folder names such code and `allow_code` is not given, or a setting is not of `runtime`.
@@ -259,12 +263,12 @@ def resume(
                     f"warning: {folder / 'models'} has no model of {some(lost)}, trained before the run was "
                     "stopped and not trained again; restore its files, or do without it"
                 )
-            return _Run(experiment, folder, setup, feds, informed, saved, backend).go()
+            return _Run(experiment, folder, setup, feds, informed, saved, backend, stop).go()
 
 
 # ---------------------------------------------------------------- the run
-def stop_requests(signals: Sequence[signal.Signals], on_request: Callable[[int], None]) -> AbstractContextManager[None]:
-    """Call `on_request` with 1, 2, ... as requests to stop arrive, as in `handled`."""
+def stop_requests(on_request: Callable[[int], None]) -> AbstractContextManager[None]:
+    """Call `on_request` with 1, 2, ... as requests to stop (Ctrl-C, SIGTERM, SIGHUP) arrive, as in `handled`."""
     times: list[float] = []
 
     def on_signal(number: int, _frame: Any) -> None:
@@ -274,7 +278,7 @@ def stop_requests(signals: Sequence[signal.Signals], on_request: Callable[[int],
         times.append(now)
         on_request(len(times))
 
-    return handled(signals, on_signal)
+    return handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), on_signal)
 
 
 class _Run:
@@ -289,6 +293,7 @@ class _Run:
         callback: Callback,
         saved: checkpoint.Saved | None = None,
         backend: Backend = IN_PROCESS,
+        stop: threading.Event | None = None,
     ) -> None:
         self.backend = backend
         self.experiment, self.folder, self.setup, self.feds, self.callback = experiment, folder, setup, feds, callback
@@ -309,7 +314,7 @@ class _Run:
         self.config_sha256 = str(read_json(folder / "run.json")["config_sha256"])
         self.environment = run_setup.environment(experiment, setup)
         self.documents = document_hashes(folder)
-        self.stop = threading.Event()
+        self.stop = stop or threading.Event()
 
     def seconds(self) -> float:
         return self.before_s + time.monotonic() - self.begun
@@ -438,9 +443,10 @@ class _Run:
             if times > 1:
                 raise KeyboardInterrupt
             self.stop.set()
-            self.callback.note("stopping after this round; press Ctrl-C again to stop at once")
+            with suppress(Exception):  # the stream may be in use where the signal interrupts
+                self.callback.note("stopping after this round; press Ctrl-C again to stop at once")
 
-        with stop_requests((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), on_request):
+        with stop_requests(on_request):
             try:
                 yield
             except KeyboardInterrupt:

@@ -570,7 +570,7 @@ class SweepRunner:
             if times == 1:
                 self.say("stopping after the rounds in progress; press Ctrl-C again to stop at once")
 
-        with stop_requests((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), asked):
+        with stop_requests(asked):
             try:
                 yield
             finally:
