@@ -13,11 +13,20 @@ from unskew.tasks.measure import ACCURACY, Measure
 BRIER = Measure("brier", "Brier score", "lower", 0.0, 2.0, percent=False)
 
 
-def printed(measure: Measure, unseen: bool, width: int = 80, steady: bool = True, **more: Any) -> str:
+def printed(
+    measure: Measure, unseen: bool, width: int = 80, steady: bool = True, undefined: int = 0, **more: Any
+) -> str:
     parts = ["global.{}", "global.{}.best", "global.{}.mean_last_fifth", "personal.{}.mean", "personal.{}.worst_decile"]
     parts += ["unseen.{}.mean", "unseen_adapted.{}.mean"] if unseen else []
     rows: list[dict[str, Any]] = [
-        {"method": method, "metric": name, "mean": 0.123456, "std": 0.0123456, "seeds": [len(name) * steady, 2]}
+        {
+            "method": method,
+            "metric": name,
+            "mean": 0.123456,
+            "std": 0.0123456,
+            "seeds": [len(name) * steady, 2],
+            "undefined": undefined,
+        }
         for method in ("fedavg", "independent", "made-by-somebody:Else")
         for name in [*(part.format(measure.name) for part in parts), "bytes.total", "seconds"]
     ]
@@ -36,6 +45,18 @@ def test_nothing_is_cut_off_in_eighty_columns(measure: Measure, unseen: bool) ->
         assert name in text
     assert " s" in text.splitlines()[2]
     assert measure.show(0.123456) in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("unseen", [False, True])
+def test_methods_keep_their_names_where_a_seed_is_missing(unseen: bool, width: int) -> None:
+    """Each number is then followed by "(1 of 3 seeds)", which is longer than the number."""
+    text = printed(BRIER, unseen, width, undefined=2)
+    assert "…" not in text
+    for name in (" fedavg ", " independen", "made-by-so"):
+        assert name in text
+    assert text.count("0.123") >= 3 * 3
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_standard_deviations_are_shown_where_they_fit() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from unskew.cli.text import escape
 from unskew.errors import RunError
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from unskew.record.reader import Record
 
 
-def results_json(summary: dict[str, Any]) -> str:
-    """The results of a run or comparison as the JSON document that `--json` prints; differences have their interval."""
+def results_json(summary: dict[str, Any], **more: Any) -> str:
+    """The results of a run or comparison, and more, as `--json` prints them; differences have their interval."""
     from unskew.report.stats import interval
 
     def whole(row: dict[str, Any]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def results_json(summary: dict[str, Any]) -> str:
     rows = list(map(whole, summary["rows"]))
     keys = ("run", "fingerprint", "seconds", "comparable", "reasons", "same_test_rows")  # the last three of comparisons
     diverged = {"diverged": summary["diverged"]} if summary.get("diverged") else {}
-    return json.dumps({key: summary[key] for key in keys if key in summary} | {"rows": rows} | diverged)
+    return json.dumps({key: summary[key] for key in keys if key in summary} | {"rows": rows} | diverged | more)
 
 
 def comparability(records: "Sequence[Record]", names: Sequence[str]) -> dict[str, Any]:
@@ -51,20 +51,28 @@ def print_fitting(console: Console, make: Callable[[int], Table]) -> None:
     """Print the largest of a table's forms that fits, of `make(3)` to `make(0)`.
 
     3 has all standard deviations, 2 the headline's, 1 fewer columns and the headline's, 0 fewer columns and none.
+    Where that does not fit either, names keep their width, and of the other cells some words go below.
     """
-    tables = map(make, (3, 2, 1, 0))
-    console.print(next((table for table in tables if _width(table) <= console.width), make(0)))
+    for form in (3, 2, 1, 0):
+        if _width(table := make(form)) <= console.width:
+            break
+    else:
+        for column in table.columns:
+            column.width = None if column.no_wrap else _width_of(column)
+            column.no_wrap, column.overflow = False, "fold"
+    console.print(table)
 
 
 def _width(table: Table) -> int:
     """The width below which a table's cells would be cut off."""
-    widths = 0
-    for column in table.columns:
-        lines = (line for cell in (column.header, *column.cells) for line in str(cell).split("\n"))
-        width = max(map(cell_len, lines))
-        widths += width if column.no_wrap else min(width, NAME_WIDTH)
     gap = 2 if table.collapse_padding else 3
-    return widths + gap * (len(table.columns) - 1) + (4 if table.pad_edge else 2)
+    return sum(map(_width_of, table.columns)) + gap * (len(table.columns) - 1) + (4 if table.pad_edge else 2)
+
+
+def _width_of(column: Column) -> int:
+    lines = (line for cell in (column.header, *column.cells) for line in str(cell).split("\n"))
+    width = max(map(cell_len, lines))
+    return width if column.no_wrap else min(width, NAME_WIDTH)
 
 
 def results(summary: dict[str, Any], form: int = 3, bounds: Mapping[str, str] | None = None) -> Table:
