@@ -304,7 +304,7 @@ def test_a_regression_has_no_skew_of_classes_and_its_spread_two_figures(tmp_path
     folder = make_run(tmp_path / "run", METHODS[:2], labels=1, rounds=4)
     as_rmse(folder)
     text = said(write_report(folder))
-    for words in ("Labels by client", "IID distance", "Jensen-Shannon", "Effective classes", "nat"):
+    for words in ("Classes by client", "IID distance", "Jensen-Shannon", "Effective classes", "nat"):
         assert not re.search(rf"\b{words}\b", text), words
     (row, _) = tables.headline(read(folder))
     assert row.shared is not None

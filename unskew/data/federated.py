@@ -478,6 +478,7 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
         "sha256": fed.sha256,
         "test_sha256": _sha256_of(fed.clients.test),
         "classes": list(fed.dataset.classes),
+        "counted": "classes" if fed.dataset.targets.classes else "groups",
         "client_names": None if fed.client_names is None else list(fed.client_names),
         **({} if (prepared := preprocess.record(fed.dataset.inputs)) is None else {"preprocessing": prepared}),
         **({} if fed.dataset.when is None else {"in_time": True}),

@@ -328,6 +328,7 @@ class SplitCard(TypedDict):
     sha256: str
     test_sha256: NotRequired[str]
     classes: NotRequired[list[str] | None]
+    counted: NotRequired[str]
     client_names: NotRequired[list[str] | None]
     columns: NotRequired[str]
     in_time: NotRequired[bool]

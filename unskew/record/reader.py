@@ -48,6 +48,7 @@ class DataSplit:
     clients that came after training, of which nothing else here knows.  `test_counts` are label counts of the clients'
     test examples, empty where the folder has none; `test_patients` are the patients in them, empty where not known.
     `test_sha256` is equal where these test examples are; `in_time` is true where they are each client's latest.
+    `counted` is what labels are: classes, or groups of targets that are none.
     """
 
     dataset: str
@@ -68,6 +69,7 @@ class DataSplit:
     test_patients: tuple[int, ...] = ()
     test_sha256: str = ""
     in_time: bool = False
+    counted: str = "classes"
 
     @property
     def trained(self) -> int:
@@ -787,6 +789,7 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
             # A folder that does not say has the same test rows at least where all parts are the same.
             test_sha256=card.get("test_sha256", card["sha256"]),
             in_time=card.get("in_time", False),
+            counted=card.get("counted", "classes"),
         )
     return dict(sorted(partitions.items()))
 

@@ -496,7 +496,8 @@ def _spread(record: Record, marks: _Marks) -> Chart | None:
 
 def _classed(record: Record) -> bool:
     """True if the data have classes, of which a client may have more than of others."""
-    return any(len(counts) > 1 for of in record.partitions.values() for counts in of.label_counts)
+    parts = [of for of in record.partitions.values() if of.counted == "classes"]
+    return any(len(counts) > 1 for of in parts for counts in of.label_counts)
 
 
 def _labels(partition: DataSplit | None) -> Chart | None:
@@ -504,30 +505,30 @@ def _labels(partition: DataSplit | None) -> Chart | None:
         return None
     clients, labels = len(partition.sizes), len(partition.label_counts[0])
     drawn = min(clients, figures.MOST_CLIENTS)
+    what = partition.counted
     alt = (
-        f"Label shares of {counted(drawn, 'client')} and {counted(labels, 'label')}; clients hold "
-        f"{min(partition.sizes):,} to {max(partition.sizes):,} training examples, "
-        f"{partition.effective_classes:.1f} effective classes on average."
+        f"Shares of {labels} {what} at {counted(drawn, 'client')}, which hold {min(partition.sizes):,} to "
+        f"{max(partition.sizes):,} training examples."
     )
     some = f" The first {drawn} of {clients:,} clients are drawn." if drawn < clients else ""
     caption = (
-        "Each column is a client: above its number of training examples, below the share of each label among them."
-        f"{some}"
+        "Each column is a client: above its number of training examples, below their shares of the "
+        f"{labels} {what}.{some}"
     )
     svg = figures.labels_chart("labels", partition.label_counts, alt, partition.client, partition.label)
-    return Chart("Labels by client", caption, svg, wide=True)
+    return Chart(f"{beginning(what)} by client", caption, svg, wide=True)
 
 
 def _named(partition: DataSplit | None) -> list[tuple[str, str]]:
     """Numbers of clients and labels with their names, where they have any."""
     if partition is None:
         return []
-    named = (("Clients", partition.client_names), ("Labels", partition.classes))
+    named = (("Clients", partition.client_names), (beginning(partition.counted), partition.classes))
     plain = [str(k) for k in range(len(partition.classes))]
     return [
         (what, ", ".join(f"{k} {name}" for k, name in enumerate(names)))
         for what, names in named
-        if names and list(names) != plain and len(names) <= figures.MOST_CLIENTS
+        if names and list(names) not in (plain, ["all"]) and len(names) <= figures.MOST_CLIENTS
     ]
 
 

@@ -67,17 +67,17 @@ def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData
         f"model: {experiment.task.model}, {setup.parameters:,} parameters{frozen}, "
         f"on {setup.device} ({setup.executor})",
         f"methods: {labels}",
-        f"split of seed {next(iter(feds))}: {how_skewed(skew.summary(fed.label_counts))}",
+        f"split of seed {next(iter(feds))}: {how_skewed(skew.summary(fed.label_counts), fed.dataset.targets.classes)}",
     ]
 
 
-def how_skewed(measured: skew.Skew) -> str:
-    """The measures of a split in one line."""
-    return (
-        f"sizes {measured.smallest} / {measured.median:g} / {measured.largest} (min / median / max), IID distance "
-        f"{measured.iid_distance:.2f}, Jensen-Shannon {measured.js:.2f} bit, {measured.effective_classes:.1f} "
-        "effective classes"
-    )
+def how_skewed(measured: skew.Skew, classes: bool) -> str:
+    """The measures of a split in one line; of targets that are no classes the sizes alone."""
+    sizes = f"sizes {measured.smallest} / {measured.median:g} / {measured.largest} (min / median / max)"
+    if not classes:
+        return sizes
+    distances = f"IID distance {measured.iid_distance:.2f}, Jensen-Shannon {measured.js:.2f} bit"
+    return f"{sizes}, {distances}, {measured.effective_classes:.1f} effective classes"
 
 
 def describe(progress: Progress) -> str:
