@@ -387,13 +387,13 @@ class History:
     def gains(self) -> "list[GainRow]":
         """Gains from federation: each method's over local training, with its 95 % interval, as the report has it.
 
-        A row is {"method", "client", "seed", "gain", "low", "high", "verdict", "why", "seeds", "lost"}, and
-        `pandas.DataFrame` makes a table of them.  It is of a client, called as in `client_values`, or of the mean over
-        clients, where client is None; seed is that of a client that no other seed has, as where each divides the data
-        anew.  A gain is the headline of the client's own model on its own test data minus that alone, a fraction for
-        accuracies, and above zero where the client is better off.  The verdict is gains, loses or open, that of the
-        mean corrected for the number of methods (Holm); `why` says why there is no interval or no verdict.  A gain is
-        over `seeds` of the run's seeds, and under `lost` more there is none.
+        A row is {"method", "client", "alike", "seed", "gain", "low", "high", "verdict", "why", "seeds", "lost"}, and
+        `pandas.DataFrame` makes a table of them.  It is of a client, called as in `client_values`, or where client is
+        None of a mean in which "clients" or "test rows" count alike; seed is that of a client that no other seed has,
+        as where each divides the data anew.  A gain is the headline of the client's own model on its own test data
+        minus that alone, a fraction for accuracies, and above zero where the client is better off.  The verdict is
+        gains, loses or open, that of a mean corrected for the number of methods (Holm); `why` says why there is no
+        interval or no verdict.  A gain is over `seeds` of the run's seeds, and under `lost` more there is none.
 
         Raises:
             RunError: If no method of the run trains every client alone, no client has results, or the run's files are

@@ -133,7 +133,7 @@ def test_gains_call_clients_as_their_values_do() -> None:
     x, y = TABLE[["age", "weight"]].to_numpy(), TABLE["y"].to_numpy()
     for data, how in (((x, y), {"split": us.IID(3)}), (TABLE, {"target": "y", "client": "site"})):
         history = us.simulate(["fedavg", "independent"], data=data, rounds=1, progress=False, **how)
-        mean, *clients = history.gains()
+        mean, _per_row, *clients = history.gains()
         assert mean["client"] is None
         assert [row["client"] for row in clients] == list(history.client_values("fedavg"))
         assert {row["seed"] for row in clients} == {None}

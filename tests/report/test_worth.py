@@ -26,7 +26,7 @@ from unskew.record.reader import Cell, DataSplit, Record, Summary, Warned, read
 from unskew.report import by_client, worth
 from unskew.report.contributions import Contribution, contributions
 from unskew.report.export import client_table
-from unskew.report.gain import Chance, Floats, gain, over_all_rows
+from unskew.report.gain import Chance, Floats, chance_in_mean, gain, over_all_rows, spread
 from unskew.report.html import write_report
 from unskew.report.section import Table
 from unskew.report.tables import reached
@@ -351,7 +351,7 @@ def test_a_concordance_index_hangs_on_the_events_however_few_are_censored() -> N
     assert [c.telling for c in of.clients] == [2, 90, 30]
     assert of.whole.low is not None
     assert "A client with fewer than 10 test examples with an event has no interval" in worth.words(r)
-    assert [g["why"] for g in worth.rows(r)][1] == "it has 2 test examples with an event, fewer than 10"
+    assert [g["why"] for g in worth.rows(r)][2] == "it has 2 test examples with an event, fewer than 10"
     table = _by_client(r)
     assert table.head[2] == ("Events", "test rows")
     assert [row.cells[:2] for row in table.entries] == [("100", "2"), ("91", "90"), ("75", "30")]
@@ -497,9 +497,9 @@ def test_the_words_name_who_gains_and_who_loses_and_the_small_site() -> None:
         "fed ("
     )
     assert text.endswith("Of 3 clients about 0.15 would be reported to gain or lose by chance alone.")
-    assert "Basel gains with fed (+19.85" in text
-    assert "Genf (16 test examples) loses with fed (−44.70" in text
-    assert "it is better off alone." in text
+    assert "With fed, Basel (+19.85" in text
+    assert "; Genf (−44.70" in text
+    assert "] loses" in text.replace(")", "")
     assert text.count("Genf has 16, so that one more right is 6.2 points") == 1
 
 
@@ -515,9 +515,9 @@ def test_nobody_is_better_off_with_a_model_that_is_worse_than_a_constant(monkeyp
     assert "ahead of it, but of no use: fed (+" in text
     assert "Local training (alone) and fed are on average worse than a prediction that is always the same" in text
     assert "better off on average" not in text
-    assert "Basel gains" not in text
-    assert "Bern gains" in text
-    rows = {row["client"]: row for row in worth.rows(r)}
+    assert "Basel (" not in text
+    assert "With fed, Bern (" in text
+    rows = {row["client"]: row for row in worth.rows(r) if row["alike"] != "test rows"}
     assert (rows[None]["verdict"], rows["Basel"]["verdict"], rows["Bern"]["verdict"]) == ("open", "open", "gains")
     assert rows["Basel"]["why"] == worth.USELESS
     worse = {**worse, 3: (frozenset(), False)}  # under one seed it is not
@@ -602,14 +602,14 @@ def test_test_examples_of_many_clients_are_few_by_their_sum() -> None:
     few, enough = (worth.words(record(results, names=names, n=(n,) * 12)) for n in (19, 20))
     assert few.startswith("On few test examples (s0 has 19")
     assert enough.startswith("Federation ")
-    assert "(for 1 the interval excludes zero)" in enough
+    assert "With fed, s0 (+" in enough
+    assert "for 10 of 12 clients the result is undecided." in enough
 
 
-def test_a_site_that_loses_with_some_is_not_said_to_be_better_off_alone() -> None:
+def test_one_sentence_a_method_says_who_gains_and_loses() -> None:
     text = worth.words(record({"alone": STEADY, "fed": BETTER, "same": STEADY}))
-    assert "Genf (16 test examples) loses with fed" in text
-    assert "not shown to gain with any" in text
-    assert "better off alone" not in text
+    assert "; Genf (−44.70" in text
+    assert "With same, no client is shown to gain; no client is shown to lose; for 3 of 3 clients the result" in text
 
 
 def test_without_training_alone_the_words_say_what_to_add() -> None:
@@ -622,8 +622,7 @@ def test_clients_without_names_count_by_seed() -> None:
     (of,) = worth.worths(r)
     assert len(of.clients) == 12
     assert of.clients[3].name == "client 0 of seed 1"
-    assert "With fed, 4 of 12 clients do better than with local training" not in worth.words(r)
-    assert "of 12 clients do better than with local training" in worth.words(r)
+    assert "With fed, client 0 of seed " in worth.words(r)
 
 
 def test_the_table_has_every_method_and_site_and_the_results_alone() -> None:
@@ -634,14 +633,57 @@ def test_the_table_has_every_method_and_site_and_the_results_alone() -> None:
     assert "Genf 50.0 %" in table.note
 
 
-def test_many_clients_are_counted_and_the_extremes_named() -> None:
+def test_of_many_clients_the_one_that_is_shown_to_lose_most_is_named_and_not_the_one_of_two_rows() -> None:
+    """Client s2 loses all of its two rows, which may be chance; s1, of 100 rows, loses 40 points."""
     names = tuple(f"s{i}" for i in range(12))
-    r = record({"alone": {0: (0.5,) * 12}, "fed": {0: (0.9, 0.1, *(0.5,) * 10)}}, names=names, n=(100,) * 12)
+    n = (100, 100, 2, *[100] * 9)
+    r = record({"alone": {0: (0.5,) * 12}, "fed": {0: (0.9, 0.1, 0.0, *(0.5,) * 9)}}, names=names, n=n)
     table = worth.table(r)
     assert table is not None
-    assert table.entries[0].cells[1:3] == ("1 of 12", "1")
-    assert table.entries[0].cells[3].startswith("s1: −40.00")
-    assert "s1 loses most" in worth.words(r)
+    assert table.entries[0].cells[2:] == ("1 of 12", "1")
+    text = worth.words(r)
+    assert "With fed, s0 (+40.00 " in text
+    assert "gains; s1 (−40.00 " in text
+    assert "loses; for 10 of 12 clients the result is undecided." in text
+    assert "no client is shown to lose" in worth.words(
+        record({"alone": {0: (0.5,) * 12}, "fed": {0: (0.5,) * 12}}, names)
+    )
+
+
+def test_beside_the_mean_over_clients_stands_that_in_which_each_test_row_counts_alike() -> None:
+    """Gains of 10, 10 and −20 points at 100, 100 and 800 rows: a mean of 0, and (1000 + 1000 − 16000) / 1000 = −14."""
+    n = (100, 100, 800)
+    r = record({"alone": {0: (0.5,) * 3}, "fed": {0: (0.6, 0.6, 0.3)}}, n=n)
+    (of,) = worth.worths(r)
+    assert of.whole.per_row is not None
+    assert (of.whole.mean, of.whole.per_row.mean) == pytest.approx((0.0, -0.14))
+    assert (of.whole.verdict, of.whole.per_row.verdict) == ("open", "loses")
+    assert ", per test row −14.00 [−18." in worth.verdict(r)
+    table = worth.table(r)
+    assert table is not None
+    assert table.entries[0].cells[:2] == tuple(worth.bracket(g, ACCURACY) for g in (of.whole, of.whole.per_row))
+    sites, by_row = (row for row in worth.rows(r) if row["client"] is None)
+    assert (sites["alike"], by_row["alike"]) == ("clients", "test rows")
+    assert (by_row["gain"], by_row["low"]) == (of.whole.per_row.mean, of.whole.per_row.low)
+
+
+def test_a_mean_per_row_has_the_variance_of_its_rows() -> None:
+    """Per row it is that of all rows together, divided by their number; of sites alike the few rows weigh most."""
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=k) for k in (1000, 10)]
+    together = np.concatenate([r - r.mean() for r in rows]).var(ddof=2)
+    _, (alike, per_row) = chance_in_mean(rows, [None, None], [0.0, 0.0], [1000, 10], ERROR)
+    assert alike is not None
+    assert per_row is not None
+    assert per_row.variance == pytest.approx(together / 1010, rel=0.05)
+    assert alike.variance > 20 * per_row.variance
+
+
+def test_a_mean_of_unequal_weights_has_an_unbiased_variance() -> None:
+    """Weights .7, .2, .1: the variance of the mean of independent values of variance 1 is .49 + .04 + .01 = .54."""
+    rng, w = np.random.default_rng(0), np.array([0.7, 0.2, 0.1])
+    of = [spread(list(rng.normal(size=3)), w) for _ in range(20_000)]
+    assert np.mean([c.variance for c in of if c is not None]) == pytest.approx(0.54, rel=0.03)
 
 
 def test_a_site_without_test_rows_is_named_and_has_no_verdict() -> None:

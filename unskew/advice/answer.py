@@ -23,9 +23,9 @@ from unskew.experiment.config import Experiment, Method
 from unskew.history import html_table
 from unskew.info import WorseThanConstant
 from unskew.protocol import ClientId
-from unskew.report.gain import Gain
+from unskew.report.gain import Gain, ranked
 from unskew.report.stats import CONFIDENCE
-from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone
+from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone, per_test_row, who_gains
 from unskew.run import constant
 from unskew.run.progress import duration
 from unskew.run.setup import FROM_ONE, large_target, weighted_accuracy
@@ -42,7 +42,7 @@ GROUPED = ("grouped", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p")
 MORE_SEEDS = 5
 SITE_COLUMNS = ("rows to train on", "rows tested", "alone", "with the others", "gain", "reading")
 SITES_SHOWN = 10
-"""Sites that gain most, and that gain least, in a notebook."""
+"""Sites from the top, and from the bottom, in a notebook."""
 MOST_OF_BOTH = 10
 """Times as many rows, or sites, and seeds up to which more of both are suggested."""
 MOST_TIMES = 100
@@ -235,7 +235,7 @@ class Advice:
         over = f" ({percent} interval over {self._over(gain)})" if gain.over else ""
         if over and len(self.check.seeds) > 1:
             over = f" ({percent} interval over seeds and {self._beside_seeds}, mostly {self._over(gain)})"
-        sure = f"{bracket(gain, m)}{unit} over local training{m.turned}{over}"
+        sure = f"{bracket(gain, m)}{unit} over local training{m.turned}{over}{per_test_row(gain, m)}"
         if self.verdict == "join":
             return f"Federate, with {label}: {sure}."
         if self.verdict == "alone":
@@ -335,27 +335,18 @@ class Advice:
         if not self.by_site:
             return ""
         m, names = self.sites.measure, self.sites.names
-        parts = []
-        for verdict, verb in (("gains", "gain"), ("loses", "lose")):
-            some = sorted(
-                (
-                    c
-                    for c, g in self.by_site.items()
-                    if g.verdict == verdict and not (verdict == "gains" and c in self.useless)
-                ),
-                key=lambda c: -abs(self.by_site[c].mean),
-            )
-            shown = [f"{names[c]} ({bracket(self.by_site[c], m)})" for c in some]
-            if len(some) > MOST_NAMED:
-                shown = [*shown[:MOST_NAMED], f"{len(some) - MOST_NAMED} more"]
-            parts.append(f"{listed(shown)} {verb}{'s' * (len(some) == 1)}" if some else f"no site is shown to {verb}")
-        still = sum(g.verdict == "open" and c not in self.by_themselves for c, g in self.by_site.items())
-        rest = f"; for {still} of {len(self.by_site)} sites the result is undecided" if still else ""
+        none = {c for c in self.useless if self.by_site[c].verdict == "gains"}
+        joined = {
+            names[c]: dataclasses.replace(g, low=None, high=None) if c in none else g
+            for c, g in self.by_site.items()
+            if c not in self.by_themselves
+        }
+        text = f"With {self.check.chosen}, {who_gains(joined, m, 'site')}"
         if self.by_themselves:
             lone = [names[c] for c in sorted(self.by_themselves)]
             verb = "trains by itself" if len(lone) == 1 else "train by themselves"
-            rest += f"; {listed(lone)} {verb}" if len(lone) <= MOST_NAMED else f"; {len(lone)} sites {verb}"
-        text = f"With {self.check.chosen}, {'; '.join(parts)}{rest}."
+            text += f"; {listed(lone)} {verb}" if len(lone) <= MOST_NAMED else f"; {len(lone)} sites {verb}"
+        text += "."
         return " ".join(
             filter(
                 None,
@@ -654,11 +645,11 @@ class Advice:
     def _sites_as_html(self) -> str:
         if not self.by_site:
             return ""
-        order = sorted(self.by_site, key=lambda c: -self.by_site[c].mean)
+        order = ranked(self.by_site)
         left = len(order) - 2 * SITES_SHOWN
         order = [*order[:SITES_SHOWN], *order[-SITES_SHOWN:]] if left > 0 else order
         title = f"Each site alone and with {self.check.chosen}, {self.sites.measure.axis}"
-        title += f"; {left:,} between those that gain most and least are left out" if left > 0 else ""
+        title += f"; {left:,} in the middle are left out" if left > 0 else ""
         rows = [(self.sites.names[c], *self.site_row(c)) for c in order]
         return html_table(title, [("site", *SITE_COLUMNS), *rows])
 

@@ -25,7 +25,7 @@ from unskew.pricing import radio
 from unskew.pricing.traffic import training as traffic_of
 from unskew.protocol import ClientId
 from unskew.record.logs import ADAPTED, SERVED
-from unskew.report.gain import Chance, Floats, Gain, over_all_rows, over_rows, spread
+from unskew.report.gain import Floats, Gain, chance_in_mean, mean_gain, over_rows
 from unskew.report.gain import gain as gain_of
 from unskew.report.stats import CONFIDENCE
 from unskew.run.unseen import newcomers_of
@@ -257,12 +257,13 @@ def gain(
         )
         for c in both
     }
-    whole = [statistics.fmean(of_seed) for of_seed in zip(*means.values(), strict=True)]
-    if both and rows.keys() >= set(both):
-        chance: Chance | None = over_all_rows([rows[c] for c in both], measure.percent)
-    else:
-        chance = spread([statistics.fmean(of_seeds) for of_seeds in means.values()])
-    return gain_of(whole, chance, measure.percent, confidence), of_sites
+    if not both:
+        return gain_of((), None, measure.percent), of_sites
+    tested = {c: these[0].tested.get(c, 0) for c in both}
+    known, middles = [rows.get(c) for c in both], [statistics.fmean(means[c]) for c in both]
+    _, chances = chance_in_mean(known, [None] * len(both), middles, list(tested.values()), measure)
+    of_seeds = [dict(zip(both, of_seed, strict=True)) for of_seed in zip(*means.values(), strict=True)]
+    return mean_gain(of_seeds, [tested] * len(these), chances, measure.percent, confidence), of_sites
 
 
 def _differences(

@@ -18,7 +18,7 @@ from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.references import IN_PYTHON
 from unskew.report import figures, html
-from unskew.report.gain import Floats, Gain
+from unskew.report.gain import Floats, Gain, ranked
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.worth import bracket
 from unskew.run.folder import require_own
@@ -141,7 +141,8 @@ def _worth(advice: Advice) -> Section | None:
                     m.show(float(np.mean(values))),
                     spread,
                     *(_mean_of(measure, scores) for measure in asked),
-                    "–" if of is None else bracket(of, m),
+                    bracket(of, m),
+                    bracket(of and of.per_row, m),
                     reading(of),
                 ),
                 below=below,
@@ -153,6 +154,7 @@ def _worth(advice: Advice) -> Section | None:
         ("Seeds", "lowest to highest"),
         *((beginning(measure.label), "mean over sites" + (", %" if measure.percent else "")) for measure in asked),
         ("Gain over alone", m.points),
+        ("Per test row", m.points),
         ("Reading", ""),
     )
     caption = f"On test rows of the sites, {len(advice.check.seeds)} fresh seeds{_wider(advice)}"
@@ -182,12 +184,12 @@ def _for_whom(advice: Advice) -> Section | None:
     m, names = advice.sites.measure, advice.sites.names
     if not advice.by_site:
         return None
-    order = sorted(advice.by_site, key=lambda c: -advice.by_site[c].mean)
+    order = ranked(advice.by_site)
     left = len(order) - MOST_LISTED
     note = ""
     if left > 0:
         order = [*order[: MOST_LISTED // 2], *order[-MOST_LISTED // 2 :]]
-        note = f"Those that gain most and those that lose most; {left:,} between them are in --json."
+        note = f"Those shown to gain come first, those shown to lose last; {left:,} between them are in --json."
     rows = [(names[c], advice.by_site[c]) for c in order]
     entries = [TableRow(names[c], advice.site_row(c)) for c in order]
     percent = "%" if m.percent else ""

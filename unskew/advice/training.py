@@ -234,6 +234,7 @@ class Scores:
         patients: Patient of each of these rows; empty where patients are not known.
         asked: Mean over sites of each metric that `evaluate` asks for, by name; of sites for which it is defined.
         of_one_class: Sites whose model finds rows of one class only, where the headline, accuracy, does not show that.
+        tested: The number of each site's rows.
     """
 
     values: Mapping[ClientId, float]
@@ -242,6 +243,7 @@ class Scores:
     patients: Mapping[ClientId, npt.NDArray[np.int64]] = field(default_factory=dict)
     of_one_class: frozenset[ClientId] = frozenset()
     asked: Mapping[str, float] = field(default_factory=dict)
+    tested: Mapping[ClientId, int] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -404,6 +406,7 @@ class Training:
             {} if patients is None else {c: patients[rows[c]].numpy() for c in values},
             frozenset(self._of_one_class(measured, rows)) if headline.name == "accuracy" else frozenset(),
             {m.name: _mean([of[i] for of in every.values()]) for i, m in enumerate(task.measures) if i >= ASKED},
+            {c: len(rows[c]) for c in values},
         )
 
     def _of_one_class(self, measured: Mapping[ClientId, Columns], rows: Ragged) -> Iterator[ClientId]:

@@ -1,11 +1,10 @@
 """`unskew leave-one-out`: what each site's taking part is worth to the others, and to itself."""
 
 import json
-import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE
@@ -97,16 +96,11 @@ def _table(name: str, of: "Sequence[Contribution]", measure: "Measure", note: st
     for heading in ("to the others", "to itself", "to itself, as served"):
         table.add_column(heading, justify="right")
     for c in of:
-        cells = (_cell(values, measure) for values in (c.to_others, c.to_itself, c.unadapted))
+        of_client = c.to_json()
+        cells = (_cell(of_client[name], measure) for name in ("to_others", "to_itself", "unadapted"))
         table.add_row(escape(c.client), escape(c.method), *cells)
     return table
 
 
-def _cell(values: Sequence[float], measure: "Measure") -> str:
-    from unskew.report.stats import interval
-
-    if not values:
-        return "–"
-    ends = interval(values)
-    inside = "" if ends is None else f" {measure.interval(*ends)}"
-    return f"{measure.signed(statistics.fmean(values))}{inside}"
+def _cell(of: Mapping[str, Any], measure: "Measure") -> str:
+    return "–" if of["mean"] is None else measure.with_interval(of["mean"], of["low"], of["high"])

@@ -27,18 +27,12 @@ def clients(j: JoinSummary) -> Table:
         ("utility", [_utility(m.utility) for m in j.members]),
         ("alone", [_utility(m.utility_alone) for m in j.members]),
         (j.measure.label, [_value(m.value, j.measure) for m in j.members]),
-        ("alone", [_value(m.value_alone, j.measure) for m in j.members]),
-        ("gain", ["–" if m.gain is None else j.measure.signed(m.gain) for m in j.members]),
     ]
     notes = []
     if any(m.utility is not None for m in j.members):
         notes.append("utility: agreement with the group less what a small group costs, and that of being alone")
     unit = "percent, " if j.measure.percent else ""
-    under = f", and under {j.base}" if j.base else ""
-    notes.append(f"{j.measure.label}: {unit}on the client's own test data{under}")
-    gain = "points" if j.measure.percent else "above zero is better"
-    if any(m.gain is not None for m in j.members):
-        notes.append(f"gain: {gain}; who is alone now may have learned in a group before")
+    notes.append(f"{j.measure.label}: {unit}on the client's own test data")
     table = Table(
         title=f"Should I join? {escape(j.method)}, seed {j.seed}, round {j.round}",
         caption=escape("; ".join(notes)),

@@ -23,18 +23,23 @@ Used by reports and by advice, so that both decide by the same interval.
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
 from unskew.report.stats import CONFIDENCE, interval
+from unskew.tasks.measure import Measure
 
+K = TypeVar("K", bound=Hashable)
 Floats = npt.NDArray[np.float64]
 Over = Literal["seeds", "test examples", ""]
+Verdict = Literal["gains", "loses", "open"]
+Beside = Literal["test examples", "clients", ""]
+"""What the interval of a mean over clients is over beside seeds."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Gain:
         low, high: Its 95 % interval; None if there is none.
         over: What the interval is over, or most of it; empty without one.
         part: The part of the interval's variance that is from `over`.
+        per_row: Of a mean over sites, the mean in which each test row counts alike; None where their number is unknown.
     """
 
     mean: float
@@ -53,13 +59,20 @@ class Gain:
     high: float | None
     over: Over
     part: float = 1.0
+    per_row: "Gain | None" = None
 
     @property
-    def verdict(self) -> Literal["gains", "loses", "open"]:
+    def verdict(self) -> Verdict:
         """The interval's verdict."""
         if self.low is None or self.high is None:
             return "open"
         return "gains" if self.low > 0 else "loses" if self.high < 0 else "open"
+
+
+def ranked(of: Mapping[K, Gain]) -> list[K]:
+    """Those that are shown to gain, the others, then those that are shown to lose; in each part by their means."""
+    # By means alone the first and the last of many would be those with the fewest test rows.
+    return sorted(of, key=lambda k: (("gains", "open", "loses").index(of[k].verdict), -of[k].mean))
 
 
 @dataclass(frozen=True)
@@ -116,6 +129,54 @@ def gain(
     return Gain(mean, low, high, over, max(rows.variance, seeds.variance) / both)
 
 
+def mean_gain(
+    of_seeds: Sequence[Mapping[K, float]],
+    tested: Sequence[Mapping[K, float]],
+    chances: Sequence[Chance | None],
+    share: bool,
+    confidence: float = CONFIDENCE,
+    sequential: bool = False,
+) -> Gain:
+    """The gain of the mean over sites, with that in which each test row counts alike.
+
+    Args:
+        of_seeds: The gains of each seed's sites.
+        tested: Their test rows under each seed; 0 where not known.
+        chances: The chance in the mean that is not from seeds, of sites alike and of rows alike.
+    """
+
+    def weighted(by: Sequence[Mapping[K, float]], chance: Chance | None) -> Gain:
+        means = [statistics.fmean(v.values(), [w[k] for k in v]) for v, w in zip(of_seeds, by, strict=True)]
+        return gain(means, chance, share, confidence, sequential)
+
+    whole = weighted([dict.fromkeys(v, 1.0) for v in of_seeds], chances[0])
+    known = all(w.get(k) for v, w in zip(of_seeds, tested, strict=True) for k in v)
+    return replace(whole, per_row=weighted(tested, chances[1])) if known else whole
+
+
+def chance_in_mean(
+    rows: Sequence[Floats | None],
+    each: Sequence[Chance | None],
+    means: Sequence[float],
+    tested: Sequence[float],
+    measure: Measure,
+) -> tuple[Beside, list[Chance | None]]:
+    """The chance in a mean over sites that is not from seeds, of sites alike and of rows alike; and what it is over.
+
+    Where all sites have differences by row, or a share of rows with a known chance, the mean is of these very sites;
+    otherwise they stand for others like them, and their mean gains are what is drawn.
+    """
+    n = np.maximum(tested, 1.0)
+    weights = np.full(len(n), 1 / len(n)), n / n.sum()
+    differences, chances = [r for r in rows if r is not None], [c for c in each if c is not None]
+    if len(differences) == len(rows):
+        return "test examples", [over_all_rows(differences, measure.percent, w) for w in weights]
+    if len(chances) == len(rows) and measure.name == "accuracy":
+        variances = [c.variance for c in chances]
+        return "test examples", [in_mean(chances, sum(w**2 * variances), w) for w in weights]
+    return "clients", [spread(means, w) for w in weights]
+
+
 def standing(gains: Mapping[str, Callable[[float], Gain]]) -> frozenset[str]:
     """The gains, each a function of its confidence, that exclude zero when corrected for their number (S. Holm, 1979).
 
@@ -156,31 +217,31 @@ def _of_share(rows: Floats) -> Chance:
     return Chance(((float((rows**2).sum()) + 1) / (n + 2) - middle**2) / (n + 2), shift=middle - float(rows.mean()))
 
 
-def over_all_rows(known: Sequence[Floats], share: bool) -> Chance:
-    """The chance in the mean over clients, from the differences by row of each.
+def over_all_rows(known: Sequence[Floats], share: bool, weights: Floats | None = None) -> Chance:
+    """The chance in the mean over clients, from the differences by row of each, by default alike.
 
     The variance of a row is pooled over clients; where those of few rows differ most that is too small for them, so the
     sum of each client's own counts where it is larger.  Of shares these are adjusted, as is the interval's middle: a
     client's only row, or rows that all agree, would look certain.
     """
-    k = len(known)
-    pooled = pooled_variance(known) * sum(1 / len(r) for r in known)
+    w = np.full(len(known), 1 / len(known)) if weights is None else weights
+    pooled = pooled_variance(known) * sum(w**2 / [len(r) for r in known])
     freedom = sum(len(r) - 1 for r in known) or math.inf
     if share:
         each = [_of_share(r) for r in known]
-        return in_mean(each, max(pooled, sum(c.variance for c in each)) / k**2, freedom)
-    own = sum(float(r.var(ddof=1)) / len(r) for r in known if len(r) > 1)
-    return Chance(max(pooled, own) / k**2, freedom)
+        return in_mean(each, max(pooled, sum(w**2 * [c.variance for c in each])), w, freedom)
+    own = sum(w**2 * [float(r.var(ddof=1)) / len(r) if len(r) > 1 else 0.0 for r in known])
+    return Chance(float(max(pooled, own)), freedom)
 
 
-def in_mean(each: Sequence[Chance], variance: float, freedom: float = math.inf) -> Chance:
+def in_mean(each: Sequence[Chance], variance: float, weights: Floats, freedom: float = math.inf) -> Chance:
     """The chance in the mean over clients, of a given variance, where each client's interval has a shifted middle.
 
     Shifts are smaller than chance, but add up over clients, as chance does not.  So the interval ends towards zero as
     one around the shifted mean, and away from zero as one around the mean itself, which it could leave out otherwise.
     """
-    shift = statistics.fmean(c.shift for c in each)
-    return Chance(variance, freedom, shift / 2, abs(shift) / 2)
+    shift = float(weights @ [c.shift for c in each])
+    return Chance(float(variance), freedom, shift / 2, abs(shift) / 2)
 
 
 def pooled_variance(rows: Sequence[Floats]) -> float:
@@ -191,10 +252,15 @@ def pooled_variance(rows: Sequence[Floats]) -> float:
     return float(np.concatenate(rows).var())
 
 
-def spread(values: Sequence[float]) -> Chance | None:
-    """The chance in a mean of independent values; None where Student's interval has none."""
-    n = len(values)
-    return None if interval(values) is None else Chance(statistics.variance(values) / n, n - 1)
+def spread(values: Sequence[float], weights: Floats | None = None) -> Chance | None:
+    """The chance in a mean of independent values, by default alike; None where Student's interval has none.
+
+    With weights the variance is unbiased where that of the values is one, and as many count as weigh alike (L. Kish).
+    """
+    if interval(values) is None:
+        return None
+    w, v = np.full(len(values), 1 / len(values)) if weights is None else weights, np.array(values)
+    return Chance(float(w**2 @ ((v - w @ v) ** 2 / (1 - 2 * w + w @ w))), max(float(1 / (w @ w)) - 1, 1.0))
 
 
 def _half(parts: Sequence[Chance], confidence: float) -> float:

@@ -16,10 +16,10 @@ Clients are the same in all seeds if the data name them; of others each seed's c
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,19 @@ from unskew.info import OneClassModels, WorseThanConstant
 from unskew.record.logs import Bound
 from unskew.record.reader import Record, configured, info_of
 from unskew.report import tables
-from unskew.report.gain import Chance, Floats, Gain, gain, in_mean, over_all_rows, over_rows, spread, standing
+from unskew.report.gain import (
+    Beside,
+    Chance,
+    Floats,
+    Gain,
+    Verdict,
+    chance_in_mean,
+    gain,
+    mean_gain,
+    over_rows,
+    ranked,
+    standing,
+)
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import CONFIDENCE
 from unskew.tasks.measure import FEWEST, Measure
@@ -54,10 +66,6 @@ OF_CLASSES = ("auroc", "balanced_accuracy", "macro_f1")
 
 WORTH = 0.01
 """Change of a result that matters: a point, or a hundredth of it."""
-
-Verdict = Literal["gains", "loses", "open"]
-Beside = Literal["test examples", "clients", ""]
-"""What the interval of a mean over clients is over beside seeds."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +91,15 @@ class ClientGain:
     diverged: bool = False
 
     @property
+    def judged(self) -> Gain:
+        """Its gain, without an interval where it is none: of a model worse than a constant, or that may diverge."""
+        none = (self.useless or self.diverged) and self.gain.verdict == "gains"
+        return replace(self.gain, low=None, high=None) if none else self.gain
+
+    @property
     def verdict(self) -> Verdict:
-        """The verdict of its gain, but that a model worse than a constant, or that may diverge, is no gain."""
-        return "open" if (self.useless or self.diverged) and self.gain.verdict == "gains" else self.gain.verdict
+        """The verdict of its gain."""
+        return self.judged.verdict
 
     @property
     def telling(self) -> int:
@@ -156,7 +170,20 @@ def worths(record: Record) -> tuple[Worth, ...]:
     base = alone(record)
     if base is None:
         return ()
-    of = [w for m in record.methods if record.cell(m).bound != "lower" and (w := _worth(record, m, base)) is not None]
+    each = (_worth(record, m, base) for m in record.methods if record.cell(m).bound != "lower")
+    return _corrected([w for w in each if w is not None])
+
+
+def per_row(of: Sequence[Worth]) -> tuple[Worth, ...]:
+    """The same of the mean in which each test row counts alike, of those methods that have it."""
+    return _corrected([replace(w, at=partial(_per_row, w.at)) for w in of if w.whole.per_row is not None])
+
+
+def _per_row(at: Callable[[float], Gain], confidence: float) -> Gain:
+    return at(confidence).per_row or at(confidence)
+
+
+def _corrected(of: Sequence[Worth]) -> tuple[Worth, ...]:
     rivals = competing(of)
     lost = rivals.keys() - standing(rivals)
     return tuple(replace(w, stands=w.method not in lost) for w in of)
@@ -177,7 +204,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     rows = {seed: _row_differences(record, method, base, seed, sign) for seed in by_seed}
     worse, diverged = _both_worse(record, method, base), bool(record.diverged_seeds(method))
 
-    def client(c: int, name: str, seeds: Sequence[int]) -> tuple[ClientGain, _Rows]:
+    def client(c: int, name: str, seeds: Sequence[int]) -> tuple[ClientGain, Chance | None, Floats | None]:
         people, n = _patients(record, seeds[0], c), round(record.tested.get((method, seeds[0]), {}).get(c, 0))
         pairs, known = [by_seed[seed][c] for seed in seeds], _over_units([rows[seed].get(c) for seed in seeds])
         if known is not None:
@@ -192,7 +219,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         of = ClientGain(c, name, n, unknown, _rarest(record, seeds, c), people, label, seed, useless, diverged)
         chance = None if of.too_few else chance
         gain_of_client = gain([sign * (a - b) for a, b in pairs], chance, m.percent, sequential=sequential)
-        return replace(of, gain=gain_of_client), _Rows(chance, of_rows)
+        return replace(of, gain=gain_of_client), chance, of_rows
 
     if lasting:
         name = names[next(iter(by_seed))]
@@ -202,15 +229,17 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         ]
     else:
         of = [client(c, f"client {c} of seed {seed}", [seed]) for seed, values in by_seed.items() for c in values]
-    clients = tuple(c for c, _ in of)
-    means = [sign * statistics.fmean(a - b for a, b in values.values()) for values in by_seed.values()]
+    clients = tuple(c for c, _, _ in of)
+    gains = [{c: sign * (a - b) for c, (a, b) in values.items()} for values in by_seed.values()]
+    tested = [record.tested.get((method, seed), {}) for seed in by_seed]
     beside: Beside = ""
-    chance: Chance | None = Chance(0.0)  # clients that each seed draws anew are in the spread over seeds
+    chances: list[Chance | None] = [Chance(0.0)] * 2  # clients that each seed draws anew are in the spread over seeds
     if lasting:
-        beside, chance = _beside([r for _, r in of], clients, m)
+        parts = [rows for _, _, rows in of], [chance for _, chance, _ in of], [c.gain.mean for c in clients]
+        beside, chances = chance_in_mean(*parts, [c.examples for c in clients], m)
     if 2 * sum(c.too_few for c in clients) > len(clients) and not _enough(clients):
-        chance = None
-    whole = partial(gain, means, chance, m.percent, sequential=sequential)
+        chances = [None, None]
+    whole = partial(mean_gain, gains, tested, chances, m.percent, sequential=sequential)
     useless = all(seed in worse and worse[seed][1] for seed in by_seed)
     lost = sum(c.method == method for c in record.cells) - len(by_seed)
     return Worth(method, record.cell(method).bound, whole, beside, len(by_seed), lost, clients, useless, diverged)
@@ -225,14 +254,6 @@ def _both_worse(record: Record, method: str, base: str) -> dict[int, tuple[froze
         for label in (method, base)
     )
     return {seed: (mine[seed][0] & theirs[seed][0], mine[seed][1] and theirs[seed][1]) for seed in mine.keys() & theirs}
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The chance in a client's gain from its test examples, and its differences by example where it is their mean."""
-
-    chance: Chance | None
-    differences: Floats | None
 
 
 def _row_differences(
@@ -275,17 +296,6 @@ def _bound(pairs: Sequence[tuple[float, float]], n: int, measure: Measure) -> Ch
     return Chance(variance, shift=-2 / (n + 2) * statistics.fmean(a - b for a, b in pairs))
 
 
-def _beside(rows: Sequence[_Rows], clients: Sequence[ClientGain], measure: Measure) -> tuple[Beside, Chance | None]:
-    """The chance in the mean over clients that is not from seeds, and what it is over."""
-    differences = [r.differences for r in rows if r.differences is not None]
-    chances = [r.chance for r in rows if r.chance is not None]
-    if len(differences) == len(rows):
-        return "test examples", over_all_rows(differences, measure.percent)
-    if len(chances) == len(rows) and measure.name == "accuracy":
-        return "test examples", in_mean(chances, sum(chance.variance for chance in chances) / len(rows) ** 2)
-    return "clients", spread([c.gain.mean for c in clients])
-
-
 def _names(record: Record, seed: int) -> tuple[str, ...] | None:
     partition = record.partitions.get(seed)
     return partition.client_names or None if partition is not None else None
@@ -326,7 +336,7 @@ UNCORRECTED = "its interval excludes zero, but not when corrected for the number
 
 
 class GainRow(TypedDict):
-    """A client's gain with a method, or that of the mean over clients, of which `client` is None.
+    """A client's gain with a method, or that of a mean, of which `client` is None and `alike` is what counts alike.
 
     `client` is its name, or its number where the data name no clients; `seed` is None where all seeds have the same.
     Gains are fractions for accuracies, above zero where the client is better off; `why` says why there is no interval,
@@ -335,6 +345,7 @@ class GainRow(TypedDict):
 
     method: str
     client: str | int | None
+    alike: str
     seed: int | None
     gain: float | None
     low: float | None
@@ -346,22 +357,21 @@ class GainRow(TypedDict):
 
 
 def rows(record: Record) -> list[GainRow]:
-    """Every method's gains over local training: the mean over clients, then each client; empty without local training.
+    """Every method's gains over local training: both means, then each client; empty without local training.
 
     A client of which nothing could be measured is there, too, with the reason.
     """
     m, of = record.headline, []
+    by_row = {w.method: w for w in per_row(worths(record))}
     for w in worths(record):
-        mean = "" if w.whole.low is not None else "the chance of its test examples is not known"
-        mean = UNCORRECTED if w.whole.verdict != "open" and not w.stands else mean
-        mean = DIVERGED if w.diverged and w.whole.verdict == "gains" else mean
-        of.append(_row_of(w, None, None, w.whole, w.verdict, USELESS if w.useless else mean))
+        of.append(_row_of_mean(w, "clients"))
+        of += [_row_of_mean(by_row[w.method], "test rows")] if w.method in by_row else []
         for c in w.clients:
             why = DIVERGED if c.diverged and c.gain.verdict == "gains" else _no_interval(c, m)
-            of.append(_row_of(w, c.label, c.seed, c.gain, c.verdict, USELESS if c.useless else why))
+            of.append(_row_of(w, c.label, "", c.seed, c.gain, c.verdict, USELESS if c.useless else why))
         of += [
             GainRow(
-                method=w.method, client=name, seed=None, gain=None, low=None, high=None, verdict="open",
+                method=w.method, client=name, alike="", seed=None, gain=None, low=None, high=None, verdict="open",
                 why=f"it has no test rows from which {m.label} can be measured", seeds=0, lost=w.seeds + w.lost,
             )
             for name in unjudged(record)
@@ -369,11 +379,20 @@ def rows(record: Record) -> list[GainRow]:
     return of
 
 
-def _row_of(of: Worth, client: str | int | None, seed: int | None, gain: Gain, verdict: Verdict, why: str) -> GainRow:
+def _row_of_mean(of: Worth, alike: str) -> GainRow:
+    why = "" if of.whole.low is not None else "the chance of its test examples is not known"
+    why = UNCORRECTED if of.whole.verdict != "open" and not of.stands else why
+    why = DIVERGED if of.diverged and of.whole.verdict == "gains" else why
+    return _row_of(of, None, alike, None, of.whole, of.verdict, USELESS if of.useless else why)
+
+
+def _row_of(
+    of: Worth, client: str | int | None, alike: str, seed: int | None, gain: Gain, verdict: Verdict, why: str
+) -> GainRow:
     seeds, lost = (of.seeds, of.lost) if seed is None else (1, 0)
     return GainRow(
-        method=of.method, client=client, seed=seed, gain=gain.mean, low=gain.low, high=gain.high, verdict=verdict,
-        why=why, seeds=seeds, lost=lost,
+        method=of.method, client=client, alike=alike, seed=seed, gain=gain.mean, low=gain.low, high=gain.high,
+        verdict=verdict, why=why, seeds=seeds, lost=lost,
     )  # fmt: skip
 
 
@@ -426,10 +445,11 @@ def words(record: Record) -> str:
     of, sentences = [w for w in worths(record) if w.bound is None], [verdict(record)]
     if not of:
         return sentences[0]
-    if len(of[0].clients) <= MOST_NAMED and " of seed " not in of[0].clients[0].name:
-        sentences += _for_clients(of, m, _of_one_class(record, base))
-    else:
-        sentences.append(_counted(of, m))
+    best = sorted(of, key=lambda w: (w.diverged, -w.whole.mean))[:MOST_LISTED]
+    sentences += [f"With {w.method}, {who_gains({c.name: c.judged for c in w.clients}, m)}." for w in best]
+    alike = _of_one_class(record, base)
+    names = dict.fromkeys(c.name for w in best for c in w.clients if c.verdict == "loses" and c.number in alike)
+    sentences += [f"{beginning(one_class_alone(listed(list(names)), len(names) > 1))}."] if names else []
     sentences += [no_verdict(unjudged(record), m), _basis(of, m), _lost(record, of, base)]
     return " ".join(filter(None, sentences))
 
@@ -515,10 +535,13 @@ def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str
         ("open", "undecided for"),
     ):
         some = sorted((w for w in of if _in_words(w) == verdict), key=lambda w: -abs(w.whole.mean))
-        shown = [f"{w.method} ({bracket(w.whole, m)}{_seeds(w, full.over)})" for w in some[:MOST_LISTED]]
-        rest = f", and {len(some) - len(shown)} more" if len(some) > len(shown) else ""
+        first = [
+            f"{w.method} ({bracket(w.whole, m)}{_seeds(w, full.over)}{per_test_row(w.whole, m)})"
+            for w in some[:MOST_LISTED]
+        ]
+        rest = f", and {len(some) - len(first)} more" if len(some) > len(first) else ""
         if some:
-            parts.append(f"{phrase} {listed(shown) if not rest else ', '.join(shown) + rest}")
+            parts.append(f"{phrase} {listed(first) if not rest else ', '.join(first) + rest}")
     by = f", by 95 % intervals over {full.over}{' and under one seed' * (full.seeds == 1)}" if full.over else ""
     by += f", corrected for {n} methods (Holm)" if (n := len(competing(of))) > 1 else ""
     return (
@@ -555,21 +578,16 @@ def _none_of_use(of: Sequence[Worth], base: str) -> str:
     )
 
 
-def _for_clients(of: Sequence[Worth], m: Measure, of_one_class: Collection[int]) -> list[str]:
-    """A sentence on each client that gains or loses, and one on all for whom nothing can be said.
-
-    Clients whose own model finds one class only are not said to be better off with it.
-    """
-    sentences, unsaid = [], []
-    for i, who in enumerate(of[0].clients):
-        name = f"{who.name} ({who.examples} test examples)" if 0 < who.examples < FEW else who.name
-        gains = {w.method: w.clients[i] for w in of if i < len(w.clients)}
-        text = _for_client(gains, m, who.number in of_one_class)
-        sentences += [f"{name} {text}"] if text else []
-        unsaid += [] if text else [name]
-    if unsaid:
-        sentences.append(f"For {listed(unsaid)} no method is shown to be better or worse than local training.")
-    return sentences
+def who_gains(gains: Mapping[str, Gain], m: Measure, who: str = "client") -> str:
+    """Say who is shown to gain and to lose, the one that does most first, and of how many neither is shown."""
+    parts, order = [], ranked(gains)
+    for verdict, verb, from_most in (("gains", "gain", order), ("loses", "lose", order[::-1])):
+        some = [name for name in from_most if gains[name].verdict == verdict]
+        named = [f"{name} ({bracket(gains[name], m)})" for name in some[:MOST_NAMED]]
+        named += [f"{len(some) - MOST_NAMED} more"] if len(some) > MOST_NAMED else []
+        parts.append(f"{listed(named)} {verb}{'s' * (len(some) == 1)}" if some else f"no {who} is shown to {verb}")
+    still = sum(gain.verdict == "open" for gain in gains.values())
+    return "; ".join([*parts, *([f"for {still} of {len(gains)} {who}s the result is undecided"] if still else [])])
 
 
 def one_class_alone(who: str, many: bool = False) -> str:
@@ -580,45 +598,6 @@ def one_class_alone(who: str, many: bool = False) -> str:
     """
     find, their = ("find", "their") if many else ("finds", "its")
     return f"alone {who} {find} examples of one class only, so that {their} accuracy says little"
-
-
-def _for_client(of: Mapping[str, ClientGain], m: Measure, of_one_class: bool) -> str:
-    """The methods with which a client gains and loses, after its name; empty if nothing can be said."""
-    gains = {method: client.gain for method, client in of.items()}
-    better = sorted((k for k, c in of.items() if c.verdict == "gains"), key=lambda k: -gains[k].mean)
-    worse = sorted((k for k, c in of.items() if c.verdict == "loses"), key=lambda k: gains[k].mean)
-    if better:
-        losing = f", and loses with {_some(worse, gains, m, 0)}" if worse else ""
-        return f"gains with {_some(better, gains, m)}{losing}."
-    if worse:
-        end = "it is better off alone" if len(worse) == len(gains) else "it is not shown to gain with any"
-        end = "but both are worse than a constant prediction" if any(of[k].useless for k in worse) else end
-        end = f"but {one_class_alone('it')}" if of_one_class else end
-        return f"loses with {_some(worse, gains, m)}; {end}."
-    return ""
-
-
-def _some(methods: Sequence[str], gains: Mapping[str, Gain], m: Measure, numbers: int = 1) -> str:
-    """Some of the methods, the first with its number; many of them counted.
-
-    With `numbers = 0` no number is given.
-    """
-    first = f"{methods[0]} ({bracket(gains[methods[0]], m)})" if numbers else methods[0]
-    if len(methods) > MOST_LISTED:
-        return f"{len(methods)} of {len(gains)} methods, most with {first}"
-    return listed([first, *methods[1:]])
-
-
-def _counted(of: Sequence[Worth], m: Measure) -> str:
-    """One sentence on many clients: with the method that does best on average, how many gain and lose."""
-    best = max(of, key=lambda w: (not w.diverged, w.whole.mean))
-    n, worst = len(best.clients), min(best.clients, key=lambda c: c.gain.mean)
-    above, below = (sum(s * c.gain.mean > 1e-9 for c in best.clients) for s in (1, -1))
-    last = f"; {worst.name} loses most ({bracket(worst.gain, m)})" if worst.gain.mean < -1e-9 else ""
-    return (
-        f"With {best.method}, {above} of {n} clients do better than with local training (for {best.count('gains')} the "
-        f"interval excludes zero) and {below} do worse (for {best.count('loses')} it does){last}."
-    )
 
 
 def _over_seeds_and(what: str, seeds: int) -> str:
@@ -715,9 +694,15 @@ def _enough(clients: Sequence[ClientGain]) -> bool:
     return min(sizes, default=FEW) >= FEW if len(sizes) <= MOST_NAMED else sum(sizes) >= FEW * MOST_NAMED
 
 
-def bracket(gain: Gain, m: Measure) -> str:
+def bracket(gain: Gain | None, m: Measure) -> str:
     """A gain with its interval, in percentage points for fractions."""
-    return m.with_interval(gain.mean, gain.low, gain.high)
+    return "–" if gain is None else m.with_interval(gain.mean, gain.low, gain.high)
+
+
+def per_test_row(gain: Gain, m: Measure) -> str:
+    """What stands behind the gain of a mean over clients: that per test row, where it is another."""
+    text = bracket(gain.per_row, m)
+    return "" if gain.per_row is None or text == bracket(gain, m) else f", per test row {text}"
 
 
 # ---------------------------------------------------------------- table
@@ -728,11 +713,9 @@ def table(record: Record, marks: "dict[str, LineStyle] | None" = None) -> Table 
         return None
     named = len(of[0].clients) <= MOST_NAMED and all(len(w.clients) == len(of[0].clients) for w in of)
     unit = m.points
-    head = [("Method", ""), ("Mean gain", unit), ("Better off", "clients"), ("Worse off", "clients")]
-    if named:
-        head += [(c.name, f"{c.examples} tested" if c.examples else "") for c in of[0].clients]
-    else:
-        head += [("Loses most", unit), ("Gains most", unit)]
+    head = [("Method", ""), ("Mean gain", unit), ("Per test row", unit)]
+    head += [("Better off", "clients"), ("Worse off", "clients")]
+    head += [(c.name, f"{c.examples} tested" if c.examples else "") for c in of[0].clients if named]
     swatches: dict[str, Markup] = {}
     if marks is not None:  # a table for a terminal needs no Matplotlib
         from unskew.report.figures import swatch
@@ -740,17 +723,12 @@ def table(record: Record, marks: "dict[str, LineStyle] | None" = None) -> Table 
         swatches = {w.method: swatch(marks[w.method]) for w in of}
     entries = []
     for w in of:
-        low, high = (f(w.clients, key=lambda c: c.gain.mean) for f in (min, max))
-        client_values = (
-            [bracket(c.gain, m) for c in w.clients]
-            if named
-            else [f"{c.name}: {bracket(c.gain, m)}" for c in (low, high)]
-        )
         cells = (
             bracket(w.whole, m) + of_seeds(w.seeds, w.lost),
+            bracket(w.whole.per_row, m),
             f"{w.count('gains')} of {len(w.clients)}",
             str(w.count("loses")),
-            *client_values,
+            *(bracket(c.gain, m) for c in w.clients if named),
         )
         below = "" if w.bound is None else tables.BOUNDS[w.bound]
         entries.append(TableRow(w.method, cells, swatches.get(w.method, Markup()), below))

@@ -225,9 +225,3 @@ def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
 
     group_of = {c: k for k, members in enumerate(groups) for c in members}
     return float(adjusted_rand_score([planted[c] for c in group_of], list(group_of.values())))
-
-
-def better_and_worse(gains: Sequence[float]) -> tuple[int, int]:
-    """The number of gains above zero and of those below, by more than rounding."""
-    # A billionth: the same predictions, summed in another order.
-    return sum(v > 1e-9 for v in gains), sum(v < -1e-9 for v in gains)

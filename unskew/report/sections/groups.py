@@ -4,7 +4,6 @@ Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate", IEEE TMC 2024 (HCCT), Alg
 numbers in brackets are the paper's.
 """
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 from unskew.info import ClientGroups
@@ -12,9 +11,8 @@ from unskew.record.reader import Record, method_tables
 from unskew.report import figures, stats
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, in_rows
 from unskew.report.sections.group_figures import flow_chart, gain_chart, rand_chart, similarity_chart, tree_chart
-from unskew.report.sections.group_history import ALONE, GroupHistory, better_and_worse, grouping
+from unskew.report.sections.group_history import ALONE, GroupHistory, grouping
 from unskew.report.worth import alone
-from unskew.tasks.measure import Measure
 from unskew.words import counted
 
 MOST_SHOWN = 4  # methods whose groups are drawn
@@ -42,7 +40,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
             charts.append(gain_chart(g, own, record.partitions[g.seed].sizes, base, f"gain{i}"))
     drawn = in_rows([c for c in charts if c is not None])
     pilots = [_pilot(g) for g in histories if g.judged.tried]
-    return Section("Groups", lead(histories, base), drawn, (_summary(histories, marks, base), *pilots))
+    return Section("Groups", lead(histories, base), drawn, (_summary(histories, marks), *pilots))
 
 
 def lead(histories: Sequence[GroupHistory], base: str | None) -> str:
@@ -74,40 +72,24 @@ def formed(g: GroupHistory) -> str:
     return f"{g.method}: in round {g.last.round} of seed {g.seed}, {', '.join(parts)}."
 
 
-def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.LineStyle], base: str | None) -> Table:
-    gain = f"over {base}" if base is not None else "over local training"
-    measure = histories[0].measure
-    unit = f"{'points' if measure.percent else measure.label} {gain}"
-    head = [
-        ("Method", ""), ("Groups", "of two or more, last round"), ("Alone", "clients, last round"),
-        ("Ahead", "by any difference"), ("Behind", "by any difference"),
-        ("Mean gain", unit), ("Worst gain", unit),
-        *([("Adjusted Rand", "index, last round")] if any(g.rand for g in histories) else []),
-    ]  # fmt: skip
+def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, figures.LineStyle]) -> Table:
+    head = (
+        ("Method", ""), ("Groups", "of two or more"), ("Alone", "clients"),
+        *((("Adjusted Rand", "index"),) if any(g.rand for g in histories) else ()),
+    )  # fmt: skip
     entries = tuple(
         TableRow(
             g.method,
             (
                 *map(_mean, (g.several, g.alone)),
-                *_gain_cells(g.gains, measure),
-                *([f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] if len(head) > 7 else []),
+                *([f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] if len(head) > 3 else []),
             ),
             figures.swatch(marks[g.method]),
         )
         for g in histories
     )
-    note = (
-        f"Gain: {_gain_in_words(measure, base)}. Its test data may be few, so a single client’s gain is coarse, and "
-        "who is ahead or behind may be so by chance; “Should I join?” calls better or worse off those whose interval "
-        "excludes zero. One alone now may have learned in a group before."
-        if base is not None
-        else ""
-    )
-    return Table(
-        "Groups in the last round, and the gain from joining one; mean ± standard deviation over seeds, counts of "
-        "clients over all seeds",
-        tuple(head), entries, note,
-    )  # fmt: skip
+    note = "One alone now may have learned in a group before.  What joining is worth stands under “Should I join?”."
+    return Table("Groups in the last round; mean ± standard deviation over seeds", head, entries, note)
 
 
 def _mean(spread: stats.Spread) -> str:
@@ -143,23 +125,6 @@ def _pilot(g: GroupHistory) -> Table:
 
 def _loss(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
-
-
-def _gain_in_words(measure: Measure, base: str) -> str:
-    here, there = ("in the last round", f"under {base}") if measure.higher else (f"under {base}", "in the last round")
-    unit = f"; {measure.points}" if measure.points else ""
-    return f"a client’s {measure.label} on its own test data {here}, less its {measure.label} {there}{unit}"
-
-
-def _gain_cells(gains: Mapping[int, Mapping[int, float]], measure: Measure) -> tuple[str, str, str, str]:
-    values = [v for row in gains.values() for v in row.values()]
-    if not values:
-        return "–", "–", "–", "–"
-    by_seed = stats.Spread(tuple(statistics.fmean(row.values()) for row in gains.values()))
-    std = "" if by_seed.std is None else f" ± {measure.signed(by_seed.std).lstrip('+')}"
-    better, worse = better_and_worse(values)
-    mean = measure.signed(by_seed.mean) + std
-    return f"{better} of {len(values)}", f"{worse} of {len(values)}", mean, measure.signed(min(values))
 
 
 KIND = SectionKind("groups of clients that train together", (ClientGroups,), section)
