@@ -807,6 +807,7 @@ class Hooks:
         uses_private_randomness: True if results depend on draws that no one else can repeat.
         has_dp_noise: True if clients' uploads have differentially private noise.
         covers_examples: True if that noise covers single examples, so that none may change what others become.
+        covers_replies: True if noise of the clients' own is on all that they reply but their number of examples.
         check_examples: `check_examples(most)`, which refuses settings that a client of so many examples does not allow.
         spending: What a reply costs a client, in differential privacy.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
@@ -834,6 +835,7 @@ class Hooks:
     uses_private_randomness: bool = False
     has_dp_noise: bool = False
     covers_examples: bool = False
+    covers_replies: bool = False
     check_examples: Any = None
     spending: Any = None
     planned: Any = None

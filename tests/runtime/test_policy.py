@@ -26,8 +26,8 @@ from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
 from unskew.algorithms.feddw import DW, FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
 from unskew.lock import lock, lockable
-from unskew.protocol import Held, SgdConfig, Spending
-from unskew.runtime.budget import NoisedUpload, adds_noise, charge
+from unskew.protocol import Held, SgdConfig, Spending, hook
+from unskew.runtime.budget import NoisedUpload, charge
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.flower import unpack
 from unskew.runtime.message import (
@@ -49,6 +49,7 @@ from unskew.wrappers.central_dp import CentralDP
 from unskew.wrappers.dp_sgd import DPSGD
 from unskew.wrappers.local_dp import LocalDP
 from unskew.wrappers.quantise import Quantise
+from unskew.wrappers.secure_sum import SecureSum
 from unskew.wrappers.top_k import TopK
 
 SMALL = SgdConfig(0.05, batch_size=8)
@@ -329,7 +330,7 @@ def test_methods_that_may_not_run_are_refused_before_data_are_read() -> None:
         ConfigError, match=r"method X \(fedprox\) may not run here: policy\.toml allows methods = \['fedavg'"
     ):
         rules(methods=("fedavg",)).check_methods({"X": "fedprox"}, {"X": False})
-    with pytest.raises(ConfigError, match=r"X \(fedprox\) sends without noise .* policy\.toml has max_epsilon = 1;"):
+    with pytest.raises(ConfigError, match=r"X \(fedprox\) sends what has no noise .* policy\.toml has max_epsilon = 1;"):
         rules(max_epsilon=1.0).check_methods({"X": "fedprox"}, {"X": False})
 
 
@@ -343,9 +344,15 @@ def test_methods_that_may_not_run_are_refused_before_data_are_read() -> None:
         (TopK(), False),
     ],
 )
-def test_only_noise_that_clients_add_themselves_is_accounted_for(by: Wrapper, adds: bool) -> None:
-    assert adds_noise(wrap(FedAvg(), by)) == adds
-    assert adds_noise(wrap(FedAvg(), by, Quantise())) == adds
+def test_only_clients_own_noise_on_all_that_they_reply_counts(by: Wrapper, adds: bool) -> None:
+    assert hook(wrap(FedAvg(), by), "covers_replies") == adds
+    assert hook(wrap(FedAvg(), by, Quantise()), "covers_replies") == adds
+
+
+def test_noise_on_a_part_of_the_replies_does_not_count() -> None:
+    """FedDW's covers its counts and FedDistr's its embeddings: the model, or the labels, leave as they are."""
+    for method in (ONE, resolve("scaffold+dw")(), FedDistr(dp=EmbeddingNoise(sigma=1.0)), wrap(FedAvg(), SecureSum())):
+        assert not hook(method, "covers_replies")
 
 
 def test_code_of_a_coordinator_is_imported_as_the_participant_says() -> None:

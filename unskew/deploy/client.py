@@ -34,7 +34,6 @@ from unskew.protocol import hook, steps_of
 from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
-from unskew.runtime.budget import adds_noise
 from unskew.runtime.client import ClientRuntime, ClientSetup
 from unskew.runtime.membership import columns_hash, images_told, layout_hash
 from unskew.runtime.message import ClientInfo
@@ -66,15 +65,14 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
     if config.client >= config.num_clients:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
     experiment = load(folder / EXPERIMENT, allow_code=rules.code_allowed(site.allow_code))
-    rules.check_methods(
-        {m.label: m.name for m in experiment.methods}, {m.label: adds_noise(m.algorithm) for m in experiment.methods}
-    )
+    covered = {m.label: bool(hook(m.algorithm, "covers_replies")) for m in experiment.methods}
+    rules.check_methods({m.label: m.name for m in experiment.methods}, covered)
     rules.check_steps({m.label: list(steps_of(m.algorithm)) for m in experiment.methods})
     policy = rules.policy
     audit = Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl"
     rules.check_log(audit, "the audit log", "audit")
     privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl"
-    if any(adds_noise(m.algorithm) for m in experiment.methods):
+    if any(hook(m.algorithm, "has_dp_noise") for m in experiment.methods):
         rules.check_log(privacy, "the record of noised uploads", "privacy")
     own = site.data is not None
     if site.data is not None:

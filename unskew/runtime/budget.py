@@ -24,7 +24,7 @@ from typing import Any
 from unskew.errors import RunError, WireError
 from unskew.files import append_row
 from unskew.lock import lock, lockable
-from unskew.protocol import Spending, hook
+from unskew.protocol import Spending
 from unskew.runtime.policy import Rules
 from unskew.server import privacy
 
@@ -49,11 +49,6 @@ class NoisedUpload:
 
 
 FIELDS = {f.name for f in fields(NoisedUpload)}
-
-
-def adds_noise(method: Any) -> bool:
-    """True if clients themselves add noise under a method that states what that costs, as no server's noise does."""
-    return bool(hook(method, "has_dp_noise")) and hook(method, "spending") is not None
 
 
 def charge(path: Path, upload: NoisedUpload, spending: Sequence[Spending], rules: Rules) -> None:

@@ -34,8 +34,8 @@ class SitePolicy:
         relay: False refuses to hand over values that are meant for other clients.
         metrics: False keeps losses, counts of trained examples, test results and the scale of images here.
         max_bytes: Most bytes that may leave in one round, replies and relayed values together.
-        max_epsilon: Greatest epsilon of all noised uploads about one data set together, whatever the experiment;
-            methods whose clients add no noise themselves are then refused, also those with noise of the server's.
+        max_epsilon: Greatest epsilon of all noised uploads about one data set together, whatever the experiment; only
+            methods run then whose clients' own noise is on all that they reply but their number of examples.
         delta: Probability that belongs to max_epsilon.
         paths: Files, folders with all that is in them, and hub: names that the coordinator may choose to be read here.
         allow_code: True imports code that an experiment names, False refuses it even with --allow-code.
@@ -88,12 +88,12 @@ class Rules:
         """Read nothing within it but what this participant has named: `own` paths, and `paths` of the policy."""
         return reading_only([*filter(None, own)], self.policy.paths, self.where)
 
-    def check_methods(self, names: Mapping[str, str], accountable: Mapping[str, bool]) -> None:
+    def check_methods(self, names: Mapping[str, str], covered: Mapping[str, bool]) -> None:
         """Refuse an experiment with a method that may not run.
 
         Args:
             names: Names of methods by label.
-            accountable: By label, True if clients add noise themselves and the method states what their uploads cost.
+            covered: By label, True if clients' own noise is on all that they reply.
 
         Raises:
             ConfigError: Naming the first method, the file and the key.
@@ -104,11 +104,10 @@ class Rules:
                 raise ConfigError(
                     f"method {label} ({name}) may not run here: {self.where} allows methods = {list(policy.methods)}"
                 )
-            if policy.max_epsilon is not None and not accountable[label]:
+            if policy.max_epsilon is not None and not covered[label]:
                 raise ConfigError(
-                    f"method {label} ({name}) sends without noise of this client's own that could be accounted for, "
-                    f"and {self.where} has max_epsilon = {policy.max_epsilon:g}; use local_dp or dp_sgd, or dp of a "
-                    "method that has it"
+                    f"method {label} ({name}) sends what has no noise of this client's own, and {self.where} has "
+                    f"max_epsilon = {policy.max_epsilon:g}; use local_dp or dp_sgd"
                 )
 
     def check_steps(self, steps: Mapping[str, Collection[str]]) -> None:

@@ -152,6 +152,10 @@ class Wrapper:
         """True if there is noise that covers single examples of a client."""
         return bool(hook(method, "covers_examples"))
 
+    def covers_replies(self, method: Any) -> bool:
+        """True if clients' own noise is on all that they reply, to which this wrapper adds nothing."""
+        return self.adds_nothing and bool(hook(method, "covers_replies"))
+
     def uses_private_randomness(self, method: Any) -> bool:
         """True if results depend on draws that no one else can repeat."""
         return bool(hook(method, "uses_private_randomness"))
@@ -228,6 +232,11 @@ class Wrapped:
     def covers_examples(self) -> bool:
         """True if there is noise that covers single examples of a client."""
         return self.by.covers_examples(self.of)
+
+    @property
+    def covers_replies(self) -> bool:
+        """True if noise of the clients' own is on all that they reply but their number of examples."""
+        return self.by.covers_replies(self.of)
 
     @property
     def uses_private_randomness(self) -> bool:

@@ -285,6 +285,10 @@ class DPSGD(Wrapper):
         """True if there is noise."""
         return self.noise_multiplier > 0
 
+    def covers_replies(self, method: Any) -> bool:
+        """True if there is noise: a method with other replies is refused."""
+        return self.noise_multiplier > 0
+
     def check_examples(self, method: Any, most: int) -> None:
         """Refuse a delta that is too large for a client of so many examples.
 

@@ -154,6 +154,10 @@ class LocalDP(UploadWrapper):
         """True: nothing else of a client's data may leave it."""
         return True
 
+    def covers_replies(self, method: Any) -> bool:
+        """True: a method with other replies is refused."""
+        return True
+
     def uses_private_randomness(self, method: Any) -> bool:
         """True: clients draw noise of their own."""
         return True
