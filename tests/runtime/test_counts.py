@@ -164,7 +164,7 @@ def test_numbers_of_a_split_that_the_server_knows_are_compared_with_it(tmp_path:
     for client, n in enumerate(SIZES):
         lies(there, client, lambda t: 1, (n + (client == 4),))
     membership = greeted(there)
-    membership.settle(False, "rows", {c: (n,) for c, n in enumerate(SIZES)})
+    membership.settle(False, {c: (n,) for c, n in enumerate(SIZES)})
     assert membership.present == (0, 1, 2, 3, 5)
     assert membership.refused() == [(4, "it declares (3,) examples, the experiment's split gives it (2,)")]
 

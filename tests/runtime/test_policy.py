@@ -33,9 +33,11 @@ from unskew.runtime.flower import unpack
 from unskew.runtime.message import (
     REPLIES,
     REQUESTS,
+    ClientInfo,
     Envelope,
     EvaluationRequest,
     FetchRequest,
+    Hello,
     Refusal,
     StepReply,
     StepRequest,
@@ -180,6 +182,23 @@ def test_nothing_without_noise_is_reported_by_a_method_that_has_some(site: Calla
     context = dataclasses.replace(order.context, run="hostile", starts=((1, 1),))
     evaluation = EvaluationRequest(context, ("personal", "val"), False, 0, False, "n")
     assert read(there.client.answer(write("evaluate", evaluation)), REPLIES).scores == ()
+
+
+def test_who_knows_what_the_data_may_be_cannot_try_it_out(site: Callable[..., Site], tmp_path: Path) -> None:
+    """The attack that worked: the first message had SHA-256 of the rows, and 14 guesses told one patient's status."""
+
+    def told(client: ClientRuntime) -> str:
+        head = read(client.answer(write("hello", Hello("run", "small world", "n"))), REPLIES)
+        assert isinstance(head, ClientInfo)
+        return head.data
+
+    here = site().client
+    same_rows, other_rows = (
+        dataclasses.replace(here, state=tmp_path / "guess" / "state"),
+        dataclasses.replace(here, info=dataclasses.replace(here.info, data="other rows")),
+    )
+    assert told(here) == told(here)
+    assert len({here.info.data, told(here), told(same_rows), told(other_rows)}) == 4
 
 
 def test_methods_state_what_their_noised_replies_cost() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from unskew.data.federated import FederatedData
 from unskew.deploy import folders
-from unskew.deploy.client import divided, split_hash
+from unskew.deploy.client import divided
 from unskew.deploy.settings import ServerConfig, find_own_code, packed_clients, read_settings
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Method, fingerprint, load, written_fingerprint
@@ -115,11 +115,11 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback, for
     # Either all clients have their shard of the experiment's split or all declare data of their own; the most decide.
     own = 2 * sum(membership.known[c].own for c in membership.present) > len(membership.present)
     if own:
-        membership.settle(own, None)
+        membership.settle(own)
     else:
         feds = divided(experiment, setup, number)
         sizes = {c: tuple(int(fed.clients.train.sizes[c]) for fed in feds) for c in range(number)}
-        membership.settle(own, split_hash(setup, feds), sizes)
+        membership.settle(own, sizes)
     membership.wait(config.min_clients, config.wait_s)
     deployment.save()
     limits = Limits(

@@ -16,6 +16,7 @@ checkpoint; work for a server that did not finish its round is no longer part of
 
 import errno
 import hashlib
+import hmac
 import math
 import os
 import secrets
@@ -172,7 +173,9 @@ class ClientRuntime:
                 if COLUMNS in head.refused:
                     text += f" (its columns, in order: {printable(', '.join(self.columns))})"
                 log(f"client {self.client}: {text}")
-            return write("hello", replace(self.info, nonce=nonce))
+            # The server need only see that the data stay the same: without the key it could try out what is in them.
+            data = hmac.new(own_secret(self.state), f"data {self.info.data}".encode(), "sha256").hexdigest()
+            return write("hello", replace(self.info, data=data, nonce=nonce))
         except UnskewError as error:
             log(f"client {self.client} does not answer a request ({envelope.action[:40]!r}): {printable(str(error))}")
             return write("refused", Refusal(str(error), nonce))

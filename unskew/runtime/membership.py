@@ -184,7 +184,7 @@ class DataIdentity:
     """A client's data as it described them when it first connected.
 
     Attributes:
-        data: SHA-256.
+        data: What `ClientInfo.data` was, keyed with the client's own secret.
         own: True if the client declared data of its own.
         examples: Number of its training examples by seed; empty if it kept them to itself.
         columns: `columns_hash` of its input columns.
@@ -238,7 +238,7 @@ class Membership:
                 del self.known[client]
         self._told = dict(self.known)
         self.max_examples = max_examples
-        self.kind: DataIdentity | None = None
+        self.own: bool | None = None
         self._examples: Mapping[ClientId, tuple[int, ...]] = {}
         self._node: dict[ClientId, Node] = {}
         self._refused: dict[Node, tuple[ClientId, str]] = {}
@@ -292,16 +292,14 @@ class Membership:
         for node, delivery in sorted(self.transport.exchange(envelopes, deadline_s, HELLO_BYTES), key=itemgetter(0)):
             self._admit(node, delivery, hello[node].nonce, deadline_s)
 
-    def settle(self, own: bool, data: str | None, examples: Mapping[ClientId, tuple[int, ...]] | None = None) -> None:
-        """Accept from now on only clients with data of their own, or only those with these very data.
+    def settle(self, own: bool, examples: Mapping[ClientId, tuple[int, ...]] | None = None) -> None:
+        """Accept from now on only clients with data of their own, or only those that divide the experiment's.
 
         Args:
             own: True for data of their own.
-            data: SHA-256 of the data that they divide otherwise.
-            examples: Number of examples that each client then has, by seed.
+            examples: Number of examples that each client otherwise has, by seed.
         """
-        self.kind = DataIdentity(data or "", own)
-        self._examples = examples or {}
+        self.own, self._examples = own, examples or {}
         for client, node in list(self._node.items()):
             wrong = self._other_data(self.known[client]) or self._other_count(client, self.known[client].examples)
             if wrong is not None:
@@ -310,12 +308,10 @@ class Membership:
 
     def _other_data(self, kind: DataIdentity) -> str | None:
         """Describe what is wrong with a client's data, as far as the server can tell; None if nothing is."""
-        if self.kind is None or kind == self.kind or (kind.own and self.kind.own):
+        if self.own is None or kind.own == self.own:
             return None
-        if kind.own != self.kind.own:
-            mine, others = ("data of its own", "none") if kind.own else ("no data of its own", "such")
-            return f"it declares {mine}, the others declare {others}"
-        return "it divides another data set, or divides it otherwise, than the server does"
+        mine, others = ("data of its own", "none") if kind.own else ("no data of its own", "such")
+        return f"it declares {mine}, the others declare {others}"
 
     def _against(self, client: ClientId) -> dict[ClientId, str]:
         """Clients whose columns or images do not go with those of this one, and how its own differ from them."""
@@ -468,8 +464,8 @@ class Membership:
         before = self.known.get(head.client, now)
         if wrong is None and before != now:
             wrong = (
-                f"client {head.client} had other data when it was met first, and a run goes on with those: put them "
-                "back, or have the coordinator take its key out of the server's clients/, start the server, and put it "
+                f"client {head.client} had other data, or another folder state/, when it was met first, and a run goes on "
+                "with those: put them back, or have the coordinator take its key out of the server's clients/, start the server, and put it "
                 "back"
             )
         if wrong is None and before.examples != now.examples:
@@ -481,10 +477,8 @@ class Membership:
         self._refused.pop(node, None)
         self._left_out = {n: c for n, c in self._left_out.items() if c != head.client}
         self._node[head.client] = node
-        twin = next((c for c, other in self.known.items() if c != head.client and now.own and other == now), None)
         self.known[head.client] = now
-        twice = "" if twin is None else f"; its data are those of client {twin}, file for file, and count twice"
-        self.note(f"client {head.client} is here{twice}")
+        self.note(f"client {head.client} is here")
 
     def _reject(self, node: Node, client: ClientId, reason: str, for_now: bool = False) -> None:
         reason = printable(reason)
