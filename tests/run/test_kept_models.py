@@ -160,16 +160,3 @@ def test_patience_takes_validation_examples_if_none_are_asked_for(tiny: Callable
     assert tiny("keep_models.every=3").val_fraction == 0.0
 
 
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [
-        ("stop.patience=3", r"^stop\.patience would end training by .* without noise.*; leave stop\.patience out"),
-        ("keep_models.best=true", r"^keep_models\.best would choose a model by .* without noise"),
-    ],
-)
-def test_choices_by_validation_are_refused_beside_noise(
-    tiny: Callable[..., Experiment], setting: str, says: str
-) -> None:
-    with pytest.raises(ConfigError, match=says):
-        tiny(setting, "methods.0.with=['central_dp']")
-    tiny("keep_models.every=2", "methods.0.with=['central_dp']")

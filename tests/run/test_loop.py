@@ -13,6 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from unskew.advice import advise_experiment
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
@@ -24,6 +25,8 @@ from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.setup import Setup
+from unskew.tuning import tune_experiment
+from unskew.tuning.search import Budget
 
 PLAIN = '[[methods]]\nname = "fedavg"\n'
 MIXED = """
@@ -292,14 +295,26 @@ def test_validation_rows_are_nobodys_test_rows(tiny: Callable[..., Experiment]) 
     assert not set(val) & set(train)
 
 
-def test_stopping_by_validation_examples_is_refused_beside_noise(tiny: Callable[..., Experiment]) -> None:
-    """Training would end by what has no noise: refused before any data are read, beside any wrapper with noise."""
-    for wrapper in ("central_dp", "local_dp", "dp_sgd"):
-        with pytest.raises(
-            ConfigError, match=r"stop\.metric would end training by .* without noise.* of fedavg.* does not"
-        ):
-            tiny("stop.metric=0.9", "task.data=npz:/nowhere.npz", f"methods.0.with=['{wrapper}']")
-    tiny("stop.megabytes=1", "methods.0.with=['central_dp']")
+@pytest.mark.parametrize("setting", ["stop.metric=0.9", "stop.patience=3", "keep_models.best=true", "seeds.until=0.5"])
+@pytest.mark.parametrize("wrapper", ["central_dp", "local_dp", "dp_sgd"])
+def test_no_choice_by_clients_rows_is_made_beside_noise(
+    setting: str, wrapper: str, tiny: Callable[..., Experiment]
+) -> None:
+    """What is chosen would follow from what has no noise: refused before any data are read."""
+    methods = f'[[methods]]\nname = "fedprox"\nwith = ["{wrapper}"]\n[[methods]]\nname = "fedavg"\n'
+    says = rf"^{setting.partition('=')[0]} chooses by clients' rows without noise, .* of fedprox"
+    with pytest.raises(ConfigError, match=says):
+        tiny("task.data=npz:/nowhere.npz", setting, methods=methods)
+
+
+def test_what_tunes_or_advises_is_refused_beside_noise(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    noised = tiny("task.data=npz:/nowhere.npz", "methods.0.with=['central_dp']")
+    with pytest.raises(ConfigError, match="^unskew tune chooses by clients' rows without noise"):
+        tune_experiment(noised, tmp_path / "tuned", Budget(trials=1))
+    with pytest.raises(ConfigError, match="^unskew advise chooses by clients' rows without noise"):
+        advise_experiment(noised)
+    assert not (tmp_path / "tuned").exists()
+    tiny("stop.megabytes=1", "keep_models.every=2", "methods.0.with=['central_dp']")
 
 
 def test_a_target_that_nothing_can_meet_is_said_once(

@@ -119,6 +119,7 @@ def advise_experiment(
     Raises:
         ConfigError, DataError: As in `advise`.
     """
+    experiment.check_choice("unskew advise")
     for name, value in (("minutes", minutes), ("max_rounds", max_rounds), ("max_megabytes", max_megabytes)):
         if value is not None and (not value > 0 or (name == "max_rounds" and value != int(value))):
             raise ConfigError(f"{name} must be above zero, got {value:g}")

@@ -167,9 +167,6 @@ class Stop:
     seconds: Annotated[float, Gt(0.0)] | None = None
 
 
-BEST_MODEL = "keep_models.best"
-
-
 @dataclass(frozen=True)
 class KeepModels:
     """Global models of rounds before the last that are kept, too, each a file of its own.
@@ -422,16 +419,24 @@ class Experiment:
                 f"stop.metric must be a value of {kind.headline.label} in {kind.headline.levels}, got "
                 f"{self.stop.metric:g}"
             )
-        noised = next((m.label for m in self.methods if hook(m.algorithm, "has_dp_noise")), None)
         choice = self.by_validation
-        if choice is not None and noised is not None:
-            would = "choose a model" if choice == BEST_MODEL else "end training"
-            raise ConfigError(
-                f"{choice} would {would} by validation examples without noise, which the differential privacy of "
-                f"{noised} does not cover; leave {choice} out, or run {noised} by itself"
-            )
+        if choice is not None or self.until is not None:
+            self.check_choice(choice or "seeds.until")
         if choice is not None and self.val_fraction == 0.0:
             object.__setattr__(self, "val_fraction", 0.1)
+
+    def check_choice(self, chooser: str) -> None:
+        """Refuse what chooses by clients' rows, beside a method that has noise: the rows it chooses by have none.
+
+        Raises:
+            ConfigError: If so.
+        """
+        noised = next((m.label for m in self.methods if hook(m.algorithm, "has_dp_noise")), None)
+        if noised is not None:
+            raise ConfigError(
+                f"{chooser} chooses by clients' rows without noise, which the differential privacy of {noised} does "
+                f"not cover; leave {chooser} out, or {noised}"
+            )
 
     @property
     def by_validation(self) -> str | None:
@@ -439,7 +444,7 @@ class Experiment:
         asked = {
             "stop.metric": self.stop.metric is not None,
             "stop.patience": self.stop.patience is not None,
-            BEST_MODEL: self.keep_models.best,
+            "keep_models.best": self.keep_models.best,
         }
         return next((name for name, is_asked in asked.items() if is_asked), None)
 

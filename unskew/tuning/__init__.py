@@ -115,6 +115,7 @@ def tune_experiment(
     """
     if final_seeds < 1:
         raise ConfigError(f"final_seeds must be at least 1, got {final_seeds}")
+    experiment.check_choice("unskew tune")
     require_own(folder, "tuning", ("trials", PAGE))
     chosen = [(m, ranges_of(m)) for m in experiment.methods]
     if not any(ranges for _, ranges in chosen):
