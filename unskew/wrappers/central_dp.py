@@ -15,7 +15,9 @@ Adaptive   b = (1 / M) (sum_k (1[|u_k| <= C] - 1/2) + sigma_b Normal(0, 1)) + 1/
            both releases together are one Gaussian mechanism of multiplier z                                     (3)
 Privacy    The data of one client are covered, if they are replaced by any others: s moves by at most 2 C, so that
            its Gaussian mechanism has the multiplier z / 2.  Cohorts are drawn uniformly, M of N without replacement,
-           which amplifies (`unskew.server.privacy`).  All clients have equal weight.  What a method does with s costs
+           which amplifies (`unskew.server.privacy`) towards those who do not know the cohorts.  In a deployment nothing
+           is amplified, since every participant has the seed that they follow from: the sums count that hold the client
+           which was asked most often.  All clients have equal weight.  What a method does with s costs
            nothing more, and it gets nothing else of any reply: others are refused.
            In a deployment the server also refuses replies by how they compare with the others; that is not covered.
 Departures The sum's noise is not divided among clients; Poisson sampling is not offered.  Sums are in floating point,
@@ -71,10 +73,12 @@ class CentralState(Generic[S]):
         of: The method's state.
         clip: The clipping norm, C.
         noise: Standard deviation of the last release's noise; 0 before it.
-        releases: Number of noised sums; in a deployment at most, since rounds that were undone count.
-        cohort: Clients of the largest cohort, M.
+        releases: Number of noised sums; in a deployment of those that may hold the client which was asked most often,
+            since rounds that were undone count.
+        cohort: Clients of the largest cohort, M; in a deployment N, as cohorts are no secret there.
         clients: Number of clients, N.
         stopped: True if the budget allows no further round.
+        asked: How often each client was asked, in a deployment.
     """
 
     of: S
@@ -84,6 +88,7 @@ class CentralState(Generic[S]):
     cohort: int
     clients: int
     stopped: bool
+    asked: dict[ClientId, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +258,7 @@ class CentralDP(Wrapper):
         request = first_request(method, state, view)
         if isinstance(request, Ask | Collect):
             self.permit(method, request, view, view.cohorts)
-        return CentralState(state, self.clip, 0.0, 0, 0, len(fed.clients), False)
+        return CentralState(state, self.clip, 0.0, 0, 0, len(fed.clients), False, {})
 
     def round(self, method: Any, state: CentralState[Any], fed: Federation) -> Plan[CentralState[Any]]:
         """Run the method's round with noised sums in place of its own.
@@ -274,18 +279,21 @@ class CentralDP(Wrapper):
                     f"CentralDP covers one sum in each round, and {name_of(method)} asks for a second one"
                 )
             ask = self.permit(method, request, view, view.cohorts)
-            cohort = max(state.cohort, len(ask.to))
-            # A round that a crash or a divergence undid may have released a sum, with noise of its own.
-            releases = max(state.releases + 1, fed.rounds_begun)
+            asked, before = state.asked, state.releases
+            releases, cohort = before + 1, max(state.cohort, len(ask.to))
+            if fed.rounds_begun:
+                # A round that a crash or a divergence undid may have released a sum, with noise of its own.
+                undone, cohort = fed.rounds_begun - fed.round, len(fed.clients)
+                before = before if state.stopped else max(asked.values(), default=0) + undone
+                asked = asked | {c: asked.get(c, 0) + 1 for c in ask.to}
+                releases = max(asked.values()) + undone
             spent = self.epsilon(releases, len(fed.clients), cohort)
             if self.max_epsilon is not None and spent > self.max_epsilon:
-                # What rounds that were undone have released stays counted.
-                undone = 0 if state.stopped else fed.rounds_begun - 1
-                raise _Budget(replace(state, stopped=True, releases=max(state.releases, undone), cohort=cohort))
+                raise _Budget(replace(state, stopped=True, releases=before, cohort=cohort))
             model = sent_model(next(iter(ask.to.values())))
             assert model is not None
             z = self.sum_noise(len(ask.to))
-            after = replace(state, releases=releases, cohort=cohort, noise=z * state.clip if z else 0.0)
+            after = replace(state, releases=releases, cohort=cohort, asked=asked, noise=z * state.clip if z else 0.0)
             count_noise = self.adaptive.noise_for(len(ask.to), self.noise_multiplier) if self.adaptive and z else 0.0
             joint = NoisedSum(
                 ask.reduce, model, state.clip, after.noise, count_noise, len(ask.to), fed.private / "central dp"
