@@ -65,11 +65,12 @@ class SuspectError(QuorumError):
 
     Attributes:
         suspects: What is wrong with what they sent, by client.
+        again: False if this round cannot be tried again: those after it are run without them.
     """
 
-    def __init__(self, what: str, suspects: Mapping[int, str]) -> None:
+    def __init__(self, what: str, suspects: Mapping[int, str], again: bool = True) -> None:
         super().__init__(f"{what}: " + "; ".join(f"client {c}: {why}" for c, why in suspects.items()))
-        self.suspects = dict(suspects)
+        self.suspects, self.again = dict(suspects), again
 
 
 class WireError(UnskewError):

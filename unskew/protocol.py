@@ -54,6 +54,9 @@ spending(self, step: str, msg: Any) -> tuple[Spending, ...]`, the cost of the re
 client keeps its own account by it, refuses beyond the budget, and reports no metrics.  If it covers single examples and
 not the whole client, it also has `covers_examples`, and is refused where a client's inputs are scaled by its own
 examples.
+A method under which a round that is done again could tell more than one adds `def binding(self, step: str, msg: Any) ->
+str | None`, what the reply to a message binds a client to: in a deployment it gives none in this round that binds it to
+anything else.
 
 `Hooks` has all of these with what holds for a method that does not define them.
 
@@ -810,6 +813,7 @@ class Hooks:
         covers_replies: True if noise of the clients' own is on all that they reply but their number of examples.
         check_examples: `check_examples(most)`, which refuses settings that a client of so many examples does not allow.
         spending: What a reply costs a client, in differential privacy.
+        binding: What a reply binds a client to, in all tries at a round.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
         training_noise: `training_noise(seed, rounds, clients, cohort)`, the noise of a training, by which a run's
             trainings add up: `NoisedSums` or `ClientsNoise` of `unskew.server.privacy`.
@@ -838,6 +842,7 @@ class Hooks:
     covers_replies: bool = False
     check_examples: Any = None
     spending: Any = None
+    binding: Any = None
     planned: Any = None
     training_noise: Any = None
     expected_losses: Any = None

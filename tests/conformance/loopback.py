@@ -176,10 +176,10 @@ class Deployed:
     def fresh(self, client: int) -> Handler:
         return lambda message: answer(message, self.client_runtime(client))
 
-    def greet_clients(self) -> Membership:
+    def greet_clients(self, run: str = "smallworld", at_least: int | None = None) -> Membership:
         expected = Expected(self.num_clients, "0", "small world", CLASSES, layout_hash(self.population.initial))
-        membership = Membership(FlowerTransport(self.grid, poll_s=0.0), "smallworld", expected)
-        membership.wait(self.num_clients, wait_s=60.0)
+        membership = Membership(FlowerTransport(self.grid, poll_s=0.0), run, expected)
+        membership.wait(at_least or self.num_clients, wait_s=60.0)
         return membership
 
     def start_server(self) -> Driver[Any]:

@@ -245,7 +245,9 @@ def test_a_client_whose_policy_has_a_budget_takes_no_method_without_noise_of_its
 ) -> None:
     monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
     (tmp_path / "policy.toml").write_text("max_epsilon = 2.0\n")
-    with pytest.raises(ConfigError, match=r"\(fedavg\) sends what has no noise of this client's own.* max_epsilon = 2;"):
+    with pytest.raises(
+        ConfigError, match=r"\(fedavg\) sends what has no noise of this client's own.* max_epsilon = 2;"
+    ):
         open_client(client)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import unskew as us
-from unskew.errors import ConfigError, RunError
+from unskew.errors import RunError
 from unskew.experiment.config import Experiment, fingerprint
 from unskew.record.logs import METRICS
 from unskew.run import loop, models
@@ -158,5 +158,3 @@ def test_patience_takes_validation_examples_if_none_are_asked_for(tiny: Callable
     assert tiny("stop.patience=3").val_fraction == 0.1
     assert tiny("keep_models.best=true").val_fraction == 0.1
     assert tiny("keep_models.every=3").val_fraction == 0.0
-
-

@@ -309,7 +309,7 @@ def test_no_choice_by_clients_rows_is_made_beside_noise(
 
 def test_what_tunes_or_advises_is_refused_beside_noise(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     noised = tiny("task.data=npz:/nowhere.npz", "methods.0.with=['central_dp']")
-    with pytest.raises(ConfigError, match="^unskew tune chooses by clients' rows without noise"):
+    with pytest.raises(ConfigError, match=r"^unskew tune chooses by clients' rows without noise"):
         tune_experiment(noised, tmp_path / "tuned", Budget(trials=1))
     with pytest.raises(ConfigError, match="^unskew advise chooses by clients' rows without noise"):
         advise_experiment(noised)

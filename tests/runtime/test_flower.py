@@ -776,7 +776,7 @@ def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) 
     assert membership.present == (0, 1, 3, 4, 5)
     [(client, reason)] = membership.refused()
     assert client == 2
-    assert reason.startswith("client 2 had other data, or another folder state/, when it was met first, and a run goes on with those: put them ")
+    assert reason.startswith("client 2 had other data, or another folder state/, when it was met first: put them back")
     assert reason.endswith("take its key out of the server's clients/, start the server, and put it back")
     without, whole = ({there.node(c): c for c in range(6) if c != out} for out in (2, None))
     for registered in (without, whole):  # which is what the sentence says
@@ -1068,6 +1068,29 @@ def test_noise_in_a_deployment_is_from_a_secret_and_lets_nobody_be_refused(
         assert spent.releases == 2
         assert isinstance(spent.privacy.epsilon, float)
     assert not all(torch.equal(models[0][n], models[1][n]) for n in models[0])
+
+
+def test_a_round_done_again_after_a_crash_sums_up_the_same_clients_or_none(tmp_path: Path) -> None:
+    """The attack that worked: with one client gone, the difference of both sums was its update, to 1.5e-6."""
+    there = deployed("fedavg+secure_sum", tmp_path)
+    initial = there.runtime.start()
+    first, _ = there.runtime.attempt(initial, 1)
+    there.runtime = there.start_server()
+    again, _ = there.runtime.attempt(initial, 1)
+    served = [there.algorithm.serve(state, None) for state in (first, again)]
+    assert all(torch.equal(served[0][n], t) for n, t in served[1].items())
+    gone = there.grid.handlers.pop(there.node(3))
+    for run in ("smallworld", "another"):
+        there.membership = there.greet_clients(run, 5)
+        there.runtime = there.start_server()
+        same, trace = there.runtime.attempt(initial, 1)
+        assert same is initial
+        assert "gives no other one" in trace.abandoned
+    after, trace = there.runtime.attempt(same, 2)
+    assert not trace.abandoned
+    there.grid.handlers[there.node(3)] = gone
+    there.runtime = there.start_server()
+    assert there.runtime.attempt(same, 2)[0] is same  # nor with one more
 
 
 def test_a_deployment_s_epsilon_is_not_amplified_by_cohorts_that_participants_can_compute(

@@ -349,7 +349,9 @@ def test_methods_that_may_not_run_are_refused_before_data_are_read() -> None:
         ConfigError, match=r"method X \(fedprox\) may not run here: policy\.toml allows methods = \['fedavg'"
     ):
         rules(methods=("fedavg",)).check_methods({"X": "fedprox"}, {"X": False})
-    with pytest.raises(ConfigError, match=r"X \(fedprox\) sends what has no noise .* policy\.toml has max_epsilon = 1;"):
+    with pytest.raises(
+        ConfigError, match=r"X \(fedprox\) sends what has no noise .* policy\.toml has max_epsilon = 1;"
+    ):
         rules(max_epsilon=1.0).check_methods({"X": "fedprox"}, {"X": False})
 
 

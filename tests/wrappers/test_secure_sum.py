@@ -1,5 +1,6 @@
 """Secure sums: what the server sees, what it learns, who may leave, and what is refused."""
 
+import dataclasses
 import functools
 import itertools
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from unskew.algorithms.feddc import FedDC
 from unskew.algorithms.feddyn import FedDyn
 from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError, SuspectError
-from unskew.protocol import Ask, ClientId, Federation, Me, Model, Plan, Step, ask, hook, sgd, step
+from unskew.protocol import ClientId, Federation, Fitted, Me, Model, Plan, Step, ask, drive, hook, sgd, step
 from unskew.reduction import Each, MeanOf
 from unskew.tree import Params
 from unskew.world.outage import Outage
@@ -187,7 +188,7 @@ def test_a_sum_that_no_vectors_have_is_no_model(forge: Any, says: str) -> None:
 
 def test_an_update_that_is_not_a_number_ends_in_words() -> None:
     by, model = SecureSum(), {"w": torch.zeros(2)}
-    message = SecureMessage(ModelMessage(model), {0: PublicKeys("", "", "")}, (("params", ""),))
+    message = SecureMessage(ModelMessage(model), (0,), (("params", ""),))
     reply = ModelReply({"w": torch.tensor([1.0, float("nan")])}, 3)
     with pytest.raises(DivergedError, match="an update became NaN"):
         by.vector(uploads_of(FedAvg(local=LOCAL), "train"), reply, message)
@@ -197,13 +198,12 @@ def test_sums_that_could_exceed_their_whole_numbers_are_refused() -> None:
     """2^31 examples of a cohort times an entry of 2^7 / 2^-24 = 2^31 are 2^62: twice as many would have no room."""
     model, by = {"w": torch.zeros(2)}, SecureSum(clip=128.0)
     reply = ModelReply({"w": torch.full((2,), 200.0)}, 2**30)
-    two, three = ({c: PublicKeys("", "", "") for c in range(n)} for n in (2, 3))
     send = functools.partial(by.vector, uploads_of(FedAvg(local=LOCAL), "train"), reply)
-    assert send(SecureMessage(ModelMessage(model), two, (("params", "n"),))).tolist() == [2**30, 1, 2**61, 2**61]
+    assert send(SecureMessage(ModelMessage(model), (0, 1), (("params", "n"),))).tolist() == [2**30, 1, 2**61, 2**61]
     with pytest.raises(
         ProtocolError, match=f"{2**30} examples of one of 3 clients are more than a secure sum has room"
     ):
-        send(SecureMessage(ModelMessage(model), three, (("params", "n"),)))
+        send(SecureMessage(ModelMessage(model), (0, 1, 2), (("params", "n"),)))
 
 
 def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:
@@ -265,21 +265,81 @@ def test_entries_are_clipped_at_the_bound() -> None:
     assert max(float((model[n] - initial[n]).abs().max()) for n in model) <= 2.0**-10 + 2 * UNIT
 
 
-def test_a_client_unmasks_a_sum_once_and_never_both_secrets_of_one() -> None:
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(local=LOCAL), SecureSum()), **ALL)
-    plan = sim.algorithm.round(sim.start(), sim.federation(1))
-    want = next(plan)
-    assert isinstance(want, Ask)
-    assert want.step == KEYS
-    me = sim.population.me(0, 1, sim.key)
-    _, memory = sim.algorithm.wrapped_steps[KEYS](me, want.to[0], None)
-    unmask = sim.algorithm.wrapped_steps[UNMASK]
-    for present, gone in (((0, 1, 2), (2,)), ((0,), ()), ((1, 2, 3), ())):
-        with pytest.raises(ProtocolError, match="a sum of fewer than 3 clients"):
-            unmask(me, Unmask(present, gone, {}, {}, 3), memory)
-    _, memory = unmask(me, Unmask((0, 1, 2), (), {}, {}, 3), memory)
-    with pytest.raises(ProtocolError, match="each is unmasked once"):
-        unmask(me, Unmask((0, 1, 2), (), {}, {}, 3), memory)
+class Cohort:
+    """Six clients in the exchanges of round 1, and what client 0 is asked, by a server that may lie to it."""
+
+    def __init__(self) -> None:
+        self.sim = simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(local=LOCAL), SecureSum()), **ALL)
+        self.steps = self.sim.algorithm.wrapped_steps
+        begun = {c: self.steps[KEYS](self.me(c), Begin(tuple(range(6)), 0), None) for c in range(6)}
+        self.keys = {c: keys for c, (keys, _) in begun.items()}
+        self.memory = begun[0][1]
+
+    def me(self, client: int = 0, round: int = 1) -> Me:
+        return self.sim.population.me(client, round, self.sim.key)
+
+    def share(self, keys: dict[int, PublicKeys] | None = None, threshold: int = 5) -> None:
+        _, self.memory = self.steps[SHARES](self.me(), Everybody(keys or self.keys, threshold), self.memory)
+
+    def upload(self, *members: int, round: int = 1) -> None:
+        message = SecureMessage(ModelMessage(self.sim.population.initial), members, (("params", "n"),))
+        trained = self.steps["train"](self.me(round=round), message, self.memory)
+        fitted = Fitted(self.sim.population.initial, 1, 0.1, 0.0)
+        _, self.memory = drive(trained, lambda request: fitted)
+
+    def unmask(self, *present: int) -> None:
+        _, self.memory = self.steps[UNMASK](self.me(), Unmask(present, {}), self.memory)
+
+
+def test_a_client_shares_its_secrets_once_and_with_enough_whose_keys_are_others() -> None:
+    """Of n clients more than 2/3 make a secret, and three at least: it takes neither threshold nor keys on trust."""
+    there = Cohort()
+    own, keys = there.keys[0], there.keys
+    for few, threshold in ((keys, 4), (keys, 7), ({0: own}, 1), ({c: keys[c] for c in range(2)}, 2)):
+        with pytest.raises(ProtocolError, match="are the fewest"):
+            there.share(few, threshold)
+    for others in (
+        dict.fromkeys(range(6), own),
+        {**keys, 4: dataclasses.replace(keys[4], masks=keys[3].masks)},
+        {**keys, 0: dataclasses.replace(own, own=keys[1].own[::-1])},
+        {c: keys[c] for c in range(1, 6)},
+    ):
+        with pytest.raises(ProtocolError, match="twice, or among keys that occur twice"):
+            there.share(others)
+    there.share()
+    with pytest.raises(ProtocolError, match="twice, or among keys that occur twice"):
+        there.share()
+
+
+def test_a_client_sends_one_vector_and_to_members_it_shared_its_secrets_with() -> None:
+    """Two vectors under the same masks tell their difference, those to few members a single one."""
+    there = Cohort()
+    with pytest.raises(ProtocolError, match="a sum that its keys are not for"):
+        there.upload(*range(6))
+    there.share()
+    for members in ((0,), (0, 1, 2, 3), (1, 2, 3, 4, 5), (0, 1, 2, 3, 77), (0, 0, 0, 1, 2)):
+        with pytest.raises(ProtocolError, match="a sum that its keys are not for"):
+            there.upload(*members)
+    with pytest.raises(ProtocolError, match="no sum in progress"):  # of another round, to which the server went back
+        there.upload(*range(6), round=2)
+    there.upload(*range(5))
+    with pytest.raises(ProtocolError, match="a sum that its keys are not for"):
+        there.upload(*range(5))
+
+
+def test_a_client_unmasks_a_sum_once_and_not_without_enough_of_its_members() -> None:
+    there = Cohort()
+    there.share()
+    for present in ((0, 1, 2, 3, 4), (0,)):  # before its vector
+        with pytest.raises(ProtocolError, match="a sum of fewer than 5 clients"):
+            there.unmask(*present)
+    there.upload(*range(6))
+    for present in ((0, 1, 2, 3), (1, 2, 3, 4, 5), (0, 0, 1, 2, 3), (0, 1, 2, 3, 77)):
+        with pytest.raises(ProtocolError, match="a sum of fewer than 5 clients"):
+            there.unmask(*present)
+    there.unmask(*range(5))
+    with pytest.raises(ProtocolError, match="each has new keys, and is unmasked once"):
+        there.unmask(*range(5))
 
 
 REFUSED = {

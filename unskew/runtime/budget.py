@@ -95,6 +95,20 @@ def charge(path: Path, upload: NoisedUpload, spending: Sequence[Spending], rules
         append_row(path, {"time": now, **asdict(upload), "spending": costs})
 
 
+def bind(path: Path, place: str, what: str) -> None:
+    """Record what a client binds itself to in a place, before the reply leaves that does.
+
+    Raises:
+        WireError: If it is bound to something else there.
+    """
+    _drop_torn_line(path)
+    lines = path.read_bytes().splitlines() if path.exists() else ()
+    bound: dict[str, str] = {k: v for line in lines for k, v in json.loads(line).items()}
+    if bound.setdefault(place, what) != what:
+        raise WireError(f"this client has given {bound[place]} in this round, and gives no other one")
+    append_row(path, {place: what})
+
+
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     """Read the record.
 

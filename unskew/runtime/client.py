@@ -5,6 +5,7 @@ Nothing is kept in the process, which may live for one request only: what a clie
     STATE/                           on the client's own disk
         draws.secret                 32 random bytes: the root of noise and masks that the server must not know
         evaluated/<cell>/<round>     what was evaluated in a round, by whatever run, and the scores
+        bound.jsonl                  whose sum was unmasked in each round, which no server can have undone
         <run>/<cell>/                by the run's random name, and by the index of seed and method
             000012-0001-0003         round 12, first server process, hop 3: one answer and its consequences
 
@@ -43,7 +44,7 @@ from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock, lockable
 from unskew.protocol import ClientId, Held, Keep, Me, hook, map_held, map_keep, personalise_of, steps_of
-from unskew.runtime.budget import NoisedUpload, charge
+from unskew.runtime.budget import NoisedUpload, bind, charge
 from unskew.runtime.counts import check_own_count
 from unskew.runtime.membership import COLUMNS, printable
 from unskew.runtime.message import (
@@ -70,6 +71,8 @@ from unskew.words import counted
 
 SECRET = "draws.secret"
 """File of a client's own secret, in its folder of memory."""
+BOUND = "bound.jsonl"
+"""Record in that folder of what the client has bound itself to, by round, across runs."""
 KEPT_ROUNDS = 2
 
 
@@ -369,6 +372,10 @@ def _compute(
         raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
     reply, memory = done.value
     check_own_count(head.step, reply, me.n)
+    binding = hook(setup.algorithm, "binding")
+    if binding is not None and (to := binding(head.step, message)) is not None:
+        # By cell and round alone: a server that says it is another run, or began anew, gets nothing else either.
+        bind(runtime.state / BOUND, f"{context.cell}/{context.round}", to)
     held: dict[str, bytes] = {}
 
     def keep(value: Keep, path: str) -> Held:

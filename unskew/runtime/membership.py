@@ -464,9 +464,8 @@ class Membership:
         before = self.known.get(head.client, now)
         if wrong is None and before != now:
             wrong = (
-                f"client {head.client} had other data, or another folder state/, when it was met first, and a run goes on "
-                "with those: put them back, or have the coordinator take its key out of the server's clients/, start the server, and put it "
-                "back"
+                f"client {head.client} had other data, or another folder state/, when it was met first: put them back, "
+                "or have the coordinator take its key out of the server's clients/, start the server, and put it back"
             )
         if wrong is None and before.examples != now.examples:
             wrong = f"client {head.client} declared other numbers of examples when it was met first: {before.examples}"

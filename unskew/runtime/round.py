@@ -302,6 +302,7 @@ class Driver(Generic[S]):
 
     Attributes:
         abandoned_last: Number of rounds in a row, up to the last one, that `attempt` abandoned.
+        left_out: Remote clients that no round asks any more, and why.
 
     Raises:
         ProtocolError: If the method is no frozen dataclass, one of its functions cannot take what it is called with, or
@@ -331,6 +332,7 @@ class Driver(Generic[S]):
         self.steps = steps_of(algorithm)
         self._failures: list[LostReply] = []  # of rounds that raised
         self.abandoned_last = 0
+        self.left_out: dict[ClientId, str] = {}
 
     @property
     def executor(self) -> Executor:
@@ -435,7 +437,7 @@ class Driver(Generic[S]):
 
     def _run(self, state: S, t: int, trace: Trace) -> S:
         """Run round `t`, as often as clients have to be left out of it."""
-        left_out: dict[ClientId, str] = {}
+        left_out = dict(self.left_out)
         while True:
             exchanges = _Round(self, t, trace, left_out)
             given = marks(state, content=True) if t <= FIRST else None
@@ -461,6 +463,9 @@ class Driver(Generic[S]):
                     return new
             except BaseException as error:
                 suspects = error.suspects if isinstance(error, SuspectError) and self.clients.remote else {}
+                if isinstance(error, SuspectError) and not error.again:
+                    self.left_out |= {c: f"refused: {why}" for c, why in suspects.items()}
+                    raise
                 if not suspects.keys() - left_out.keys():
                     raise
             finally:

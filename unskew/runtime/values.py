@@ -69,6 +69,7 @@ CALLED_WITH = {
     "validate_reply": ("step", "reply", "model", "layout"),
     "amend": ("step", "me", "msg", "reply", "sent", "memory"),
     "spending": ("step", "msg"),
+    "binding": ("step", "msg"),
 }
 """Functions of a method that are no steps, and what each is called with, as `unskew.protocol` says."""
 

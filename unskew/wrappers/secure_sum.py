@@ -24,9 +24,12 @@ Lies       A client that sends keys, shares or a vector which cannot be such is 
            without it.  With its public keys each sends SHA-256 of b_k, so that a secret which was put together from
            wrong shares is known; so is a sum that no vectors within `clip` can have.  A vector within `clip` may be
            any: nobody sees it.
+           Clients take nothing on trust but that the keys are other clients': they refuse keys that occur twice, a
+           threshold below `least` of those that share keys, members and sums of fewer than it, and anything a second
+           time.  In a deployment each binds itself to the clients of the first sum that it unmasks in a round, so that
+           a round which is done again sums up the same ones or none: two sums would tell what the others sent.
 Departures The number of examples travels beside the mask too: a deployment holds a client to the one it declared.
-           Every pair of clients agrees on a key, where SecAgg+ takes a graph: n^2 shares of some 300 bytes.  A client
-           asked for a second time to unmask the same sum refuses.
+           Every pair of clients agrees on a key, where SecAgg+ takes a graph: n^2 shares of some 300 bytes.
 """
 
 import functools
@@ -36,9 +39,10 @@ import math
 import re
 import secrets
 import types
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Optional, TypeVar, cast
 
 import torch
@@ -91,11 +95,32 @@ KEYS, SHARES, UNMASK = "secure_keys", "secure_shares", "secure_unmask"
 
 
 @dataclass(frozen=True)
+class PublicKeys:
+    """A client's public keys for encrypted shares and for masks, and SHA-256 of its own secret, all hexadecimal."""
+
+    shares: str
+    masks: str
+    own: str
+
+
+@dataclass(frozen=True)
 class SecureMemory(Generic[M]):
-    """A client's memory: the method's, and the secret of the sum in progress, hexadecimal; "" is none."""
+    """A client's memory: the method's, and the sum in progress.
+
+    Attributes:
+        root: The client's secret, hexadecimal; "" is none.
+        round: The round it was made for.
+        keys: Public keys of those it has shared its secrets with, by client.
+        threshold: Number of shares that make a secret.
+        members: Those of them in whose sum its vector is.
+    """
 
     of: M
-    root: str = field(metadata={"secret": True})
+    root: str = field(default="", metadata={"secret": True})
+    round: int = 0
+    keys: dict[int, PublicKeys] = field(default_factory=dict, metadata={"secret": True})
+    threshold: int = 0
+    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,15 +129,6 @@ class Begin:
 
     cohort: tuple[int, ...]
     number: int
-
-
-@dataclass(frozen=True)
-class PublicKeys:
-    """A client's public keys for encrypted shares and for masks, and SHA-256 of its own secret, all hexadecimal."""
-
-    shares: str
-    masks: str
-    own: str
 
 
 @dataclass(frozen=True)
@@ -135,7 +151,7 @@ class SecureMessage(Generic[M]):
     """The method's message, the members of the sum, and each sum: a field of the reply, and its weight ("" is 1)."""
 
     of: M
-    members: dict[int, PublicKeys]
+    members: tuple[int, ...]
     sums: tuple[tuple[str, str], ...]
 
 
@@ -150,13 +166,10 @@ class SecureReply(Generic[M]):
 
 @dataclass(frozen=True)
 class Unmask:
-    """The last exchange: who is in the sum, who dropped out, the keys and the shares sent to this client."""
+    """The last exchange: those of the members who are in the sum, and the shares that each gave this client."""
 
     present: tuple[int, ...]
-    gone: tuple[int, ...]
-    members: dict[int, PublicKeys]
     shares: dict[int, str]
-    threshold: int
 
 
 @dataclass(frozen=True)
@@ -362,25 +375,28 @@ class SecureSum(Wrapper):
         cohort = tuple(request.to)
         least = max(self.least(len(cohort)), request.at_least)
         keys = yield Ask(KEYS, dict.fromkeys(cohort, Begin(cohort, number)), least, request.timeout_s)
+        if copied := _copied(keys):
+            raise SuspectError(f"round {fed.round} has no secure sum", dict.fromkeys(copied, "it has another's keys"))
         shares = yield Ask(SHARES, dict.fromkeys(keys, Everybody(keys, least)), least, request.timeout_s)
         wrong = {c: "it must share its secrets with each of them" for c in shares if shares[c].to.keys() != keys.keys()}
         if wrong:
             raise SuspectError(f"round {fed.round} has no secure sum", wrong)
         members = {c: keys[c] for c in shares}
         sums = tuple(dict.fromkeys(map(_sum_of, request.reduce)))
-        to = {c: SecureMessage(request.to[c], members, sums) for c in members}
+        to = {c: SecureMessage(request.to[c], (*members,), sums) for c in members}
         summed = SumOfVectors(tuple(by for _, by in sums))
         masked = yield Ask(request.step, to, least, request.timeout_s, (summed,))
         present = tuple(masked.replies)
         gone = tuple(c for c in members if c not in masked.replies)
-        unmask = {c: Unmask(present, gone, members, {p: shares[p].to[c] for p in members}, least) for c in present}
+        unmask = {c: Unmask(present, {p: shares[p].to[c] for p in members}) for c in present}
         revealed = yield Ask(UNMASK, unmask, least, request.timeout_s)
         vectors, weights_reported = masked.value
         try:
             total = vectors.cpu() - self.masks(members, present, gone, revealed, len(vectors), least)
             values, weights = self.results(method, request, total, weights_reported, len(present))
         except SuspectError as error:
-            raise SuspectError(f"round {fed.round} has no secure sum", error.suspects) from None
+            # Clients have bound themselves to this sum: they would not unmask one of the others alone.
+            raise SuspectError(f"round {fed.round} has no secure sum", error.suspects, again=False) from None
         except QuorumError as error:
             raise QuorumError(f"round {fed.round} has no secure sum of clients {list(present)}: {error}") from None
         return Reduced(values, weights, {c: reply.of for c, reply in masked.replies.items()})
@@ -481,25 +497,32 @@ class SecureSum(Wrapper):
     def work(
         self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
     ) -> Step[tuple[Any, Any]]:
-        """Run the method's step, and send its sums under masks."""
-        if memory is None or not memory.root:
-            raise ProtocolError(
-                f"client {me.id} was asked for an upload before its keys; only one upload is made by them"
-            )
+        """Run the method's step, and send its sums under masks.
+
+        Raises:
+            ProtocolError: If keys were not shared with all members, these are too few, or a vector was sent already.
+        """
+        root = bytes.fromhex(self._root(me, memory))
+        members = {*msg.members}
+        if (
+            memory.members
+            or me.id not in members
+            or not members <= memory.keys.keys()
+            or len(members) < memory.threshold
+        ):
+            raise ProtocolError(f"client {me.id} was asked for an upload to a sum that its keys are not for")
         reply, kept = yield from running(begin(me, msg.of, memory.of))
         vector = self.vector(uploads_of(method, name), reply, msg)
         flwr, length = _primitives(), len(vector)
-        root = bytes.fromhex(memory.root)
         secret = flwr.private(_part(root, "masks"))
         vector = vector + _stream(_part(root, "own"), length)
-        for peer, keys in msg.members.items():
-            if peer != me.id:
-                vector += _sign(me.id, peer) * _stream(flwr.agreed(secret, keys.masks), length)
+        for peer in members - {me.id}:
+            vector += _sign(me.id, peer) * _stream(flwr.agreed(secret, memory.keys[peer].masks), length)
         fields, model, amend = uploads_of(method, name), sent_model(msg.of) or {}, hook(method, "amend")
         if amend is not None:
             updates = {n: (self.entries(t) * UNIT).to(t) for n, t in differences(fields, reply, model).items()}
             kept = amend(name, me, msg.of, reply, with_updates(fields, reply, model, updates), kept)
-        return SecureReply(emptied(fields, reply), vector), SecureMemory(kept, memory.root)
+        return SecureReply(emptied(fields, reply), vector), replace(memory, of=kept, members=msg.members)
 
     def entries(self, moved: Tensor) -> Tensor:
         """Cut the entries of an update to `clip`, and count them in steps of the fixed point."""
@@ -542,15 +565,23 @@ class SecureSum(Wrapper):
 
     def _keys(self, me: Me, msg: Begin, memory: Any) -> tuple[PublicKeys, Any]:
         """Make a secret for this sum, and the two public keys that follow from it."""
-        flwr = _primitives()
         root = secrets.token_bytes(32)  # masks cancel: no result depends on it, and a round done again needs others
-        shares, masks = (flwr.public(flwr.private(_part(root, what))) for what in ("shares", "masks"))
-        keys = PublicKeys(shares, masks, hashlib.sha256(_part(root, "own")).hexdigest())
-        return keys, SecureMemory(None if memory is None else memory.of, root.hex())
+        return _public_keys(root), SecureMemory(None if memory is None else memory.of, root.hex(), me.round)
 
     def _shares(self, me: Me, msg: Everybody, memory: Any) -> tuple[Shares, Any]:
-        """Share both secrets among all; this client holds a share of its own, so that no t - 1 others make them."""
+        """Share both secrets among all; this client holds a share of its own, so that no t - 1 others make them.
+
+        Raises:
+            ProtocolError: If keys occur twice or this client's are missing, the threshold is too low, or it has shared.
+        """
         flwr, root = _primitives(), bytes.fromhex(self._root(me, memory))
+        if memory.keys or msg.keys.get(me.id) != _public_keys(root) or _copied(msg.keys):
+            raise ProtocolError(f"client {me.id} was asked to share its secrets twice, or among keys that occur twice")
+        if not self.least(len(msg.keys)) <= msg.threshold <= len(msg.keys):
+            raise ProtocolError(
+                f"client {me.id} was asked to share its secrets among {len(msg.keys)} clients of which {msg.threshold} "
+                f"can make them; {self.least(len(msg.keys))} are the fewest"
+            )
         mine = flwr.private(_part(root, "shares"))
         parts = [flwr.split(_part(root, what), msg.threshold, len(msg.keys)) for what in ("own", "masks")]
         return Shares(
@@ -558,31 +589,37 @@ class SecureSum(Wrapper):
                 c: flwr.encrypt(flwr.agreed(mine, msg.keys[c].shares), b"".join(s[i] for s in parts)).decode()
                 for i, c in enumerate(msg.keys)
             }
-        ), memory
+        ), replace(memory, keys=msg.keys, threshold=msg.threshold)
 
     def _unmask(self, me: Me, msg: Unmask, memory: Any) -> tuple[Revealed, Any]:
         """Reveal one share for every client: of its own secret or of its mask key, never of both.
 
         Raises:
-            ProtocolError: If both are asked for, too few are in the sum, or this sum was unmasked already.
+            ProtocolError: If too few of the members are in the sum, or this sum was unmasked already.
         """
         flwr, root = _primitives(), bytes.fromhex(self._root(me, memory))
-        if set(msg.present) & set(msg.gone) or len(msg.present) < msg.threshold or me.id not in msg.present:
-            raise ProtocolError(f"client {me.id} was asked to unmask a sum of fewer than {msg.threshold} clients")
+        present = {*msg.present} & {*memory.members}
+        if me.id not in present or len(present) < max(memory.threshold, len(msg.present)):
+            raise ProtocolError(f"client {me.id} was asked to unmask a sum of fewer than {memory.threshold} clients")
         mine = flwr.private(_part(root, "shares"))
         own: dict[int, str] = {}
         masks: dict[int, str] = {}
-        for c, text in msg.shares.items():
-            both = flwr.opened(flwr.agreed(mine, msg.members[c].shares), text.encode())
+        for c in memory.members:
+            both = flwr.opened(flwr.agreed(mine, memory.keys[c].shares), msg.shares.get(c, "").encode())
             if both is None:  # its sender is malicious, and must not make this client look so
                 continue
             half = len(both) // 2
-            (own if c in msg.present else masks)[c] = (both[:half] if c in msg.present else both[half:]).hex()
-        return Revealed(own, masks), SecureMemory(memory.of, "")
+            (own if c in present else masks)[c] = (both[:half] if c in present else both[half:]).hex()
+        return Revealed(own, masks), SecureMemory(memory.of)
+
+    def binding(self, method: Any, step: str, msg: Any) -> str | None:
+        """Return whose sum a client unmasks: in one round, however often it is done, only that of these."""
+        return f"the sum of clients {sorted(msg.present)}" if step == UNMASK else None
 
     def _root(self, me: Me, memory: Any) -> str:
-        if memory is None or not memory.root:
-            raise ProtocolError(f"client {me.id} has no sum in progress: each is unmasked once")
+        # A server that has gone back to an earlier round must not have its masks used for a second vector.
+        if memory is None or not memory.root or memory.round != me.round:
+            raise ProtocolError(f"client {me.id} has no sum in progress: each has new keys, and is unmasked once")
         return str(memory.root)
 
     # ------------------------------------------------------------------ in words
@@ -599,7 +636,7 @@ class SecureSum(Wrapper):
 
     def remember(self, memory: Any, kept: Any) -> Any:
         """Return the memory after a step that is not touched."""
-        return SecureMemory(kept, "" if memory is None else memory.root)
+        return SecureMemory(kept) if memory is None else replace(memory, of=kept)
 
 
 # ---------------------------------------------------------------- primitives, all of them others'
@@ -665,6 +702,20 @@ def _primitives() -> _Primitives:
 def _part(root: bytes, what: str) -> bytes:
     """Derive 32 bytes of a client's secret for one purpose."""
     return hashlib.shake_256(root + what.encode()).digest(32)
+
+
+def _public_keys(root: bytes) -> PublicKeys:
+    """Derive what a client with this secret sends."""
+    flwr = _primitives()
+    shares, masks = (flwr.public(flwr.private(_part(root, what))) for what in ("shares", "masks"))
+    return PublicKeys(shares, masks, hashlib.sha256(_part(root, "own")).hexdigest())
+
+
+def _copied(keys: Mapping[ClientId, PublicKeys]) -> list[ClientId]:
+    """Clients with a key that another one has, too."""
+    every = {c: {one.shares, one.masks, one.own} for c, one in keys.items()}
+    owners = Counter(key for own in every.values() for key in own)
+    return [c for c, own in every.items() if any(owners[key] > 1 for key in own)]
 
 
 def _weight(reply: Any, by: str) -> int:
