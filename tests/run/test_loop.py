@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -311,10 +312,28 @@ def test_what_tunes_or_advises_is_refused_beside_noise(tiny: Callable[..., Exper
     noised = tiny("task.data=npz:/nowhere.npz", "methods.0.with=['central_dp']")
     with pytest.raises(ConfigError, match=r"^unskew tune chooses by clients' rows without noise"):
         tune_experiment(noised, tmp_path / "tuned", Budget(trials=1))
-    with pytest.raises(ConfigError, match="^unskew advise chooses by clients' rows without noise"):
+    with pytest.raises(ConfigError, match=r"^unskew advise chooses by clients' rows without noise"):
         advise_experiment(noised)
     assert not (tmp_path / "tuned").exists()
     tiny("stop.megabytes=1", "keep_models.every=2", "methods.0.with=['central_dp']")
+
+
+def test_the_classes_of_a_site_s_rows_are_not_told_beside_noise(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """Its first message has their names: under noise they are what the experiment says, not what its rows hold."""
+    (tmp_path / "own.csv").write_text("a,status\n" + "".join(f"{i},{'yes' if i % 7 else 'no'}\n" for i in range(60)))
+
+    def prepared(wrapper: str, **options: Any) -> Setup:
+        noised = tiny("task.model=logistic", f"methods.0.with=['{wrapper}']")
+        task = replace(noised.task, data=f"csv:{tmp_path / 'own.csv'}", data_options={"target": "status", **options})
+        return run_setup.prepare(replace(noised, task=task), one_client=True)
+
+    for wrapper in ("local_dp", "dp_sgd"):
+        with pytest.raises(ConfigError, match=r"does not cover which classes .*; name all of them in task\.data_opt"):
+            prepared(wrapper)
+        assert prepared(wrapper, classes=("no", "yes", "unknown")).dataset.num_classes == 3
+    assert prepared("central_dp").dataset.num_classes == 2  # whose server is trusted
 
 
 def test_a_target_that_nothing_can_meet_is_said_once(

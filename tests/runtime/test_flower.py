@@ -1086,7 +1086,7 @@ def test_a_round_done_again_after_a_crash_sums_up_the_same_clients_or_none(tmp_p
         same, trace = there.runtime.attempt(initial, 1)
         assert same is initial
         assert "gives no other one" in trace.abandoned
-    after, trace = there.runtime.attempt(same, 2)
+    _, trace = there.runtime.attempt(same, 2)
     assert not trace.abandoned
     there.grid.handlers[there.node(3)] = gone
     there.runtime = there.start_server()

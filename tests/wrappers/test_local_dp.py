@@ -1,6 +1,7 @@
 """Local differential privacy: a client's noise and budget, and who is accounted for or refused."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from recipe import LOCAL, simulator
 import unskew as us
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, DivergedError
 from unskew.info import PrivacyBudget, whole
 from unskew.keys import Key
 from unskew.protocol import Layout, Me, steps_of
@@ -45,6 +46,19 @@ def test_the_noise_is_the_clients_own_and_has_standard_deviation_z_times_the_nor
     assert torch.equal(one, by.encode(me(1), nothing, None)[0]["0/w"])
     infinite, _ = by.encode(me(1), {"0/w": torch.full((40_000,), math.inf)}, None)
     assert torch.equal(infinite["0/w"], one)
+
+
+def test_training_that_diverges_is_no_refusal_but_noise_on_nothing() -> None:
+    """The server could choose a rate at which only some data diverge, and read off who refuses."""
+    wild = FedAvg(local=replace(LOCAL, lr=1e30))
+    sim = simulator("fedavg", "perceptron", algorithm=wrap(wild, LocalDP(noise_multiplier=1.0)))
+    before = sim.start()
+    after, trace = sim.round(before, 1)
+    assert not trace.failures
+    moved = [t - sim.algorithm.serve(before, None)[n] for n, t in sim.algorithm.serve(after, None).items()]
+    assert 0.0 < max(float(t.abs().max()) for t in moved) < 6.0
+    with pytest.raises(DivergedError):
+        simulator("fedavg", "perceptron", algorithm=wild).round(before.of, 1)
 
 
 def test_whole_numbers_get_noise_that_is_not_rounded_away() -> None:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
             experiment = replace(experiment, task=replace(experiment.task, data_dir=None))
         setup = run_setup.prepare(experiment)
         feds = divided(experiment, setup, config.num_clients)
-        data = split_hash(setup, feds)
+        data = json.dumps([setup.dataset.sha256, *(fed.sha256 for fed in feds)])
     examples = max(len(fed.clients[config.client].train) for fed in feds)
     for method in experiment.methods:
         run_setup.check_prior(method, setup)
@@ -251,14 +252,6 @@ def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[Fede
                 f"{num_clients}; make them equal, or declare data of its own for each client"
             )
     return feds
-
-
-def split_hash(setup: Setup, feds: Sequence[FederatedData]) -> str:
-    """SHA-256 of the data set and its splits."""
-    whole = hashlib.sha256(setup.dataset.sha256.encode())
-    for fed in feds:
-        whole.update(json.dumps([fed.seed, fed.sha256]).encode())
-    return whole.hexdigest()
 
 
 def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: int) -> FederatedData:

@@ -113,8 +113,9 @@ def _reason(text: str) -> str:
 
 
 def _sizes(split: dict[str, Any]) -> dict[str, Any]:
-    """One seed's division without the rows of clients that came after training."""
-    return {**split, "unseen": {"sizes": split["unseen"]["sizes"]}} if "unseen" in split else split
+    """One seed's division without rows, and without a hash by which what is in them could be tried out."""
+    unseen = {"unseen": {"sizes": split["unseen"]["sizes"]}} if "unseen" in split else {}
+    return {**split, **unseen, "dataset_sha256": ""}
 
 
 def _write_counts(folder: Path, seed: int, stats: Mapping[str, Any], path: Path) -> None:

@@ -638,7 +638,9 @@ def apart(new: Any, old: Any) -> tuple[Any, Any]:
 
 def _facts(record: Record) -> dict[str, Any]:
     data = {f"{p.dataset} ({p.dataset_sha256[:12]})" for p in record.partitions.values()}
-    known = {"data": ", ".join(sorted(data))} if data else {}
+    known = (
+        {"data": ", ".join(sorted(data))} if data and all(p.dataset_sha256 for p in record.partitions.values()) else {}
+    )
     rounds = max(reached(record, c.method, c.seed) for c in record.cells)
     return {
         **known,

@@ -129,6 +129,17 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
                 f"the noise of {method.label} covers single examples, and {scaled}, so that one example changes all "
                 "others of the client; give numbers that were agreed on, or do not follow from its data"
             )
+        told = ":" in experiment.task.data and dataset.classes and dataset.groups is None and not dataset.ordered
+        if (
+            one_client
+            and told
+            and hook(method.algorithm, "covers_replies")
+            and "classes" not in experiment.task.data_options
+        ):
+            raise ConfigError(
+                f"the noise of {method.label} does not cover which classes a client's rows have; name all of them in "
+                "task.data_options.classes"
+            )
     task = make_named_task(experiment.task, dataset, inputs, experiment.metrics)
     check_network(task, dataset.x_train[:2], dataset.y_train[:2], files=experiment.task.data.startswith("images:"))
     _check_ids(task, dataset)

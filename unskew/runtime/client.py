@@ -71,8 +71,6 @@ from unskew.words import counted
 
 SECRET = "draws.secret"
 """File of a client's own secret, in its folder of memory."""
-BOUND = "bound.jsonl"
-"""Record in that folder of what the client has bound itself to, by round, across runs."""
 KEPT_ROUNDS = 2
 
 
@@ -375,7 +373,7 @@ def _compute(
     binding = hook(setup.algorithm, "binding")
     if binding is not None and (to := binding(head.step, message)) is not None:
         # By cell and round alone: a server that says it is another run, or began anew, gets nothing else either.
-        bind(runtime.state / BOUND, f"{context.cell}/{context.round}", to)
+        bind(runtime.state / "bound.jsonl", f"{context.cell}/{context.round}", to)
     held: dict[str, bytes] = {}
 
     def keep(value: Keep, path: str) -> Held:

@@ -125,8 +125,7 @@ class ClientInfo:
         config: SHA-256 of the resolved experiment.
         classes: Names of the task's classes.
         layout: SHA-256 of the model's tensor names, shapes and element types.
-        data: SHA-256 of the data; with the experiment's own split, of data set and split.  What is sent in its place is
-            keyed with the client's own secret.
+        data: SHA-256 of the data, and of the experiment's own splits; it is sent under a key of the client's own.
         own: True if the client declared data of its own.
         examples: Number of its training examples by the experiment's seeds; empty if it keeps them to itself.
         columns: `columns_hash` of its data's input columns; empty if they have no names.

@@ -39,6 +39,9 @@ from unskew.errors import ConfigError, ProtocolError
 from unskew.protocol import Federation, Me, Plan, Step, hook, personalise_of, step, steps_of
 from unskew.tree import Params
 
+CLAIMS = ("has_dp_noise", "weighting", "covers_examples", "covers_replies", "uses_private_randomness")
+"""Attributes of a method that a wrapper has as functions of the method."""
+
 
 @dataclass(frozen=True)
 class StepTypes:
@@ -218,34 +221,11 @@ class Wrapped:
         """The function that makes a client remember the reply that a further wrapper made; None without any."""
         return None if hook(self.of, "amend") is None else functools.partial(self.by.amend, self.of)
 
-    @property
-    def has_dp_noise(self) -> bool:
-        """True if clients' uploads have differentially private noise."""
-        return self.by.has_dp_noise(self.of)
-
-    @property
-    def weighting(self) -> str | None:
-        """The word "uniform" if no mean is weighted by clients' numbers of examples."""
-        return self.by.weighting(self.of)
-
-    @property
-    def covers_examples(self) -> bool:
-        """True if there is noise that covers single examples of a client."""
-        return self.by.covers_examples(self.of)
-
-    @property
-    def covers_replies(self) -> bool:
-        """True if noise of the clients' own is on all that they reply but their number of examples."""
-        return self.by.covers_replies(self.of)
-
-    @property
-    def uses_private_randomness(self) -> bool:
-        """True if results depend on draws that no one else can repeat."""
-        return self.by.uses_private_randomness(self.of)
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in CLAIMS:
+            return getattr(self.by, name)(self.of)
         if name in (steps := self.wrapped_steps):
             return steps[name]
         value = personalise_of(self.of) if name == "personalise" else getattr(self.of, name, None)

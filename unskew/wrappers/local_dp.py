@@ -16,7 +16,8 @@ Departures Noise in floating point, whose low-order bits can leak.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -24,10 +25,24 @@ from annotated_types import Gt, Interval
 
 from unskew.errors import ConfigError
 from unskew.info import NoiseByClients, Privacy, PrivacyBudget
-from unskew.protocol import Ask, Federation, Me, Plan, SampleCount, Spending, UploadMark, hook, report_of, steps_of
+from unskew.protocol import (
+    Ask,
+    Federation,
+    Fitted,
+    Me,
+    Plan,
+    SampleCount,
+    Sgd,
+    Spending,
+    Step,
+    UploadMark,
+    hook,
+    report_of,
+    steps_of,
+)
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
-from unskew.wrappers.base import Wrapped, first_request, name_of, step_types
+from unskew.wrappers.base import Wrapped, first_request, name_of, running, step_types, through
 from unskew.wrappers.budgets import BudgetState, within_budget
 from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads_of
 
@@ -125,6 +140,21 @@ class LocalDP(UploadWrapper):
         return BudgetState(state, {}, False)
 
     # ------------------------------------------------------------------ on a client
+    def work(
+        self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
+    ) -> Step[tuple[Any, Any]]:
+        """Run the step and change its uploads; training that diverges counts as none, as no refusal has noise."""
+
+        def as_none(request: Any, got: Any) -> Any:
+            diverged = got is None and isinstance(request, Sgd)
+            return Fitted(request.start, 1, request.config.lr_at(me.round), math.nan) if diverged else got
+
+        def steady(*args: Any) -> Step[tuple[Any, Any]]:
+            allow = lambda r: replace(r, may_diverge=True) if isinstance(r, Sgd) else r  # noqa: E731
+            return through(running(begin(*args)), allow, as_none)
+
+        return (yield from super().work(method, name, steady, me, msg, memory))
+
     def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
         """Clip updates together and add noise (eq. 1); one that is not finite counts as zero."""
         size = float(squared_norm(map_params(lambda t: t.double(), updates)).sqrt()) if updates else 0.0

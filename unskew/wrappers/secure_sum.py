@@ -713,9 +713,8 @@ def _public_keys(root: bytes) -> PublicKeys:
 
 def _copied(keys: Mapping[ClientId, PublicKeys]) -> list[ClientId]:
     """Clients with a key that another one has, too."""
-    every = {c: {one.shares, one.masks, one.own} for c, one in keys.items()}
-    owners = Counter(key for own in every.values() for key in own)
-    return [c for c, own in every.items() if any(owners[key] > 1 for key in own)]
+    owners = Counter(key for one in keys.values() for key in {one.shares, one.masks, one.own})
+    return [c for c, one in keys.items() if max(owners[one.shares], owners[one.masks], owners[one.own]) > 1]
 
 
 def _weight(reply: Any, by: str) -> int:
