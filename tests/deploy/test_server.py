@@ -25,7 +25,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
 from unskew.record.logs import RESUMED, rows
-from unskew.run import loop
+from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import read_json
@@ -368,9 +368,20 @@ def test_clients_that_lie_do_it_in_their_own_processes_as_in_a_simulation(small:
         start(tmp_path / "alie", grid)
 
 
-def test_a_secure_sum_over_the_network_is_that_of_a_simulation(small: Small, tmp_path: Path) -> None:
-    experiment = small("split.num_clients=3", "methods.0.with=['secure_sum']", "runtime.executor='sequential'")
+def test_a_secure_sum_over_the_network_is_that_of_a_simulation(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its rounds is kept when it ends: clients that are fewer by then would not do it again."""
+    settings = ("split.num_clients=3", "methods.0.with=['secure_sum']", "runtime.executor='sequential'", "rounds=3")
+    experiment, kept, save = small(*settings), list[int](), checkpoint.save
+
+    def noted(folder: Path, files: Any, position: checkpoint.Position) -> None:
+        kept.append(position.round)
+        save(folder, files, position)
+
+    monkeypatch.setattr(checkpoint, "save", noted)
     run = start(tmp_path, pack(tmp_path, experiment))
+    assert kept == [1, 2, 0]  # and the end of all rounds
     simulated = loop.start(experiment, tmp_path / "sim").folder
     (gap,) = parity.compare(run, simulated)
     assert gap.max_abs_diff < 1e-5

@@ -45,7 +45,7 @@ from unskew.keys import drawn_since, global_states
 from unskew.ledger import totals
 from unskew.local.executor import FIRST, EvalJob, columns_of
 from unskew.local.workers.pool import JobPool
-from unskew.protocol import ClientId, report_of
+from unskew.protocol import ClientId, hook, report_of
 from unskew.record import columns
 from unskew.record.logs import (
     DIVERGED,
@@ -933,6 +933,8 @@ class _Cell:
         every = self.run.experiment.runtime.checkpoint_every
         if self.round >= self.run.experiment.rounds:
             return False  # the end of the cell is saved anyway
+        if self.sim.clients.remote and hook(self.sim.algorithm, "binding") is not None:
+            return True  # clients may do no finished round again
         return self.round % every == 0 if every else time.monotonic() >= self.save_at
 
     def keep(self) -> None:
