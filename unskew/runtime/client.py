@@ -509,11 +509,11 @@ def _held(folder: Path, context: RoundContext, held: Held) -> bytes:
 
 def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[bytes, ...]) -> Envelope:
     context, folder = head.context, _cell_folder(runtime, head.context)
-    if not runtime.metrics and not head.last:
+    setup = runtime.open_setup(context.cell)
+    if not _metrics(runtime, setup) and not head.last:
         return write("evaluate", EvaluationReply((), head.nonce))
     if len(parts) != int(head.served):
         raise WireError(f"expected {int(head.served)} payloads, got {len(parts)}")
-    setup = runtime.open_setup(context.cell)
     model: Params | None = _validator(runtime, setup).decode(parts[0], Params) if head.served else None
     memory = b""
     personalise = personalise_of(setup.algorithm)
