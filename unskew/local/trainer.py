@@ -372,7 +372,8 @@ class LocalTrainer:
                 value = value + term_value(term, params, job.aux)
             if seeing:
                 mask = torch.ones_like(each)
-                batch = Batch(x, y, mask, features, logits, each, partial(self.refer, x))
+                # Copies of what autograd and `refer` need as it is: a term may be anybody's.
+                batch = Batch(x.clone(), y.clone(), mask, features, logits, each, partial(self.refer, x))
                 for term in seeing:
                     value = value + term_value(term, params, job.aux, batch)
             return loss.detach(), value

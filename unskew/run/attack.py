@@ -86,7 +86,7 @@ def marked(attack: Attack, fed: FederatedData, make_trainer: Callable[[], LocalT
         return None
     if type(attack).trigger is Attack.trigger:
         return None
-    with_mark = attack.trigger(as_tensor(dataset.x_test), extremes(dataset.x_train))
+    with_mark = attack.trigger(as_tensor(dataset.x_test).clone(), extremes(dataset.x_train))
     trainer = make_trainer()
     if with_mark is None or "accuracy" not in [m.name for m in trainer.task.measures]:
         return None

@@ -1,6 +1,7 @@
 """Callbacks: objects that are notified while a run goes on."""
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from unskew.data.federated import FederatedData
@@ -73,15 +74,18 @@ class NoCallback:
 
 
 class Several:
-    """A callback that calls several, one after the other."""
+    """A callback that calls several, one after the other; those after the first are somebody's own and get copies."""
 
     def __init__(self, *callbacks: Callback) -> None:
         self._callbacks = callbacks
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
         """Call every `start`."""
-        for callback in self._callbacks:
-            callback.start(experiment, setup, feds)
+        first, *others = self._callbacks
+        first.start(experiment, setup, feds)
+        for callback in others:
+            dataset, own = copy.deepcopy((setup.dataset, feds))
+            callback.start(experiment, replace(setup, dataset=dataset), own)
 
     def progress(self, progress: Progress) -> None:
         """Call every `progress`."""

@@ -502,7 +502,7 @@ def _outputs(model: nn.Module, batch: Tensor) -> Any:
         DataError: If they are token ids that it cannot take, as one for which it has no vector.
     """
     try:
-        return model(batch)
+        return model(batch.clone())  # it may work in place, and the rows are the caller's
     except (ConfigError, IndexError, RuntimeError) as error:
         if batch.dtype != torch.int64 or isinstance(error, torch.OutOfMemoryError):
             raise

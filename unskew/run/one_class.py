@@ -34,7 +34,7 @@ def right(task: Task, columns: Columns) -> Tensor:
     """Tell which examples' class is found, (n,) bool, from the columns of an evaluation."""
     assert task.kind.correct is not None
     first = task.measures[0].each is task.kind.correct  # its column is there without the outputs
-    return (columns[0] if first else task.kind.correct(*columns[-2:])).bool().cpu()
+    return (columns[0] if first else task.kind.correct(*(column.clone() for column in columns[-2:]))).bool().cpu()
 
 
 def of_global(experiment: Experiment, setup: Setup, columns: Columns) -> str:

@@ -224,7 +224,7 @@ def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) ->
     names = dataset.outputs
     if kind.ordered and (dataset.ordered or "classes" in config.data_options):
         names = tuple(map(str, range(len(names))))
-    wrong = "" if skipped else kind.check(dataset.y_train.numpy(), names, loss)
+    wrong = "" if skipped else kind.check(dataset.y_train.clone().numpy(), names, loss)
     if wrong and one_client and kind.targets.classes and "classes" not in config.data_options:
         wrong = f"{wrong.partition(';')[0]}; a client may lack a class: name all in task.data_options.classes"
     if wrong:

@@ -306,7 +306,9 @@ class Measure:
 
     def rows_of(self, outputs: "Tensor", y: "Tensor") -> "npt.NDArray[np.float64] | None":
         """The values of `by_row`; None where there are none."""
-        return None if self.by_row is None else self.by_row(outputs.double().cpu().numpy(), y.cpu().numpy())
+        return (
+            None if self.by_row is None else self.by_row(outputs.double().cpu().numpy().copy(), y.cpu().numpy().copy())
+        )
 
     def card(self) -> dict[str, Any]:
         """The measure as a run's folder holds it."""

@@ -1,6 +1,7 @@
 """A task: its kind, a network for it, and which tensors play which part.  No data, no device, no optimiser."""
 
 import functools
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from unskew.errors import ConfigError, UnskewError
 from unskew.keys import Key
 from unskew.protocol import Layout
 from unskew.tasks.classification import CLASSIFICATION
-from unskew.tasks.kind import Loss, TaskKind, is_batchwise, standardised
+from unskew.tasks.kind import Loss, TaskKind, is_batchwise, is_ours, own_loss, standardised
 from unskew.tasks.measure import Measure
 from unskew.tree import Params
 from unskew.words import some
@@ -76,12 +77,8 @@ class Task:
 
         Where a measure or a report needs all examples at once, the outputs and targets follow.
         """
-        ours = {"loss", *(m.name for m in self.kind.measures)}
-        values = tuple(
-            m.each(outputs, y) if m.name in ours else m.each(outputs.clone(), y.clone())  # which user code may change
-            for m in self.measures
-            if m.each is not None
-        )
+        # Copies, which user code may change.
+        values = tuple(m.each(outputs.clone(), y.clone()) for m in self.measures if m.each is not None)
         return (*values, outputs, y) if self.keeps_outputs else values
 
     def values(self, columns: Sequence[Tensor]) -> tuple[float, ...]:
@@ -136,9 +133,11 @@ class Task:
         return 2 if self.batch_norm else 1
 
     def module(self) -> nn.Module:
-        """A network whose values are about to be replaced."""
+        """A network whose values are about to be replaced, and one of somebody's own gets copies of its inputs."""
         with Key(0).ambient():
             module = _without_counters(self.build())
+        if not is_ours(module):
+            module.register_forward_pre_hook(_given_copies)
         frozen = frozenset(self.layout.frozen)
         for layer in {n.rpartition(".")[0] for n, _ in module.named_buffers() if n in frozen}:
             _keep_statistics(module.get_submodule(layer))
@@ -187,7 +186,7 @@ def make_task(
         ConfigError: If the loss, the head or a measure is unknown, a tensor is shared between two names, or as in
             `check_tensors` and `check_frozen`.
     """
-    function = loss if callable(loss) else kind.loss(loss)
+    function = own_loss(loss if callable(loss) else kind.loss(loss))
     kind = kind.linked(None if callable(loss) else loss, target_scale)
     if target_scale is not None:
         function = standardised(function, target_scale)
@@ -244,6 +243,11 @@ def make_task(
         measures=kind.reported(asked, function),
         width=kind.width(num_classes if outputs is None else outputs),
     )
+
+
+def _given_copies(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copies of a network's inputs, which may be stored rows, or needed once more: a layer may work in place."""
+    return tuple(x.clone() if isinstance(x, Tensor) else x for x in inputs)
 
 
 def frozen_tensors(module: nn.Module) -> tuple[str, ...]:
@@ -423,7 +427,8 @@ def check_network(
 
 def _check_loss(task: Task, outputs: Tensor, targets: Tensor) -> None:
     """Refuse a loss that does not return a number for each example."""
-    name = f"task.loss {getattr(task.loss, '__name__', type(task.loss).__name__)}"
+    loss = inspect.unwrap(task.loss)
+    name = f"task.loss {getattr(loss, '__name__', type(loss).__name__)}"
     remedy = 'leave out the mean, as with reduction="none"'
     _check_by_example(name, task.loss, outputs, targets, "the loss of", remedy)
 
@@ -443,7 +448,7 @@ def _check_by_example(
     """Refuse a function that fails, or does not return `what` each example of these has."""
     try:
         with torch.no_grad():
-            each = function(outputs, targets)
+            each = function(outputs.clone(), targets.clone())
     except Exception as error:  # may be user code
         raise ConfigError(
             f"{name} cannot take outputs of shape {tuple(outputs.shape)} and targets of {targets.dtype} of shape "

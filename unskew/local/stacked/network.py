@@ -121,6 +121,7 @@ class NetworkTraits:
                 torch.autograd.grad(value.sum(), [stack[n] for n in self.task.layout.trainable], allow_unused=True)
                 module.eval()
                 vmap(loss)(stack, x)
+                vmap(loss, in_dims=(0, None))(stack, self.x)  # models are evaluated on rows that they share
         except Exception as error:
             return str(error).strip().partition("\n")[0][:200]
         return None

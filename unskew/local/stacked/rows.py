@@ -409,7 +409,8 @@ class ModelRows:
             mask = (weight > 0).to(each.dtype)
             # `weight` is a class's weight over the size of the batch.
             weighted = each if self._context.weights is None else each * weight * mask.sum()
-            batch = Batch(x, y, mask, features, logits, weighted, partial(self._trainer.refer_plainly, x))
+            forward = partial(self._trainer.refer_plainly, x)
+            batch = Batch(x.clone(), y.clone(), mask, features, logits, weighted, forward)
             value = value + _sum_of(terms, params, aux, batch)
         return value, loss.detach(), {n: tensors[f"module.{n}"].detach() for n in buffers}
 
