@@ -40,6 +40,7 @@ from unskew.errors import ConfigError, DataError, RunError, warn
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, KeepModels, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.history import History, Scratch, load_run
+from unskew.keys import in_turn
 from unskew.protocol import SgdConfig
 from unskew.record.doubts import doubts_of
 from unskew.record.logs import why_diverged
@@ -629,13 +630,16 @@ def stopped_as_python(folder: str | Path | None) -> Iterator[threading.Event]:
 
 @contextmanager
 def torch_left_alone() -> Iterator[None]:
-    """Restore PyTorch's settings afterwards, since a run changes them for the whole process."""
-    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        now = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        if now != (strict, warns):  # setting it imports PyTorch's compiler, more than a second's work
-            torch.use_deterministic_algorithms(strict, warn_only=warns)
+    """Have the process's settings and generators to oneself, as a run needs them, and put PyTorch's settings back."""
+    with in_turn(), torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+        warns, dtype = torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            torch.set_num_threads(threads)
+            now = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+            if now != (strict, warns):  # setting it imports PyTorch's compiler, more than a second's work
+                torch.use_deterministic_algorithms(strict, warn_only=warns)

@@ -9,7 +9,9 @@ randomness in unskew.
 import hashlib
 import itertools
 import math
+import os
 import random
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+_turn = threading.RLock()
+
+
+def in_turn() -> threading.RLock:
+    """The lock of what draws from generators, or changes settings, that all threads of the process share.
+
+    A run holds it from beginning to end: runs in several threads go one after the other, each as if it were alone.
+    """
+    return _turn
+
+
+def _new_turn() -> None:
+    global _turn
+    _turn = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_turn)  # the thread that had it is not there any more
 
 
 @dataclass(frozen=True)
@@ -68,10 +88,11 @@ class Key:
     def ambient(self, device: torch.device | None = None) -> Iterator[None]:
         """Run code that draws from PyTorch's global generator (module initialisation, dropout) as if keyed.
 
-        The global state is put back afterwards, so a user's own draws are not disturbed.
+        The global state is put back afterwards, so a user's own draws are not disturbed.  Other threads wait meanwhile
+        (`in_turn`).
         """
         cuda = [device] if device is not None and device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
+        with in_turn(), torch.random.fork_rng(devices=cuda):
             # Not torch.manual_seed: it would seed every CUDA device, and only `cuda` is put back.
             torch.default_generator.manual_seed(self.number())
             for d in cuda:

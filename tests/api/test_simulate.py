@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,30 @@ def test_a_run_in_another_thread_is_the_same_run() -> None:
     thread.start()
     thread.join()
     assert found[0].summary["fingerprint"] == us.simulate("fedavg", **TINY).summary["fingerprint"]
+
+
+def test_runs_in_several_threads_are_the_runs_that_they_are_alone() -> None:
+    """Dropout draws from a generator that all threads share, and settings of PyTorch's are theirs in common, too."""
+    settings = {**TINY, "model": "hcct_mlp", "progress": False}
+    alone = us.simulate("fedavg", **settings)
+    with ThreadPoolExecutor(3) as threads:
+        runs = [threads.submit(us.simulate, "fedavg", **settings) for _ in range(3)]
+    found = [run.result() for run in runs]
+    assert [run.summary["fingerprint"] for run in found] == 3 * [alone.summary["fingerprint"]]
+    assert not any(run.doubts for run in found)
+
+
+def test_a_run_does_not_depend_on_the_settings_that_its_caller_has_made() -> None:
+    alone = us.simulate("fedavg", **TINY).summary["fingerprint"]
+    for around in (torch.no_grad(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)):
+        with around:
+            assert us.simulate("fedavg", **TINY).summary["fingerprint"] == alone
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert us.simulate("fedavg", **TINY).summary["fingerprint"] == alone
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_bounds_are_trained_as_the_first_method_is() -> None:

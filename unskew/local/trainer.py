@@ -572,6 +572,7 @@ class _Local:
         if data.augment is not None:
             x = data.augment(x, key.generator(x.device))
         network = trainer.training_network
+        network.restore()
         fixed = {f"module.{k}": v for k, v in params.items() if k not in names}
 
         def loss(leaves: Params, one: Tensor, label: Tensor) -> Tensor:

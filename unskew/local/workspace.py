@@ -1,8 +1,11 @@
 """A network on the device whose trained tensors are views of one flat vector."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,17 +13,71 @@ from torch import Tensor, nn
 from unskew.errors import ConfigError
 from unskew.local.kernels import tune
 from unskew.protocol import Layout
+from unskew.tasks.kind import is_ours
 from unskew.tasks.task import Task
 from unskew.tree import Params
 
+_OF_MODULES = frozenset(vars(nn.Module()))
+_FIXED = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, FunctionType)
+
+
+class Attributes:
+    """A network's plain attributes as they are now: `restore` puts them back.
+
+    What a forward pass stores there would pass from client to client, and differ by executor.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._parts = tuple(module.modules())
+        self._memo = {id(part): part for part in (*self._parts, *module.parameters(), *module.buffers())}
+        self._given = {at: self._copy(value) for at, value in self._now().items()}
+
+    def _now(self) -> dict[tuple[int, str], Any]:
+        parts = enumerate(self._parts)
+        return {(i, name): value for i, part in parts for name, value in vars(part).items() if name not in _OF_MODULES}
+
+    def _copy(self, value: Any) -> Any:
+        """A copy that shares the network's own layers and tensors; the value itself if it has no copy."""
+        if isinstance(value, _FIXED):
+            return value
+        try:
+            return copy.deepcopy(value, dict(self._memo))
+        except Exception:  # anybody's object
+            return value
+
+    def restore(self) -> None:
+        """Put them back, and take away what is new."""
+        for i, name in self._now().keys() - self._given.keys():
+            del vars(self._parts[i])[name]
+        for (i, name), value in self._given.items():
+            vars(self._parts[i])[name] = self._copy(value)
+
+    def changed(self) -> str:
+        """Name of an attribute that is new or has another value; empty if there is none."""
+        return next((at[1] for at, v in self._now().items() if not _alike(self._given.get(at, _OF_MODULES), v)), "")
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """True for equal values; of two objects without an order or parts that is taken for granted."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and torch.equal(a, b)
+    if type(a) is type(b) and isinstance(a, list | tuple | dict):
+        pairs = zip(a.items() if isinstance(a, dict) else a, b.items() if isinstance(b, dict) else b, strict=False)
+        return len(a) == len(b) and all(_alike(x, y) for x, y in pairs)
+    return type(a) is type(b) and (not isinstance(a, _FIXED) or a == b)
+
 
 class FeatureNetwork(nn.Module):
-    """The network, returning the input of its head along with its output."""
+    """The network, returning the input of its head along with its output.
+
+    In evaluation mode each pass begins with the network's attributes as they were given; `restore` is for training.
+    """
 
     def __init__(self, module: nn.Module, head: str) -> None:
         super().__init__()
         self.module = module
         self._features: Tensor | None = None
+        self._attributes = None if is_ours(module) else Attributes(module)
         module.get_submodule(head).register_forward_pre_hook(self._catch)
 
     def _catch(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -28,6 +85,8 @@ class FeatureNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(features, logits) of a batch."""
+        if not self.training:
+            self.restore()
         logits: Tensor = self.module(x)
         features, self._features = self._features, None
         if features is None:
@@ -35,6 +94,11 @@ class FeatureNetwork(nn.Module):
                 "the network's head was not called in its forward pass; name the layer that makes the logits"
             )
         return features, logits
+
+    def restore(self) -> None:
+        """Put the network's attributes back to what they were given as."""
+        if self._attributes is not None:
+            self._attributes.restore()
 
 
 @dataclass(eq=False)
@@ -78,6 +142,7 @@ class Workspace:
             getattr(owner, last).copy_(start[name])
         for owner, last, value in self.counters:
             getattr(owner, last).copy_(value)
+        self.network.restore()
 
     @torch.no_grad()
     def take(self) -> Params:

@@ -19,6 +19,7 @@ from torch.func import functional_call, vmap
 
 from unskew.data.images import ByteImages
 from unskew.keys import Key
+from unskew.local.workspace import Attributes
 from unskew.tasks.task import Task
 
 # Constants of SplitMix64 (Steele, Lea, Flood 2014), as signed 64-bit integers.
@@ -133,6 +134,7 @@ def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor) -> NetworkTraits:
     x, y = inputs[pick.to(inputs.device)].cpu(), y[pick.to(y.device)].cpu()
     x, y = (t.double() if t.is_floating_point() else t for t in (x, y))
     module, seeds = with_keyed_dropout(task.module().double())
+    attributes = Attributes(module)
     counted = [n for n, b in module.named_buffers() if not b.is_floating_point() and not n.endswith("seed")]
     with torch.no_grad(), Key(0).ambient():
         before, state = {n: b.clone() for n, b in module.named_buffers()}, torch.get_rng_state()
@@ -142,6 +144,8 @@ def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor) -> NetworkTraits:
         still = all(torch.equal(before[n], after[n]) for n in before)
         apart = [_apart(module.train(mode), x) for mode in (True, False)]
     draws = "its forward pass draws random numbers of its own" if drew else None
+    if name := attributes.changed():
+        draws = f"its forward pass changes its attribute {name}"
     if counted:
         draws = f"{counted[0]} counts batches"
     return NetworkTraits(
