@@ -42,7 +42,7 @@ from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Driver
 from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
-from unskew.tasks.task import Task, check_network, ends_in, make_task, parameter_count
+from unskew.tasks.task import Task, check_network, ends_in, make_task, parameter_count, takes_logits
 from unskew.tree import Params, is_record
 from unskew.units import human_bytes
 from unskew.words import counted
@@ -744,12 +744,11 @@ def _common_class_is_second(dataset: Dataset) -> Iterator[str]:
 
 def _squashed_twice(config: TaskConfig, setup: Setup) -> Iterator[str]:
     """Say that a network of one's own returns probabilities where its loss takes what comes before them."""
-    inputs, kind = setup.inputs, setup.task.kind
+    inputs, data = setup.inputs, setup.dataset
     own_network = inputs.module is not None or inputs.factory is not None or ":" in config.model
-    if not own_network or inputs.loss is not None or kind.probabilities is None:
+    if not own_network or len(data.y_train) < 2 or not takes_logits(setup.task, data.y_train[:2]):
         return
-    name = ends_in(setup.task, setup.dataset.x_train[:2])
-    if name is not None and config.loss in (None, next(iter(kind.losses))):
+    if name := ends_in(setup.task, data.x_train[:64]):
         yield (
             f"the network ends in {name}, and the loss takes what comes before it and applies it itself, so that the "
             f"network learns slowly or not at all: leave {name} out; predict(..., probabilities=True) has probabilities"

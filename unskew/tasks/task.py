@@ -330,26 +330,52 @@ def check_tensors(module: nn.Module) -> None:
 
 
 def ends_in(task: Task, examples: Tensor) -> str | None:
-    """Name the function, softmax or sigmoid, whose values the network returns in training; None if it is neither.
+    """Name the function, softmax or sigmoid, that the network ends in, and in which mode if in one; None if in neither.
+
+    Seen from outputs under large random weights, where others than such a function's do not all lie in [0, 1].
 
     Args:
         task: The network, which takes the examples.
-        examples: One or more examples as training sees them.
+        examples: Two or more examples as training sees them.
     """
-    module = task.module().float().train()
-    with torch.enable_grad(), Key(0).ambient():
-        try:
-            last = module(examples).grad_fn
-        except ValueError:  # so few examples are too few for batch norm
-            last = module.eval()(examples).grad_fn
-    while last is not None and last.name().startswith(_SAME_VALUES):
-        last = last.next_functions[0][0]
-    name = "" if last is None else last.name().removesuffix("Backward0").lower()
-    return name if name in ("softmax", "sigmoid") else None
+    module = task.module().float()
+    ends = [_squashes(module.train(mode), examples) for mode in (True, False)]
+    name = ends[0] or ends[1]
+    return name if ends[0] == ends[1] or name is None else f"{name} in {'training' if ends[0] else 'evaluation'} alone"
 
 
-_SAME_VALUES = ("View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Alias")
-"""Operations, as autograd calls them, that give the same values in another shape."""
+@torch.no_grad()
+def _squashes(module: nn.Module, examples: Tensor) -> str | None:
+    names = set()
+    for draw in range(5):
+        with (Key(0) / draw).ambient():
+            for p in module.parameters():
+                p.normal_(0.0, 3.0 / math.sqrt(max(1, p[0].numel())) if p.dim() > 1 else 1.0)
+            try:
+                outputs = module(examples)
+            except Exception:  # anybody's code, which may refuse such weights, or too few examples
+                return None
+        if not bool(((outputs >= 0) & (outputs <= 1)).all()):
+            return None
+        ones = outputs.shape[-1] > 1 and bool(((outputs.sum(-1) - 1).abs() < 1e-4).all())
+        names.add("softmax" if ones else "sigmoid")
+    return names.pop() if len(names) == 1 else None
+
+
+def takes_logits(task: Task, targets: Tensor) -> bool:
+    """True if the loss applies softmax or sigmoid itself, as autograd's record of it shows."""
+    outputs = torch.zeros(*targets.shape[: 1 + task.kind.positions], task.width, requires_grad=True)
+    with torch.enable_grad():
+        steps, seen = [task.loss(outputs, targets).sum().grad_fn], set[Any]()
+    while steps:
+        if (one := steps.pop()) is not None and one not in seen:
+            seen.add(one)
+            steps += [before for before, _ in one.next_functions]
+    return any(one.name().startswith(_SQUASHES) for one in seen)
+
+
+_SQUASHES = ("LogSoftmax", "Softmax", "Sigmoid", "LogSigmoid", "BinaryCrossEntropyWithLogits", "Softplus")
+"""Operations, as autograd calls them, of a loss that takes what comes before probabilities."""
 
 
 def check_network(
@@ -359,7 +385,7 @@ def check_network(
     precision: Literal["float32", "bfloat16"] = "float32",
     files: bool = False,
 ) -> None:
-    """Refuse a network that cannot take the data or does not return logits, by one forward pass.
+    """Refuse a network that cannot take the data or does not return logits, by a forward pass in each mode.
 
     Args:
         task: The network, as `make_task` has read it.
@@ -378,6 +404,8 @@ def check_network(
     try:
         with torch.no_grad(), Key(0).ambient(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
             logits = module(examples)
+            # Two at least, for batch norm.
+            trained = module.train()(examples[torch.arange(max(2, len(examples))) % len(examples)])
     except Exception as error:  # the network may be user code
         reason = " ".join(str(error).split())
         if precision != "float32":
@@ -418,6 +446,11 @@ def check_network(
             f"{name} must return floating logits of shape {wanted} for {len(examples)} {shapes} and "
             f"{what}, got {logits.dtype} of shape {shape}; give its last layer {task.width} "
             f"{'output' if task.width == 1 else 'outputs'}" + (", two classes need two" if task.width == 2 else "")
+        )
+    if not isinstance(trained, Tensor) or trained.shape[1:] != logits.shape[1:]:
+        got = f"shape {tuple(trained.shape)}" if isinstance(trained, Tensor) else type(trained).__name__
+        raise ConfigError(
+            f"{name} returns one tensor of shape {shape} in evaluation, and in training {got}; return the same in both"
         )
     if targets is not None:
         logits = logits.float()  # as in training, whatever the precision

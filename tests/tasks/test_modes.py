@@ -1,0 +1,71 @@
+"""A network may behave otherwise in training: what cannot be meant is refused, what is hardly meant is said."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+
+import unskew as us
+from unskew.errors import ConfigError
+from unskew.tasks.task import ends_in, make_task, takes_logits
+
+X = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
+Y = np.arange(60) % 3
+
+
+class Net(nn.Module):
+    """Three logits, and what `last` makes of them in a mode."""
+
+    def __init__(self, last: str) -> None:
+        super().__init__()
+        self.last, self.norm, self.head = last, nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.head(self.norm(x))
+        p = z.exp() / z.exp().sum(1, keepdim=True)  # softmax by hand
+        if self.last == "two in training":
+            return (z, z) if self.training else z
+        if self.last == "fewer in training":
+            return z[:, :2] if self.training else z
+        if self.last == "softmax in evaluation":
+            return z if self.training else p
+        if self.last == "softmax in training":
+            return p if self.training else z
+        return {"softmax": p, "sigmoid": 1 / (1 + (-z).exp()), "relu": z.relu(), "nothing": z}[self.last]
+
+
+@pytest.mark.parametrize(("last", "got"), [("two in training", "tuple"), ("fewer in training", r"shape \(2, 2\)")])
+def test_another_structure_in_training_is_refused(last: str, got: str) -> None:
+    with pytest.raises(ConfigError, match=f"in evaluation, and in training {got}; return the same in both"):
+        us.simulate("fedavg", data=(X, Y), model=lambda: Net(last), split=us.IID(2), rounds=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ("softmax", "softmax"),
+        ("sigmoid", "sigmoid"),
+        ("softmax in evaluation", "softmax in evaluation alone"),
+        ("softmax in training", "softmax in training alone"),
+        ("relu", None),
+        ("nothing", None),
+    ],
+)
+def test_probabilities_are_seen_in_either_mode(last: str, told: str | None) -> None:
+    assert ends_in(make_task(lambda: Net(last), 3), torch.from_numpy(X)) == told
+
+
+@pytest.mark.parametrize(
+    ("loss", "logits"),
+    [
+        (None, True),
+        (lambda o, y: cross_entropy(o, y, reduction="none"), True),
+        (lambda o, y: binary_cross_entropy_with_logits(o[:, 0], (y > 0).float(), reduction="none"), True),
+        (lambda o, y: mse_loss(o[:, 0], y.float(), reduction="none"), False),
+    ],
+)
+def test_a_loss_that_takes_logits_is_known_from_what_it_computes(loss: Any, logits: bool) -> None:
+    assert takes_logits(make_task(lambda: Net("nothing"), 3, loss=loss), torch.tensor([0, 1])) == logits
