@@ -61,7 +61,7 @@ def world(build, shape, classes, sizes, dtype=torch.float32, device=DEVICE, test
     n = sum(sizes)
     x = torch.randn(n + test, *shape, generator=g).to(dtype)
     y = torch.randint(classes, (n + test,), generator=g)
-    task = make_task(build, classes)
+    task = make_task(build, classes, examples=x[:4].float())
     rows = [r.to(device) for r in torch.split(torch.arange(n), list(sizes))]
     device_data = DeviceData(
         x[:n].to(device), y[:n].to(device), tuple(rows), tuple(r[:3] for r in rows), None,

@@ -162,7 +162,7 @@ def _world(method: Any, network: Callable[[], nn.Module]) -> World:
     y = torch.from_numpy(np.where(rng.random(len(x)) < 0.7, favourite, rng.integers(CLASSES, size=len(x))))
     rows = torch.split(torch.arange(len(x)), [len(x)] if hook(method, "pooled") else [*SIZES])
     histograms = torch.stack([torch.bincount(y[of], minlength=CLASSES) for of in rows])
-    task = make_task(network, CLASSES)
+    task = make_task(network, CLASSES, examples=x[:4])
     trainer = LocalTrainer(task, DeviceData(x, y, rows, tuple(of[:2] for of in rows)))
     return Population(histograms, task.layout, task.init(Key(3)), task.init), trainer
 

@@ -103,8 +103,9 @@ class Layout:
 
     Attributes:
         trainable: Parameters, in module order.
-        buffers: Floating-point state that is not trained (BatchNorm statistics); integer counters never travel.
-        head: Tensors of the classification layer.
+        buffers: Floating-point state that training changes, BatchNorm's statistics; other buffers are constants of the
+            network, which never travel, as integer counters do not.
+        head: Tensors of the layers that make the outputs; None if they are not known.
         norm: Parameters and buffers of normalisation layers.
         classifier: Name of the classification layer's weight, (classes, features), or None if the model has none.
         frozen: Tensors that are a part of the network and of no model, and so in no group: `frozen_tensors`.  They have
@@ -113,43 +114,49 @@ class Layout:
 
     trainable: tuple[str, ...]
     buffers: tuple[str, ...] = ()
-    head: tuple[str, ...] = ()
+    head: tuple[str, ...] | None = ()
     norm: tuple[str, ...] = ()
     classifier: str | None = None
     frozen: tuple[str, ...] = ()
 
     def select(self, groups: Sequence[str]) -> frozenset[str]:
-        """Names that belong to any of `groups`: all, body, head, norm, buffers, or the first part of a name.
+        """Names that belong to any of `groups`: all, body, head, norm, buffers, or the name of a layer, with all in it.
 
         Raises:
-            ConfigError: If a group selects nothing and is not one of the five words, or is frozen, or `groups` is a
-                single word.
+            ConfigError: If a group selects nothing and is not one of the five words, the head is asked for and
+                not known, or `groups` is a single word.
         """
         if isinstance(groups, str):  # its letters would be taken as the starts of names
             raise ConfigError(f"groups of tensors are a list of words, got {groups!r}; write [{groups!r}]")
         every = (*self.trainable, *self.buffers)
+        head = self.head or ()
+        if self.head is None and {"head", "body"}.intersection(groups):
+            raise ConfigError(NO_HEAD)
         known: dict[str, tuple[str, ...]] = {
             "all": every,
-            "body": tuple(n for n in every if n not in self.head),
-            "head": self.head,
+            "body": tuple(n for n in every if n not in head),
+            "head": head,
             "norm": self.norm,
             "buffers": self.buffers,
         }
         chosen: set[str] = set()
         for group in groups:
-            names = known[group] if group in known else tuple(n for n in every if n.startswith(group))
-            if not names and group not in known and any(n.startswith(group) for n in self.frozen):
-                raise ConfigError(
-                    f"{group!r}... is frozen in the network (requires_grad=False), so that nobody trains, sends or "
-                    "keeps it; leave it out, or set requires_grad=True where the network is made"
-                )
+            names = known[group] if group in known else tuple(n for n in every if is_part(n, group))
             if not names and group not in known:
                 raise ConfigError(
-                    f"no tensor of the model is called {group!r}...; "
-                    f"choose from {', '.join(known)} or the start of a name: {', '.join(every[:6])}, ..."
+                    f"no tensor of the model is called {group!r}, or in a layer of that name, and not frozen or "
+                    f"constant; choose from {', '.join(known)} or a name: {', '.join(every[:6])}, ..."
                 )
             chosen.update(names)
         return frozenset(chosen)
+
+
+NO_HEAD = "this needs the head, and a run of the network did not show what makes its outputs; name it with task.head"
+
+
+def is_part(name: str, layer: str) -> bool:
+    """True if a tensor has this name, or is of the layer of this name or of one inside it; all are of the layer ""."""
+    return name == layer or not layer or name.startswith(f"{layer.removesuffix('.')}.")
 
 
 # ---------------------------------------------------------------- plan -> world
@@ -301,7 +308,7 @@ class SgdConfig:
         betas, eps: Decay rates of the moments and denominator constant of Adam and AdamW.
         clip_norm: Largest L2 norm of the gradient of loss plus terms.
         lr_schedule: Factor on `lr` by round.
-        trainable: Parameters that may change: all, body, head, norm, buffers, or the start of a name.
+        trainable: Parameters that may change: all, body, head, norm, buffers, or a layer's name.
         buffers: "update" lets BatchNorm statistics follow the batches, "freeze" normalises by the received ones.
         drop_last: Leave out a last batch that is not full.
         precision: Numbers that a training step's pass through the network computes with.  bfloat16 is PyTorch's
@@ -355,7 +362,7 @@ class Batch:
         x: Inputs, (batch, ...).
         y: Labels, (batch,).
         mask: 1 for examples, 0 for padding, (batch,), of the losses' type.
-        features: Input of the classification layer, (batch, features).
+        features: Input of the classification layer, (batch, features); ConfigError where it is not known.
         logits: (batch, classes).
         loss: The task's loss of each example, times its class's weight if classes have weights, (batch,).
         forward: (features, logits) of `x` under other parameters, in evaluation mode and without gradients; for
@@ -370,6 +377,14 @@ class Batch:
     loss: Tensor
     forward: Callable[[Params], tuple[Tensor, Tensor]]
 
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name == "features" and value.shape[1:] == (0,):
+            raise ConfigError(NO_FEATURES)
+        return value
+
+
+NO_FEATURES = "this needs what enters the last layer, and the network calls none as one layer; name it with task.head"
 
 Aux = Mapping[str, Any]
 

@@ -73,7 +73,7 @@ class Play:
 
 
 def world(build: Callable[[], nn.Module], loss: Any, x: Sequence[Tensor], y: Sequence[Tensor], classes: int) -> World:
-    task = make_task(build, classes, loss=loss)
+    task = make_task(build, classes, loss=loss, examples=x[0][:4].float())
     rows = torch.split(torch.arange(sum(map(len, y))), [len(part) for part in y])
     empty = tuple(torch.empty(0, dtype=torch.int64) for _ in y)
     device_data = DeviceData(torch.cat(list(x)), torch.cat(list(y)), rows, empty)

@@ -452,7 +452,7 @@ def test_without_a_bias_there_is_nothing_to_hold(classes: Any) -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3, bias=False))
 
-    task = make_task(build, 3)
+    task = make_task(build, 3, examples=torch.rand(4, 4))
     initial = {n: t.double() for n, t in task.init(Key(0)).items()}
     population = Population(world.population.histograms, task.layout, initial, lambda key: initial)
     trainer = Watching(task, world.device_data, dtype=torch.float64)

@@ -157,9 +157,7 @@ def test_all_personal_is_refused(classes: Any) -> None:
         classes().simulator(FedRep(personal=("all",))).start()
 
 
-def test_names_that_begin_alike_are_refused_where_they_would_be_trained_together() -> None:
-    """Selecting a.w takes a.w_scale in; a body cannot be trained without it."""
+def test_a_name_that_begins_as_another_is_another() -> None:
     layout = Layout(("a.w", "a.w_scale", "b.w"), head=("b.w",))
-    with pytest.raises(ConfigError, match=r"a\.w_scale cannot be left as it is"):
-        FedRep(personal=("a.w_",)).body(layout)
+    assert FedRep(personal=("a.w_scale",)).body(layout).trainable == ("a.w", "b.w")
     assert FedRep(personal=("head",)).body(layout).trainable == ("a.w", "a.w_scale")

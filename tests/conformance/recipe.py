@@ -200,7 +200,7 @@ NETWORKS = {"perceptron": perceptron, "normalised": normalised}
 
 @functools.cache
 def task_of(network: str) -> Task:
-    return make_task(NETWORKS[network], CLASSES)
+    return make_task(NETWORKS[network], CLASSES, examples=torch.rand(4, 4, generator=Key(1).generator()))
 
 
 def rows_of(pooled: bool, order: Sequence[int] | None) -> tuple[Tensor, ...]:

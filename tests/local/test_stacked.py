@@ -117,7 +117,9 @@ ALIKE = ("logistic", "mlp", "mlp, no bias in the head", "cnn", "cnn, group norm"
 # ---------------------------------------------------------------- a small world
 def task_of(network: str, **options: Any) -> Task:
     loss = "multi_margin" if network == "svm" else "cross_entropy"
-    return make_task({**TOGETHER, **APART, **DROPOUT}[network], CLASSES, loss=loss, **options)
+    return make_task(
+        {**TOGETHER, **APART, **DROPOUT}[network], CLASSES, loss=loss, examples=device_data().x[:4].float(), **options
+    )
 
 
 def device_data(dtype: torch.dtype = torch.float64, sizes: tuple[int, ...] = SIZES, augment: Any = None) -> DeviceData:

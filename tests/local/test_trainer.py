@@ -108,7 +108,7 @@ def me(task: Task, client: int = 0, round: int = 1, data: DeviceData | None = No
 
 
 def make(name: str, **options: Any) -> Task:
-    return make_task(NETWORKS[name], CLASSES, **options)
+    return make_task(NETWORKS[name], CLASSES, examples=device_data().x[:4], **options)
 
 
 def start_of(task: Task, seed: int = 5, dtype: torch.dtype = torch.float32) -> Params:
@@ -169,13 +169,11 @@ def by_hand(
         min_batch=2 if task.batch_norm else 1,
         drop_last=config.drop_last,
     )
-    for p in module.parameters():
-        p.grad = torch.zeros_like(p)  # torch skips a parameter without gradient; we decay it like any other
     module.train()
     losses = []
     with key.ambient():
         for pick in batches.steps():
-            optimiser.zero_grad(set_to_none=False)
+            optimiser.zero_grad()
             loss = task.loss(module(data.x[rows[pick]]), data.y[rows[pick]]).mean()
             loss.backward()
             if config.clip_norm is not None:
@@ -693,12 +691,12 @@ def test_a_term_sees_the_heads_input_and_reference_models_without_disturbing_any
     assert watched.loss == plain.loss
     assert_bits(other, before)
     module = task.module().eval()
-    head = module.get_submodule(task.head)
+    head = module.get_submodule(task.head[0])
     assert [len(batch.mask) for _, batch, *_ in look.seen if not batch.mask.all()] == [6]  # the look at padding
     for params, batch, features, logits, aux in (seen for seen in look.seen if seen[1].mask.all()):
         assert set(params) == set(task.layout.trainable)
         assert aux == {"tag": 1}
-        w, b = params[f"{task.head}.weight"], params[f"{task.head}.bias"]
+        w, b = (params[f"{task.head[0]}.{n}"] for n in ("weight", "bias"))
         torch.testing.assert_close(batch.features @ w.t() + b, batch.logits)
         assert batch.features.requires_grad
         torch.testing.assert_close(batch.loss, nn.functional.cross_entropy(batch.logits, batch.y, reduction="none"))
@@ -732,7 +730,7 @@ def test_a_term_that_sees_features_is_trained_through() -> None:
     assert size(shrunk) < 0.8 * size(plain)
 
 
-def test_a_head_that_is_never_called_is_named() -> None:
+def test_a_head_that_is_never_called_has_no_features_and_is_asked_for_where_they_are_needed() -> None:
     class Aside(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -742,9 +740,21 @@ def test_a_head_that_is_never_called_is_named() -> None:
             out: Tensor = self.used(x.flatten(1))
             return out
 
-    task, data = make_task(Aside, CLASSES), device_data()
-    with pytest.raises(ConfigError, match="head was not called"):
-        LocalTrainer(task, data).evaluate_on(task.init(Key(0)), data.x, data.y)
+    @dataclass(frozen=True)
+    class Shrink:
+        sees: Literal["features"] = "features"
+
+        def __call__(self, params: Params, aux: Any, batch: Batch) -> Tensor:
+            seen = batch.logits if aux["logits"] else batch.features
+            return (seen.square().mean(1) * batch.mask).sum() / batch.mask.sum()
+
+    task, data = make_task(Aside, CLASSES, head="head"), device_data()
+    trainer, start = LocalTrainer(task, data), task.init(Key(0))
+    assert len(trainer.evaluate_on(start, data.x, data.y)[0]) == len(data.y)
+    work = Sgd(start, SgdConfig(0.1), (Shrink(),), {"logits": True})
+    assert trainer.fit(me(task), work, Key(1)) is not None
+    with pytest.raises(ConfigError, match="needs what enters the last layer"):
+        LocalTrainer(task, data).fit(me(task), replace(work, aux={"logits": False}), Key(1))
 
 
 # ---------------------------------------------------------------- evaluation, folds, local code

@@ -48,7 +48,7 @@ class Custom(nn.Module):
 
 # ---------------------------------------------------------------- layout
 def test_a_batch_norm_network_without_its_integer_counters() -> None:
-    task = make_task(batch_net, 3)
+    task = make_task(batch_net, 3, examples=torch.rand(4, 1, 4, 4))
     assert task.layout.trainable == (
         *("0.weight", "0.bias", "1.weight", "1.bias", "4.weight", "4.bias"),
         *("5.weight", "5.bias", "6.weight", "6.bias"),
@@ -87,12 +87,39 @@ def test_rms_norm_is_a_normalisation_too() -> None:
 
 
 def test_a_custom_module_names_its_head() -> None:
-    task = make_task(Custom, 3, head="classify")
+    x = torch.rand(4, 4)
+    task = make_task(Custom, 3, head="classify", examples=x)
     assert task.layout.head == ("classify.weight", "classify.bias")
     assert task.layout.classifier == "classify.weight"
-    assert task.layout.buffers == ("mean",)
+    assert task.layout.buffers == (), "both are constants"
     assert task.layout.trainable[0] == "scale"
-    assert make_task(Custom, 3).head == "extra"  # the last linear layer, unless told
+    assert set(make_task(Custom, 3, examples=x).head) == {"classify", "scale"}, "what a run shows, unless told"
+
+
+def test_a_head_that_is_not_known_is_asked_for_where_it_is_needed() -> None:
+    layout = make_task(Custom, 3).layout
+    assert layout.head is None
+    assert layout.select(("all", "norm", "classify")) == {*layout.trainable, *layout.buffers}
+    for group in ("head", "body"):
+        with pytest.raises(ConfigError, match=r"needs the head, .* name it with task\.head"):
+            layout.select((group,))
+
+
+def test_a_parameter_can_be_the_head_and_its_weight() -> None:
+    layout = make_task(lambda: Last(), 3, examples=torch.rand(4, 4)).layout
+    assert (layout.head, layout.classifier) == (("w",), "w")
+    assert make_task(lambda: nn.Linear(4, 3), 3, examples=torch.rand(4, 4)).layout.head == ("weight", "bias")
+
+
+class Last(nn.Module):
+    """Ends in a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.body = nn.Parameter(torch.ones(3, 5)), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) @ self.w.t()
 
 
 def test_a_head_without_a_weight_of_its_own_has_no_classifier() -> None:
@@ -109,11 +136,6 @@ def test_a_head_without_a_weight_of_its_own_has_no_classifier() -> None:
             batch_net,
             {"loss": "mse"},
             r"task.loss of classification must be one of cross_entropy, multi_margin, or mod",
-        ),
-        (
-            lambda: nn.Sequential(nn.Conv2d(1, 2, 3)),
-            {},
-            r"no linear layer to be its head; .* with task.head which layer .*\(it has 0\)",
         ),
     ],
 )
@@ -134,20 +156,21 @@ def pretrained() -> nn.Module:
 
 
 def test_frozen_parameters_and_the_statistics_beside_them_are_no_part_of_a_model() -> None:
-    """A BatchNorm without parameters goes with those of the body around it; a buffer of the whole network stays."""
-    task = make_task(pretrained, 3)
+    """A BatchNorm without parameters goes with those of the body around it; what does not change is a constant."""
+    task = make_task(pretrained, 3, examples=torch.rand(4, 4))
     assert task.layout.frozen == (
         *("0.0.weight", "0.0.bias", "0.2.0.weight", "0.2.0.bias"),
         *("0.1.running_mean", "0.1.running_var", "0.2.0.running_mean", "0.2.0.running_var"),
     )
     assert task.layout.trainable == ("1.weight", "1.bias", "2.weight", "2.bias")
-    assert task.layout.buffers == ("scale", "1.running_mean", "1.running_var")
+    assert task.layout.buffers == ("1.running_mean", "1.running_var")
     assert task.layout.head == ("2.weight", "2.bias")
     assert task.batch_norm, "the one that is free takes statistics of the batch"
     assert list(task.init(Key(5))) == [*task.layout.trainable, *task.layout.buffers]
     network = pretrained().state_dict()
     assert all(torch.equal(t, network[n]) for n, t in task.constants().items())
-    assert tuple(task.constants()) == task.layout.frozen
+    assert tuple(task.constants()) == (*task.layout.frozen, "scale")
+    assert tuple(task.constants(frozen=True)) == task.layout.frozen
 
 
 def test_the_statistics_of_frozen_layers_stay_whatever_mode_the_network_is_in() -> None:
@@ -238,27 +261,6 @@ def test_initial_values_are_plain_tensors_of_their_own() -> None:
     assert bool(net[0].weight.any())
 
 
-# ---------------------------------------------------------------- randomness in training
-@pytest.mark.parametrize(
-    ("layer", "random"),
-    [
-        (nn.Dropout(0.5), True),
-        (nn.Dropout(0.0), False),
-        (nn.Dropout2d(0.1), True),
-        (nn.AlphaDropout(0.1), True),
-        (nn.LSTM(4, 4, 2, dropout=0.5), True),
-        (nn.LSTM(4, 4, 2), False),
-        (nn.MultiheadAttention(4, 2, dropout=0.5), True),
-        (nn.MultiheadAttention(4, 2), False),
-        (nn.TransformerEncoderLayer(4, 2, dropout=0.1), True),
-        (nn.RReLU(), True),
-        (nn.ReLU(), False),
-    ],
-)
-def test_layers_that_draw_numbers_are_found(layer: nn.Module, random: bool) -> None:
-    assert make_task(lambda: nn.Sequential(layer, nn.Linear(4, 3)), 3).random == random
-
-
 # ---------------------------------------------------------------- losses
 def test_losses_by_hand() -> None:
     """Logits (0, ln 3) give probabilities (1/4, 3/4); the hinges are max(0, 1 - 2 + 1) / 2 and (1 - 1 + 2) / 2."""
@@ -300,7 +302,7 @@ class Pair(nn.Module):
 )
 def test_a_network_that_does_not_fit_the_data_is_refused_in_a_sentence(build, text) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError, match=text) as caught:
-        check_network(make_task(build, 3, head="" if build is Pair else None), torch.zeros(2, 4))
+        check_network(make_task(build, 3), torch.zeros(2, 4))
     assert "\n" not in str(caught.value)
 
 

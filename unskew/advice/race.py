@@ -236,7 +236,7 @@ def candidates(
         Candidate(_method("ditto", "Ditto", own), 2),
     ]
     layout = sites.setup.task.layout
-    if not set(layout.trainable) <= set(layout.head):  # otherwise nothing would travel
+    if layout.head and not set(layout.trainable) <= set(layout.head):  # otherwise nothing would travel
         entries.append(Candidate(_method("fedper", "FedPer", own), 2))
     if sites.setup.task.batch_norm:
         entries.append(Candidate(_method("fedbn", "FedBN", own), 2))

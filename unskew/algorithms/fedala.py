@@ -61,7 +61,7 @@ class FedALA(Averaging):
 
     Attributes:
         eta: Learning rate of W_k; 0 keeps it at 1, which is FedAvg.
-        layers: The top: head, body, norm, all, or the start of a name.
+        layers: The top: head, body, norm, all, or a layer's name.
         data_share: Batches in a pass over W_k, as a share of an epoch's, rounded up.
         start_epochs: Maximum number of passes when W_k is learned for the first time.
         settled: Standard deviation of ten passes' losses below which these passes end.

@@ -145,7 +145,7 @@ class FedAvg(OwnParts, Averaging):
         local: The clients' optimisation.
         weighting: "samples" weights a client by its training examples, "uniform" weights all equally.
         terms: Terms added to the clients' loss.
-        personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
+        personal: Tensors that stay with each client: head, norm, buffers, body, or a layer's name.
         server: Server rule: the mean replaces the global model, or is a step of momentum, Adagrad, Adam or Yogi.
 
     Raises:

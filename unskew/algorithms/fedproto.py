@@ -87,6 +87,7 @@ class FedProto:
     needs: ClassVar[tuple[str, ...]] = (
         "classes",
         "classifier",
+        "features",
     )
 
     lam: Annotated[float, Ge(0.0), Search(0.01, 10)] = 1.0

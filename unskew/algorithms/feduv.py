@@ -57,6 +57,8 @@ class Variance:
 class Uniformity:
     """lambda_u L_U (eq. 2)."""
 
+    needs: ClassVar[tuple[str, ...]] = ("features",)
+
     lambda_u: float
     detach_median: bool = True
     sees: ClassVar[Literal["features"]] = "features"

@@ -42,7 +42,7 @@ class Grouped(OwnParts):
             numbers stand in these names; None is one group of all.
         local: The clients' optimisation.
         weighting: In a group's mean "samples" weights a client by its training examples, "uniform" weights all equally.
-        personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
+        personal: Tensors that stay with each client: head, norm, buffers, body, or a layer's name.
     """
 
     groups: Groups | None = None

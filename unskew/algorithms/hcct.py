@@ -286,7 +286,7 @@ class HCCT:
         one_shot: True for no partition after the first.
         weighting: Weights of models in a group's mean: by "samples" or "uniform".  Utilities always count samples.
         layer: Tensors to compare: "all" trainable parameters, those of the most "telling" layer (HCCT-E), or tensors
-            by a word of `Layout.select` or the start of their names.
+            by a word of `Layout.select` or their layer's name.
         score: Score that finds the telling layer: "scale_free", or as "published", the signed variance over mean of all
             entries, of convolutions and linear layers only.
         include_buffers: Compare BatchNorm's statistics and batch counters too, where `layer` is "all".
@@ -294,7 +294,7 @@ class HCCT:
             members' "mean", or those of the "first" client of all, whatever group that is in.
         normalize: g_i as the "sum" of mini-batch gradients, or their "mean", which does not give weight to more steps.
         leave_one_out: Compare a client with the rest of its group only; an ablation.
-        personal: Tensors that stay with each client: head, norm, buffers, body, or the start of a name.
+        personal: Tensors that stay with each client: head, norm, buffers, body, or a layer's name.
         averaged_heads: True to average and compare `personal` tensors like all others; a client's own are then only
             for its use of the model.
         arrivals: Schedule of the clients' presence; None keeps all clients present.

@@ -66,6 +66,8 @@ class MOON(Averaging):
         local, weighting, server: Settings as in FedAvg.
     """
 
+    needs: ClassVar[tuple[str, ...]] = ("features",)
+
     mu: Annotated[float, Ge(0.0), Search(0.01, 10)] = 1.0
     temperature: Annotated[float, Gt(0.0), Search(0.1, 2)] = 0.5
     buffer: Annotated[int, Ge(1)] = 1

@@ -92,20 +92,11 @@ def corrected(layout: Layout, local: SgdConfig) -> tuple[str, ...]:
 
 
 def restricted(config: SgdConfig, layout: Layout, names: Collection[str]) -> SgdConfig:
-    """Restrict `config` to these tensors, as far as it trains them at all.
-
-    Raises:
-        ConfigError: If one name is the beginning of another's, which then could not be left out.
-    """
+    """Restrict `config` to these tensors, as far as it trains them at all."""
     chosen = layout.select(config.trainable)
-    trainable = tuple(n for n in (*layout.trainable, *layout.buffers) if n in chosen and n in names)
-    if layout.select(trainable) != frozenset(trainable):
-        more = sorted(layout.select(trainable) - frozenset(trainable))
-        raise ConfigError(
-            f"{', '.join(more)} cannot be left as it is while a tensor whose name it begins with is trained; "
-            "rename one of the two layers"
-        )
-    return replace(config, trainable=trainable)
+    return replace(
+        config, trainable=tuple(n for n in (*layout.trainable, *layout.buffers) if n in chosen and n in names)
+    )
 
 
 def shares_something(layout: Layout, groups: tuple[str, ...], option: str, instead: str) -> frozenset[str]:
@@ -143,7 +134,9 @@ def classifier(layout: Layout, params: Params, classes: int, who: str, layer: st
         return name
     fitting = [n for n in layout.trainable if params[n].dim() == 2 and len(params[n]) == classes]
     if name is None:
-        problem = f"this model ends in a layer without a weight of its own ({', '.join(layout.head) or 'no tensors'})"
+        problem = (
+            f"this model ends in a layer without a weight of its own ({', '.join(layout.head or ()) or 'no tensors'})"
+        )
     elif name in layout.trainable:
         problem = f"{name} has the shape {tuple(params[name].shape)}"
     else:

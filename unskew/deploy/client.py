@@ -123,7 +123,7 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
         examples=() if silent else tuple(len(fed.clients[config.client].train) for fed in feds),
         columns=columns_hash(setup.dataset.inputs.columns),
         images=images_told(setup.dataset.inputs, scale=not silent),
-        frozen=tensors_hash(setup.task.constants()),
+        frozen=tensors_hash(setup.task.constants(frozen=True)),
     )
 
     def open_setup(cell: int) -> ClientSetup:

@@ -93,7 +93,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback, for
         layout_hash(setup.task.init(Key(0))),
         columns_hash(setup.dataset.inputs.columns),
         images_told(setup.dataset.inputs),
-        tensors_hash(setup.task.constants()),
+        tensors_hash(setup.task.constants(frozen=True)),
     )
     # Clients keep privacy budgets under the fingerprint: under another they would spend what is spent once more.
     spends = any(hook(m.algorithm, "spending") is not None for m in experiment.methods)

@@ -90,7 +90,8 @@ class TaskConfig:
         data_options: Settings of data that a registered function makes; of a table its columns: target, client, test;
             of natural data without test rows of their own, test, the share of each client's rows.
         preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; none by default.
-        head: Name of the layer that makes the logits, in a network of your own; by default its last linear layer.
+        head: Name of the layer, or parameter, that makes the outputs, in a network of your own; by default what a run
+            of it shows.
         kind: What is learned: classification, binary, regression, survival, next_token, multi_label, ordinal.
         loss: A loss of that kind, as cross_entropy or multi_margin, or module:function; by default the one the model is
             meant for, or else the kind's first.

@@ -118,7 +118,7 @@ def check_padding(term: Term, params: Params, aux: Aux, batch: Batch) -> bool:
     with torch.enable_grad():
         first, again, padded = (_looked_at(term, params, aux, b) for b in (batch, batch, _padded(batch)))
         # A linear model's features are its inputs, and a term of them is a constant by right.
-        if batch.features.requires_grad and not _depends(term, first):
+        if vars(batch)["features"].requires_grad and not _depends(term, first):
             return False
         if _differ(first.detach(), again.detach()) or not bool(first.isfinite()):
             return True  # it draws, or is out of bounds: two values say nothing of padding
@@ -176,7 +176,7 @@ def _padded(batch: Batch) -> Batch:
         return longer(features), longer(logits)
 
     y, mask = torch.cat([batch.y, batch.y[:2]]), torch.cat([batch.mask, torch.zeros_like(batch.mask[:2])])
-    x, features, logits, loss = (longer(t) for t in (batch.x, batch.features, batch.logits, batch.loss))
+    x, features, logits, loss = (longer(t) for t in (batch.x, vars(batch)["features"], batch.logits, batch.loss))
     return Batch(x, y, mask, features, logits, loss, forward)
 
 

@@ -106,7 +106,7 @@ class LocalTrainer:
         self._looked_at: dict[Any, float] = {}  # terms by the last round in which a look told nothing
         self._workspaces: dict[tuple[frozenset[str], bool], Workspace] = {}
         self._reference = FeatureNetwork(plain, task.head).to(self.device, dtype).eval()
-        named = self._reference.module.state_dict()
+        named = {**dict(plain.named_parameters()), **dict(plain.named_buffers())}
         self._tensors = {n: named[n] for n in (*task.layout.trainable, *task.layout.buffers)}
         self._tuned_reference, self._block = self._reference, None
         if self._tuned:
@@ -252,7 +252,6 @@ class LocalTrainer:
         total = torch.zeros((), device=self.device, dtype=self.dtype)
         draws = (key / "augment").generator(self.device) if augment else None
         by_hand = self._by_hand(space, job)
-        # Regardless of `task.random`: a forward pass may draw without a layer that shows it.
         drawing = key.ambient(self.device) if not by_hand or job.terms or augment else nullcontext()
         with drawing, torch.set_grad_enabled(not by_hand):
             labels = y_train
@@ -298,10 +297,15 @@ class LocalTrainer:
                     "neither the loss nor a term depends on the parameters, so there is nothing to minimise; compute "
                     "them from outputs and parameters in PyTorch, without detach(), item() and numpy()"
                 )
-            gradients = torch.autograd.grad(value, trained, materialize_grads=True)
-            torch.cat([space.flatten(g) for g in gradients], out=space.gradient)
+            gradients = torch.autograd.grad(value, trained, allow_unused=True)
+            # As in PyTorch nothing, no weight decay either, moves what has no gradient.
+            unused = [(t, t.detach().clone()) for t, g in zip(trained, gradients, strict=True) if g is None]
+            parts = (torch.zeros_like(t) if g is None else g for t, g in zip(trained, gradients, strict=True))
+            torch.cat([space.flatten(g) for g in parts], out=space.gradient)
             with torch.no_grad():
                 update(space.vector, space.gradient)
+                for t, before in unused:
+                    t.copy_(before)
             return loss, value.detach()
 
         return _Loop(step, lambda answers: torch.stack([loss for loss, _ in answers]).sum(), lambda answer: answer[1])

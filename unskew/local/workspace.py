@@ -1,7 +1,7 @@
 """A network on the device whose trained tensors are views of one flat vector."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
@@ -68,32 +68,30 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 class FeatureNetwork(nn.Module):
-    """The network, returning the input of its head along with its output.
+    """The network, returning the input of its head, of no width unless that is one layer and called, and its output.
 
     In evaluation mode each pass begins with the network's attributes as they were given; `restore` is for training.
     """
 
-    def __init__(self, module: nn.Module, head: str) -> None:
+    def __init__(self, module: nn.Module, head: Sequence[str]) -> None:
         super().__init__()
         self.module = module
         self._features: Tensor | None = None
         self._attributes = None if is_ours(module) else Attributes(module)
-        module.get_submodule(head).register_forward_pre_hook(self._catch)
+        layer = dict(module.named_modules()).get(head[0]) if len(head) == 1 else None
+        if layer is not None:
+            layer.register_forward_pre_hook(self._catch, with_kwargs=True)
 
-    def _catch(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._features = inputs[0]
+    def _catch(self, _layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self._features = next((t for t in (*inputs, *named.values()) if isinstance(t, Tensor)), None)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(features, logits) of a batch."""
+        """(features, logits) of a batch; features of the last call of a head that is called again."""
         if not self.training:
             self.restore()
         logits: Tensor = self.module(x)
         features, self._features = self._features, None
-        if features is None:
-            raise ConfigError(
-                "the network's head was not called in its forward pass; name the layer that makes the logits"
-            )
-        return features, logits
+        return logits.new_zeros(len(logits), 0) if features is None else features, logits
 
     def restore(self) -> None:
         """Put the network's attributes back to what they were given as."""
@@ -141,7 +139,7 @@ class Workspace:
         for name, (owner, last) in self.buffers.items():
             getattr(owner, last).copy_(start[name])
         for owner, last, value in self.counters:
-            getattr(owner, last).copy_(value)
+            setattr(owner, last, value.clone())
         self.network.restore()
 
     @torch.no_grad()

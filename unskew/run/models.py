@@ -171,7 +171,7 @@ class ModelCard:
 
 def task_card(config: TaskConfig, dataset: Dataset, task: Task) -> TaskCard:
     """Describe what the models of an experiment on these data share."""
-    layers = (*task.layout.trainable, *task.layout.buffers, *task.layout.frozen)
+    layers = (*task.layout.trainable, *task.layout.buffers, *task.constants())
     options = dict(config.model_options)
     return TaskCard(
         config.model,
@@ -958,8 +958,7 @@ def _check_tensors(module: nn.Module, task: TaskCard, tensors: Params) -> None:
 def _with_weights(module: nn.Module, card: ModelCard, tensors: Params) -> nn.Module:
     _check_tensors(module, card.task, tensors)
     present = _tensors(module)
-    with torch.no_grad():
-        for layer in card.task.layers:
-            present[layer].copy_(tensors[layer])
+    for layer in card.task.layers:
+        present[layer].data = tensors[layer].to(present[layer], copy=True)  # a constant may be expanded
     object.__setattr__(module, "unskew", card)  # mypy and nn.Module take an attribute for a tensor or a module
     return module.eval()

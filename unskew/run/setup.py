@@ -34,18 +34,20 @@ from unskew.local.executor import AUTO, EXECUTORS, CellParts, ExecutorKind, Pool
 from unskew.local.trainer import LocalTrainer, kernels
 from unskew.local.workers.pool import JobPool
 from unskew.local.workers.recipe import Recipe, WorkerSetup
+from unskew.local.workspace import FeatureNetwork
 from unskew.machine import cores, processor
-from unskew.protocol import Layout, SgdConfig, hook, steps_of
+from unskew.protocol import NO_FEATURES, Layout, SgdConfig, hook, steps_of
 from unskew.run import attack
 from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Driver
 from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
+from unskew.tasks.needs import needs_of
 from unskew.tasks.task import Task, check_network, ends_in, make_task, parameter_count, takes_logits
 from unskew.tree import Params, is_record
 from unskew.units import human_bytes
-from unskew.words import counted
+from unskew.words import counted, some
 from unskew.wrappers.base import Wrapped
 from unskew.wrappers.malicious import with_attack
 from unskew.wrappers.uploads import uploads_of
@@ -330,10 +332,12 @@ def make_named_task(
     """
     kind = tasks.kind_of(config.kind).led_by(config.headline)
     outputs = len(dataset.outputs)
+    x, few = dataset.x_train, torch.arange(4) % max(len(dataset.x_train), 1)  # BatchNorm takes no single example
     task = make_task(
         partial(network, config, dataset.input_shape, kind.width(outputs), inputs),
         dataset.num_classes,
         loss=inputs.loss or models.loss_of(config.model, config.loss, kind),
+        examples=x[few] if len(x) else torch.zeros(4, *dataset.input_shape).to(x.dtype),
         head=config.head or ("head" if config.model in models.TABLE else None),
         kind=kind,
         asked=[inputs.metrics.get(name, name) for name in asked],
@@ -573,6 +577,11 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
         setting = hook(method.algorithm, "needs_domains")
         if setting and setup.dataset.domains is None:
             raise ConfigError(f"{setting} needs data with domains, and {setup.dataset.name} has none; leave it out")
+        if "features" in needs_of(method.algorithm):
+            network = FeatureNetwork(setup.task.module().float().eval(), setup.task.head)
+            with torch.no_grad(), Key(0).ambient():
+                if not network(setup.dataset.x_train[:2])[0].numel():
+                    raise ConfigError(NO_FEATURES)
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, setup, fed, seed)
             if (check_examples := hook(method.algorithm, "check_examples")) is not None:
@@ -677,6 +686,13 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
     if text := weighted_accuracy(experiment.task, setup.task.headline):
         yield text
     yield from _squashed_twice(experiment.task, setup)
+    need = [m.label for m in experiment.methods if _needs_head(m.algorithm)]
+    if need and experiment.task.head is None and experiment.task.model not in models.TABLE:
+        head = some([part or "the whole network" for part in setup.task.head])
+        yield (
+            f"the head is {head}, which makes the outputs in a run of the network ({some(need)}); task.head can name "
+            "another layer, or one with others in it"
+        )
     if large := large_target(setup, experiment.task.target_scale):
         yield f"{large}, where training makes steps for one of about 1: it may diverge, or hardly move"
     most = _most_of_a_patient(setup.dataset)
@@ -816,6 +832,13 @@ def _nothing_personal(algorithm: Any, layout: Layout) -> Iterator[str]:
                 f"personal = {list(empty)} selects no tensor of the network{lacks}, so {stays} stays with a client: it "
                 "trains as if that were left out"
             )
+
+
+def _needs_head(algorithm: Any) -> bool:
+    """True if a method's settings name the head or what is not the head, or it uses what enters the head."""
+    values = (getattr(record, f.name) for record in _records(algorithm) for f in dataclasses.fields(record))
+    words = {word for v in values for word in (v if isinstance(v, tuple) else (v,)) if isinstance(word, str)}
+    return not words.isdisjoint(("head", "body")) or not {"classifier", "features"}.isdisjoint(needs_of(algorithm))
 
 
 def _travel_unchanged(algorithm: Any, task: Task) -> Iterator[str]:

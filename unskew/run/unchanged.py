@@ -150,8 +150,9 @@ def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> 
     then = card.get("frozen_sha256")
     if then != frozen_sha256(setup):
         raise RunError(
-            f"{folder} was begun with other frozen parameters (requires_grad=False) than {experiment.task.model} has "
-            "now, with which its models would mean nothing; restore the weights that the network is made with"
+            f"{folder} was begun with other frozen parameters (requires_grad=False), or constants, than "
+            f"{experiment.task.model} has now, and its models would mean nothing with them; restore the weights that the "
+            "network is made with"
         )
     then = card.get("network_sha256")
     if then is not None and then != network_sha256(experiment, setup):

@@ -18,6 +18,7 @@ from unskew.tree import is_record
 NEEDS: dict[str, str] = {
     "classes": "a class for each example",
     "classifier": "a last layer with a row for each class",
+    "features": "what enters the last layer",
     "groups": "examples that are counted by class or group",
     "images": "images as inputs",
     "apart": "a loss of each example by itself",
@@ -44,7 +45,8 @@ def given(kind: TaskKind, binned: bool = False, weighted: bool = False) -> froze
     """Return what tasks of a kind, without class weights, give; whether inputs are images only the data can say."""
     counted = kind.targets.classes or len(kind.targets.groups) > 1 or binned
     apart = not weighted and not is_batchwise(next(iter(kind.losses.values())))
-    return kind.gives | {"images"} | ({"groups"} if counted else set()) | ({"apart"} if apart else set())
+    always = {"features", "images"}
+    return kind.gives | always | ({"groups"} if counted else set()) | ({"apart"} if apart else set())
 
 
 def refusal(method: Any, kind: TaskKind, binned: bool = False, weighted: bool = False) -> str:

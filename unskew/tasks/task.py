@@ -5,7 +5,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,10 +15,11 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from unskew.errors import ConfigError, UnskewError
 from unskew.keys import Key
-from unskew.protocol import Layout
+from unskew.protocol import Layout, is_part
 from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.kind import Loss, TaskKind, is_batchwise, is_ours, own_loss, standardised
 from unskew.tasks.measure import Measure
+from unskew.tasks.probe import head_of, same_values, statistics_of
 from unskew.tree import Params
 from unskew.words import some
 
@@ -33,10 +34,9 @@ class Task:
         build: Makes a fresh network, drawing its initial values from PyTorch's ambient generator.
         loss: Loss of each example from (outputs, targets), (batch,).
         num_classes: Classes of the data, or groups by which its examples are counted.
-        head: Name of the layer inside the network that makes the outputs.
+        head: Names of the layers, or parameters, that make the outputs; none if they are not known.
         layout: The tensors' names by role.
         batch_norm: True if some layer takes statistics over the batch, so that a batch needs two examples.
-        random: True if training draws random numbers (dropout).
         kind: What the outputs mean.
         measures: What an evaluation reports: the headline, the loss, and the measures that the run asks for.
         width: Outputs of the network, of each position where there are positions.
@@ -45,10 +45,9 @@ class Task:
     build: Callable[[], nn.Module]
     loss: Loss
     num_classes: int
-    head: str
+    head: tuple[str, ...]
     layout: Layout
     batch_norm: bool
-    random: bool
     kind: TaskKind
     measures: tuple[Measure, ...]
     width: int
@@ -143,12 +142,13 @@ class Task:
             _keep_statistics(module.get_submodule(layer))
         return module
 
-    def constants(self) -> Params:
-        """Values of the frozen tensors: the rest of a model, whoever trained it."""
-        if not self.layout.frozen:
-            return {}
-        tensors = _tensors(self.module())
-        return {n: tensors[n].detach().clone() for n in self.layout.frozen}
+    def constants(self, frozen: bool = False) -> Params:
+        """Values of the rest of a model, whoever trained it: of `frozen` tensors alone, or of all constants."""
+        module = self.module()
+        rest = () if frozen else (n for n, b in module.named_buffers() if b.is_floating_point())
+        names = dict.fromkeys((*self.layout.frozen, *(n for n in rest if n not in self.layout.buffers)))
+        tensors = _tensors(module)
+        return {n: tensors[n].detach().clone() for n in names}
 
     def init(self, key: Key) -> Params:
         """Initial parameters and buffers for a key, in module order."""
@@ -163,6 +163,7 @@ def make_task(
     num_classes: int,
     *,
     loss: str | Loss | None = None,
+    examples: Tensor | None = None,
     head: str | None = None,
     kind: TaskKind = CLASSIFICATION,
     asked: Sequence[str | Measure] = (),
@@ -176,7 +177,9 @@ def make_task(
         num_classes: Classes of the data, or groups by which its examples are counted.
         loss: A name in the kind's losses, by default the first, or a function from (outputs, targets) to the loss of
             each example.
-        head: Name of the layer that makes the outputs; by default the network's last linear layer.
+        examples: A few examples, on which a run of the network shows its head and its statistics; without any the head
+            is not known, and all buffers are taken for statistics.
+        head: Name of the layer, or parameter, that makes the outputs; by default what a run shows.
         kind: What the outputs mean.
         asked: Measures, or their names, to report beside the headline and the loss.
         outputs: Number of names of what outputs stand for; by default the classes.
@@ -194,55 +197,61 @@ def make_task(
         module = _without_counters(build())
     check_tensors(module)
     modules = dict(module.named_modules())
-    linear = [n for n, m in modules.items() if isinstance(m, nn.Linear)]
-    if head is None:
-        if not linear:
-            raise ConfigError(
-                f"{type(module).__name__} has no linear layer to be its head; say with task.head which layer makes the "
-                f"logits (it has {', '.join(filter(None, modules))})"
-            )
-        head = linear[-1]
-    elif head not in modules:
+    if head is not None and head not in {**modules, **dict(module.named_parameters())}:
         raise ConfigError(
             f"task.head: {type(module).__name__} has no layer {head!r}; it has {', '.join(filter(None, modules))}"
         )
-    first: dict[int, str] = {}
-    for n, t in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
-        if first.setdefault(id(t), n) != n:
-            raise ConfigError(
-                f"{first[id(t)]} and {n} are one tensor of {type(module).__name__}, and only one of them would be "
-                "trained; give each layer its own"
-            )
     trainable = tuple(n for n, p in module.named_parameters() if p.requires_grad)
     frozen = frozen_tensors(module)
     if frozen:
         check_frozen(build, module, frozen)
-    buffers = tuple(n for n, b in module.named_buffers() if b.is_floating_point() and n not in frozen)
     norm_layers = [n for n, m in modules.items() if isinstance(m, _NORMS)]
-    every = (*trainable, *buffers)
-    layout = Layout(
-        trainable,
-        buffers,
-        head=tuple(n for n in every if n.startswith(f"{head}.")),
-        norm=tuple(n for n in every if n.rpartition(".")[0] in norm_layers),
-        classifier=f"{head}.weight" if f"{head}.weight" in trainable else None,
-        frozen=frozen,
-    )
-    return Task(
+    task = Task(
         build,
         function,
         num_classes,
-        head,
-        layout,
+        () if head is None else (head,),
+        Layout(trainable, frozen=frozen),
         batch_norm=any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm) and f"{n}.running_mean" not in frozen
-            for n, m in modules.items()
+            isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and f"{n}.running_mean" not in frozen
+            for n, m in module.train().named_modules()
         ),
-        random=any(_draws(m) for m in modules.values()),
         kind=kind,
         measures=kind.reported(asked, function),
         width=kind.width(num_classes if outputs is None else outputs),
     )
+    buffers = tuple(n for n, b in module.named_buffers() if b.is_floating_point() and n not in frozen)
+    if examples is not None:
+        network = task.module().float()
+        task = replace(task, head=task.head or head_of(network, examples, task.width))
+        # What is another each time the network is made must travel, or each process would have its own.
+        moving = {*statistics_of(network, examples), *_drawn(build, module, buffers, Key(0))} if buffers else ()
+        buffers = tuple(n for n in buffers if n in moving)
+    first: dict[int, str] = {}
+    constant = {id(b) for n, b in module.named_buffers() if n not in buffers}  # which layers may share
+    for n, t in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
+        if id(t) not in constant and first.setdefault(id(t), n) != n:
+            raise ConfigError(
+                f"{first[id(t)]} and {n} are one tensor of {type(module).__name__}, and only one of them would be "
+                "trained; give each layer its own"
+            )
+    every = (*trainable, *buffers)
+    parts = (*task.head, *(f"{part}.weight".lstrip(".") for part in task.head))
+    layout = replace(
+        task.layout,
+        buffers=buffers,
+        head=tuple(n for n in every if any(is_part(n, part) for part in task.head)) if task.head else None,
+        norm=tuple(n for n in every if n.rpartition(".")[0] in norm_layers),
+        classifier=next((n for n in parts if n in trainable), None) if len(task.head) == 1 else None,
+    )
+    return replace(task, layout=layout)
+
+
+def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[str], key: Key) -> list[str]:
+    """Those of these tensors that have other values where the network is made again, under this key."""
+    with key.ambient():
+        here, again = _tensors(module), _tensors(build())
+    return [n for n in names if n not in again or not same_values(here[n], again[n])]
 
 
 def _given_copies(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -282,10 +291,7 @@ def check_frozen(build: Callable[[], nn.Module], module: nn.Module, frozen: Sequ
             f"{name} has requires_grad=False in all its parameters, and there would be nothing to train; leave those "
             "of its head free"
         )
-    with Key(1).ambient():
-        here, again = _tensors(module), _tensors(build())
-    drawn = [n for n in frozen if n not in again or not torch.equal(here[n], again[n])]
-    if drawn:
+    if drawn := _drawn(build, module, frozen, Key(1)):
         raise ConfigError(
             f"{name} has requires_grad=False in {some(drawn)}, with other values each time it is made, so that seeds "
             "and clients would have different ones; load their values where it is made, or leave them free and choose "
@@ -492,15 +498,6 @@ def _check_by_example(
         raise ConfigError(
             f"{name} must return {what} each of {len(targets)} examples, ({len(targets)},), got {got}; {remedy}"
         )
-
-
-def _draws(m: nn.Module) -> bool:
-    """True for a layer that draws random numbers in training.  Draws of a network's own forward pass cannot be seen."""
-    if isinstance(m, nn.modules.dropout._DropoutNd):
-        return m.p > 0
-    if isinstance(m, nn.RNNBase | nn.MultiheadAttention):
-        return m.dropout > 0
-    return isinstance(m, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
 
 
 def _without_counters(module: nn.Module) -> nn.Module:

@@ -20,6 +20,7 @@ from torch.func import functional_call, vmap
 from unskew.data.images import ByteImages
 from unskew.keys import Key
 from unskew.local.workspace import Attributes
+from unskew.tasks.probe import same_values
 from unskew.tasks.task import Task
 
 # Constants of SplitMix64 (Steele, Lea, Flood 2014), as signed 64-bit integers.
@@ -135,13 +136,13 @@ def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor) -> NetworkTraits:
     x, y = (t.double() if t.is_floating_point() else t for t in (x, y))
     module, seeds = with_keyed_dropout(task.module().double())
     attributes = Attributes(module)
-    counted = [n for n, b in module.named_buffers() if not b.is_floating_point() and not n.endswith("seed")]
     with torch.no_grad(), Key(0).ambient():
         before, state = {n: b.clone() for n, b in module.named_buffers()}, torch.get_rng_state()
         activations = _count(module.train(), x)
         drew = not torch.equal(torch.get_rng_state(), state)
         after = dict(module.named_buffers())
-        still = all(torch.equal(before[n], after[n]) for n in before)
+        moved = [n for n in before if not same_values(before[n], after[n])]
+        counted = [n for n in moved if not before[n].is_floating_point()]
         apart = [_apart(module.train(mode), x) for mode in (True, False)]
     draws = "its forward pass draws random numbers of its own" if drew else None
     if name := attributes.changed():
@@ -154,7 +155,7 @@ def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor) -> NetworkTraits:
         y,
         draws,
         bool(seeds),
-        still and apart[0] and not task.batch_norm and not task.batchwise,
+        not moved and apart[0] and not task.batch_norm and not task.batchwise,
         apart[1],
         activations,
     )

@@ -374,13 +374,17 @@ class ModelRows:
             value, loss, moved = vmap(self._objective, in_dims=tidy)(*given)
         else:
             value, loss, moved = self._objective(*(_first(part, d) for part, d in zip(given, dims, strict=True)))
-        gradients = torch.autograd.grad(value.sum(), list(trained.values()), materialize_grads=True)
+        gradients = torch.autograd.grad(value.sum(), list(trained.values()), allow_unused=True)
+        pairs = list(zip(trained.values(), gradients, strict=True))
+        unused = [(t, t.detach().clone()) for t, g in pairs if g is None]
         with torch.no_grad():
-            torch.cat([g.reshape(k, -1) for g in gradients], 1, out=self._g[:k])
+            torch.cat([(torch.zeros_like(t) if g is None else g).reshape(k, -1) for t, g in pairs], 1, out=self._g[:k])
             for n, t in moved.items():
                 if t.data_ptr() != buffers[n].data_ptr():  # a layer may have changed it in place
                     buffers[n].copy_(t)
             self._optimiser(self._w[:k], self._g[:k], knobs)
+            for t, before in unused:
+                t.detach().copy_(before)
             self._total[:k].add_(loss)
 
     def _objective(

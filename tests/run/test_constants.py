@@ -1,0 +1,180 @@
+"""Buffers that training does not change are constants of the network, which travel nowhere; the head is found."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import unskew as us
+from unskew.errors import ConfigError
+from unskew.keys import Key
+from unskew.record.logs import rows
+from unskew.run.models import load_model
+
+X = torch.randn(60, 8, generator=Key(1).generator())
+Y = (X[:, 0] > 0).long()
+MASK = torch.triu(torch.full((8, 8), float("-inf")), 1)
+
+
+class Masked(nn.Module):
+    """A mask and a scale, which are buffers or plain attributes."""
+
+    def __init__(self, buffers: bool) -> None:
+        super().__init__()
+        self.body, self.out, self.drop = nn.Linear(8, 6), nn.Linear(6, 2), nn.Dropout(0.0)
+        if buffers:
+            self.register_buffer("mask", MASK.clone())
+            self.register_buffer("allowed", MASK == 0)
+            self.register_buffer("scale", torch.linspace(0.5, 1.5, 8), persistent=False)
+            self.drop.register_buffer("mask", self.mask)  # shared
+            self.register_buffer("ones", torch.ones(1).expand(8))
+        else:
+            self.mask, self.allowed, self.scale = MASK.clone(), MASK == 0, torch.linspace(0.5, 1.5, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = ((self.mask.to(x).softmax(-1) * self.allowed) @ x[..., None])[..., 0]
+        out: Tensor = self.out(self.drop(torch.relu(self.body(seen * self.scale.to(x)))))
+        return out
+
+
+def masked(buffers: bool) -> nn.Module:
+    with Key(3).ambient():
+        return Masked(buffers)
+
+
+METHODS = (
+    *(
+        "fedavg",
+        "scaffold",
+        "fednova",
+        "feddc",
+        "feddyn",
+        "cfl",
+        "ditto",
+        "fedper",
+        "moon",
+        "fedproto",
+        "stc",
+        "gossip",
+    ),
+    *("hcct", "qfedavg", "perfedavg", "fedavg+secure_sum", "fedavg+central_dp", "fedavg+local_dp"),
+    *("fedavg+dp_sgd", "fedavg+median", "fedavg+top_k", "scaffold+dw"),
+)
+
+
+def run(method: Any, model: nn.Module, out: Path, **settings: Any) -> us.History:
+    rest = {"split": us.IID(num_clients=4), "local": us.SgdConfig(lr=0.05, batch_size=8), **settings}
+    return us.simulate({"it": method}, data=(X, Y), model=model, rounds=2, out=out, progress=False, **rest)
+
+
+@pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_constant_buffer_is_as_a_plain_attribute(method: str, executor: str, tmp_path: Path) -> None:
+    """Numbers and bytes are the same; a loaded model has the constants, too."""
+    for buffers in (True, False):
+        run(method, masked(buffers), tmp_path / str(buffers), runtime=us.Runtime(executor=executor))
+    there, here = tmp_path / "False", tmp_path / "True"
+    ours, theirs = (
+        [r for r in rows(folder / "metrics.jsonl") if not r["name"].startswith("seconds")] for folder in (here, there)
+    )
+    assert ours == theirs
+    assert list(rows(here / "ledger.jsonl")) == list(rows(there / "ledger.jsonl"))
+    for client in (0, 3):
+        model = load_model(here, "it", client, network=masked(True))
+        other = load_model(there, "it", client, network=masked(False))
+        assert torch.equal(model(X), other(X))
+        assert torch.equal(model.mask, MASK)
+
+
+def test_a_saved_model_has_its_constants_and_loads_again(tmp_path: Path) -> None:
+    history = run("fedavg", masked(True), tmp_path / "r")
+    model = history.model("it")
+    us.save_model(model, tmp_path / "one.safetensors")
+    fresh = masked(True)
+    fresh.mask.zero_()
+    fresh.scale.zero_()
+    again = load_model(tmp_path / "one.safetensors", network=fresh)
+    assert torch.equal(again(X), model(X))
+
+
+# ---------------------------------------------------------------- the head
+class Swapped(nn.Module):
+    """The classifier is registered first, and an unused layer last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(16, 2)
+        self.features = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+        self.proj, self.norm = nn.Linear(16, 4), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.classifier(self.features(x))
+        return out
+
+
+class Bare(nn.Module):
+    """A parameter makes the outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(2, 16, generator=Key(1).generator()))
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) @ self.w.t()
+
+
+class Hidden(Swapped):
+    """Its features leave PyTorch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.classifier(torch.tensor(self.features(x).tolist()))
+        return out
+
+
+def differing(history: us.History) -> set[str]:
+    one, other = (history.model("it", client=c) for c in (0, 1))
+    return {n for n, t in one.named_parameters() if not torch.equal(t, other.get_parameter(n))}
+
+
+@pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")
+@pytest.mark.parametrize("method", ["fedper", "fedrep", us.FedAvg(personal=("head",))])
+def test_what_stays_with_clients_is_the_layer_that_makes_the_outputs(method: Any, tmp_path: Path) -> None:
+    history = run(method, Swapped(), tmp_path / "r", split=us.Dirichlet(alpha=0.5, num_clients=3))
+    assert differing(history) == {"classifier.weight", "classifier.bias"}
+    (said,) = [doubt for doubt in history.doubts if "head" in doubt]
+    assert said.startswith("The head is classifier, which makes the outputs")
+    named = run(
+        method,
+        Swapped(),
+        tmp_path / "n",
+        task=us.TaskConfig(head="features"),
+        split=us.Dirichlet(alpha=0.5, num_clients=3),
+    )
+    assert differing(named) == {"features.0.weight", "features.0.bias"}
+    assert not [doubt for doubt in named.doubts if "head" in doubt]
+
+
+def test_a_head_is_not_asked_for_where_no_method_needs_it(tmp_path: Path) -> None:
+    for i, network in enumerate((Swapped(), Bare())):
+        history = run("fedavg", network, tmp_path / str(i))
+        assert not [doubt for doubt in history.doubts if "head" in doubt]
+    assert differing(run("fedper", Bare(), tmp_path / "own")) == {"w"}
+    with pytest.raises(ConfigError, match="needs what enters the last layer, and the network calls none as one layer"):
+        run("moon", Bare(), tmp_path / "moon")
+    run("fedavg", Hidden(), tmp_path / "hidden")
+    run("fedper", Swapped(), tmp_path / "p")
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_what_has_no_gradient_stays_as_it_is(executor: str, optimizer: Any, tmp_path: Path) -> None:
+    """As in PyTorch, weight decay leaves it alone."""
+    network = Swapped()
+    decaying = us.SgdConfig(lr=0.05, weight_decay=0.1, momentum=0.5 * (optimizer == "sgd"), optimizer=optimizer)
+    model = run("fedavg", network, tmp_path / "r", local=decaying, runtime=us.Runtime(executor=executor)).model("it")
+    moved = {n for n, t in model.named_parameters() if not torch.allclose(t, network.get_parameter(n), rtol=1e-6)}
+    assert moved == {n for n, _ in network.named_parameters() if n.startswith(("classifier", "features"))}

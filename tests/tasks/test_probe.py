@@ -1,0 +1,262 @@
+"""What a run of a network shows: the layer that makes its outputs, and the buffers that training changes."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from unskew.local.workspace import FeatureNetwork
+from unskew.tasks.probe import head_of, same_values
+from unskew.tasks.task import make_task
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+
+
+class Net(nn.Module):
+    """A network of these parts, which `run` calls, in this order of registration."""
+
+    def __init__(self, run: Callable[[Any, Tensor], Tensor], **parts: Any) -> None:
+        super().__init__()
+        self.run = run
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)
+
+
+def weight(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(*shape))
+
+
+def body() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+
+
+def encoder(width: int) -> nn.Module:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 2, 32, batch_first=True), 1)
+
+
+def filled(n: Any, x: Tensor) -> Tensor:
+    out = torch.zeros(len(x), 3)
+    out[:, [0, 1, 2]] = n.out(n.body(x))
+    return out
+
+
+def attention(n: Any, x: Tensor) -> Tensor:
+    z = n.inner(x[..., None])
+    return n.att(z, z, z)[0].mean(1)
+
+
+def classified(n: Any, x: Tensor) -> Tensor:
+    return n.out(n.body(x))
+
+
+HEADS: dict[str, tuple[nn.Module, tuple[str, ...]]] = {
+    "registered first": (Net(classified, out=nn.Linear(16, 3), body=body()), ("out",)),
+    "beside unused layers": (
+        Net(classified, out=nn.Linear(16, 3), body=body(), norm=nn.LayerNorm(16), extra=nn.Linear(16, 3)),
+        ("out",),
+    ),
+    "a parameter": (Net(lambda n, x: n.body(x) @ n.w.t() + n.b, w=weight(3, 16), b=weight(3), body=body()), ("w", "b")),
+    "a parameter after a linear layer": (
+        Net(lambda n, x: n.body(x) @ n.w.t(), body=nn.Linear(8, 16), w=weight(3, 16)),
+        ("w",),
+    ),
+    "a parameter for one output": (
+        Net(lambda n, x: (n.body(x) @ n.w)[:, None].expand(-1, 3), body=body(), w=weight(16)),
+        ("w",),
+    ),
+    "by cosine": (
+        Net(
+            lambda n, x: n.s * F.linear(F.normalize(n.body(x)), F.normalize(n.w)),
+            s=weight(1),
+            w=weight(3, 16),
+            body=body(),
+        ),
+        ("s", "w"),
+    ),
+    "by distance": (
+        Net(lambda n, x: -torch.cdist(n.body(x), n.centres), centres=weight(3, 16), body=body()),
+        ("centres",),
+    ),
+    "with a temperature": (
+        Net(lambda n, x: classified(n, x) * n.t, t=weight(1), out=nn.Linear(16, 3), body=body()),
+        ("t", "out"),
+    ),
+    "normalised afterwards": (nn.Sequential(body(), nn.Linear(16, 3), nn.BatchNorm1d(3)), ("1", "2")),
+    "with another's tensor": (
+        Net(lambda n, x: F.linear(n.emb(x.long().abs()).mean(1), n.emb.weight[:3]), emb=nn.Embedding(9, 6)),
+        ("emb",),
+    ),
+    "spectral norm": (Net(classified, out=parametrizations.spectral_norm(nn.Linear(16, 3)), body=body()), ("out",)),
+    "orthogonal": (
+        Net(classified, out=parametrizations.orthogonal(nn.Linear(16, 3, bias=False)), body=nn.Linear(8, 16)),
+        ("out",),
+    ),
+    "attention's": (
+        Net(attention, att=nn.MultiheadAttention(3, 1, batch_first=True), inner=nn.Linear(1, 3)),
+        ("att.out_proj",),
+    ),
+    "after attention": (
+        Net(
+            lambda n, x: attention(n, x) @ n.w.t(),
+            inner=nn.Linear(1, 16),
+            att=nn.MultiheadAttention(16, 2, batch_first=True),
+            w=weight(3, 16),
+        ),
+        ("w",),
+    ),
+    "before an encoder": (
+        Net(
+            lambda n, x: n.out(n.enc(n.inner(x[..., None])).mean(1)),
+            out=nn.Linear(16, 3),
+            enc=encoder(16),
+            inner=nn.Linear(1, 16),
+        ),
+        ("out",),
+    ),
+    "recurrent": (Net(lambda n, x: n.rnn(x[..., None])[0][:, -1], rnn=nn.LSTM(1, 3, 2, batch_first=True)), ("rnn",)),
+    "called twice": (Net(lambda n, x: n.b(torch.relu(n.b(n.a(x)))), a=nn.Linear(8, 3), b=nn.Linear(3, 3)), ("b",)),
+    "a convolution": (
+        Net(lambda n, x: n.k(n.c(x[:, None]).relu()).mean(2), k=nn.Conv1d(8, 3, 1), c=nn.Conv1d(1, 8, 3)),
+        ("k",),
+    ),
+    "the last of two layers": (
+        nn.Sequential(body(), nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))),
+        ("1.2",),
+    ),
+    "two in a sum": (
+        Net(lambda n, x: classified(n, x) + n.skip(x), out=nn.Linear(16, 3), body=body(), skip=nn.Linear(8, 3)),
+        ("out", "skip"),
+    ),
+    "one for each class": (
+        Net(
+            lambda n, x: torch.cat([o(n.body(x)) for o in n.outs], 1),
+            outs=nn.ModuleList(nn.Linear(16, 1) for _ in range(3)),
+            body=body(),
+        ),
+        ("outs.0", "outs.1", "outs.2"),
+    ),
+    "written into a tensor": (Net(filled, body=body(), out=nn.Linear(16, 3)), ("out",)),
+    "frozen": (Net(classified, out=nn.Linear(16, 3).requires_grad_(False), body=body()), ("out",)),
+    "the whole network": (nn.Linear(8, 3), ("",)),
+    "out of sight": (Net(lambda n, x: n.out(torch.tensor(x.tolist())), out=nn.Linear(8, 3)), ()),
+    "failing": (nn.Linear(9, 3), ()),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", HEADS)
+def test_the_head_is_what_makes_the_outputs(name: str) -> None:
+    network, head = HEADS[name]
+    before = copy.deepcopy(dict(network.state_dict()))
+    assert set(head_of(network, X, 3)) == set(head)
+    assert all(same_values(t, before[n]) for n, t in network.state_dict().items())
+
+
+def test_features_are_what_enters_the_last_call_of_the_head() -> None:
+    network, head = HEADS["called twice"]
+    features, _ = FeatureNetwork(network, head)(X)
+    torch.testing.assert_close(features, torch.relu(network.b(network.a(X))))
+
+
+@pytest.mark.parametrize("name", ["a parameter", "attention's", "two in a sum"])
+def test_a_head_that_is_not_called_as_one_layer_has_no_features(name: str) -> None:
+    network, head = HEADS[name]
+    features, logits = FeatureNetwork(network, head)(X)
+    assert features.shape == (4, 0)
+    torch.testing.assert_close(logits, network(X))
+
+
+# ---------------------------------------------------------------- buffers
+class Buffers(nn.Module):
+    """One buffer of each kind beside a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(8, 3)
+        self.register_buffer("mask", torch.triu(torch.full((8, 8), float("-inf")), 1))
+        self.register_buffer("unknown", torch.tensor([float("nan"), 1.0]))
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 8), persistent=False)
+        self.register_buffer("rewritten", torch.ones(8))
+        self.register_buffer("seen", torch.zeros(8), persistent=False)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen = 0.9 * self.seen + 0.1 * x.detach().mean(0)
+            self.steps += 1
+        out: Tensor = self.out(((self.mask.softmax(-1) @ x[..., None])[..., 0] - self.seen) * self.scale)
+        return out
+
+
+class Rewritten(nn.Module):
+    """Computes its constant anew in each pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mask = torch.ones(x.shape[1])
+        return x * self.mask
+
+
+class Still(nn.BatchNorm1d):
+    """Stays in evaluation mode."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        return super().train(False)
+
+
+@pytest.mark.parametrize(
+    ("network", "statistics"),
+    [
+        (Buffers(), {"seen", "steps"}),
+        (nn.Sequential(Rewritten(), nn.Linear(8, 3)), set()),
+        (nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3)), {"0.running_mean", "0.running_var"}),
+        (nn.Sequential(nn.BatchNorm1d(8, momentum=0.0), nn.Linear(8, 3)), set()),
+        (nn.Sequential(nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3)), set()),
+        (nn.Sequential(Still(8), nn.Linear(8, 3)), set()),
+        (
+            nn.Sequential(parametrizations.spectral_norm(nn.Linear(8, 3))),
+            {"0.parametrizations.weight.0._u", "0.parametrizations.weight.0._v"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("x", [X, torch.zeros(4, 8)], ids=["rows", "zeros"])
+def test_statistics_are_the_buffers_that_training_changes(network: nn.Module, statistics: set[str], x: Tensor) -> None:
+    """Of zeros a running mean stays zero; it is a statistic all the same, as the variance beside it."""
+    before = copy.deepcopy(dict(network.named_buffers()))
+    task = make_task(lambda: network, 3, examples=x)
+    assert set(task.layout.buffers) == statistics
+    assert all(same_values(t, before[n]) for n, t in network.named_buffers() if n in before)
+    floating = {n for n, b in before.items() if b.is_floating_point()}
+    assert set(task.constants()) == floating - statistics
+    assert task.batch_norm == any(type(m) is nn.BatchNorm1d for m in network.modules())
+
+
+def test_a_buffer_that_is_another_each_time_the_network_is_made_travels() -> None:
+    """Otherwise each process would have its own; one drawn from PyTorch's generator is the network's."""
+    count = iter(range(100))
+
+    def build() -> nn.Module:
+        network = nn.Sequential(nn.Linear(8, 3))
+        network.register_buffer("one", torch.full((2,), float(next(count))))
+        network.register_buffer("other", torch.randn(2))
+        return network
+
+    assert make_task(build, 3, examples=X).layout.buffers == ("one",)
+
+
+def test_where_the_network_cannot_be_run_all_buffers_travel() -> None:
+    assert make_task(lambda: nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3)), 3, examples=X[:1]).layout.buffers == (
+        "0.running_mean",
+        "0.running_var",
+    )
