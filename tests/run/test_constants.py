@@ -15,6 +15,7 @@ from unskew.run.models import load_model
 
 X = torch.randn(60, 8, generator=Key(1).generator())
 Y = (X[:, 0] > 0).long()
+TURN = torch.polar(torch.ones(8), torch.linspace(0.0, 3.0, 8))
 MASK = torch.triu(torch.full((8, 8), float("-inf")), 1)
 
 
@@ -30,10 +31,12 @@ class Masked(nn.Module):
             self.register_buffer("scale", torch.linspace(0.5, 1.5, 8), persistent=False)
             self.drop.register_buffer("mask", self.mask)  # shared
             self.register_buffer("ones", torch.ones(1).expand(8))
+            self.register_buffer("turn", TURN)
         else:
-            self.mask, self.allowed, self.scale = MASK.clone(), MASK == 0, torch.linspace(0.5, 1.5, 8)
+            self.mask, self.allowed, self.scale, self.turn = MASK.clone(), MASK == 0, torch.linspace(0.5, 1.5, 8), TURN
 
     def forward(self, x: Tensor) -> Tensor:
+        x = (x * self.turn).real
         seen = ((self.mask.to(x).softmax(-1) * self.allowed) @ x[..., None])[..., 0]
         out: Tensor = self.out(self.drop(torch.relu(self.body(seen * self.scale.to(x)))))
         return out

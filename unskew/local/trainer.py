@@ -27,7 +27,7 @@ from unskew.local.executor import Columns, joined
 from unskew.local.kernels import forward_block, tune, wants_channels_last
 from unskew.local.optim import one_pass, optimiser
 from unskew.local.terms import check_gradient, check_padding, check_value, term_value
-from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace
+from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace, placed
 from unskew.protocol import (
     SERVER_ID,
     Batch,
@@ -105,14 +105,14 @@ class LocalTrainer:
         self._loss = task.loss
         self._looked_at: dict[Any, float] = {}  # terms by the last round in which a look told nothing
         self._workspaces: dict[tuple[frozenset[str], bool], Workspace] = {}
-        self._reference = FeatureNetwork(plain, task.head).to(self.device, dtype).eval()
+        self._reference = FeatureNetwork(placed(plain, self.device, dtype), task.head).eval()
         named = {**dict(plain.named_parameters()), **dict(plain.named_buffers())}
         self._tensors = {n: named[n] for n in (*task.layout.trainable, *task.layout.buffers)}
         self._tuned_reference, self._block = self._reference, None
         if self._tuned:
             module = task.module()
             tune(module)
-            self._tuned_reference = FeatureNetwork(module, task.head).to(dtype).eval()
+            self._tuned_reference = FeatureNetwork(placed(module, self.device, dtype), task.head).eval()
             self._block = forward_block(module)
 
     def answer(self, me: Me, index: int, request: object) -> Any:
@@ -475,7 +475,7 @@ class LocalTrainer:
     @cached_property
     def training_network(self) -> FeatureNetwork:
         """The network by PyTorch's own layers in training mode, for gradients of single examples."""
-        return FeatureNetwork(self.task.module(), self.task.head).to(self.device, self.dtype).train()
+        return FeatureNetwork(placed(self.task.module(), self.device, self.dtype), self.task.head).train()
 
     def fold(self, me: Me, job: Fold) -> Any:
         """One pass over a part of the client's data, in order."""

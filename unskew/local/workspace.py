@@ -67,6 +67,11 @@ def _alike(a: Any, b: Any) -> bool:
     return type(a) is type(b) and (not isinstance(a, _FIXED) or a == b)
 
 
+def placed(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The module on a device, its floats of this type; PyTorch's `to` would make real numbers of complex ones, too."""
+    return module.to(device).double() if dtype is torch.float64 else module.to(device).float()
+
+
 class FeatureNetwork(nn.Module):
     """The network, returning the input of its head, of no width unless that is one layer and called, and its output.
 
@@ -186,7 +191,7 @@ def make_workspace(
     names = tuple(n for n in layout.trainable if n in chosen)
     if not names:
         raise ConfigError("local.trainable selects no parameter; there would be nothing to train")
-    module = task.module().to(device, dtype)
+    module = placed(task.module(), device, dtype)
     for layer in module.modules():
         if isinstance(layer, nn.RNNBase):
             # On a CUDA device its next pass would move the weights out of `vector`, into memory of its own.

@@ -151,7 +151,7 @@ def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> 
     if then != frozen_sha256(setup):
         raise RunError(
             f"{folder} was begun with other frozen parameters (requires_grad=False), or constants, than "
-            f"{experiment.task.model} has now, and its models would mean nothing with them; restore the weights that the "
+            f"{experiment.task.model} has now, and its models would mean nothing; restore the weights that the "
             "network is made with"
         )
     then = card.get("network_sha256")

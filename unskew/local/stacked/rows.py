@@ -34,7 +34,7 @@ from unskew.local.stacked.optim import RowOptimiser
 from unskew.local.stacked.tables import by_name, copies, fill, slots, to_device, to_table
 from unskew.local.terms import term_value
 from unskew.local.trainer import LocalTrainer
-from unskew.local.workspace import FeatureNetwork, set_modes
+from unskew.local.workspace import FeatureNetwork, placed, set_modes
 from unskew.protocol import Batch, Me, Sgd, SgdConfig, Term, sees_features
 from unskew.tree import Params, leaves, map_leaves
 
@@ -125,7 +125,9 @@ class RowContext:
         layout = self.trainer.task.layout
         chosen, freeze = layout.select(config.trainable), config.buffers == "freeze"
         if (chosen, freeze) not in self._networks:
-            module, seeds = with_keyed_dropout(self.trainer.task.module().to(self.trainer.device, self.trainer.dtype))
+            module, seeds = with_keyed_dropout(
+                placed(self.trainer.task.module(), self.trainer.device, self.trainer.dtype)
+            )
             set_modes(module, layout, chosen, freeze)
             self._networks[chosen, freeze] = FeatureNetwork(module, self.trainer.task.head), seeds
         return self._networks[chosen, freeze]
