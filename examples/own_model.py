@@ -1,4 +1,4 @@
-"""Your own network: any function that builds a module whose last linear layer makes the logits.
+"""Your own network: any function that builds a module which returns logits; what makes them is found by running it.
 
 python examples/own_model.py [ROUNDS]
 """
