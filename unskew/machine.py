@@ -23,8 +23,10 @@ WHILE_READ = 3
 
 
 def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use: those it is bound to, and at most OMP_NUM_THREADS."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has a number for each nesting
+    return min(bound, int(most)) if most.isdecimal() and int(most) else bound
 
 
 def processor() -> str:

@@ -722,7 +722,9 @@ def test_other_surroundings_are_refused_unless_forced(
     assert contents(loop.resume(stopped, force=True).folder)["metrics"] == unstopped["metrics"]
 
 
-def test_the_rest_of_a_run_can_have_other_workers_and_says_so(stopped: Path, unstopped: dict[str, Any]) -> None:
+def test_the_rest_of_a_run_can_have_other_workers_and_says_so(
+    stopped: Path, unstopped: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Executors that train each client by itself give the same bits, so that this needs no --force."""
     with pytest.raises(RunError, match=r"another environment \(threads 1 -> 2\)"):
         loop.resume(stopped, settings=["runtime.threads=2"])
@@ -730,10 +732,11 @@ def test_the_rest_of_a_run_can_have_other_workers_and_says_so(stopped: Path, uns
         loop.resume(stopped, settings=["rounds=9"])
     assert not (stopped / "resumed.jsonl").exists()
     settings = ["runtime.executor=workers", "runtime.workers=1"]
+    monkeypatch.setattr(run_setup, "cores", lambda: 64)
     assert contents(loop.resume(stopped, settings=settings).folder)["fingerprint"] == unstopped["fingerprint"]
     (row,) = RESUMED.rows(stopped)
     assert (row["method"], row["seed"], row["round"]) == ("scaffold", 0, 4)
-    assert row["changed"] == ["executor sequential -> workers", "runtime.workers=1"]
+    assert row["changed"][1:] == ["executor sequential -> workers", "runtime.workers=1"]
     assert 'executor = "sequential"' in (stopped / "config.toml").read_text()
     assert any(remark.startswith("resumed at round 4 of scaffold, seed 0") for remark in read(stopped).remarks)
 
@@ -751,7 +754,7 @@ def test_a_run_on_several_threads_goes_on_in_workers_of_one_thread_by_force_alon
         loop.resume(tmp_path / "run", settings=settings)
     loop.resume(tmp_path / "run", force=True, settings=settings)
     (row,) = RESUMED.rows(tmp_path / "run")
-    assert row["changed"] == ["executor sequential -> workers", "runtime.workers=1"]
+    assert row["changed"][1:] == ["executor sequential -> workers", "runtime.workers=1"]
 
 
 @pytest.mark.parametrize(

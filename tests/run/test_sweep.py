@@ -306,14 +306,14 @@ def test_no_more_processes_run_at_once_than_asked_for(tmp_path: Path, monkeypatc
         runner(made, tmp_path / "out", jobs=0)
 
 
-def test_a_process_gets_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+def test_a_process_gets_its_share_of_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "cores", lambda: 7)
     made = points(tmp_path, 'grid = { "methods.0.mu" = [0.1] }')
     script = "import os, sys; sys.exit(' '.join(os.environ[n] for n in sys.argv[1:4]))"
     # The last line of what a failed process said is its error.
     command = (sys.executable, "-c", script, *sweep.THREAD_VARIABLES)
-    (result,) = SweepRunner(made, tmp_path / "out", 1, lambda _: None, command).run()
-    assert result.error == "1 1 1"
+    (result,) = SweepRunner(made, tmp_path / "out", 2, lambda _: None, command).run()
+    assert result.error == "3 3 3"
 
 
 # ---------------------------------------------------------------- several sweeps in one folder

@@ -113,6 +113,8 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
         DataError, ConfigError: If data, network or device are not available.
     """
     device = choose_device(experiment.runtime.device)
+    threads = experiment.runtime.threads or cores()
+    torch.set_num_threads(threads)
     dataset = with_bins(experiment.task, inputs.dataset or named_dataset(experiment.task), one_client)
     if inputs.dataset is None and dataset.own_test is not None and experiment.test_fraction != Experiment.test_fraction:
         raise ConfigError(
@@ -146,7 +148,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     check_network(task, dataset.x_train[:2], dataset.y_train[:2], files=experiment.task.data.startswith("images:"))
     _check_ids(task, dataset)
     count = parameter_count(task)
-    torch.set_num_threads(experiment.runtime.threads or (1 if count < THREADS_FROM else os.cpu_count() or 1))
+    torch.set_num_threads(threads if experiment.runtime.threads or count >= THREADS_FROM else 1)
     if experiment.runtime.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -893,7 +895,7 @@ def environment(experiment: Experiment, setup: Setup) -> dict[str, str]:
         BUILD: version.build(),
         "platform": f"{sys.platform} {platform.machine()}",
         "cpu": processor(),
-        "cores": str(os.cpu_count()),
+        "cores": str(cores()),
         "threads": str(torch.get_num_threads()),
         "device": torch.cuda.get_device_name(setup.device) if setup.device.type == "cuda" else "cpu",
         "executor": _executor(experiment, setup),

@@ -45,6 +45,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.files import appendable, write_atomically
 from unskew.lock import lock, lockable
+from unskew.machine import cores
 from unskew.run import setup as run_setup
 from unskew.run.folder import explained, in_use, read_json
 from unskew.run.loop import Interrupted, stop_requests
@@ -468,7 +469,8 @@ class SweepRunner:
             with explained(Path(log.name), None):
                 log.write(heading.encode())
                 log.flush()
-            threads = dict.fromkeys(THREAD_VARIABLES, str(point.experiment.runtime.threads or 1))
+            share = max(point.experiment.runtime.threads or 1, cores() // self.jobs)
+            threads = dict.fromkeys(THREAD_VARIABLES, str(share))
             start = log.tell()
             process = subprocess.Popen(
                 [*self.command, *order],

@@ -116,7 +116,8 @@ def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
 def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> list[str]:
     """Refuse to go on, unless forced, under other versions, device, executor or code than a run began with.
 
-    Another build of the same version is no refusal: most change no run, and what it changes is in a run's notes.
+    Another build of the same version is no refusal: most change no run, and what it changes is in a run's notes.  Nor
+    are other cores: what they change is the executor and its threads.
 
     Returns:
         What is other now, as `run_setup.differences` has it.
@@ -130,7 +131,7 @@ def require_same_environment(folder: Path, experiment: Experiment, setup: Setup,
     executors = {then.get("executor"), now["executor"]}
     # Workers have a thread each, and sums over several threads are rounded otherwise.
     neutral = executors <= SAME_BITS and ("sequential" not in executors or now["threads"] == "1")
-    noted = {run_setup.BUILD, *(["executor"] if neutral else [])}
+    noted = {run_setup.BUILD, "cores", *(["executor"] if neutral else [])}
     telling = [of for of in changed if of.partition(" ")[0] not in noted]
     if telling and not force:
         raise EnvironmentChanged(
