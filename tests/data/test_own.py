@@ -1040,3 +1040,33 @@ def test_a_client_without_rows_is_named_whatever_its_columns(empty: pandas.DataF
     frame = pandas.DataFrame({"x": np.arange(20.0), "y": np.arange(20) % 2})
     with pytest.raises(DataError, match=r"^client Bern has no rows; leave it out$"):
         one_table({"Basel": frame, "Bern": empty}, None)
+
+
+# ---------------------------------------------------------------- masked arrays
+HIDDEN = np.arange(40) == 5
+"""The row of whose values one is masked."""
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
+def test_what_is_masked_is_missing(dtype: type) -> None:
+    x = np.ma.array(np.arange(80).reshape(40, 2).astype(dtype), mask=np.stack([HIDDEN, HIDDEN & False], 1))
+    y = np.arange(40) % 2
+    gaps = np.where(np.ma.getmaskarray(x), np.nan, x.data)
+    assert equal(own.dataset((x, y), preprocess=Preprocess()), own.dataset((gaps, y), preprocess=Preprocess()))
+    with pytest.raises(DataError, match=r"x_train\[5\] has a NaN"):
+        own.dataset((list(x), y))
+    assert equal(own.dataset((np.ma.array(x.data), y)), own.dataset((x.data, y)))
+
+
+@pytest.mark.parametrize("labels", [np.arange(40) % 2, np.where(np.arange(40) % 2, "ill", "well")])
+def test_a_masked_label_is_missing(labels: np.ndarray) -> None:
+    with pytest.raises(DataError, match="label of row 5 is missing"):
+        own.dataset((np.ones((40, 2)), np.ma.array(labels, mask=HIDDEN)))
+
+
+def test_a_masked_pixel_is_missing_at_its_client() -> None:
+    images = np.zeros((40, 4, 4), np.uint8)
+    masked = np.ma.array(images, mask=np.broadcast_to(HIDDEN[:, None, None], images.shape))
+    labels = np.arange(40) % 2
+    with pytest.raises(DataError, match=r"client Bern: x\[5\] has a NaN"):
+        own.dataset({"Bern": (masked, labels), "Basel": (masked, labels)})

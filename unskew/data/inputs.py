@@ -288,7 +288,7 @@ class Inputs:
         if self.kind == "table":
             return self.of(client)._table(x)
         try:
-            values = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+            values = x.detach().cpu().numpy() if isinstance(x, Tensor) else as_array(x)
         except ValueError as error:
             raise DataError(
                 "inputs must be a batch of numbers, got lists of different lengths; give rows of one length"
@@ -529,7 +529,7 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]] | 
         rows = [{composed_names(name): value for name, value in row.items()} for row in x]
         x = {name: [row.get(name) for row in rows] for name in map(composed, names) if any(name in row for row in rows)}
     if not hasattr(x, "columns") and not isinstance(x, Mapping):
-        values = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x)
+        values = as_array(x.detach().cpu() if isinstance(x, Tensor) else x)
         if values.ndim != 2 or values.shape[1] != len(names):
             raise DataError(
                 f"inputs must be rows of {len(names)} columns ({', '.join(names)}), got shape {values.shape}"
@@ -594,13 +594,26 @@ def raw_column(values: Any, name: object, gaps: Sequence[str] = ()) -> Array:
     return np.array([np.nan if value is None else value for value in plain], np.float64)
 
 
+def as_array(values: Any) -> Array:
+    """The array of such values; what is masked is a gap, NaN among numbers and None among others."""
+    values = values.to_numpy() if hasattr(values, "to_numpy") else values
+    if isinstance(values, list | tuple) and any(isinstance(one, np.ma.MaskedArray) for one in values):
+        values = np.ma.array(values)
+    if not np.ma.is_masked(values):
+        return np.asarray(values)
+    gap, dtype = (np.nan, np.result_type(values.dtype, np.float32)) if values.dtype.kind in "fiub" else (None, object)
+    array: Array = values.data.astype(dtype)
+    array[np.ma.getmaskarray(values)] = gap
+    return array
+
+
 def column_values(values: Any) -> Array:
     """A column of a DataFrame, or a list, as an array; decimals, as databases give them, are plain numbers in it.
 
     So are NumPy's single numbers and truths among objects.  Dates and spans of time stay what they are, whatever their
     unit: as objects, None where there is none.
     """
-    array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    array = as_array(values)
     if array.dtype.kind in "mM":  # of those in nanoseconds NumPy would make whole numbers
         return np.fromiter((None if is_gap(one) else one for one in array.flat), object, array.size).reshape(
             array.shape
