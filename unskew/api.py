@@ -39,6 +39,7 @@ from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError, RunError, warn
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, KeepModels, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
+from unskew.files import user_path
 from unskew.history import History, Scratch, load_run
 from unskew.keys import in_turn
 from unskew.protocol import SgdConfig
@@ -191,8 +192,9 @@ def simulate(
         DivergedError: If every method diverged under every seed, naming the first.  Otherwise the history has the other
             trainings, and what lacks a seed is marked so; `diverged` of it says which did.
     """
+    out = None if out is None else user_path(out)
     settings = {
-        "name": Path(out).name if out is not None else "simulation",
+        "name": out.name if out is not None else "simulation",
         "rounds": rounds,
         "seeds": list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, Mapping) else seeds,
         "fraction": fraction,
@@ -211,8 +213,8 @@ def simulate(
         "track_options": {} if track_options is None else track_options,
     }
     with stopped_as_python(out) as stop, torch_left_alone(), watching(not progress) as watcher:
-        if out is not None and taken(Path(out)):
-            again = f"; unskew.resume({str(out)!r}) goes on with the run in it, and" * (Path(out) / "run.json").exists()
+        if out is not None and taken(out):
+            again = f"; unskew.resume({str(out)!r}) goes on with the run in it, and" * (out / "run.json").exists()
             raise RunError(f"out = {str(out)!r} exists already{again or ';'} a new run needs another folder")
         if track and out is None:
             raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
@@ -233,7 +235,7 @@ def simulate(
         if out is not None:
             from unskew.report import write_report
 
-            outcome = loop.start(experiment, Path(out), listening, backend=backend, stop=stop)
+            outcome = loop.start(experiment, out, listening, backend=backend, stop=stop)
             write_report(outcome.folder)
             if keeps:
                 at = outcome.folder / DATA_FILE
@@ -281,7 +283,7 @@ def resume(
         RunError: If the folder is not a run, was changed, or was begun with another network or in another environment.
         DivergedError, QuorumError, KeyboardInterrupt: As in `simulate`.
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     with stopped_as_python(folder) as stop, torch_left_alone(), watching(not progress) as watcher:
         unchanged.require_run(folder)
         inputs = _given_again(folder, model, loss, metrics)

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from unskew.errors import DataError
+
 Content = bytes | str | Iterable[bytes | memoryview]
 """A file's content, whole or in pieces; text becomes UTF-8."""
 LINK = "symbolic links are not followed here"
@@ -29,6 +31,18 @@ _QUOTED = re.compile(
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
 PRIVATE = 0o600
 """Permissions of a file that only its owner may read."""
+
+
+def user_path(written: str | Path) -> Path:
+    """The path that a user has written, ~ for the home folder.
+
+    Raises:
+        DataError: If it is the home folder of somebody who is not here.
+    """
+    try:
+        return Path(written).expanduser()
+    except RuntimeError:
+        raise DataError(f"{written}: there is no home folder of that user here; write the whole path") from None
 
 
 def write_atomically(path: Path, content: Content, mode: int = 0o666) -> None:

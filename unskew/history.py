@@ -27,6 +27,7 @@ from torch import nn
 
 from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
+from unskew.files import user_path
 from unskew.record.columns import client_columns
 from unskew.record.doubts import doubts_of
 from unskew.record.logs import ADAPTED, DIVERGED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
@@ -447,7 +448,7 @@ class History:
         """
         from unskew.report import write_report
 
-        return write_report(self.folder, Path(path))
+        return write_report(self.folder, user_path(path))
 
     def __str__(self) -> str:
         """The table of results, as text; below it whether federation is worth it, and doubts about the numbers."""
@@ -603,7 +604,7 @@ def load_run(
     Raises:
         RunError: If the folder is not that of a run, the run has not ended, or a file is damaged.
     """
-    folder = Path(folder).absolute()
+    folder = user_path(folder).absolute()
     ended = not unfinished or (folder / "summary.json").exists()
     if ended:
         require_done(folder)

@@ -621,3 +621,16 @@ def test_every_setting_of_an_experiment_can_be_given_in_python() -> None:
     given = set(inspect.signature(us.simulate).parameters)
     fields = {f.name for f in dataclasses.fields(Experiment)}
     assert fields - given == {"name", "mean_last", "client_rows", "until"}
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    us.simulate("fedavg", **TINY, out="~/run", runtime=us.Runtime(threads=1))
+    assert not (tmp_path / "~").exists()
+    assert us.load_run("~/run").report("~/page.html") == tmp_path / "home" / "page.html"
+    us.save_model(us.load_model("~/run"), "~/model.safetensors")
+    assert (tmp_path / "home" / "model.safetensors").is_file()
+    assert us.resume("~/run").folder == tmp_path / "home" / "run"
+    with pytest.raises(DataError, match="no home folder of that user"):
+        us.simulate("fedavg", **TINY, out="~nosuchuser/run")

@@ -175,6 +175,17 @@ def test_a_run_without_out_lies_under_runs_whatever_it_is_called(unskew: Unskew,
     assert re.fullmatch(r"-a-b-\d{8}-\d{6}", folder.name)
 
 
+@pytest.mark.parametrize("out", [["--out=~/r"], ["--out", "~/r"]])
+def test_a_tilde_that_the_shell_left_is_the_home_folder(
+    out: list[str], unskew: Unskew, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(here / "home"))
+    assert unskew("run", "tiny.toml", "-q", "--no-report", "--seed", 0, *out).code == 0
+    assert unskew("report", "~/r").code == 0
+    assert (here / "home" / "r" / "report.html").is_file()
+    assert not (here / "~").exists()
+
+
 def test_labels_and_names_are_never_read_as_markup(unskew: Unskew) -> None:
     said = unskew("run", "tiny.toml", "--out", "r", "--set", 'methods.0.label="[/b] [red]x"', "--set", 'name="[/q]"')
     assert said.code == 0

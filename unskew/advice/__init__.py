@@ -27,6 +27,7 @@ from unskew.data.split import Split
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, TaskConfig
+from unskew.files import user_path
 from unskew.protocol import SgdConfig
 from unskew.run.progress import duration, watching
 from unskew.run.setup import InMemoryInputs
@@ -84,7 +85,7 @@ def advise(
             given = (model, methods, target, client, patient, test, preprocess, split, local, task, loss, rounds)
             if settings or any(one is not None for one in given):
                 raise ConfigError(f"{data} says everything about the experiment; leave the other settings out")
-            experiment, inputs = config.load(Path(data), allow_code=True), InMemoryInputs()
+            experiment, inputs = config.load(user_path(data), allow_code=True), InMemoryInputs()
         else:
             api.require_settings(settings, "advise")
             chosen = {"name": "advice", "rounds": 20 if rounds is None else rounds, **settings}
@@ -94,10 +95,10 @@ def advise(
                 task=task, loss=loss,
             )  # fmt: skip
         if out is not None:
-            require_place(Path(out), experiment, inputs.dataset)
+            require_place(user_path(out), experiment, inputs.dataset)
         advice = advise_experiment(experiment, minutes, max_rounds, max_megabytes, watcher.note, inputs=inputs)
     if out is not None:
-        write_advice(advice, Path(out))
+        write_advice(advice, user_path(out))
     return advice
 
 

@@ -25,6 +25,7 @@ from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, OwnSplit, Split, record
 from unskew.errors import ConfigError, DataError, did_you_mean, shown
+from unskew.files import user_path
 from unskew.keys import Key, numpy_each
 from unskew.words import counted, some
 
@@ -534,7 +535,7 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
     Raises:
         DataError: If the manifest is broken (`read_manifest`) or belongs to other data; both hashes are shown.
     """
-    manifest = read_manifest(Path(path))
+    manifest = read_manifest(user_path(path))
     if manifest.dataset_sha256 != dataset.sha256:
         raise DataError(
             f"the manifest {path} divides {manifest.dataset} with SHA-256 {manifest.dataset_sha256}, "

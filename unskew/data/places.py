@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.errors import DataError
+from unskew.files import user_path
 
 _allowed: ContextVar[tuple[Sequence[str], Sequence[str], str] | None] = ContextVar("allowed", default=None)
 
@@ -82,12 +83,10 @@ def path_of(written: str | Path, named: str = "") -> Path:
         DataError: If it cannot be the path of anything, or may not be looked at, or as in `require_allowed`.
     """
     try:
-        path = Path(written).expanduser()
+        path = user_path(written)
         if "\0" not in str(path):
             require_allowed(str(path), named)
         path.exists()
-    except RuntimeError:
-        raise DataError(f"{written}: there is no home folder of that user here; write the whole path") from None
     except OSError as error:
         raise DataError(f"{str(written)[:200]} cannot be looked at: {error.strerror}; give another path") from None
     # Path.exists is merely false for it, and whatever opens it fails.

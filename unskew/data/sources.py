@@ -69,7 +69,7 @@ from unskew.data.preprocess import Preprocess
 from unskew.data.saved import load_saved
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
-from unskew.files import check_text
+from unskew.files import check_text, user_path
 from unskew.keys import Key
 from unskew.references import makes
 from unskew.registry import Registry
@@ -318,7 +318,7 @@ def load(
             f"holds {_wanted(_files(source))}, each with x_train, y_train, x_test, y_test{_or_hub(source)}"
         )
     # UNSKEW_DATA is this machine's own: sets of these names may be read there, and nothing else that others name.
-    root = path_of(folder) if data_dir is not None else Path(folder).expanduser()
+    root = path_of(folder) if data_dir is not None else user_path(folder)
     if source in NATURAL:
         return _natural(source, root, preprocess, targets, chosen.test)
     return _domains(_NAMED[source], root) if source in DOMAINS else _named(_NAMED[source], root)
@@ -412,7 +412,7 @@ def arrays_of(
     if source not in NATURAL or (source != "heart" and not folder):
         return None
     _chosen(source, options)
-    file = _file_of(source, Path(folder or "."))
+    file = _file_of(source, user_path(folder or "."))
     return source, NATURAL[source].arrays(_whole_file, file), None
 
 

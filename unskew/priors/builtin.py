@@ -31,6 +31,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from unskew.errors import DataError
+from unskew.files import user_path
 from unskew.keys import Key
 from unskew.priors.prior import checked_embeddings, ddim, fitted, noised, squared_error
 
@@ -293,7 +294,7 @@ def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -
     Raises:
         DataError: If the weights or their card are missing, or the weights are not those the card names.
     """
-    place = Path(__file__).parent / "weights" if folder is None else Path(folder)
+    place = Path(__file__).parent / "weights" if folder is None else user_path(folder)
     card = read_card(place)
     file = place / WEIGHTS
     again = "install unskew again" if folder is None else "write both again with unskew prior train"

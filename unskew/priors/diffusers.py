@@ -28,6 +28,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from unskew.errors import ConfigError, DataError
+from unskew.files import user_path
 from unskew.keys import Key
 from unskew.priors.prior import checked_embeddings, ddim, fitted, noised, squared_error
 
@@ -65,6 +66,7 @@ def load(
     from_hub = name.startswith("hub:")
     place = name.removeprefix("hub:")
     if not from_hub:
+        place = str(user_path(place))
         _look(Path(place))
     kind = _diffusers().StableDiffusionPipeline
     device = torch.device(device)

@@ -41,7 +41,7 @@ from unskew.data.places import path_of
 from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
-from unskew.files import read_bytes, readable, unlinked, write_atomically
+from unskew.files import read_bytes, readable, unlinked, user_path, write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId
 from unskew.record.logs import RunCard, document, unreadable
@@ -405,7 +405,7 @@ def load_model(
         RunError: If there is no such model, or its files are damaged.
         ConfigError: If its network cannot be built, or is another.
     """
-    path = Path(path)
+    path = user_path(path)
     card, tensors = _read_file(path) if path.is_file() else _read_folder(path, method, client, seed, round)
     if path.is_file():
         _check_asked(path, card, method, client, seed, round)
@@ -450,9 +450,9 @@ def predict(
     if card.inputs.kind == "table" and isinstance(x, str | Path):
         x = tables.columns_at(path_of(x), notation(card.inputs), card.inputs.columns)
     if card.inputs.kind == "images" and isinstance(x, str | Path):
-        x = image_folders.images_below(Path(x)) if Path(x).is_dir() else [x]
+        x = image_folders.images_below(user_path(x)) if user_path(x).is_dir() else [x]
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
-        x = image_folders.read_files([Path(file) for file in x], card.inputs)
+        x = image_folders.read_files([user_path(file) for file in x], card.inputs)
     inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
     kind = tasks.kind_of(card.task.kind)
     loss = models.loss_of(card.task.model, card.task.loss, kind)  # older files do not say a network's own
@@ -597,7 +597,7 @@ def save_model(model: nn.Module, path: Path | str) -> None:
     if not isinstance(card, ModelCard):
         raise ConfigError("save_model needs a model of load_model or history.model, which says what it is")
     tensors = _tensors(model)
-    _write_file(Path(path), card, {layer: tensors[layer].detach().cpu() for layer in card.task.layers})
+    _write_file(user_path(path), card, {layer: tensors[layer].detach().cpu() for layer in card.task.layers})
 
 
 def export(
@@ -617,8 +617,8 @@ def export(
     Raises:
         RunError: If there is no such model, or its files are damaged.
     """
-    card, tensors = _read_folder(Path(folder), method, client, seed, round)
-    _write_file(Path(path), card, tensors)
+    card, tensors = _read_folder(user_path(folder), method, client, seed, round)
+    _write_file(user_path(path), card, tensors)
     return card
 
 
@@ -663,8 +663,8 @@ def find(
         RunError: If there is no such model.
     """
     if round is not None:
-        return _read_file(_path_of_round(Path(folder), method, client, seed, round))[0]
-    return _find(Path(folder), method, client, seed)[0]
+        return _read_file(_path_of_round(user_path(folder), method, client, seed, round))[0]
+    return _find(user_path(folder), method, client, seed)[0]
 
 
 def _find(

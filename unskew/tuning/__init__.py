@@ -21,6 +21,7 @@ from unskew.data.preprocess import Preprocess
 from unskew.data.split import Split
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, TaskConfig
+from unskew.files import user_path
 from unskew.local.ray import RAY
 from unskew.protocol import SgdConfig
 from unskew.run.folder import locked, require_own
@@ -93,7 +94,7 @@ def tune(
         )  # fmt: skip
         budget = Budget(trials, seconds, pruner)
         return tune_experiment(
-            experiment, Path(out), budget, final_seeds, watcher.note, inputs=inputs, workers=workers, ray=ray
+            experiment, user_path(out), budget, final_seeds, watcher.note, inputs=inputs, workers=workers, ray=ray
         )
 
 
