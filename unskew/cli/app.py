@@ -5,13 +5,10 @@ Only JSON goes to stdout under `--json`; progress and remarks go to stderr.  Hea
 them, so that `--help` is quick.
 """
 
-import re
 from collections.abc import Callable
 from typing import Annotated
 
-import click
 import typer
-import typer.core
 
 from unskew.cli.advise import advise
 from unskew.cli.audit import audit
@@ -31,22 +28,10 @@ from unskew.cli.run import resume, run
 from unskew.cli.show import compare, report, table
 from unskew.cli.sweep import sweep
 from unskew.cli.tune import tune
-from unskew.files import user_path
 from unskew.version import __version__
-
-
-class _FromHome(typer.core.TyperGroup):
-    """Commands whose paths may begin with ~, which a shell leaves as it is in --out=~/runs."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        begun = (re.fullmatch(r"(--[a-z-]+=)?(~/.*)", arg) for arg in args)
-        whole = [f"{m[1] or ''}{user_path(m[2])}" if m else arg for m, arg in zip(begun, args, strict=True)]
-        return super().parse_args(ctx, whole)
-
 
 # What an argument is stands in its command's text: click 8.5 drops the help that Typer 0.20 gives to arguments.
 app = typer.Typer(
-    cls=_FromHome,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

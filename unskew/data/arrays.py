@@ -667,6 +667,12 @@ def inputs_of(
         )
     if train.dtype == test.dtype == np.int64 and max(train.ndim, test.ndim) < 3:
         return torch.from_numpy(train), torch.from_numpy(test), None, Inputs()
+    *sides, last = train.shape[1:] or (0,)
+    if train.dtype.kind == "f" and len(sides) > 1 and last < min(sides) and (last <= 4 or len(set(sides)) == 1):
+        raise DataError(
+            f"{name}: x_train of shape {train.shape} seems to have its channels last, and floats have them first, "
+            "(N, C, H, W); give np.moveaxis(x, -1, 1)"
+        )
     if train.dtype.kind == "f" and test.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
