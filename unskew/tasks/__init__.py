@@ -54,7 +54,7 @@ TABLE: dict[str, str] = {
 ABOUT: dict[str, str] = {
     "classification": "one of several classes; cross-entropy, accuracy",
     "binary": "one of two classes by one logit; cross-entropy, AUROC",
-    "regression": "a number; squared, absolute or Huber error, or Poisson's likelihood; mean squared error",
+    "regression": "a number; squared, absolute or Huber error, or Poisson's likelihood; root mean squared error",
     "survival": "time to an event, censored or not; Cox's partial likelihood, concordance index",
     "next_token": "the token that follows; cross-entropy, perplexity",
     "multi_label": "any of several labels; cross-entropy of each, mean average precision",

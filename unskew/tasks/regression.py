@@ -85,7 +85,6 @@ REGRESSION = TaskKind(
     width=lambda num_outputs: 1,
     losses={"squared": squared, "absolute": absolute, "huber": huber, "poisson": poisson},
     measures=(
-        Measure("mse", "mean squared error", "lower", high=None, percent=False, each=squared),
         Measure(
             "rmse",
             "root mean squared error",
@@ -96,6 +95,7 @@ REGRESSION = TaskKind(
             link=math.sqrt,
             by_row=root_by_row,
         ),
+        Measure("mse", "mean squared error", "lower", high=None, percent=False, each=squared),
         Measure("mae", "mean absolute error", "lower", high=None, percent=False, each=absolute),
         Measure("r2", "R²", low=None, percent=False, whole=r2),
     ),
