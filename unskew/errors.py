@@ -5,7 +5,9 @@ import errno
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 
@@ -27,6 +29,20 @@ class DataWarning(UserWarning):
     """Data or a run that can be used and may not be what was meant; the command prints its text as one line."""
 
 
+_noted: ContextVar[list[str] | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """Collect what `warn` is given within the block, to be shown with the result instead."""
+    notes: list[str] = []
+    before = _noted.set(notes)
+    try:
+        yield notes
+    finally:
+        _noted.reset(before)
+
+
 def warn(doubt: str, stacklevel: int = 2) -> None:
     """Warn of data or a run at the line outside this package that has led here: the user's.
 
@@ -34,6 +50,9 @@ def warn(doubt: str, stacklevel: int = 2) -> None:
         doubt: One sentence.
         stacklevel: As for `warnings.warn`, of the module that filters know the warning by.
     """
+    if (notes := _noted.get()) is not None:
+        notes.append(doubt)
+        return
     module = sys._getframe(stacklevel).f_globals["__name__"]
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "unskew":

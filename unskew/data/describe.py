@@ -1,6 +1,5 @@
 """A first look at data of any form that `simulate` takes (`unskew.data.look` says what is measured)."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from unskew.data.own.parts import cut_of, strangers_of
 from unskew.data.own.values import truths
 from unskew.data.places import Place, by_number, path_of, rows_among, rows_at
 from unskew.data.preprocess import Preprocess, rules_of
-from unskew.errors import ConfigError, DataError, warn
+from unskew.errors import ConfigError, DataError, noted, warn
 from unskew.words import with_article
 
 
@@ -145,13 +144,12 @@ def _of_plain(name: str, arrays: Mapping[str, Any], parts: Cut | None) -> Look:
 
 def _of_dataset(read: Callable[[], Dataset]) -> Look:
     """Look at the data set that this reads, and warn of what reading doubts and the look does not say, too."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with noted() as notes:
         dataset = read()
     seen = look(of_dataset(dataset))
-    for doubt in caught:
-        if str(doubt.message) not in (*seen.notes, *seen.leaks):
-            warn(str(doubt.message), stacklevel=3)
+    for note in notes:
+        if note not in (*seen.notes, *seen.leaks):
+            warn(note, stacklevel=3)
     return seen
 
 

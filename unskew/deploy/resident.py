@@ -8,11 +8,10 @@ It reads the data and builds the network once, not for every message.
 import functools
 import json
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unskew.errors import DataWarning, UnskewError, shown
+from unskew.errors import UnskewError, noted, shown
 from unskew.runtime import resident
 
 if TYPE_CHECKING:
@@ -41,12 +40,10 @@ def opened(folder: Path, site: "Site") -> "ClientRuntime":
 
     if site.allow_code:
         find_own_code()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", DataWarning)
+    with noted() as notes:
         runtime = open_client(folder, site)
-    for one in caught:
-        if issubclass(one.category, DataWarning):
-            resident.log(f"client {runtime.client}: warning: {' '.join(shown(str(one.message)).splitlines())}")
+    for note in notes:
+        resident.log(f"client {runtime.client}: warning: {' '.join(shown(note).splitlines())}")
     return runtime
 
 

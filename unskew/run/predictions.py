@@ -10,8 +10,8 @@ What is shown beside a prediction is written as it is in the file.
 """
 
 import re
-import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from unskew import machine
 from unskew.data import image_folders, tables
 from unskew.data.inputs import Inputs
 from unskew.data.places import Place, by_number, rows_at
-from unskew.errors import DataError, DataWarning
+from unskew.errors import DataError, noted
 from unskew.protocol import ClientId
 from unskew.run import models
 from unskew.tasks import kind_of
@@ -69,9 +69,7 @@ def predict_files(
     with rows_at(place):
         if probabilities:
             by_class = models.predict(model, x, client=client, probabilities=True)
-        with warnings.catch_warnings():
-            if probabilities:  # what is odd has been said
-                warnings.simplefilter("ignore", DataWarning)
+        with noted() if probabilities else nullcontext():  # what is odd has been said
             predictions = models.predict(model, x, client=client, threshold=threshold)
     added = [kind_of(card.task.kind).predicted, *(f"probability of {name}" for name in by_class[0])]
     twice = next((name for name in added if name in shown[0]), None)
