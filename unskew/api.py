@@ -22,9 +22,9 @@ from torch import nn
 
 from unskew import schema, tasks
 from unskew.data import own
+from unskew.data.augment import Transform
 from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
-from unskew.data.federated import FederatedData
 from unskew.data.latest import Latest, column_named
 from unskew.data.own.clients import check_test_of, one_table, row_of_client
 from unskew.data.own.frames import check_column, is_frames
@@ -36,20 +36,18 @@ from unskew.data.sources import DATA
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at, unreadable
 from unskew.data.text import FIRST_WORD
-from unskew.errors import ConfigError, DataError, RunError, warn
+from unskew.errors import ConfigError, DataError, RunError, noted
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, KeepModels, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.files import user_path
 from unskew.history import History, Scratch, load_run
 from unskew.keys import in_turn
 from unskew.protocol import SgdConfig
-from unskew.record.doubts import doubts_of
-from unskew.record.logs import why_diverged
 from unskew.references import IN_PYTHON
 from unskew.run import callbacks, loop, unchanged
 from unskew.run.folder import taken
 from unskew.run.progress import watching
-from unskew.run.setup import InMemoryInputs, InProcess, Setup, named_dataset, network, remarks
+from unskew.run.setup import InMemoryInputs, InProcess, named_dataset, network
 from unskew.tasks.kind import Loss, TaskKind, as_measure
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import check_tensors
@@ -96,6 +94,7 @@ def simulate(
     seeds: Iterable[int] | UntilDecided | Mapping[str, Any] = (0,),
     task: TaskConfig | str | None = None,
     loss: str | Loss | None = None,
+    transform: Transform | None = None,
     bounds: bool = False,
     out: str | Path | None = None,
     progress: bool = True,
@@ -164,10 +163,12 @@ def simulate(
             there or by their own arguments; where both say something, and not the same, that is refused.
         loss: A loss of that kind of task by name, or a function from (outputs, targets) to the loss of each example.
             A run with a loss or metrics that no other program can import is resumed by giving them again.
+        transform: A function from one example's input, as the network takes it, to another of its shape, for training
+            examples alone and anew in each epoch; it may draw from PyTorch's, NumPy's or Python's global generator.
         bounds: Add local-only training, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `resume`; by default it is removed with the history.
-        progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.  Without it, what would
-            be said there of doubts about the run is a DataWarning.
+        progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.  Notes on
+            data and settings stand in the history in any case.
         track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
         track_options: Settings of trackers, by name.
         callback: Called when the run starts and after every round.
@@ -218,20 +219,24 @@ def simulate(
             raise RunError(f"out = {str(out)!r} exists already{again or ';'} a new run needs another folder")
         if track and out is None:
             raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
-        experiment, inputs = described(
-            methods, settings, data=data, model=model, target=target, client=client, patient=patient, test=test,
-            preprocess=preprocess, split=split, local=local, task=task, loss=loss, bounds=bounds,
-        )  # fmt: skip
-        dataset = inputs.dataset
-        assert dataset is not None
+        with noted() as notes:
+            experiment, inputs = described(
+                methods, settings, data=data, model=model, target=target, client=client, patient=patient, test=test,
+                preprocess=preprocess, split=split, local=local, task=task, loss=loss, transform=transform,
+                bounds=bounds,
+            )  # fmt: skip
+        assert inputs.dataset is not None
+        dataset = dataclasses.replace(inputs.dataset, doubts=tuple(dict.fromkeys((*inputs.dataset.doubts, *notes))))
+        inputs = dataclasses.replace(inputs, dataset=dataset)
+        for note in notes:
+            watcher.note(note)
         # The history keeps the network's factory, and not the data.
         width = tasks.kind_of(experiment.task.kind).width(len(dataset.outputs))
         fresh = partial(network, experiment.task, dataset.input_shape, width, dataclasses.replace(inputs, dataset=None))
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
         backend = InProcess(dataclasses.replace(inputs, files=files, kept=out is not None))
-        shown = watcher if progress else _Quiet()
-        listening = shown if callback is None else callbacks.Several(shown, callback)
+        listening = watcher if callback is None else callbacks.Several(watcher, callback)
         if out is not None:
             from unskew.report import write_report
 
@@ -239,15 +244,17 @@ def simulate(
             write_report(outcome.folder)
             if keeps:
                 at = outcome.folder / DATA_FILE
-                shown.note(f"{at} holds all rows of the data, for unskew.resume: remove it before you share the folder")
-            return _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
+                watcher.note(
+                    f"{at} holds all rows of the data, for unskew.resume: remove it before you share the folder"
+                )
+            return load_run(outcome.folder, network=fresh, allow_code=True)
         scratch = Scratch()
         try:
             outcome = loop.start(experiment, scratch.folder, listening, backend=backend, stop=stop)
         except BaseException:
             scratch.remove()
             raise
-        kept = _told(load_run(outcome.folder, network=fresh, allow_code=True), progress)
+        kept = load_run(outcome.folder, network=fresh, allow_code=True)
         return dataclasses.replace(kept, path=None, _scratch=scratch)
 
 
@@ -256,6 +263,7 @@ def resume(
     *,
     model: "nn.Module | Callable[..., nn.Module] | None" = None,
     loss: Loss | None = None,
+    transform: Transform | None = None,
     metrics: Sequence[Measure | Callable[[Any, Any], float]] = (),
     progress: bool = True,
     callback: callbacks.Callback | None = None,
@@ -270,8 +278,8 @@ def resume(
     Args:
         folder: The folder that `simulate(out=...)` or `unskew run` wrote to.
         model: The network, if the run was given one as a value: the same, with the weights that it had then.
-        loss, metrics: The loss, and those of `evaluate` that are metrics, if the run was given them as values that no
-            other program can import: the same.
+        loss, transform, metrics: The loss, the transform, and those of `evaluate` that are metrics, if the run was
+            given them as values that no other program can import: the same.
         progress, callback: As in `simulate`.
         force: Go on even though versions, device or executor have changed; the bits may then differ.
         allow_code: Import methods or a network of one's own that the folder names as `module:attribute`; never for a
@@ -286,22 +294,22 @@ def resume(
     folder = user_path(folder)
     with stopped_as_python(folder) as stop, torch_left_alone(), watching(not progress) as watcher:
         unchanged.require_run(folder)
-        inputs = _given_again(folder, model, loss, metrics)
-        shown = watcher if progress else _Quiet()
-        listening = shown if callback is None else callbacks.Several(shown, callback)
+        inputs = _given_again(folder, model, loss, transform, metrics)
+        listening = watcher if callback is None else callbacks.Several(watcher, callback)
         backend = InProcess(inputs)
         from unskew.report import write_report
 
         outcome = loop.resume(folder, listening, force, backend, allow_code=allow_code, stop=stop)
         write_report(outcome.folder)
         again = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
-        return _told(load_run(outcome.folder, network=again, allow_code=allow_code), progress)
+        return load_run(outcome.folder, network=again, allow_code=allow_code)
 
 
 def _given_again(
     folder: Path,
     model: "nn.Module | Callable[..., nn.Module] | None",
     loss: Loss | None,
+    transform: Transform | None,
     metrics: Sequence[Measure | Callable[[Any, Any], float]],
 ) -> InMemoryInputs:
     """The values that a run was given, and is given again; nothing that its folder names is imported.
@@ -311,10 +319,11 @@ def _given_again(
     """
     again = [as_measure(metric) for metric in metrics]
     values: dict[str, str] = {}
-    if model is not None or loss is not None or again:
+    if model is not None or loss is not None or transform is not None or again:
         written = config.read_toml(folder / "config.toml")
-        for name, given in (("model", model), ("loss", loss)):
-            named = str(written.get("task", {}).get(name, "the default"))
+        for name, given in (("model", model), ("loss", loss), ("transform", transform)):
+            key = "augment" if name == "transform" else name
+            named = str(written.get("task", {}).get(key, "the default"))
             if given is not None and not named.startswith(IN_PYTHON):
                 raise ConfigError(
                     f"the run in {folder} names its {name}, {named}, so {name}= would not be used; leave it out"
@@ -325,30 +334,12 @@ def _given_again(
     if strangers := [metric.name for metric in again if metric.name not in values]:
         raise ConfigError(f"the run in {folder} was given no metric {strangers[0]} as a value; leave it out of metrics")
     return InMemoryInputs(
-        **_network(model), loss=loss, metrics={values[metric.name]: metric for metric in again}, from_python=True
+        **_network(model),
+        loss=loss,
+        transform=transform,
+        metrics={values[metric.name]: metric for metric in again},
+        from_python=True,
     )
-
-
-class _Quiet(callbacks.NoCallback):
-    """Shows nothing, and warns of settings that are hardly what was meant; of data, their reader has."""
-
-    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Warn before the first round, when it is not too late to think again."""
-        _warn(remarks(experiment, setup, next(iter(feds.values())).num_clients))
-
-
-def _told(history: History, progress: bool) -> History:
-    """The history, after a warning of each doubt that came up in its run, unless progress has shown it."""
-    if not progress:
-        before = doubts_of(history.folder).before
-        _warn(f"{why_diverged(row)}; no result counts that training" for row in history.diverged)
-        _warn(doubt for doubt in history.doubts if doubt not in before)
-    return history
-
-
-def _warn(doubts: Iterable[str]) -> None:
-    for doubt in doubts:
-        warn(doubt, stacklevel=1)
 
 
 def require_settings(settings: Mapping[str, Any], owner: str) -> None:
@@ -381,6 +372,7 @@ def described(
     local: SgdConfig | None = None,
     task: TaskConfig | str | None = None,
     loss: str | Loss | None = None,
+    transform: Transform | None = None,
     bounds: bool = False,
 ) -> tuple[Experiment, InMemoryInputs]:
     """The experiment that `simulate`'s arguments describe, and data, model, loss and metrics given as values.
@@ -412,7 +404,7 @@ def described(
     plain = {
         **settings,
         **({} if until is None else {"seeds": list(until.seeds)}),
-        "task": _task(task, data, model, loss, table, rules),
+        "task": _task(task, data, {"model": model, "loss": loss, "augment": transform}, table, rules),
         "evaluate": evaluate if isinstance(evaluate, str) else list(metrics),
     }
     experiment = Experiment(
@@ -439,6 +431,7 @@ def described(
         dataset=dataset,
         **_network(model),
         loss=loss if callable(loss) else None,
+        transform=transform,
         metrics={name: metric for name, metric in metrics.items() if metric is not None},
         from_python=True,
     )
@@ -453,7 +446,7 @@ def _network(model: "str | nn.Module | Callable[..., nn.Module] | None") -> dict
 
 
 def _task(
-    task: object, data: object, model: object, loss: object, table: Mapping[str, Any], rules: Preprocess | None
+    task: object, data: object, pieces: Mapping[str, Any], table: Mapping[str, Any], rules: Preprocess | None
 ) -> Any:
     """The task as a file writes it; data, a model or a loss passed as values get a name that says so.
 
@@ -469,14 +462,14 @@ def _task(
     settings = {} if task is None else {"kind": task} if isinstance(task, str) else from_python.to_plain(task)
     if not isinstance(settings, dict):
         return settings
-    # A TaskConfig has a data set and a model in any case: these two need not be what its maker chose.
-    defaults = (TaskConfig.data, TaskConfig(kind=task.kind).model) if isinstance(task, TaskConfig) else ()
+    # A TaskConfig has data, a model and no augmentation in any case: these need not be what its maker chose.
+    defaults = (TaskConfig.data, TaskConfig(kind=task.kind).model, "none") if isinstance(task, TaskConfig) else ()
     if data is not ...:
         _set(settings, "data", data if isinstance(data, str) else RUN_DATA, "task.data", defaults)
-    if model is not None:
-        _set(settings, "model", _model_name(model), "task.model", defaults)
-    if loss is not None:
-        _set(settings, "loss", loss if isinstance(loss, str) else _address(loss), "task.loss")
+    for name, piece in pieces.items():
+        if piece is not None:
+            of_piece = _model_name(piece) if name == "model" else _address(piece)
+            _set(settings, name, of_piece, f"task.{name}", defaults)
     if rules is not None:
         _set(settings, "preprocess", from_python.to_plain(rules), "task.preprocess")
     source = settings.setdefault("data", TaskConfig.data)
@@ -528,14 +521,13 @@ def _set(settings: dict[str, Any], key: str, value: Any, place: str, defaults: t
 
 def _metrics(evaluate: Iterable[Any]) -> dict[str, Measure | None]:
     """Return what is to be evaluated by name, and the metrics among it that are values of this process."""
-    return {
-        one if isinstance(one, str) else _address(one): None if isinstance(one, str) else as_measure(one)
-        for one in evaluate
-    }
+    return {_address(one): None if isinstance(one, str) else as_measure(one) for one in evaluate}
 
 
 def _address(piece: Any) -> str:
-    """The import path of a function, or a name that marks a value no file can describe."""
+    """The import path of a function, or a name that marks a value no file can describe; a name stays as it is."""
+    if isinstance(piece, str):
+        return piece
     name = piece.name if isinstance(piece, Measure) else getattr(piece, "__qualname__", type(piece).__qualname__)
     module = getattr(piece, "__module__", "")
     known = module != "__main__" and getattr(sys.modules.get(module), name, None) is piece

@@ -86,19 +86,26 @@ class Key:
 
     @contextmanager
     def ambient(self, device: torch.device | None = None) -> Iterator[None]:
-        """Run code that draws from PyTorch's global generator (module initialisation, dropout) as if keyed.
+        """Run code that draws from global generators (module initialisation, dropout, a transform) as if keyed.
 
         The global state is put back afterwards, so a user's own draws are not disturbed.  Other threads wait meanwhile
         (`in_turn`).
         """
         cuda = [device] if device is not None and device.type == "cuda" else []
         with in_turn(), torch.random.fork_rng(devices=cuda):
+            others = np.random.get_state(), random.getstate()  # noqa: NPY002
             # Not torch.manual_seed: it would seed every CUDA device, and only `cuda` is put back.
             torch.default_generator.manual_seed(self.number())
             for d in cuda:
                 with torch.cuda.device(d):
                     torch.cuda.manual_seed(self.number())
-            yield
+            np.random.seed(self.number() % 2**32)  # noqa: NPY002
+            random.seed(self.number())
+            try:
+                yield
+            finally:
+                np.random.set_state(others[0])  # noqa: NPY002
+                random.setstate(others[1])
 
 
 def numpy_each(keys: Iterable[Key]) -> Iterator[np.random.Generator]:

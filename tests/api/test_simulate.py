@@ -493,6 +493,75 @@ def test_a_loss_and_a_metric_given_as_values_are_given_again(tmp_path: Path) -> 
     assert resumed.value("fedavg", "global.shift") == whole.value("fedavg", "global.shift")
 
 
+def shifted(one: Any) -> Any:
+    """A transform that draws from NumPy's global generator."""
+    return one + np.random.randint(1, 10)  # noqa: NPY002
+
+
+ZEROS: dict[str, Any] = {
+    "data": (np.zeros((40, 2), np.float32), np.arange(40) % 2),
+    "split": us.IID(num_clients=2),
+    "rounds": 4,
+    "transform": shifted,
+}
+
+
+def test_a_transform_changes_training_examples_alone_and_anew_each_time() -> None:
+    """All rows are 0; training rows come to the network as 1 to 9."""
+    seen: list[list[float]] = [[]]
+
+    class Watches(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            if self.training:
+                seen[-1] += x[:, 0].tolist()
+            else:
+                assert not x.any()
+            return super().forward(x)
+
+    class Rounds(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            seen.append([])
+
+    runtime = us.Runtime(executor="sequential", threads=1)
+    us.simulate(us.FedAvg(FAST), **ZEROS, model=Watches(2, 2), callback=Rounds(), runtime=runtime)
+    _, *rounds, _ = seen  # networks are probed before the first
+    assert all(of and set(of) <= set(range(1, 10)) for of in rounds)
+    assert len(set(map(tuple, rounds))) == len(rounds) == 3
+
+
+@pytest.mark.parametrize("executor", ["workers", "stacked"])
+def test_a_transform_draws_the_same_on_every_executor(executor: str) -> None:
+    loss, same = (
+        us.simulate(
+            us.FedAvg(FAST), **ZEROS, model="logistic", runtime=us.Runtime(executor=of, workers=2, threads=1)
+        ).value("fedavg", "global.loss")
+        for of in ("sequential", executor)
+    )
+    assert loss == pytest.approx(same, rel=1e-5)
+
+
+def test_a_transform_is_given_again(tmp_path: Path) -> None:
+    class StopsOnce(callbacks.NoCallback):
+        def progress(self, progress: callbacks.Progress) -> None:
+            if progress.round == 1:
+                raise KeyboardInterrupt
+
+    settings: dict[str, Any] = {**TINY, "transform": lambda one: one + torch.randn(())}
+    whole = us.simulate(us.FedAvg(FAST), **settings)
+    with pytest.raises(KeyboardInterrupt, match=r"unskew\.resume\('.*r', transform=\.\.\.\)$"):
+        us.simulate(us.FedAvg(FAST), **settings, callback=StopsOnce(), out=tmp_path / "r")
+    with pytest.raises(ConfigError, match="was given as a value"):
+        us.resume(tmp_path / "r")
+    resumed = us.resume(tmp_path / "r", transform=settings["transform"])
+    assert (
+        us.simulate(us.FedAvg(FAST), **settings, task=us.TaskConfig()).summary["fingerprint"]
+        == whole.summary["fingerprint"]
+    )
+    assert resumed.summary["fingerprint"] == whole.summary["fingerprint"]
+    with pytest.raises(ConfigError, match=r"augment .* exclude each other"):
+        us.simulate("fedavg", **settings, task=us.TaskConfig(model="logistic", augment="flip"))
+
+
 def test_the_run_of_a_method_with_code_in_it_is_not_said_to_be_one_to_resume(tmp_path: Path) -> None:
     class Stops(callbacks.NoCallback):
         def progress(self, progress: callbacks.Progress) -> None:

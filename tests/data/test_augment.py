@@ -1,22 +1,32 @@
+import random
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
-from unskew.data.augment import AUGMENTS, PAD, augmentation, crop, flip
+from unskew.data.augment import AUGMENTS, PAD, Augment, augmentation, crop, crop_and_flip, flip, unchanged
 from unskew.errors import ConfigError, DataError
-from unskew.keys import Key
+from unskew.keys import Key, drawn_since, global_states
 
 
 def images(b: int = 64) -> torch.Tensor:
     return torch.arange(1.0, b * 2 * 5 * 7 + 1).reshape(b, 2, 5, 7)
 
 
-@pytest.mark.parametrize("name", AUGMENTS)
-def test_shape_stays_and_the_same_key_gives_the_same_batch(name: str):
-    x, change = images(), AUGMENTS[name]
-    a, b, c = (change(x, (Key(0) / i).generator()) for i in (1, 1, 2))
+def turned(one: torch.Tensor) -> torch.Tensor:
+    """A transform that draws from all three global generators, and works in place."""
+    one += random.randrange(5) + 10 * np.random.randint(5) + 100 * torch.randint(5, ())  # noqa: NPY002
+    return one
+
+
+@pytest.mark.parametrize("change", [unchanged, crop, flip, crop_and_flip, augmentation(turned)])
+def test_shape_stays_and_the_same_key_gives_the_same_batch(change: Augment):
+    x = images()
+    a, b, c = (change(x.clone(), (Key(0) / i).generator()) for i in (1, 1, 2))
     assert a.shape == x.shape
     assert torch.equal(a, b)
-    assert torch.equal(a, c) == (name == "none")
+    assert torch.equal(a, c) == (change is unchanged)
     assert torch.equal(x, images())
 
 
@@ -49,10 +59,36 @@ def test_a_crop_is_a_window_of_the_padded_image():
 @pytest.mark.parametrize("name", ["crop", "flip", "crop+flip"])
 def test_only_images_can_be_augmented(name: str):
     with pytest.raises(DataError, match=r"needs images \(B, C, H, W\), got shape \(3, 5\)"):
-        AUGMENTS[name](torch.zeros(3, 5), Key(0).generator())
+        AUGMENTS.resolve(name)(torch.zeros(3, 5), Key(0).generator())
 
 
 def test_an_unknown_augmentation_is_answered_with_the_nearest():
     assert augmentation("crop") is crop
-    with pytest.raises(ConfigError, match=r"unknown augmentation 'crop_flip'; did you mean crop\+flip"):
+    assert augmentation("none") is None
+    with pytest.raises(ConfigError, match=r"crop_flip.*did you mean crop\+flip"):
         augmentation("crop_flip")
+
+
+def test_each_example_has_its_own_draws_and_nobody_elses_are_disturbed():
+    change = augmentation(turned)
+    assert change is not None
+    states = global_states()
+    new = change(torch.zeros(40, 2), Key(0).generator())
+    assert drawn_since(states) == []
+    assert len(new[:, 0].unique()) > 20
+    assert torch.equal(new[:, 0], new[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("transform", "why"),
+    [
+        (lambda one: one[1:], r"must keep the shape \(2, 5, 7\) of an input, got \(1, 5, 7\)"),
+        (lambda one: 1 / 0, "transform failed on a training example: ZeroDivisionError"),
+        (lambda one: "words", "transform failed on a training example: TypeError"),
+    ],
+)
+def test_a_transform_that_gives_no_such_input_is_refused(transform: Any, why: str):
+    change = augmentation(transform)
+    assert change is not None
+    with pytest.raises(ConfigError, match=why):
+        change(images(3), Key(0).generator())

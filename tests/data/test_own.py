@@ -1,6 +1,7 @@
 """Data that people have at hand, in every form, become one `Dataset`."""
 
 import math
+import random
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas
@@ -1070,3 +1071,89 @@ def test_a_masked_pixel_is_missing_at_its_client() -> None:
     labels = np.arange(40) % 2
     with pytest.raises(DataError, match=r"client Bern: x\[5\] has a NaN"):
         own.dataset({"Bern": (masked, labels), "Basel": (masked, labels)})
+
+
+# ---------------------------------------------------------------- data that draw, and channels last
+class Turned(TorchDataset[Any]):
+    """Items that a transform changes; `draw` says by how much."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 90
+
+    def __getitem__(self, i: int) -> Any:
+        return torch.full((3,), float(i)) + self.draw(i), i % 3
+
+
+OWN = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda i: torch.randn(()),
+        lambda i: random.random(),
+        lambda i: np.random.normal(),  # noqa: NPY002
+        lambda i: OWN.normal(),
+        lambda i: (i == 89) * random.random(),
+    ],
+    ids=["torch", "python", "numpy", "own", "rare"],
+)
+@pytest.mark.parametrize("form", [Turned, lambda draw: Subset(Turned(draw), range(90))])
+def test_a_data_set_that_draws_is_referred_to_a_transform(form: Any, draw: Any) -> None:
+    with pytest.raises(DataError, match=r"items of (Turned|Subset) are others each time .* transform="):
+        own.dataset(form(draw))
+    with pytest.raises(DataError, match="transform="):
+        own.dataset((X[:, :3], Y), test=form(draw))
+
+
+def test_a_data_set_that_draws_alike_each_time_is_taken() -> None:
+    def draw(i: int) -> Any:
+        torch.manual_seed(i)
+        return torch.randn(())
+
+    assert own.dataset(Turned(draw)).x_train.shape == (72, 3)
+
+
+def test_a_data_set_that_changes_its_items_in_place_is_refused() -> None:
+    rows = torch.full((90, 3), 8.0)
+
+    class Halves(Turned):
+        def __getitem__(self, i: int) -> Any:
+            return rows[i].div_(2), i % 3
+
+    with pytest.raises(DataError, match="others each time"):
+        own.dataset(Halves(None))
+
+
+def test_hugging_faces_transforms_are_looked_at_too() -> None:
+    class Changed(Part):
+        format: ClassVar = {"type": "custom"}
+
+        def __getitem__(self, column: str) -> Sequence[Any]:
+            rows = super().__getitem__(column)
+            return [np.clip(one + np.uint8(random.randrange(99)), 0, 255) for one in rows] if column == "x" else rows
+
+    columns = {"x": list(PIXELS), "kind": [f"k{y}" for y in Y]}
+    with pytest.raises(DataError, match="transform="):
+        own.dataset(Changed(columns), target="kind")
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 2), (8, 6, 4), (8, 8, 6), (5, 5, 5, 1)])
+def test_floats_with_their_channels_last_are_refused_with_the_remedy(shape: tuple[int, ...]) -> None:
+    x = RNG.normal(size=(60, *shape))
+    way = r"channels last.*give np\.moveaxis\(x, -1, 1\)"
+    for form in ((x, Y), (torch.from_numpy(x), Y), TensorDataset(torch.from_numpy(x), torch.from_numpy(Y))):
+        with pytest.raises(DataError, match=way):
+            own.dataset(form)
+    with pytest.raises(DataError, match=way):
+        own.dataset({"Bern": (x[:30], Y[:30]), "Basel": (x[30:], Y[30:])})
+    given = own.dataset((np.moveaxis(x, -1, 1), Y))
+    assert given.input_shape == (shape[-1], *shape[:-1])
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 8), (2, 8, 6), (16, 4, 4), (64, 1, 9), (1, 5, 5, 5), (64, 7, 7)])
+def test_floats_with_their_channels_first_are_taken(shape: tuple[int, ...]) -> None:
+    assert own.dataset((RNG.normal(size=(60, *shape)), Y)).input_shape == shape

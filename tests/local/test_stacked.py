@@ -10,7 +10,7 @@ from grid import one_network_each
 from recipe import CASES, rounds, simulator
 from torch import Tensor, nn
 
-from unskew.data.augment import crop_and_flip
+from unskew.data.augment import Augment, augmentation, crop_and_flip
 from unskew.errors import DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -312,9 +312,10 @@ def test_a_part_of_the_network_is_trained_together_as_alone(
         assert moved == {n for n in may if buffers == "update" or n in task.layout.trainable}
 
 
+@pytest.mark.parametrize("augment", [crop_and_flip, augmentation(lambda one: one + torch.randn(()).to(one))])
 @pytest.mark.parametrize("network", ["cnn", "mlp"])
-def test_augmentation_draws_for_each_client_what_it_draws_alone(network: str) -> None:
-    task, data = task_of(network), device_data(augment=crop_and_flip)
+def test_augmentation_draws_for_each_client_what_it_draws_alone(network: str, augment: Augment) -> None:
+    task, data = task_of(network), device_data(augment=augment)
     x = data.x.clone()
     one, many = both(task, data, training(CONFIGS["momentum"]), everybody(task))
     assert_same(one, many)

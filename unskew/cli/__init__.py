@@ -3,9 +3,11 @@
 import errno
 import io
 import os
+import re
 import sys
 import warnings
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+    # A shell leaves ~ as it is in --out=~/runs.
+    sys.argv[1:] = [re.sub("^((?:--[a-z-]+=)?)~(?=/)", lambda m: m[1] + str(Path.home()), w) for w in sys.argv[1:]]
     called = COMMANDS.get(next((word for word in sys.argv[1:] if word[:1] != "-"), ""))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "+-", not a traceback

@@ -10,9 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.errors import ConfigError, DataError
+from unskew.keys import Key
+from unskew.registry import Registry
 
 Augment = Callable[[Tensor, Generator], Tensor]
+Transform = Callable[[Tensor], Tensor]
+"""From one example's input to another of its shape, drawing from any global generator."""
 
 PAD = 4
 """Pixels of border that `crop` adds on each side, as is usual for CIFAR."""
@@ -54,19 +58,41 @@ def crop_and_flip(x: Tensor, generator: Generator) -> Tensor:
     return flip(crop(x, generator), generator)
 
 
-AUGMENTS: dict[str, Augment] = {"none": unchanged, "crop": crop, "flip": flip, "crop+flip": crop_and_flip}
-"""Every augmentation by the name a configuration uses."""
+_OURS: dict[str, Augment] = {"none": unchanged, "crop": crop, "flip": flip, "crop+flip": crop_and_flip}
+
+AUGMENTS = Registry(
+    "augmentation",
+    "unskew.augmentations",
+    {name: f"{__name__}:{of.__name__}" for name, of in _OURS.items()},
+    "a function from the input of one example to another of the same shape",
+    callable,
+)
 
 
-def augmentation(name: str) -> Augment:
-    """The augmentation called `name`.
+def augmentation(given: str | Transform) -> Augment | None:
+    """The augmentation of that name, or a transform of one example's input for every example by itself; None for none.
 
     Raises:
-        ConfigError: If there is no augmentation of that name.
+        ConfigError: If there is none of that name.
     """
-    if name not in AUGMENTS:
-        raise ConfigError(f"unknown augmentation {name!r}{did_you_mean(name, AUGMENTS)} (known: {', '.join(AUGMENTS)})")
-    return AUGMENTS[name]
+    if isinstance(given, str) and given in _OURS:
+        return None if given == "none" else _OURS[given]
+    return _each(AUGMENTS.resolve(given) if isinstance(given, str) else given)
+
+
+def _each(transform: Transform) -> Augment:
+    def changed(x: Tensor, generator: Generator) -> Tensor:
+        number = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        try:
+            with Key(number).ambient(x.device):
+                new = [torch.as_tensor(transform(one)) for one in x]
+        except Exception as error:
+            raise ConfigError(f"transform failed on a training example: {type(error).__name__}: {error}") from error
+        if odd := [tuple(one.shape) for one in new if one.shape != x.shape[1:]]:
+            raise ConfigError(f"transform must keep the shape {tuple(x.shape[1:])} of an input, got {odd[0]}")
+        return torch.stack(new).to(x)
+
+    return changed
 
 
 def _image_shape(x: Tensor, what: str) -> tuple[int, int, int, int]:

@@ -35,6 +35,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 from unskew import algorithms, models, priors, schema, tasks
 from unskew.algorithms import presets
+from unskew.data.augment import AUGMENTS
 from unskew.data.preprocess import Preprocess
 from unskew.data.sources import DATA, FILES, brings_clients
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
@@ -95,7 +96,7 @@ class TaskConfig:
         kind: What is learned: classification, binary, regression, survival, next_token, multi_label, ordinal.
         loss: A loss of that kind, as cross_entropy or multi_margin, or module:function; by default the one the model is
             meant for, or else the kind's first.
-        headline: The metric of that kind by which models are compared; by default its first, as accuracy, auroc or mse.
+        headline: The metric of that kind by which models are compared; by default its first, as accuracy or rmse.
         class_weights: A weight in the loss for each class, in the order of the classes; or balanced: each client weighs
             its classes alike, by its own counts, which it need not tell.  Classification and binary.
         bins: Edges between bins of a target that is a number, or their number in a simulation: by which examples are
@@ -103,7 +104,7 @@ class TaskConfig:
         target_scale: Mean and spread of a regression's target, as agreed beforehand.  The loss is that of targets
             standardised by them, so the network's outputs are about 1; predictions and metrics but the loss are in
             the target's own unit.
-        augment: Applied to training batches only.
+        augment: Random change of training examples alone, anew each time: none, crop, flip, crop+flip, module:function.
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
     """
 
@@ -112,7 +113,7 @@ class TaskConfig:
     model_options: dict[str, Any] = field(default_factory=dict)
     data_options: dict[str, Any] = field(default_factory=dict)
     loss: str | None = None
-    augment: Literal["none", "crop", "flip", "crop+flip"] = "none"
+    augment: str = "none"
     data_dir: str | None = None
     head: str | None = None
     kind: str = "classification"
@@ -138,6 +139,8 @@ class TaskConfig:
         kind = kind.led_by(self.headline)
         if self.loss is not None and ":" not in self.loss:
             kind.loss(self.loss)
+        with schema.errors_at("task.augment"):
+            AUGMENTS.check(self.augment)
         if self.class_weights is not None and not kind.targets.classes:
             raise ConfigError(f"task.class_weights goes with classes, and {kind.name} learns {kind.targets.what}")
         if self.bins is not None and kind.targets.name != "number":
@@ -729,6 +732,7 @@ _PIECES: tuple[tuple[Registry, *tuple[str, ...]], ...] = (
     (models.MODELS, "task", "model"),
     (tasks.KINDS, "task", "kind"),
     (LOSSES, "task", "loss"),
+    (AUGMENTS, "task", "augment"),
     (DATA, "task", "data"),
     (EXECUTORS, "runtime", "executor"),
     (SPLITS, "split", "name"),

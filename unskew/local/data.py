@@ -1,17 +1,15 @@
 """The data set on the device, each client's part of it, and the plan of its batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from unskew.data.augment import Augment
 from unskew.data.batches import Batches, num_steps, plan
 from unskew.data.images import ByteImages
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
-
-Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True, eq=False)

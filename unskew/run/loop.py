@@ -327,6 +327,7 @@ class _Run:
             task = self.experiment.task
             again = ", model=..." * task.model.startswith(IN_PYTHON)
             again += ", loss=..." * (task.loss or "").startswith(IN_PYTHON)
+            again += ", transform=..." * task.augment.startswith(IN_PYTHON)
             again += ", metrics=[...]" * any(name.startswith(IN_PYTHON) for name in self.experiment.metrics)
             again += ", allow_code=True" * bool(own_modules(self.experiment))
             return f"unskew.resume({str(self.folder)!r}{again})"

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from unskew import models, references, schema, tasks, version
-from unskew.data.augment import augmentation
+from unskew.data.augment import Augment, Transform, augmentation
 from unskew.data.batches import num_steps
 from unskew.data.dataset import Dataset, binned
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, pooled
@@ -65,6 +65,7 @@ class InMemoryInputs:
         factory: Makes the network, called as `models.build` says; None if `task.model` names it.
         files: Files of them to keep in the run's folder: a function that writes each, by file name.
         loss: Loss of each example from (outputs, targets); None if `task.loss` names it.
+        transform: Change of one training example's input; None if `task.augment` names it.
         metrics: Metrics by the name that `evaluate` has for them; others are named.
         from_python: True if the run is called from Python, where messages say how to go on there.
         kept: False if the run's folder is removed when the run has failed, so that nobody can go on with it.
@@ -75,6 +76,7 @@ class InMemoryInputs:
     factory: Callable[..., nn.Module] | None = None
     files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     loss: Loss | None = None
+    transform: Transform | None = None
     metrics: Mapping[str, Measure] = field(default_factory=dict)
     from_python: bool = False
     kept: bool = True
@@ -92,6 +94,7 @@ class Setup:
         parameters: Numbers in the network's parameters, frozen ones included.
         executor_kind: What makes it, with its settings.
         inputs: Data and model passed as values.
+        augment: Change of training batches; None for none.
     """
 
     dataset: Dataset
@@ -101,6 +104,7 @@ class Setup:
     parameters: int
     executor_kind: ExecutorKind
     inputs: InMemoryInputs = InMemoryInputs()
+    augment: Augment | None = None
 
 
 def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), one_client: bool = False) -> Setup:
@@ -121,10 +125,9 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
             f"test_fraction = {experiment.test_fraction:g} would be ignored: {dataset.name} has test rows of each "
             "client's own; leave it out (of a table or natural data, say task.data_options.test)"
         )
-    if experiment.task.augment != "none" and dataset.x_train.dim() != 4:
-        raise ConfigError(
-            f"task.augment = {experiment.task.augment!r} needs images, {dataset.name} has none; leave it out"
-        )
+    augment = augmentation(experiment.task.augment if inputs.transform is None else inputs.transform)
+    if augment is not None:
+        augment(dataset.x_train[:2], Key(0).generator())  # refuses what it cannot change, before any work
     for method in experiment.methods:
         if hook(method.algorithm, "covers_examples") and (
             scaled := _scaled_by_own(dataset, experiment.task, one_client)
@@ -154,7 +157,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
         torch.use_deterministic_algorithms(True)
     share = len(dataset.y_train) / (experiment.split.num_clients or len(dataset.client_names) or 10)
     executor, kind = choose_executor(experiment.runtime, device, count, share)
-    return Setup(dataset, task, device, executor, count, kind, inputs)
+    return Setup(dataset, task, device, executor, count, kind, inputs, augment)
 
 
 def _check_ids(task: Task, dataset: Dataset) -> None:
@@ -387,7 +390,7 @@ def clients(
         y.to(device),
         train.clients.train.to(device),
         train.clients.val.to(device),
-        None if experiment.task.augment == "none" else augmentation(experiment.task.augment),
+        setup.augment,
         dataset.x_test.to(device),
         dataset.y_test.to(device),
         None if dataset.domains is None else dataset.domains.to(device),

@@ -116,8 +116,7 @@ def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
 def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> list[str]:
     """Refuse to go on, unless forced, under other versions, device, executor or code than a run began with.
 
-    Another build of the same version is no refusal: most change no run, and what it changes is in a run's notes.  Nor
-    are other cores: what they change is the executor and its threads.
+    Another build of the same version is no refusal: most change no run, and what it changes is in a run's notes.
 
     Returns:
         What is other now, as `run_setup.differences` has it.

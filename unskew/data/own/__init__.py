@@ -5,7 +5,7 @@
     {client: (x, y)}            one of these for each client; the clients' names are kept
     a DataFrame                 of pandas or Polars; `target` names the column of labels, `client` that of clients
     {client: a DataFrame}       the same columns at all clients; one table is made of them
-    a torch Dataset             of (input, label) pairs, read once from its first item to its last
+    a torch Dataset             of (input, label) pairs, the same whenever they are read
     a Hugging Face dataset      or a DatasetDict with "train" and "test"; columns as of a DataFrame
     a `Dataset`                 what `unskew.load` returns, as it is
 

@@ -8,16 +8,7 @@ import numpy.typing as npt
 import torch
 
 from unskew.data.image_folders import check_no_files
-from unskew.data.inputs import (
-    as_array,
-    column_values,
-    is_category,
-    is_date,
-    is_gap,
-    no_number,
-    plain_value,
-    several_values,
-)
+from unskew.data.inputs import column_values, is_category, is_date, is_gap, no_number, plain_value, several_values
 from unskew.data.lengths import check_words
 from unskew.data.places import place
 from unskew.errors import DataError, warn
@@ -104,7 +95,7 @@ def array_of(values: Any, place: str) -> Array:
     if hasattr(values, "toarray"):
         raise DataError(f"{place} is a sparse matrix; give {place}.toarray()")
     try:
-        array = as_array(values)
+        array = column_values(values)
     except (TypeError, ValueError) as error:
         raise DataError(f"{place} is not an array of numbers: {' '.join(str(error).split())}") from None
     if array.dtype.kind not in "fiub":
