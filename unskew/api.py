@@ -29,6 +29,7 @@ from unskew.data.latest import Latest, column_named
 from unskew.data.own.clients import check_test_of, one_table, row_of_client
 from unskew.data.own.frames import check_column, is_frames
 from unskew.data.own.given import names_of_classes
+from unskew.data.patients import PatientIds
 from unskew.data.places import rows_at
 from unskew.data.preprocess import Preprocess, rules_of
 from unskew.data.saved import save
@@ -86,6 +87,7 @@ def simulate(
     target: str | Sequence[str] | None = None,
     client: str | None = None,
     patient: str | None = None,
+    patient_ids: PatientIds | None = None,
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
@@ -143,8 +145,10 @@ def simulate(
         target, client: Columns of a table: the labels, and the client that holds the row.  A target of several columns
             names them all, as in target=["days", "died"].
         patient: Column of a table that says who is in the row, where somebody has several.  All rows of one are in
-            training, in validation or in a test part, and at one client; shares are then shares of patients.  Arrays
-            have them as (x, y, patients).
+            training, in validation or in a test part; shares are then shares of patients.  Arrays have them as
+            (x, y, patients).
+        patient_ids: Whose the patients' names are, the "network"'s, each one person, or each "site"'s own; asked for
+            where a name occurs at several clients.
         test: The global test set, in any form of `data`; where it names its clients, as a dict or in the column
             `client`, its rows are these clients' own test rows, too.  Of a table, also the column that says which rows
             are test rows, or the share of each client's rows, or Latest("admitted", after="2024-06-30"), that they are
@@ -221,8 +225,8 @@ def simulate(
             raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
         with noted() as notes:
             experiment, inputs = described(
-                methods, settings, data=data, model=model, target=target, client=client, patient=patient, test=test,
-                preprocess=preprocess, split=split, local=local, task=task, loss=loss, transform=transform,
+                methods, settings, data=data, model=model, target=target, client=client, patient=patient,
+                patient_ids=patient_ids, test=test, preprocess=preprocess, split=split, local=local, task=task, loss=loss, transform=transform,
                 bounds=bounds,
             )  # fmt: skip
         assert inputs.dataset is not None
@@ -366,6 +370,7 @@ def described(
     target: str | Sequence[str] | None = None,
     client: str | None = None,
     patient: str | None = None,
+    patient_ids: PatientIds | None = None,
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
@@ -390,7 +395,8 @@ def described(
     if isinstance(data, str) and ":" not in data and (kind := kind_at(data)) is not None and data not in DATA.names():
         data = f"{kind}:{data}"
     test_fraction = settings.get("test_fraction", Experiment.test_fraction)
-    table = {"target": target, "client": client, "patient": patient, "test": test, "test_fraction": test_fraction}
+    table = {"target": target, "client": client, "patient": patient, "patient_ids": patient_ids, "test": test}
+    table["test_fraction"] = test_fraction
     evaluate: Any = settings.get("evaluate", ("global", "personal"))
     metrics = {} if isinstance(evaluate, str) else _metrics(evaluate)
     seeds = settings.get("seeds")

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 import unskew as us
 from unskew import api
-from unskew.data import own
 from unskew.data.own.clients import one_table
-from unskew.errors import ConfigError, DataError, DataWarning, DivergedError, WorkerError
+from unskew.errors import ConfigError, DataError, DivergedError, WorkerError
 from unskew.experiment import config
 from unskew.record.reader import read
 from unskew.report import write_comparison, write_report
@@ -529,7 +528,7 @@ def test_numbers_at_one_client_and_numbers_as_words_at_another_are_refused(
     sentence = (
         "column 'age' holds numbers at A, and numbers as words at B, such as '20': make numbers of these, or decl"
     )
-    roles: dict[str, Any] = {"target": "y", "patient": "who"}
+    roles: dict[str, Any] = {"target": "y", "patient": "who", "patient_ids": "site"}
 
     def read(rules: us.Preprocess) -> Any:
         if form == "parquet":
@@ -542,38 +541,6 @@ def test_numbers_at_one_client_and_numbers_as_words_at_another_are_refused(
         read(us.Preprocess())
     inputs = read(us.Preprocess(columns={"age": us.ColumnRule(kind="category")})).inputs
     assert [(column.name, len(column.values)) for column in inputs.columns] == [("age", several), ("x", 0)]
-
-
-def test_clients_without_a_word_in_common_are_doubted() -> None:
-    """Not those of which one has a single word, nor words that hardly return."""
-    n = 30
-    site = np.repeat(["Basel", "Bern", "Chur"], n)
-    sex = np.where(site == "Bern", np.tile(["Female", "Male"], 45), np.tile(["f", "m"], 45))
-    table = pandas.DataFrame(
-        {
-            "site": site,
-            "x": np.random.default_rng(0).normal(size=3 * n),
-            "sex": sex,
-            "device": np.where(site == "Bern", "A", np.tile(["B", "C", "D"], n)),
-            "ward": [f"{s}-{i % 10}" for i, s in enumerate(site)],
-            "y": np.tile([0, 1, 1, 0, 1], 18),
-        }
-    )
-    sentence = "column 'sex' has no word in common between Basel, Chur (f, m) and Bern (Female, Male), and tells these"
-    notes = us.describe(table, target="y", client="site").notes
-    (note,) = [note for note in notes if "in common" in note]
-    assert note.startswith(sentence)
-    with pytest.warns(DataWarning, match=re.escape(sentence)):
-        own.dataset(table, target="y", client="site", preprocess=us.Preprocess())
-    table["sex"] = table["sex"].replace({"Male": "m"})  # which is a word that all have
-    assert not any("in common" in note for note in us.describe(table, target="y", client="site").notes)
-
-
-def test_labels_that_are_numbers_at_one_client_are_doubted_too() -> None:
-    _, parts = tables(polars)
-    parts["Bern"] = parts["Bern"].with_columns(polars.col("diagnosis").replace_strict({"sick": 1, "healthy": 0}))
-    history = us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
-    assert any("target holds numbers at Bern (0, 1), and words at Basel, Chur (hea" in of for of in history.doubts)
 
 
 def test_a_column_that_one_client_never_measured_stays_numbers() -> None:

@@ -366,8 +366,6 @@ def test_sites_are_doubted_as_those_of_a_table_are(tmp_path: Path) -> None:
         "little",
         "clients 'Basel', 'basel' differ in case, accents or spaces alone: one client under several names? make "
         "them one",
-        "the target holds numbers at basel (0, 1), and words at Basel, Chur (benign, malignant), which count as "
-        "different: write them alike",
     )
 
 
@@ -494,7 +492,7 @@ def test_folders_that_seem_to_be_patients_are_doubted_and_kept_together_when_ask
     text = r"such as Basel/benign/patient 0: if each is one patient's, data_options = \{ patient = \"folder\" \}"
     with pytest.warns(DataWarning, match=text):
         assert load(f"images:{tmp_path}").patients is None
-    data = load(f"images:{tmp_path}", None, {"patient": "folder"})
+    data = load(f"images:{tmp_path}", None, {"patient": "folder", "patient_ids": "site"})
     assert data.patients is not None
     assert data.own_test is not None
     tested = set(data.patients[data.own_test].tolist())
@@ -519,4 +517,4 @@ def test_a_patient_in_the_folders_of_both_parts_is_refused(tmp_path: Path) -> No
         for part in ("train", "test"):
             shutil.copytree(tmp_path / "a" / site, tmp_path / "b" / site / part)
     with pytest.raises(DataError, match="are one patient's, who is for training and for testing; put all images"):
-        load(f"images:{tmp_path / 'b'}", None, {"patient": "folder"})
+        load(f"images:{tmp_path / 'b'}", None, {"patient": "folder", "patient_ids": "site"})

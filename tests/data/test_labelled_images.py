@@ -107,7 +107,7 @@ def test_a_column_may_say_which_images_test(tmp_path: Path) -> None:
 
 def test_all_images_of_a_server_may_be_for_testing(tmp_path: Path) -> None:
     root = scans(tmp_path)
-    for more in ({}, {"client": None}, {"patient": "patient"}):
+    for more in ({}, {"client": None}, {"patient": "patient", "patient_ids": "site"}):
         assert sorted(levels(read(root, testing=True, **more))[1].tolist()) == list(range(30))
     assert len(levels(read(root, testing=True, test="part"))[1]) == 6
     assert read(root, channels=3).input_shape == (3, 4, 6)
@@ -115,13 +115,15 @@ def test_all_images_of_a_server_may_be_for_testing(tmp_path: Path) -> None:
 
 def test_no_patient_trains_and_tests(tmp_path: Path) -> None:
     """Each site has five patients of two images: one of them is set aside, with both."""
-    data = read(scans(tmp_path), patient="patient")
+    data = read(scans(tmp_path), patient="patient", patient_ids="site")
     train, test = levels(data)
     people = [{(SITES[i % 3], i // 6) for i in of} for of in (train, test)]
     assert not people[0] & people[1]
     assert (len(people[0]), len(people[1]), len(test)) == (12, 3, 6)
-    assert sorted(levels(read(tmp_path, patient="patient"))[1]) == sorted(test)
-    without = read(tmp_path, patient="patient", client=None)  # a fifth of all five, with their six images
+    assert sorted(levels(read(tmp_path, patient="patient", patient_ids="site"))[1]) == sorted(test)
+    without = read(
+        tmp_path, patient="patient", patient_ids="site", client=None
+    )  # a fifth of all five, with their six images
     assert (without.owners, len({i // 6 for i in levels(without)[1]}), len(without.y_test)) == (None, 1, 6)
 
 
@@ -130,10 +132,10 @@ def test_a_column_of_test_images_may_not_part_a_patient_and_validation_images_do
     with pytest.raises(
         DataError, match=r"column 'patient': patient 0 is for training in line 4 and for testing in line 7"
     ):
-        read(tmp_path, patient="patient", test="part")
+        read(tmp_path, patient="patient", patient_ids="site", test="part")
     part = ["test" if i // 6 == 1 else "train" for i in range(30)]
     table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},{i // 6},{part[i]}" for i in range(30)])
-    data = read(tmp_path, patient="patient", test="part")
+    data = read(tmp_path, patient="patient", patient_ids="site", test="part")
     assert sorted(levels(data)[1]) == list(range(6, 12))
     assert data.patients is not None
     for client in federate(data, Natural(), Key(0), val_fraction=0.25).clients:
@@ -159,11 +161,11 @@ def test_a_site_with_few_patients_is_named(tmp_path: Path) -> None:
     people = ["1" if i % 3 == 0 else str(i // 6) for i in range(30)]
     table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},{people[i]},train" for i in range(30)])
     with pytest.warns(DataWarning, match="Bern has fewer than 3 patients, so nobody is tested there"):
-        data = read(tmp_path, patient="patient")
+        data = read(tmp_path, patient="patient", patient_ids="site")
     assert data.doubts
     table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},1,train" for i in range(30)])
     with pytest.raises(DataError, match="'patient' names at most 1 patients of one client, of whom a fifth is nobody"):
-        read(tmp_path, patient="patient")
+        read(tmp_path, patient="patient", patient_ids="site")
 
 
 def test_images_that_no_row_names_are_told(tmp_path: Path) -> None:
@@ -289,15 +291,15 @@ def test_several_labels_of_an_image_are_columns_of_0_and_1(tmp_path: Path) -> No
 
 
 def test_sites_of_a_table_of_images_are_doubted_as_those_of_rows_are(tmp_path: Path) -> None:
-    """Chur under two names, 6 and 4 of 10 images, which shares patients; Bern writes numbers; Basel has one class."""
+    """Chur under two names, 6 and 4 of 10 images, which shares patients; Basel has one class."""
     scans(tmp_path)
     target = {"Bern": ("0", "1"), "Basel": ("no", "no"), "Chur": ("no", "yes")}
     site = [SITES[i % 3] + " " * (i in (2, 8, 14, 20)) for i in range(30)]
     table(tmp_path, [f"{i:03},{target[site[i].strip()][i % 2]},{site[i]},{i // 6},train" for i in range(30)])
     with pytest.warns(DataWarning) as caught:
-        doubts = read(tmp_path, patient="patient").doubts
+        doubts = read(tmp_path, patient="patient", patient_ids="site").doubts
     assert sorted(str(one.message) for one in caught) == sorted(doubts)
-    few, alike, single, coded = doubts
+    few, alike, single = doubts
     assert few.startswith("Chur  has fewer than 5 training images")
     assert alike == (
         "clients 'Chur', 'Chur ' differ in case, accents or spaces alone: one client under several names? make "
@@ -305,8 +307,7 @@ def test_sites_of_a_table_of_images_are_doubted_as_those_of_rows_are(tmp_path: P
         "patient who is at both counts as two, and may train and test"
     )
     assert single.startswith("Basel has training images of one class only")
-    assert coded.startswith("the target holds numbers at Bern (0, 1), and words at Basel, Chur, Chur  (no, yes)")
-    look = us.describe(f"images:{tmp_path}", data_options=OPTIONS | {"patient": "patient"})
+    look = us.describe(f"images:{tmp_path}", data_options=OPTIONS | {"patient": "patient", "patient_ids": "site"})
     assert all(look.notes.count(doubt) == 1 for doubt in doubts)
 
 
@@ -346,7 +347,7 @@ def test_names_of_one_image_site_class_and_patient_may_have_several_forms_of_uni
         picture(tmp_path / f"{i}{umlaut[i // 20]}.png", i)
     rows = [f"{i}{(u := umlaut[i % 2])}.png,m{u},B{umlaut[i // 4 % 2]}{i // 20},L{u}{i // 4 % 5}" for i in range(40)]
     table(tmp_path, [row.replace("m", "g", i // 2 % 2) for i, row in enumerate(rows)], "file,dx,hospital,patient")
-    data = read(tmp_path, patient="patient")
+    data = read(tmp_path, patient="patient", patient_ids="site")
     assert (data.classes, data.client_names) == (("g\u00e4", "m\u00e4"), ("B\u00e40", "B\u00e41"))
     train, test = levels(data)
     assert sorted([*train, *test]) == list(range(40))

@@ -25,7 +25,7 @@ from unskew.data.split import IID, Natural
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.keys import Key
 
-COLUMNS: dict[str, Any] = {"target": "sick", "client": "site"}
+COLUMNS: dict[str, Any] = {"target": "sick", "client": "site", "patient_ids": "site"}
 
 
 def stays(days: int = 10, **columns: list[Any]) -> polars.DataFrame:
@@ -204,7 +204,12 @@ def test_nothing_trains_on_what_came_after_a_row_that_judges(
         warnings.simplefilter("ignore")
         try:
             data = own.dataset(
-                table, target="y", client="site", patient="who" if people else None, test=Latest("day", share=share)
+                table,
+                target="y",
+                client="site",
+                patient="who" if people else None,
+                patient_ids="site",
+                test=Latest("day", share=share),
             )
         except DataError:  # such as one site, one time, or everybody coming again
             return
@@ -236,7 +241,13 @@ def test_a_patient_on_both_sides_tests_and_does_not_train() -> None:
 
 def test_machines_that_all_run_on_are_told_the_way() -> None:
     with pytest.raises(DataError, match=r"Basel, Bern have nothing to train on: everybody .*leave patient out"):
-        own.dataset(stays(who=[0] * 20), patient="who", test=Latest("admitted", after="2024-06-07"), **COLUMNS)
+        own.dataset(
+            stays(who=[0] * 20),
+            patient="who",
+            patient_ids="site",
+            test=Latest("admitted", after="2024-06-07"),
+            **COLUMNS,
+        )
 
 
 def test_a_site_without_rows_on_one_side_is_named() -> None:

@@ -742,17 +742,13 @@ def test_the_column_of_clients_is_not_the_target() -> None:
 
 def test_a_column_that_names_the_client_is_doubted() -> None:
     table = pandas.DataFrame(TABLE).assign(kind=Y[::-1], city=[f"city of {town}" for town in TOWNS])
-    said = "column 'city' has one value at each client, and at every other another one"
+    said = "column 'city' tells the site by itself"
     data = own.dataset(table, target="kind", client="town", preprocess=Preprocess())
     assert [doubt for doubt in data.doubts if said in doubt]
     assert [note for note in describe(table, target="kind", client="town").notes if said in note]
-    two = table[TOWNS != "Bern"]
-    for city, named in ((two["town"].str.upper(), 1), (two["city"], 0)):
-        data = own.dataset(two.assign(city=city), target="kind", client="town", preprocess=Preprocess())
-        assert sum("names the client" in doubt for doubt in data.doubts) == named
     shared = table.assign(city=np.where(TOWNS == "Chur", "mountain", "plain"))  # two towns have it in common
     data = own.dataset(shared, target="kind", client="town", preprocess=Preprocess())
-    assert not [doubt for doubt in data.doubts if "names the client" in doubt]
+    assert not [doubt for doubt in data.doubts if "tells the site" in doubt]
 
 
 def test_numbers_as_names_of_columns_are_refused_where_a_column_is_named() -> None:

@@ -24,7 +24,7 @@ from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.keys import Key
 
 SITES = ("Basel", "Bern")
-COLUMNS: dict[str, Any] = {"target": "sick", "client": "site", "patient": "who"}
+COLUMNS: dict[str, Any] = {"target": "sick", "client": "site", "patient": "who", "patient_ids": "site"}
 
 
 def visits(people: int = 10, each: int = 3, **columns: list[Any]) -> polars.DataFrame:
@@ -83,9 +83,14 @@ def test_a_patient_s_label_is_that_of_most_rows_and_of_equally_many_the_smallest
     assert most_frequent(np.array([5, 5, 5, 2, 2]), np.array([1, 0, 1, 3, 2])).tolist() == [2, 1]
 
 
-def test_two_clients_patients_are_two_even_if_they_have_one_name() -> None:
-    train, test = coded((["1", "1", "2"], ["A", "B", "A"]), (["2", "2"], ["A", "B"]))
-    assert (train.tolist(), test.tolist()) == ([0, 1, 2], [2, 3])
+def test_whether_two_clients_patients_of_one_name_are_one_is_said_or_asked_for() -> None:
+    of_parts = (["1", "1", "2"], ["A", "B", "A"]), (["2", "2"], ["A", "B"])
+    for ids, codes in (("site", ([0, 1, 2], [2, 3])), ("network", ([0, 0, 1], [1, 1]))):
+        assert tuple(of.tolist() for of in coded(*of_parts, ids=ids)) == codes
+    with pytest.raises(DataError, match=r"2 patient ids occur at several sites, such as 1 at A and B: one person, "):
+        coded(*of_parts)
+    with pytest.raises(DataError, match="patient_ids must be 'network' or 'site', got 'all'"):
+        coded(*of_parts, ids="all")  # type: ignore[arg-type]
 
 
 def test_what_whole_numbers_leave_over_goes_to_the_largest_fractions() -> None:
@@ -194,7 +199,7 @@ def test_patients_may_stand_beside_arrays() -> None:
     """The same people are set aside as from the table with the same rows in the same order."""
     table = visits().sort("site", maintain_order=True)
     bern = table.filter(polars.col("site") == "Bern").drop("site")
-    of_sites = own.dataset(triples()), own.dataset(table, **COLUMNS)
+    of_sites = own.dataset(triples(), patient_ids="site"), own.dataset(table, **COLUMNS)
     of_one = own.dataset(triples()["Bern"]), own.dataset(bern, target="sick", patient="who")
     for data, same in (of_sites, of_one):
         for key in ("x_train", "x_test", "y_test", "patients", "test_patients"):
@@ -214,7 +219,7 @@ def test_test_arrays_are_of_others_and_say_who_they_are() -> None:
     with pytest.raises(DataError, match="the test part names its patients and the training part does not; name them"):
         own.dataset((x[9:], y[9:]), test=(x[:9], y[:9], who[:9]))
     with pytest.raises(DataError, match="the test rows have no clients, so it is not known who is in them; add them"):
-        own.dataset(triples(), test=(x[:9], y[:9], who[:9]))
+        own.dataset(triples(), test=(x[:9], y[:9], who[:9]), patient_ids="site")
 
 
 @pytest.mark.parametrize(
@@ -270,19 +275,6 @@ def test_spaces_at_the_ends_of_a_name_make_no_second_person() -> None:
     assert torch.equal(data.patients, same.patients)
 
 
-def test_patients_who_differ_in_case_or_inner_spaces_at_one_site_are_doubted() -> None:
-    table = visits()
-    names = [f"P {who}" for who in table["who"]]
-    names[2] = "p 0"  # of Basel, whose rows are 0, 2, 4, ...
-    table = table.with_columns(who=polars.Series(names))
-    said = "patients 'P 0', 'p 0' of Basel differ in case, accents or spaces alone, and count as different people"
-    with pytest.warns(DataWarning, match=said):
-        own.dataset(table, **COLUMNS)
-    assert any(note.startswith(said) for note in us.describe(table, **COLUMNS).notes)
-    elsewhere = table.with_columns(who=polars.Series([f"{'Pp'[i % 2]} {i // 6}" for i in range(len(names))]))
-    assert own.dataset(elsewhere, **COLUMNS).doubts == ()
-
-
 def test_a_column_that_cannot_name_patients_is_refused() -> None:
     with pytest.raises(DataError, match="patient: there is no column 'whom'; did you mean who"):
         own.dataset(visits(), **{**COLUMNS, "patient": "whom"})
@@ -296,9 +288,9 @@ def test_a_column_that_cannot_name_patients_is_refused() -> None:
 
 def test_sums_of_a_site_and_a_look_have_no_column_of_patients(tmp_path: Path) -> None:
     visits(part=[int(i // 6 < 3) for i in range(60)]).write_csv(tmp_path / "t.csv")
-    options = tables.TableOptions("sick", "site", "who", "part")
+    options = tables.TableOptions("sick", "site", "who", "site", "part")
     assert list(tables.training_sums("csv", tmp_path / "t.csv", options, Preprocess())) == ["x"]
-    look = us.describe(tmp_path / "t.csv", target="sick", client="site", patient="who", test="part")
+    look = us.describe(tmp_path / "t.csv", **COLUMNS, test="part")
     assert [column.name for column in look.columns] == ["x"]
 
 
@@ -353,12 +345,15 @@ TEST = {"x_test": np.zeros((2, 2), np.float32), "y_test": np.array([0, 1])}
         ({"patient_train": np.zeros(60)}, "patient_train must be integers"),
         (TEST, "patient_train is given, and patient_test is missing; give both"),
         ({**TEST, "patient_test": np.array([99, 3])}, r"patient_train\[12\] and patient_test\[1\] are both 3"),
-        ({"client_train": np.arange(60) % 2}, "number patients through, so that each client's are others"),
+        (
+            {"client_train": np.arange(60) % 2},
+            "15 patient ids occur at several sites, such as 0 at 0 and 1",
+        ),
     ],
 )
 def test_patients_of_arrays_that_cannot_be_are_refused(more: dict[str, Any], says: str) -> None:
     with pytest.raises(DataError, match=says):
-        from_arrays("a", arrays(**more), Key(0))
+        from_arrays("a", arrays(**more), Key(0), patient_ids=None)
 
 
 # ---------------------------------------------------------------- divisions
@@ -413,3 +408,70 @@ def test_a_division_that_parts_a_patient_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps({**to_manifest(torn), "dataset_sha256": data.sha256}))
     with pytest.raises(DataError, match=r"m\.json: the examples .* are of one patient, and are in two parts"):
         federate(data, FromManifest(str(file)), Key(1))
+
+
+# ---------------------------------------------------------------- patients of several clients
+def shared(people: int = 60, each: int = 6) -> polars.DataFrame:
+    """Rows of three sites, each patient's at any of them, so that nearly all patients are at several."""
+    rng = np.random.default_rng(3)
+    who = np.repeat(np.arange(people), each)
+    site = np.array(["Basel", "Bern", "Chur"])[rng.integers(0, 3, len(who))]
+    sick = np.where(rng.random(people) < 0.5, "no", "yes")[who]
+    when = rng.integers(0, 1000, len(who))
+    return polars.DataFrame({"site": site, "who": who, "x": rng.random(len(who)), "sick": sick, "when": when})
+
+
+def together(fed: FederatedData) -> tuple[set[int], set[int], set[int]]:
+    """Patients in all clients' training, validation and test rows."""
+    of_part = [set.union(*(client[i] for client in parts(fed))) for i in range(3)]
+    return of_part[0], of_part[1], of_part[2]
+
+
+@pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")
+@pytest.mark.parametrize("test", [None, 0.2, us.Latest("when")], ids=["drawn", "a share", "the latest"])
+def test_a_patient_of_several_sites_is_in_one_part_at_all_of_them(test: Any) -> None:
+    """As each site draws by itself, a patient at all three would be in one part with probability .8^3 + .2^3 = .52."""
+    table = shared() if isinstance(test, us.Latest) else shared().drop("when")
+    columns = {**COLUMNS, "patient_ids": "network"}
+    for rules in (None, Preprocess()):
+        data = own.dataset(table, **columns, test=test, preprocess=rules)
+        if data.own_test is None:
+            assert data.patients is not None
+            assert data.test_patients is not None
+            assert not set(data.patients.tolist()) & set(data.test_patients.tolist())
+        fed = federate(data, Natural(), Key(1), test_fraction=0.25, val_fraction=0.25)
+        train, val, tested = together(fed)
+        assert train
+        assert val
+        assert tested
+        assert not train & val
+        assert not (train | val) & tested
+        again = federate(data, Natural(), Key(1), test_fraction=0.25, val_fraction=0.25)
+        assert again.sha256 == fed.sha256
+    with pytest.raises(DataError, match=r"patient ids occur at several sites, such as "):
+        own.dataset(table, **{**columns, "patient_ids": None}, test=test)
+
+
+def test_a_manifest_divides_patients_of_several_sites_again(tmp_path: Path) -> None:
+    data = own.dataset(shared().drop("when"), **{**COLUMNS, "patient_ids": "network"})
+    fed = federate(data, Natural(), Key(1), val_fraction=0.2)
+    (tmp_path / "m.json").write_text(json.dumps(to_manifest(fed)))
+    assert federate(data, FromManifest(str(tmp_path / "m.json")), Key(2)).sha256 == fed.sha256
+
+
+@pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")
+@pytest.mark.parametrize(("ids", "people"), [("network", 15), ("site", 30), (None, None)])
+def test_numbers_of_patients_in_files_are_asked_about_too(ids: Any, people: int | None, tmp_path: Path) -> None:
+    """Each of 15 has four rows, two of which lie at each of two clients."""
+    names = {"client_train": np.arange(60) % 2, "clients": np.array(["A", "B"])}
+    np.savez(tmp_path / "a.npz", **arrays(**names))
+    source = f"npz:{tmp_path / 'a.npz'}"
+    if people is None:
+        with pytest.raises(DataError, match="15 patient ids occur at several sites, such as 0 at 0 and 1"):
+            load(source)
+        return
+    data = load(source, None, {"patient_ids": ids})
+    assert data.patients is not None
+    assert data.test_patients is not None
+    assert len(set(data.patients.tolist()) | set(data.test_patients.tolist())) == people
+    assert not set(data.patients.tolist()) & set(data.test_patients.tolist())

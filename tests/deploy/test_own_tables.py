@@ -143,7 +143,7 @@ def test_an_experiment_does_not_make_a_site_test_on_another_file(
     [
         (
             polars.col("age") * 18.0,
-            "column 'age' is about .* here, and the mean .* was agreed on, as far apart as mg/dL and mmol/L of glucose",
+            "column 'age' is about .* here, and the mean .* was agreed on: is it in the same unit",
         ),
         (
             polars.when(polars.int_range(polars.len()) % 6 == 0).then(-9999.0).otherwise("age"),

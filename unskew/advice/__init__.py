@@ -22,6 +22,7 @@ from unskew.advice.measure import measure
 from unskew.advice.page import require_place, write_advice
 from unskew.advice.race import BOUNDS_UNTIL, MOST_FOLDS, local_of, race
 from unskew.advice.training import Clock, Constraints, sites_of
+from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import Split
 from unskew.errors import ConfigError
@@ -44,6 +45,7 @@ def advise(
     target: str | Sequence[str] | None = None,
     client: str | None = None,
     patient: str | None = None,
+    patient_ids: PatientIds | None = None,
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
@@ -66,7 +68,8 @@ def advise(
 
     Args:
         data: As in `simulate`, or the path of an experiment's file (.toml), which then says everything else.
-        model, target, client, patient, test, preprocess, split, local, task, loss, rounds: As in `simulate`.
+        model, target, client, patient, patient_ids, test, preprocess, split, local, task, loss, rounds: As in
+            `simulate`.
         methods: Methods that race beside ours, as in `simulate`, FedAvg if none is given; the first one's local
             training is that of all.
         minutes: The budget of time; infinite for a race that is never cut short, with as many seeds as there may be.
@@ -82,7 +85,8 @@ def advise(
     """
     with api.torch_left_alone(), watching(not progress) as watcher:
         if isinstance(data, str | Path) and str(data).endswith(".toml"):
-            given = (model, methods, target, client, patient, test, preprocess, split, local, task, loss, rounds)
+            columns = (target, client, patient, patient_ids, test)
+            given = (model, methods, *columns, preprocess, split, local, task, loss, rounds)
             if settings or any(one is not None for one in given):
                 raise ConfigError(f"{data} says everything about the experiment; leave the other settings out")
             experiment, inputs = config.load(user_path(data), allow_code=True), InMemoryInputs()
@@ -91,7 +95,8 @@ def advise(
             chosen = {"name": "advice", "rounds": 20 if rounds is None else rounds, **settings}
             experiment, inputs = api.described(
                 "fedavg" if methods is None else methods, chosen, data=data, model=model, target=target,
-                client=client, patient=patient, test=test, preprocess=preprocess, split=split, local=local,
+                client=client, patient=patient, patient_ids=patient_ids, test=test,
+                preprocess=preprocess, split=split, local=local,
                 task=task, loss=loss,
             )  # fmt: skip
         if out is not None:

@@ -214,9 +214,12 @@ def _for_whom(advice: Advice) -> Section | None:
 
 def _with_whom(advice: Advice) -> Section | None:
     measured, names = advice.measured, advice.sites.names
-    entries = [TableRow(d.name, (f"{d.value:.3g}", f"{d.chance:.3g}", d.meaning)) for d in measured.numbers]
-    head = (("Sites differ in", ""), ("Number", ""), ("Alike sites", "would have"), ("In words", ""))
-    tables = (Table("Disagreement of the sites' data", head, tuple(entries), text=frozenset((3,))),) if entries else ()
+    entries = [
+        TableRow(d.name, (f"{d.value:.3g}", f"{d.chance:.3g}", "–" if d.p is None else f"{d.p:.2g}", d.meaning))
+        for d in measured.numbers
+    ]
+    head = (("Sites differ in", ""), ("Number", ""), ("Alike sites", "would have"), ("p", ""), ("In words", ""))
+    tables = (Table("Disagreement of the sites' data", head, tuple(entries), text=frozenset((4,))),) if entries else ()
     charts: tuple[Chart, ...] = ()
     if measured.cosines is not None and len(names) <= MOST_DRAWN:
         order = [c for g in (advice.groups or (tuple(range(len(names))),)) for c in g]

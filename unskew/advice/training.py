@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
+from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, apart
 from unskew.data.latest import latest
-from unskew.data.patients import by_patient, fewest_of_a_class
+from unskew.data.patients import by_patient, fewest_of_a_class, most_frequent
 from unskew.data.ragged import Ragged
 from unskew.errors import ConfigError, DataError, DivergedError
 from unskew.experiment.config import Experiment, Method
@@ -133,15 +133,23 @@ class Sites:
         if self.fed.dataset.when is not None:
             return self._in_time(count)
         key = Key(self.experiment.seeds[0]) / "advice" / "folds"
-        parts: list[list[ClientIndex]] = [[] for _ in range(count)]
-        for client, rows in enumerate(self.fed.clients.train):
-            units = _units(self.fed, rows)
-            people = int(units.max()) + 1 if len(units) else 0
-            drawn = (key / client).numpy().permutation(people)
-            for fold, chosen in zip(parts, np.array_split(drawn, count), strict=True):
-                val = np.isin(units, chosen[: people - 1])
-                fold.append(ClientIndex(rows[~torch.from_numpy(val)], rows[torch.from_numpy(val)], rows[:0]))
-        return tuple(_with(self.fed, ClientIndices.of(fold)) for fold in parts)
+        train = self.fed.clients.train
+        units, owner = _units(self.fed, train.values), np.repeat(np.arange(len(train)), train.sizes)
+        home = most_frequent(units, owner)  # of a patient of several sites, the one that has most rows
+        fold = np.full(len(home), -1)
+        order = np.argsort(home, kind="stable")
+        for client, mine in enumerate(np.split(order, np.searchsorted(home[order], np.arange(1, len(train))))):
+            drawn = (key / client).numpy().permutation(len(mine))
+            for number, chosen in enumerate(np.array_split(drawn, count)):
+                fold[mine[chosen[: len(mine) - 1]]] = number
+        of_row = np.split(fold[units], np.cumsum(train.sizes)[:-1])
+
+        def divided(number: int) -> ClientIndices:
+            val = [torch.from_numpy(of == number) for of in of_row]
+            parts = zip(train, val, strict=True)
+            return ClientIndices.of([ClientIndex(rows[~chosen], rows[chosen], rows[:0]) for rows, chosen in parts])
+
+        return tuple(_with(self.fed, divided(number)) for number in range(count))
 
     def _in_time(self, count: int) -> tuple[FederatedData, ...]:
         data = self.fed.dataset
@@ -154,7 +162,8 @@ class Sites:
                 late, early = (torch.from_numpy(part) for part in latest(when, 1 / (count - k), patients))
                 clients.append(ClientIndex(rows[early], rows[late], rows[:0]))
                 left[client] = rows[~late]
-            folds.append(_with(self.fed, ClientIndices.of(clients)))
+            known = None if data.patients is None else data.patients.numpy()
+            folds.append(_with(self.fed, ClientIndices.of(apart(clients, known))))
         return tuple(fold for fold in folds if fold.clients.val.sizes.any())
 
 

@@ -32,6 +32,9 @@ def data(
     ] = None,
     client: Annotated[str | None, typer.Option(help="Column of the sites.")] = None,
     patient: Annotated[str | None, typer.Option(help="Column of who is in the row; patients are counted.")] = None,
+    patient_ids: Annotated[
+        str | None, typer.Option(help="network: an id is one person at all sites; site: each site has ids of its own.")
+    ] = None,
     test: Annotated[str | None, typer.Option(help="Column that says which are test rows, or a file of them.")] = None,
     latest: Annotated[
         str | None, typer.Option(help="Column of when each row was; the test rows are each site's latest fifth.")
@@ -82,6 +85,7 @@ def data(
         "target": target[0] if target is not None and len(target) == 1 else target or None,
         "client": client,
         "patient": patient,
+        "patient_ids": patient_ids,
         "test": test if latest is None and after is None else _latest(latest, after, test),
         "separator": separator,
         "thousands": thousands,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.copies import NAMED, repeated
-from unskew.data.dataset import Dataset, check_one_client, check_plausible, check_range, checked
+from unskew.data.dataset import Dataset, check_plausible, check_range, checked
 from unskew.data.doubts import of_numbers
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
 from unskew.data.inputs import (
@@ -30,7 +30,7 @@ from unskew.data.inputs import (
 )
 from unskew.data.latest import Cut, Latest, cut, moments
 from unskew.data.lengths import check_array
-from unskew.data.patients import check_together, part_of, set_aside
+from unskew.data.patients import PatientIds, check_together, coded, part_of, set_aside
 from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, check_odd, fit, too_fine
 from unskew.data.text import LENGTH, tokens, vocabulary
 from unskew.data.text import cut as cut_texts
@@ -81,6 +81,7 @@ def from_arrays(
     rows: Mapping[str, Array] | None = None,
     when: Mapping[str, Array] | None = None,
     one_client: bool = False,
+    patient_ids: PatientIds | None = "network",
 ) -> Dataset:
     """The data set that arrays in the plain layout hold.
 
@@ -108,13 +109,15 @@ def from_arrays(
         rows: The row of each example in the data as they were given, by part; by default as they stand in the arrays.
         when: The place in time of each example, by part, which then has both parts; None where it is not known.
         one_client: The data are those of one client of several, which may lack a class.
+        patient_ids: Whose the patients' numbers are; None to ask.
 
     Raises:
         ConfigError: If there are rules and the examples are no table, or as in `unskew.data.preprocess.fit`.
-        DataError: If shapes, types or lengths do not fit, a value is NaN or infinite, a label is out of range, or a
-            patient is at two clients, or in training and in testing.
+        DataError: If shapes, types or lengths do not fit, a value is NaN or infinite, a label is out of range, a
+            patient is in training and in testing, or at two clients where it was not said whose numbers they are.
     """
     content = content_of(name, arrays, targets)
+    content |= _told_apart(content, patient_ids)
     for key, what in (("domain_train", "domains"), ("client_train", "clients")):
         if key in content and names_of(name, what, arrays) is None:
             check_plausible(name, **{key: content[key]})  # here, where rows are still those of the source
@@ -203,6 +206,19 @@ def from_arrays(
         when=None if time is None else torch.from_numpy(time),
     )
     return replace(dataset, doubts=tuple(doubts))
+
+
+def _told_apart(content: Arrays, ids: PatientIds | None) -> Arrays:
+    """The codes of patients, where their numbers are not the network's."""
+    parts = [part for part in ("train", "test") if f"patient_{part}" in content and ids != "network"]
+    if not parts or "client_train" not in content:
+        return {}
+
+    def words(key: str) -> list[str] | None:
+        return list(map(str, content[key].tolist())) if key in content else None
+
+    codes = coded(*((words(f"patient_{part}") or [], words(f"client_{part}")) for part in parts), ids=ids)
+    return {} if ids is None else {f"patient_{part}": of for part, of in zip(parts, codes, strict=True)}
 
 
 def cut_in_time(name: str, arrays: Arrays, rule: Latest, times: Any) -> tuple[Arrays, Cut]:
@@ -591,8 +607,6 @@ def with_test_part(
     if patients is None and holders is None:
         aside = _of_each(labels, fraction, test_key)
     else:
-        if patients is not None and holders is not None:
-            check_one_client(name, patients, holders, ())
         aside = set_aside(np.arange(len(y)) if patients is None else patients, holders, labels, fraction, test_key)
     train, test = np.flatnonzero(~aside), np.flatnonzero(aside)
     if len(test) == 0 and patients is not None:

@@ -187,8 +187,6 @@ def checked(
         raise DataError(f"{name}: own_test must be true or false for each training example of a known client")
     if patients is not None:
         patients = _whole(name, "patients", patients, len(y_train))
-        if owners is not None:
-            check_one_client(name, patients.numpy(), owners.numpy(), client_names)
     if test_patients is not None:
         test_patients = _whole(name, "test_patients", test_patients, len(y_test))
     columns = [feature for column in inputs.columns for feature in column.features]
@@ -259,26 +257,6 @@ def _check_tensors(name: str, **values: object) -> None:
 def _by_number(outputs: Sequence[str], targets: Targets) -> bool:
     """True if targets are numbers of classes or tokens, whose names are no others."""
     return (targets.classes or targets.tokens) and all(name == str(i) for i, name in enumerate(outputs))
-
-
-def check_one_client(
-    name: str, patients: npt.NDArray[np.int64], owners: npt.NDArray[np.int64], clients: Sequence[str]
-) -> None:
-    """Refuse a patient of two clients.
-
-    Raises:
-        DataError: Naming a row at each.
-    """
-    _, first, of_row = np.unique(patients, return_index=True, return_inverse=True)
-    other = np.flatnonzero(owners != owners[first[of_row]])
-    if len(other):
-        row = int(other[0])
-        before = int(first[of_row[row]])
-        where = [clients[owners[i]] if clients else owners[i] for i in (before, row)]
-        raise DataError(
-            f"{name}: patients[{before}] of client {where[0]} and patients[{row}] of client {where[1]} are both "
-            f"{patients[row]}; number patients through, so that each client's are others"
-        )
 
 
 def _described(inputs: Inputs, x: Tensor | ByteImages) -> Inputs:

@@ -21,6 +21,7 @@ from unskew.data.own.frames import check_column, check_frame, column_of, is_fram
 from unskew.data.own.given import check_roles, share_of
 from unskew.data.own.parts import cut_of, strangers_of
 from unskew.data.own.values import truths
+from unskew.data.patients import PatientIds
 from unskew.data.places import Place, by_number, path_of, rows_among, rows_at
 from unskew.data.preprocess import Preprocess, rules_of
 from unskew.errors import ConfigError, DataError, noted, warn
@@ -33,6 +34,7 @@ def describe(
     target: str | Sequence[str] | None = None,
     client: str | None = None,
     patient: str | None = None,
+    patient_ids: PatientIds | None = None,
     test: object = None,
     separator: str | None = None,
     thousands: Thousands | None = None,
@@ -52,6 +54,7 @@ def describe(
         target, client: Columns of a table; both may be left out.  Several targets are named in a list, as for
             `simulate`.
         patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
+        patient_ids: Whose the patients' names are, as for `simulate`.
         test: Column that says which rows are test rows, a table of them, or `Latest`, that they are the latest.
         separator, thousands, decimal, encoding, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
         leave_out: Columns of a table that are not looked at.
@@ -70,6 +73,7 @@ def describe(
     target, client, patient, leave_out = map(composed_names, (target, client, patient, leave_out))
     data, test = with_composed_columns(data), test if isinstance(data, str) else composed_test(test)
     columns: dict[str, Any] = {"target": target, "client": client, "patient": patient, "test": test}
+    columns["patient_ids"] = patient_ids
     of_file: dict[str, Any] = {"separator": separator, "thousands": thousands, "decimal": decimal, "encoding": encoding}
     of_file["gaps"] = list(gaps) or None
     written = {key: value for key, value in of_file.items() if value is not None}
@@ -113,6 +117,7 @@ def describe(
                 target=target,
                 client=column,
                 patient=patient,
+                patient_ids=patient_ids,
                 test=later,
                 leave_out=leave_out,
                 preprocess=rules,
@@ -122,11 +127,11 @@ def describe(
         for column in leave_out:
             check_column(whole.columns, column, "leave_out")
         left = whole[[column for column in whole.columns if column not in leave_out]] if leave_out else whole
-        return _look_at(left, "dataframe", target, client, patient, test, rules)
+        return _look_at(left, "dataframe", target, client, patient, patient_ids, test, rules)
     if leave_out and not is_lazy(data):
         raise ConfigError("leave_out names columns of a table, and the data are none; leave it out")
     if isinstance(data, Mapping) and all(of is None for of in (target, client, patient, test)):
-        by_client = client_arrays(data)
+        by_client = client_arrays(data, patient_ids)
         if by_client is not None:
             return look(of_arrays("arrays", by_client))
     return _of_dataset(lambda: data if isinstance(data, Dataset) else own.dataset(data, **columns))
@@ -179,7 +184,7 @@ def _of_file(
         frames = tables.labels_as_written(frames, files, options, name)
     with rows_at(lines):
         tested = frames[1] if len(frames) > 1 else test
-        seen = _look_at(frames[0], path.stem, target, client, options.patient, tested, rules)
+        seen = _look_at(frames[0], path.stem, target, client, options.patient, options.patient_ids, tested, rules)
     kinds = {name for name, rule in (rules.columns if rules else {}).items() if rule.kind}
     taken = {*_targets(target), client, options.patient, column_named(test), *kinds}
     codes = tables.codes_in_numbers(kind, frames, files, options, taken)
@@ -201,13 +206,14 @@ def _look_at(
     target: str | Sequence[str] | None,
     client: str | None,
     patient: str | None,
+    patient_ids: PatientIds | None,
     test: object,
     rules: Preprocess | None,
 ) -> Look:
     if not isinstance(test, Latest):
-        return look(_of_frame(frame, name, target, client, patient, test), rules)
+        return look(_of_frame(frame, name, target, client, patient, patient_ids, test), rules)
     check_frame(frame, "the table")
-    parts = cut_of(frame, test, client, patient)
+    parts = cut_of(frame, test, client, patient, patient_ids)
     stay = np.flatnonzero(parts.train | parts.test)
     left = [column for column in frame.columns if column != test.column]
     table = frame[left]
@@ -215,7 +221,9 @@ def _look_at(
         table = table.iloc[stay] if hasattr(table, "iloc") else table[stay]
     with rows_among(stay):
         rows = replace(
-            _of_frame(table, name, target, client, patient, None), test=parts.test[stay], when=parts.when[stay]
+            _of_frame(table, name, target, client, patient, patient_ids, None),
+            test=parts.test[stay],
+            when=parts.when[stay],
         )
         sentences = filter(None, (*parts.doubts, parts.refusal))
         return look(replace(rows, doubts=(*rows.doubts, *sentences)), rules)
@@ -227,6 +235,7 @@ def _of_frame(
     target: str | Sequence[str] | None,
     client: str | None,
     patient: str | None,
+    patient_ids: PatientIds | None,
     test: object,
 ) -> Rows:
     check_frame(frame, "the table")
@@ -238,9 +247,9 @@ def _of_frame(
     if isinstance(test, str):
         is_test = truths(column_of(frame, test, "test"), test)
         left = [c for c in frame.columns if c != test]
-        return of_frame(frame[left], name, targets, client, is_test, patient)
+        return of_frame(frame[left], name, targets, client, is_test, patient, patient_ids)
     if test is None or share_of(test) is not None:
-        return of_frame(frame, name, targets, client, patient=patient)
+        return of_frame(frame, name, targets, client, None, patient, patient_ids)
     check_frame(test, "test")
     if not hasattr(test, "columns"):
         raise DataError(
@@ -251,7 +260,9 @@ def _of_frame(
     shared = [column for column in frame.columns if column in test.columns]
     joined = {c: [*column_of(frame, c, "column"), *column_of(test, c, "test")] for c in shared}
     is_test = np.arange(len(joined[shared[0]])) >= len(frame)
-    rows = of_frame(_Columns(joined), name, targets, client, is_test, patient if patient in shared else None)
+    rows = of_frame(
+        _Columns(joined), name, targets, client, is_test, patient if patient in shared else None, patient_ids
+    )
     if rows.clients is None:
         return rows
     tested, trained = (

@@ -18,21 +18,11 @@ from unskew.data.preprocess import (
     far_from_others,
     missing_here,
     moments_of_sites,
-    same_as_target,
     stands_for_none,
     target_for_none,
     unagreed,
-    with_units,
 )
-from unskew.data.units import another_unit, typical
-from unskew.data.variants import (
-    coded_differently,
-    column_variants,
-    names_the_client,
-    no_word_in_common,
-    two_numbers_differ,
-    words_in_turn,
-)
+from unskew.data.variants import column_variants
 from unskew.tasks.targets import NUMBER, SURVIVAL
 from unskew.words import letters, some, spelling_variants
 
@@ -42,14 +32,7 @@ FEW_ROWS = 5
 MOST_CLASSES = 20
 """Different values of a target up to which they may be classes however few rows each has."""
 
-BY_CHANCE = 5
-"""Expected pairs of equal numbers within sites from which on it is no chance that there is none: once in 148 times."""
-
-HUGE = 1e6
-"""Whole numbers above which a column of different ones is taken for identifiers."""
-
-EXACT = 2.0**53
-"""Whole numbers above which double precision has not all of them."""
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +89,6 @@ def of_sites(data: Dataset, alone: bool = False, untested_told: bool = False) ->
     sentences += of_clients(clients, trained, tested, untested_told, data.patients is not None, what)
     if data.targets.classes:
         sentences += of_one_class(labels[train], owners[train], clients, what)
-        names = np.array(data.classes, object)[labels]
-        sentences += filter(None, [coded_differently("the target", names, owners, clients)])
     if data.targets is SURVIVAL:
         happened = data.y_train[:, 1].numpy() > 0
         events = np.bincount(owners[train & happened], minlength=len(clients)).tolist()
@@ -209,7 +190,7 @@ def of_one_class(
 
 
 def of_target(what: str, values: Array, owners: npt.NDArray[np.int64] | None, clients: Sequence[str]) -> list[str]:
-    """Sentences on a target of numbers, that of a site in another unit and numbers for no value.
+    """Sentences on a target of numbers, that of a site far from those of others and numbers for no value.
 
     Args:
         what: The target.
@@ -217,8 +198,9 @@ def of_target(what: str, values: Array, owners: npt.NDArray[np.int64] | None, cl
         owners: Number of its client, (N,), -1 where it has none; None if there are no clients.
         clients: Their names.
     """
-    sentences = another_unit(what, typical(values, owners, clients)), target_for_none(what, values)
-    return [*filter(None, sentences)]
+    finite = np.where(np.isfinite(values), values, np.nan)
+    far = far_from_others(what, moments_of_sites(finite, owners, clients))
+    return [*filter(None, [far, target_for_none(what, values)])]
 
 
 def of_column(name: str, table: TrainingRows, rules: Preprocess | None = None, one_client: bool = False) -> list[str]:
@@ -248,21 +230,13 @@ def of_column(name: str, table: TrainingRows, rules: Preprocess | None = None, o
         far = "" if own_scale else far_from_agreed(name, values, rule)
         missing = missing_here(name, values) if own_scale else ""
     if not own_scale:
-        other = _constant_at(name, table) or another_unit(f"column {name!r}", typical(values, owners, clients))
-        other = other or far_from_others(name, moments_of_sites(values, owners, clients))
+        other = _constant_at(name, table)
+        other = other or far_from_others(f"column {name!r}", moments_of_sites(values, owners, clients))
     if values.dtype.kind == "O":
         spelt = column_variants(name, values, owners, clients, agreed)
-        spelt = spelt or coded_differently(f"column {name!r}", values, owners, clients)
-        spelt = spelt or ("" if agreed else no_word_in_common(name, values, owners, clients))
-        spelt = spelt or ("" if agreed else words_in_turn(name, values, owners, clients))
-    else:
-        spelt = two_numbers_differ(name, values, owners, clients)
-    of_client = "" if owners is None or spelt or agreed else names_the_client(name, values, owners, clients)
-    same = next(filter(None, (same_as_target(name, values, target) for target in table.targets)), "")
-    units = with_units(name, values) if rule.kind is None else ""
     none = far or stands_for_none(name, values)
     missing = missing or _without_value(name, table)
-    return [*sentences, *filter(None, [missing, none, other, spelt, units, _numbering(name, table), same, of_client])]
+    return [*sentences, *filter(None, [missing, none, other, spelt])]
 
 
 def _without_value(name: str, table: TrainingRows) -> str:
@@ -288,65 +262,3 @@ def _constant_at(name: str, table: TrainingRows) -> str:
     constant = np.flatnonzero((sites >= 0) & (rows >= 20) & (low == high)).tolist()
     there = [f"{table.clients[sites[i]]} ({low[i]:g})" for i in constant]
     return f"column {name!r} has one value only at {some(there)}: not measured there?" if there else ""
-
-
-def _numbering(name: str, table: TrainingRows) -> str:
-    """A sentence on a column of identifiers; empty if it is none."""
-    values = table.columns[name]
-    if not _is_numbering(values, table.owners):
-        return ""
-    shared = shared_numbers(values, table.owners)
-    what = f"numbers the rows of each site, and {shared:,} numbers occur at several" if shared else "numbers the rows"
-    return (
-        f"column {name!r} {what}, and a model that trusts it learns nothing about new ones; leave it out with "
-        f"leave_out = [{name!r}] in data_options, or drop it from the DataFrame"
-    )
-
-
-def _is_numbering(values: Array, owners: Array | None) -> bool:
-    """True for whole numbers all different, at each site, that lie close together or are huge; or for any too huge.
-
-    Numbers that sites share are identifiers wherever they lie, if chance would have had some twice within a site.
-    """
-    if values.dtype.kind != "f" or np.isnan(values).any():
-        return False
-    low = np.abs(values).min()
-    if low > EXACT:
-        return True
-    if not is_counter(values, owners):
-        return False
-    if np.ptp(values) < 2 * len(values) or low > HUGE:
-        return True
-    if owners is None:
-        return False
-    n = np.bincount(owners)
-    twice = np.unique(values, return_counts=True)[1]
-    within, between = (n * (n - 1)).sum(), n.sum() ** 2 - (n**2).sum()
-    return bool((twice * (twice - 1)).sum() * within > 2 * BY_CHANCE * between)
-
-
-def is_counter(values: Array, owners: Array | None = None) -> bool:
-    """True for whole numbers of which no site holds one twice, as identifiers are; sites may hold the same ones.
-
-    Most rows must be of sites with more than 20, since a few numbers of any kind differ.
-
-    Args:
-        values: The column.
-        owners: Number of each row's site, -1 where it has none; None if there are no sites.
-    """
-    if values.dtype.kind != "f" or len(values) <= 20 or not (values % 1 == 0).all():
-        return False
-    known, code = np.unique(values, return_inverse=True)
-    if len(known) == len(values):
-        return True
-    if owners is None:
-        return False
-    of_large = (np.bincount(owners + 1) > 20)[owners + 1]
-    return 2 * int(of_large.sum()) > len(values) and len(np.unique(owners * len(known) + code)) == len(values)
-
-
-def shared_numbers(values: Array, owners: Array | None) -> int:
-    """Number of different numbers that occur at several sites; the arguments are those of `is_counter`."""
-    if owners is None:
-        return 0
-    return int((np.unique(np.unique([owners, values], axis=1)[1], return_counts=True)[1] > 1).sum())

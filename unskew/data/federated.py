@@ -284,7 +284,10 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
         parts = fed.clients
         check_manifest_fits(split, parts.train.sizes + parts.val.sizes + parts.test.sizes)
         both = fed.clients if fed.unseen is None else [*fed.clients, *fed.unseen.clients]
-        _check_together(dataset, [getattr(client, part).numpy() for client in both for part in PARTS], split.path)
+        held = [[getattr(client, part).numpy() for client in both] for part in PARTS]
+        if dataset.owners is not None:  # whose patients may be at several
+            held = [[np.concatenate(of)] for of in held]
+        _check_together(dataset, [of for part in held for of in part], split.path)
         return fed
     if dataset.owners is not None and not isinstance(split, Natural):
         raise DataError(
@@ -319,7 +322,7 @@ def _shares(dataset: Dataset, split: Split, key: Key) -> tuple[npt.NDArray[np.in
     domains, owners, patients = (
         None if of is None else of.numpy() for of in (dataset.domains, dataset.owners, dataset.patients)
     )
-    if patients is None or isinstance(split, Natural):  # no two clients of the data share a patient
+    if patients is None or isinstance(split, Natural):
         return assign(split, labels, dataset.num_classes, key, domains, owners)
     if isinstance(split, OwnSplit):
         shares = assign(split, labels, dataset.num_classes, key, domains, owners)
@@ -405,16 +408,52 @@ def _cut_by_patient(
     patients: npt.NDArray[np.int64],
     own_test: npt.NDArray[np.bool_] | None = None,
 ) -> ClientIndices:
-    """Each client's examples in train, val and test, all of a patient in one; the rest is as in `_cut`."""
-    clients = []
-    for i, indices in enumerate(parts):
-        test = np.zeros(len(indices), bool) if own_test is None else own_test[indices]
-        left, rng = indices[~test], (key / i / "parts").numpy()
-        shares = (0.0 if own_test is not None else test_fraction, val_fraction)
-        drawn_test, val = drawn(patients[left], shares, rng, labels[left])
-        tested = np.sort(np.concatenate([indices[test], left[drawn_test]]))
-        rows = left[~drawn_test & ~val], left[val], tested
-        clients.append(ClientIndex(*(torch.from_numpy(each) for each in rows)))
+    """Each client's examples in train, val and test, all of a patient in one; the rest is as in `_cut`.
+
+    A patient of several clients is drawn at the one that has most of the examples.
+    """
+    rows, bounds = np.concatenate(parts), np.cumsum([len(indices) for indices in parts])[:-1]
+    codes, of_row = np.unique(patients[rows], return_inverse=True)
+    owner = np.repeat(np.arange(len(parts)), [len(indices) for indices in parts])
+    tested = np.zeros(len(rows), bool) if own_test is None else own_test[rows]
+    home = most_frequent(of_row, owner)[of_row]
+    left = np.flatnonzero(~tested)
+    left = left[np.argsort(home[left], kind="stable")]
+    part = np.zeros(len(codes), np.int64)
+    shares = (0.0 if own_test is not None else test_fraction, val_fraction)
+    for i, mine in enumerate(np.split(left, np.searchsorted(home[left], np.arange(1, len(parts))))):
+        for number, chosen in enumerate(drawn(of_row[mine], shares, (key / i / "parts").numpy(), labels[rows[mine]])):
+            part[of_row[mine[chosen]]] = 2 - number
+    of_part = np.where(tested, 2, part[of_row])
+    clients = [
+        ClientIndex(*(torch.from_numpy(np.sort(indices[of == which])) for which in range(3)))
+        for indices, of in zip(parts, np.split(of_part, bounds), strict=True)
+    ]
+    return _trainable(clients, parts)
+
+
+def apart(clients: Sequence[ClientIndex], patients: npt.NDArray[np.int64] | None) -> list[ClientIndex]:
+    """The clients without training examples of patients who validate or test at any, nor validation ones of the latter.
+
+    Only of patients who are at several clients there are such.
+    """
+    if patients is None:
+        return list(clients)
+    tests, validates = (
+        np.unique(np.concatenate([patients[getattr(c, part).numpy()] for c in clients])) for part in ("test", "val")
+    )
+
+    def without(part: Tensor, *others: npt.NDArray[np.int64]) -> Tensor:
+        return part[~torch.from_numpy(np.isin(patients[part.numpy()], np.concatenate(others)))]
+
+    return [ClientIndex(without(c.train, tests, validates), without(c.val, tests), c.test) for c in clients]
+
+
+def _trainable(clients: Sequence[ClientIndex], parts: Sequence[npt.NDArray[np.int64]]) -> ClientIndices:
+    """Refuse a client with examples all of whose patients were drawn at other clients, for validation or testing."""
+    for i, (client, indices) in enumerate(zip(clients, parts, strict=True)):
+        if len(indices) and not len(client.train):
+            raise DataError(f"client {i} has none to train on: all its patients are set aside with other clients'")
     return ClientIndices.of(clients)
 
 
@@ -428,19 +467,19 @@ def _cut_by_time(
 ) -> ClientIndices:
     """Each client's examples in train, val and test: the latest test, and the latest of the others validate."""
 
-    def apart(indices: npt.NDArray[np.int64], share: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def late_ones(indices: npt.NDArray[np.int64], share: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         late, early = latest(when[indices], share, None if patients is None else patients[indices])
         return indices[early], indices[late]
 
     clients = []
     for indices in parts:
         if own_test is None:
-            left, test = apart(indices, test_fraction)
+            left, test = late_ones(indices, test_fraction)
         else:
             left, test = indices[~own_test[indices]], indices[own_test[indices]]
-        train, val = apart(left, val_fraction)
+        train, val = late_ones(left, val_fraction)
         clients.append(ClientIndex(*map(torch.from_numpy, (train, val, test))))
-    return ClientIndices.of(clients)
+    return _trainable(apart(clients, patients), parts)
 
 
 def pooled(fed: FederatedData) -> FederatedData:

@@ -26,7 +26,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.doubts import of_sites
 from unskew.data.hub import GREY, check_depth, image_of
 from unskew.data.inputs import Inputs, constants_of
-from unskew.data.patients import Ints, coded, patients_spelt_alike
+from unskew.data.patients import Ints, PatientIds, coded
 from unskew.errors import DataError, did_you_mean, shown, warn
 from unskew.keys import Key
 from unskew.words import composed, counted, some
@@ -91,6 +91,7 @@ class ImageOptions:
             images lie directly in its folders, or these are called after `classes` or train and test.
         patient: "folder" if each folder directly in that of a class is one patient's: nobody is in training and in
             testing then.  Folders of one name at one site are one's, and a file beside them is somebody else's.
+        patient_ids: Whose the folders' names are, as in a table.
     """
 
     size: Annotated[int, Ge(1)] | None = None
@@ -101,6 +102,7 @@ class ImageOptions:
     channels: Literal[1, 3] | None = None
     testing: bool = False
     patient: Literal["folder"] | None = None
+    patient_ids: PatientIds | None = None
 
     @property
     def layout(self) -> str:
@@ -132,10 +134,7 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
     if options.patient is None and not options.testing:
         doubts += filter(None, [_folders_of_patients(root, contents.images)])
     elif not options.testing:  # else nobody is kept apart from anybody
-        patients = _patients(contents.images)
-        names = [image.patient for image in contents.images]
-        alike = patients_spelt_alike(names, None if options.alone else [image.site for image in contents.images])
-        doubts += filter(None, [alike])
+        patients = _patients(contents.images, options.patient_ids)
     if options.classes is None and not options.alone:
         doubts += _no_classes(contents.images)
     for doubt in doubts:
@@ -340,14 +339,14 @@ def _no_classes(images: Sequence[_Image]) -> list[str]:
     ]
 
 
-def _patients(images: Sequence[_Image]) -> Ints:
+def _patients(images: Sequence[_Image], ids: PatientIds | None) -> Ints:
     """The patient of each image, (N,).
 
     Raises:
         DataError: If somebody has images for training and for testing.
     """
     names = [image.patient or f"{image.file}" for image in images]
-    (codes,) = coded((names, [image.site for image in images]))
+    (codes,) = coded((names, [image.site for image in images]), ids=ids)
     part_of: dict[int, _Image] = {}
     for code, image in zip(codes.tolist(), images, strict=True):
         if (first := part_of.setdefault(code, image)).part != image.part:

@@ -20,7 +20,6 @@ from unskew.data.encodings import Encoding
 from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
-from unskew.data.units import another_unit_here
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.words import composed, counted, some, with_article
 
@@ -139,12 +138,11 @@ def _far_from_training(column: Column, values: Array) -> str:
     if values.dtype.kind != "f" or len(column.sd) != 1 or not column.sd[0] or np.isnan(values).all():
         return ""
     middle, mean, sd = float(np.nanmedian(values)), column.mean[0], column.sd[0]
-    apart, why = another_unit_here(values, mean, sd)
-    if not apart and abs(middle - mean) <= FAR_BEYOND * sd:
+    if abs(middle - mean) <= FAR_BEYOND * sd:
         return ""
     return (
         f"column {column.name!r} is {'about ' * (len(values) > 1)}{middle:g} here, and had the mean {mean:g} (standard "
-        f"deviation {sd:g}) in training{why}: is it in the same unit?"
+        f"deviation {sd:g}) in training: is it in the same unit?"
     )
 
 
@@ -665,9 +663,10 @@ def gaps_in(values: Array) -> npt.NDArray[np.bool_]:
 
 
 def is_gap(value: object) -> bool:
-    """True for what stands where there is no value: None, NaN, pandas' NA and NaT, and NumPy's NaT."""
+    """True for what stands where there is no value: None, NaN, pandas' NA and NaT, NumPy's NaT, and a blank text."""
     return (
         value is None
+        or (isinstance(value, str) and not value.strip())
         or (isinstance(value, float | np.datetime64 | np.timedelta64) and value != value)
         or type(value).__name__ in ("NAType", "NaTType")
     )

@@ -27,7 +27,7 @@ from unskew.data.own.frames import check_column, owners_of
 from unskew.data.own.given import GivenExamples
 from unskew.data.own.parts import check_parts
 from unskew.data.own.values import truths
-from unskew.data.patients import names_of_patients, unnamed_patients
+from unskew.data.patients import PatientIds, names_of_patients, unnamed_patients
 from unskew.data.places import place, rows_at
 from unskew.errors import ConfigError, DataError, did_you_mean, shown, warn
 from unskew.tasks.targets import CLASS, Targets
@@ -46,8 +46,8 @@ class LabelledImages:
         image: Column of the images.
         target: Column of what is learned; several columns where it has several, as 0 or 1 for each label.
         client: Column of the clients; by default the data name none, and a split divides them.
-        patient: Column of who is on an image, by default not known: nobody is in training and in testing then.  Two
-            clients' patients are two people, even if they have one name.
+        patient: Column of who is on an image, by default not known: nobody is in training and in testing then.
+        patient_ids: Whose the names in it are, as in a table.
         test: Column that says which images are for testing, or that the latest are, as in a table; by default a fifth
             of each client's is set aside, or the images of a fifth of each client's patients.
         size: Height and width to which they are resized, pixels; by default all must have one size.
@@ -63,6 +63,7 @@ class LabelledImages:
     target: str | tuple[str, ...]
     client: str | None = None
     patient: str | None = None
+    patient_ids: PatientIds | None = None
     test: str | Latest | None = None
     size: Annotated[int, Ge(1)] | None = None
     classes: tuple[str, ...] | None = None
@@ -146,6 +147,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
             None if patient is None else names_of_patients(words[patient], f"column {patient!r}"),
             columns=(options.image,),
             files=[shown(str(file.relative_to(root))) for file in files],
+            patient_ids=options.patient_ids,
         )
         if rule is not None and apart is not None:
             rows = replace(rows, when=moments(words[apart], rule.where))

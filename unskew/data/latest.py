@@ -150,7 +150,7 @@ def moments(values: Any, where: str) -> Times:
     listed = values.tolist() if hasattr(values, "numpy") else list(values)  # of datetime64 NumPy lists numbers
     read = []
     for i, value in enumerate(listed):
-        if is_gap(value) or (isinstance(value, str) and not value.strip()):
+        if is_gap(value):
             raise DataError(f"{where} says of {place(i)} no date; fill it, or leave the row out")
         moment = _moment(value)
         if moment is None:

@@ -4,11 +4,12 @@ Disagreement is one number for sizes, one for labels, one for columns, each besi
 
     sizes     effective number of clients 1 / sum p_k^2, p_k the client's share of rows (M. O. Hill, "Diversity and
               evenness", Ecology 54, 1973: order 2)
-    labels    mean Jensen-Shannon divergence, base 2, of a client's class shares from all clients' together (J. Lin,
-              "Divergence measures based on the Shannon entropy", IEEE Transactions on Information Theory 37, 1991);
-              for a target that is a number, the share of its variance that lies between clients
-    columns   share of a column's variance that lies between clients, the correlation ratio eta^2 (K. Pearson, 1905),
-              words as 0/1 columns; the mean over columns
+    labels    Cramér's V squared of sites and classes (H. Cramér, "Mathematical Methods of Statistics", 1946); of a
+              number the share of its variance that lies between clients, eta^2 (K. Pearson, 1905)
+    columns   the same of each column, and their mean
+
+Whether labels and columns differ by more than chance is tested (`unskew.data.differs`); p of columns is corrected for
+their number (S. Holm, "A simple sequentially rejective multiple test procedure", 1979).
 """
 
 import hashlib
@@ -20,9 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data import doubts, skew
+from unskew.data import doubts, telling
 from unskew.data.copies import copies, row_keys, value_codes
 from unskew.data.dataset import Dataset
+from unskew.data.differs import differs
 from unskew.data.doubts import MOST_CLASSES
 from unskew.data.images import stored
 from unskew.data.inputs import (
@@ -39,22 +41,26 @@ from unskew.data.inputs import (
 )
 from unskew.data.latest import written
 from unskew.data.own.frames import categories_in
-from unskew.data.patients import coded, names_of_patients, patients_spelt_alike, unnamed_patients
+from unskew.data.patients import (
+    PatientIds,
+    coded,
+    most_frequent,
+    names_of_patients,
+    unnamed_patients,
+)
 from unskew.data.places import place
 from unskew.data.preprocess import (
     LARGEST,
     Preprocess,
     no_numbers,
-    same_as_target,
     spelt,
     too_fine,
     unscaled,
 )
 from unskew.data.text import words
-from unskew.data.variants import coded_differently, label_variants
+from unskew.data.variants import label_variants
 from unskew.data.windows import doubts_on_channels, windows_of
 from unskew.errors import DataError
-from unskew.keys import Key
 from unskew.tasks.targets import Label, labels_of
 from unskew.words import composed, counted, some
 
@@ -64,7 +70,11 @@ NO_VALUE = "(none)"
 NAMED = 6
 """Classes that a sentence names."""
 
-SHUFFLES = 20
+MOST_WORDS = 50
+"""Words of a column by which sites are compared; the others count as one."""
+
+MOST_NAMED, ALPHA = 3, 0.05
+"""Columns that a sentence names, and the level at which they differ, all together."""
 
 Span = tuple[str, str]
 """First and last time."""
@@ -87,7 +97,7 @@ class Rows:
         measured: True if `columns` were measured on images or texts.
         common_test: The test rows are nobody's own; each client keeps rows of its own for testing.
         keys: A hash of each row's inputs, (N,).
-        patients: Number of who is in each row, (N,), no two clients sharing one; None if they are not known.
+        patients: Number of who is in each row, (N,); None if they are not known.
         doubts: Sentences on what was found as the rows were read.
         targets: Where there are several, each by its column.
         when: Time of each row, (N,), as `unskew.data.latest.moments`; None if test rows are not the latest.
@@ -139,6 +149,37 @@ class Site:
 
 
 @dataclass(frozen=True)
+class SiteDifference:
+    """How sites differ in a column or a target.
+
+    Attributes:
+        share: Share of the variance that lies between sites; of words Cramér's V squared.
+        chance: What it would be of alike sites on average.
+        p: Chance that alike sites differ as much (`unskew.data.differs`).
+        levels: Mean, or share of a word, at the two sites that differ most, in words.
+    """
+
+    share: float
+    chance: float
+    p: float
+    levels: str
+
+    def __str__(self) -> str:
+        if self.p < ALPHA:
+            return f"differs between sites by more than chance ({shown_p(self.p)}): {self.levels}"
+        return f"is not shown to differ between sites ({shown_p(self.p)}; {self.levels})"
+
+
+def shown_p(p: float) -> str:
+    """A p-value in words.
+
+    >>> shown_p(0.0134), shown_p(1e-9)
+    ('p = 0.013', 'p < 0.001')
+    """
+    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
+
+
+@dataclass(frozen=True)
 class ColumnLook:
     """A column: what it holds, its gaps, and how much of its variance lies between sites.
 
@@ -150,7 +191,7 @@ class ColumnLook:
         missing_by_site: The same for each site.
         lowest, highest, mean, sd: Of numbers; None of others.
         commonest: The commonest words, each with its number of rows; empty of others.
-        between: Share of the variance that lies between sites; None where there is one site, or no variance.
+        between: How sites differ in it; None where there is one site, or no variance.
         means: Of each site, in deviations from the mean of all; of words the share of the commonest.  None for a site
             without a value.
     """
@@ -160,7 +201,7 @@ class ColumnLook:
     summary: str
     missing: float
     missing_by_site: tuple[float, ...] = ()
-    between: float | None = None
+    between: SiteDifference | None = None
     means: tuple[float | None, ...] = ()
     lowest: float | None = None
     highest: float | None = None
@@ -186,13 +227,16 @@ class TargetLook:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """One number for how sites differ, what chance alone would give, and what it means."""
+    """One number for how sites differ, what chance alone would give on average, and what it means.
+
+    `p` is the chance that alike sites differ as much, in columns the smallest by Holm; None of sizes.
+    """
 
     name: str
     value: float
     chance: float
     meaning: str
-    reference: str
+    p: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -277,11 +321,12 @@ def of_frame(
     client: str | None = None,
     test: Array | None = None,
     patient: str | None = None,
+    patient_ids: PatientIds | None = None,
 ) -> Rows:
     """The rows of a DataFrame; `targets` are the columns of what is learned, and `test` says which are test rows.
 
     Raises:
-        DataError: If a row names no patient where there is a column of patients.
+        DataError: If a row names no patient where there is a column of patients, or as in `unskew.data.patients.coded`.
     """
     raw = {str(column): _plain(frame[column]) for column in frame.columns if column not in (*targets, client, patient)}
     dates = tuple(column for column, values in raw.items() if values is None)
@@ -291,11 +336,11 @@ def of_frame(
     target = wanted[targets[0]] if len(targets) == 1 else None
     several = wanted if len(targets) > 1 else {}
     is_test = None if test is None else np.asarray(test, bool)
-    patients, alike = None, ""
+    patients = None
     if patient is not None:
         of_rows = names_of_patients(_listed(frame[patient]), f"column {patient!r}")
         clients = None if owners is None else [names[owner] if owner >= 0 else "no client" for owner in owners]
-        (patients,), alike = coded((of_rows, clients)), patients_spelt_alike(of_rows, clients)
+        (patients,) = coded((of_rows, clients), ids=patient_ids)
     keys = row_keys(list(map(value_codes, columns.values()))) if columns else np.arange(len(frame))
     return Rows(
         name,
@@ -307,7 +352,6 @@ def of_frame(
         keys,
         dates,
         patients=patients,
-        doubts=tuple(filter(None, [alike])),
         targets=several,
         categories=tuple(categories_in(frame)),
     )
@@ -452,7 +496,7 @@ def look(rows: Rows, rules: Preprocess | None = None) -> Look:
     What `rules` does to the columns is not advised.
     """
     n = len(rows.keys)
-    classes, labels = _classes(rows.target)
+    classes = _classes(rows.target)[0]
     groups = [] if rows.clients is None else [np.flatnonzero(rows.clients == i) for i in range(len(rows.client_names))]
     missing = {name: gaps_in(values) for name, values in rows.columns.items()}
     share = np.mean(list(missing.values()), axis=0) if missing else np.zeros(n)
@@ -480,7 +524,7 @@ def look(rows: Rows, rules: Preprocess | None = None) -> Look:
     sites = sites_of(rows.target)
     targets = tuple(TargetLook(name, _classes(of)[0], sites_of(of)) for name, of in rows.targets.items())
     columns = (
-        *(_column(name, values, missing[name], groups) for name, values in rows.columns.items()),
+        *(_column(name, values, missing[name], groups, rows) for name, values in rows.columns.items()),
         *(ColumnLook(name, "dates", "make numbers of them, or leave the column out", 0.0) for name in rows.dates),
     )
     return Look(
@@ -495,7 +539,6 @@ def look(rows: Rows, rules: Preprocess | None = None) -> Look:
         (
             *rows.doubts,
             *_notes(rows, sites, columns, test, rules),
-            *_lone(classes, labels),
             *(note for target in targets for note in _notes_on(rows, target)),
         ),
         None if patients is None else len(np.unique(patients)),
@@ -549,7 +592,7 @@ def _site(
 
 
 def _column(
-    name: str, values: Array, missing: npt.NDArray[np.bool_], groups: Sequence[npt.NDArray[np.int64]]
+    name: str, values: Array, missing: npt.NDArray[np.bool_], groups: Sequence[npt.NDArray[np.int64]], rows: Rows
 ) -> ColumnLook:
     present = ~missing
     by_site = tuple(float(missing[group].mean()) if len(group) else 0.0 for group in groups)
@@ -557,11 +600,13 @@ def _column(
     known: dict[str, Any] = {}
     if not present.any():
         return ColumnLook(name, "constant", "no value at all", 1.0, by_site)
+    shown: tuple[str, ...] = ()
     if kind == "number":
         present &= np.abs(values) <= LARGEST
         mean, sd = (float(values[present].mean()), float(values[present].std())) if present.any() else (0.0, 0.0)
         summary = f"{mean:.4g} ± {sd:.4g}"
-        measured = ((np.where(present, values, mean) - mean) / sd)[:, None] if sd > 0 else np.zeros((len(values), 1))
+        compared = np.where(present, values, np.nan)
+        measured = (compared - mean) / sd if sd > 0 else np.zeros(len(values))
         if present.any():
             known = {
                 "lowest": float(values[present].min()),
@@ -570,29 +615,52 @@ def _column(
                 "sd": sd,
             }
     else:
-        words, counts = np.unique(values[present].astype(str), return_counts=True)
+        words, code, counts = np.unique(values[present].astype(str), return_inverse=True, return_counts=True)
         order = np.argsort(-counts, kind="stable")
         known = {"commonest": tuple((str(words[i]), int(counts[i])) for i in order[:3])}
-        shown = [f"{word} {count / present.sum():.0%}" for word, count in known["commonest"]]
-        summary = ", ".join(shown) + (f", {len(words) - 3} more" if len(words) > 3 else "")
-        measured = (values[:, None] == words[order[: min(len(words), 50)]]).astype(np.float64)
-    if (measured[present] == measured[present][:1]).all():
+        summary = ", ".join(f"{word} {count / present.sum():.0%}" for word, count in known["commonest"])
+        summary += f", {len(words) - 3} more" if len(words) > 3 else ""
+        compared = np.full(len(values), -1)
+        compared[present] = np.minimum(np.argsort(order)[code], MOST_WORDS)
+        shown = (*map(str, words[order[:MOST_WORDS]]), "other words")
+        measured = (compared == 0).astype(np.float64)
+    if (compared[present] == compared[present][:1]).all():
         return ColumnLook(name, "constant", summary, float(missing.mean()), by_site, **known)
     held = [group[present[group]] for group in groups]
-    means = tuple(float(measured[group, 0].mean()) if len(group) else None for group in held)
-    between = _between(measured, held) if len(groups) > 1 else None
-    return ColumnLook(name, kind, summary, float(missing.mean()), by_site, between, means, **known)
+    means = tuple(float(measured[group].mean()) if len(group) else None for group in held)
+    return ColumnLook(
+        name, kind, summary, float(missing.mean()), by_site, _difference(compared, rows, shown), means, **known
+    )
 
 
-def _between(values: npt.NDArray[np.float64], groups: Sequence[npt.NDArray[np.int64]]) -> float | None:
-    """eta^2: the share of the columns' variance together that lies between groups."""
-    rows = np.concatenate(groups)
-    if len(rows) == 0:
+def _difference(values: Array, rows: Rows, classes: Sequence[Label] = ()) -> SiteDifference | None:
+    """How sites differ in a column or a target; None where nothing can differ.
+
+    A patient's rows may all be alike, so each counts as one: with the mean of its numbers, or its commonest class.
+
+    Args:
+        values: Numbers with NaN for a gap, or numbers of `classes`, -1 for a gap, (N,).
+        rows: The rows.
+        classes: Their names.
+    """
+    if rows.clients is None:
         return None
-    centre = values[rows].mean(0)
-    total = float(((values[rows] - centre) ** 2).sum())
-    between = sum(len(g) * float(((values[g].mean(0) - centre) ** 2).sum()) for g in groups if len(g))
-    return between / total if total > 0 else None
+    of_numbers = values.dtype.kind == "f"
+    site = np.where(np.isnan(values) if of_numbers else values < 0, -1, rows.clients)
+    if rows.patients is not None:
+        values, site = values[site >= 0], np.stack([site, rows.patients])[:, site >= 0]
+        pairs, of_row, n = np.unique(site, axis=1, return_inverse=True, return_counts=True)
+        of_row, site = of_row.reshape(-1), pairs[0]
+        values = np.bincount(of_row, values) / n if of_numbers else most_frequent(of_row, values)
+    seen = differs(values, site, len(rows.columns) + 1)
+    if seen is None:
+        return None
+    names = [rows.client_names[i] for i in seen.pair]
+    what = "" if seen.kind is None else f"{classes[seen.kind]} "
+    levels = [f"{of:.3g}" if seen.kind is None else f"{of:.0%}" for of in seen.levels]
+    return SiteDifference(
+        seen.share, seen.chance, seen.p, f"{what}{levels[0]} at {names[0]}, {levels[1]} at {names[1]}"
+    )
 
 
 def _disagreement(
@@ -607,9 +675,6 @@ def _disagreement(
     sizes = np.array([len(group) for group in held])
     n, k = int(sizes.sum()), len(held)
     effective = float(n**2 / (sizes**2).sum())
-    # A patient's rows may all be alike: sites then differ by chance as much as if each patient had a single row.
-    units = n if rows.patients is None else len(np.unique(rows.patients[np.concatenate(held)]))
-    by_chance = 1.0 if units < 2 else (k - 1) / (units - 1)
     numbers = [
         Disagreement(
             "sizes",
@@ -617,80 +682,34 @@ def _disagreement(
             float(k),
             f"by number of rows, the {k} sites are equivalent to {effective:.1f} of equal size; the largest, "
             f"{names[int(sizes.argmax())]}, has {sizes.max() / n:.0%} of the rows",
-            "Hill 1973",
         )
     ]
-    for target in () if rows.target is None else (rows.target,):
-        numbers += _labels_differ(target, held, names, rows.patients, by_chance)
-    for name, target in rows.targets.items():
-        numbers += [
-            replace(of, name=f"labels of {name}", meaning=f"for {name}, {of.meaning}")
-            for of in _labels_differ(target, held, names, rows.patients, by_chance)
-        ]
-    shares = [(column.between, column.name) for column in columns if column.between is not None]
-    if shares:
-        value = float(np.mean([share for share, _ in shares]))
-        most, name = max(shares)
-        mean = f"on average {value:.0%} of a column's variance lies between sites; most in {name} ({most:.0%})"
+    several = [(f"labels of {name}", f"target {name} ", target) for name, target in rows.targets.items()]
+    for name, what, target in [*several, *([] if rows.target is None else [("labels", "the target ", rows.target)])]:
+        classes, labels = _classes(target)
+        values = np.where(_finite(target), target, np.nan).astype(np.float64) if labels is None else labels
+        if (seen := _difference(values, rows, classes)) is not None:
+            numbers.append(Disagreement(name, seen.share, seen.chance, f"{what}{seen}", seen.p))
+    compared = sorted((of.p, -of.share, c.name, of) for c in columns if (of := c.between) is not None)
+    if compared:
+        # Holm: the i-th smallest of m is compared with .05 / (m - i + 1), as long as all before were below theirs.
+        m = len(compared)
+        adjusted = np.maximum.accumulate([min(1.0, p * (m - i)) for i, (p, *_) in enumerate(compared)])
+        differ = [(name, of) for (*_, name, of), p in zip(compared, adjusted, strict=True) if p < ALPHA]
+        most = "; ".join(f"{name} {of.levels}" for name, of in differ[:MOST_NAMED])
+        reading = f"{len(differ)} of {counted(m, 'column')} differ{'s' * (m == 1)} by more than chance: {most}"
+        if not differ:
+            reading = f"no column is shown to differ between sites ({counted(m, 'column')}, {shown_p(adjusted[0])})"
         numbers.append(
             Disagreement(
                 "columns",
-                value,
-                by_chance,
-                mean if len(shares) > 1 else f"{value:.0%} of the variance of {name} lies between sites",
-                "Pearson 1905",
+                float(np.mean([of.share for *_, of in compared])),
+                float(np.mean([of.chance for *_, of in compared])),
+                reading,
+                float(adjusted[0]),
             )
         )
     return tuple(numbers)
-
-
-def _labels_differ(
-    target: Array,
-    groups: Sequence[npt.NDArray[np.int64]],
-    names: Sequence[str],
-    patients: npt.NDArray[np.int64] | None,
-    by_chance: float,
-) -> list[Disagreement]:
-    """The number for how a target differs between sites; none for a single class."""
-    classes, labels = _classes(target)
-    if labels is not None:
-        return [_label_skew(labels, groups, classes, names, patients)] if len(classes) > 1 else []
-    present = _finite(target)
-    held = [group[present[group]] for group in groups]
-    share = _between(target.astype(np.float64)[:, None], held) or 0.0
-    meaning = f"{share:.0%} of the target's variance lies between sites; knowing the site alone predicts that much"
-    return [Disagreement("labels", share, by_chance, meaning, "Pearson 1905")]
-
-
-def _label_skew(
-    labels: npt.NDArray[np.int64],
-    groups: Sequence[npt.NDArray[np.int64]],
-    classes: Sequence[Label],
-    names: Sequence[str],
-    patients: npt.NDArray[np.int64] | None,
-) -> Disagreement:
-    """Mean Jensen-Shannon divergence, and its mean when rows, or whole patients, are shuffled over all sites."""
-    mine = np.concatenate(groups)
-    sites = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    _, first, unit = np.unique(mine if patients is None else patients[mine], return_index=True, return_inverse=True)
-
-    def counted_at(site: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        counts = np.zeros((len(groups), len(classes)), np.int64)
-        np.add.at(counts, (site, labels[mine]), 1)
-        return counts
-
-    counts = counted_at(sites)
-    value = float(skew.js_divergence(counts).mean())
-    mixed = ((Key(0) / "look" / i).numpy().permutation(sites[first])[unit] for i in range(SHUFFLES))
-    chance = float(np.mean([skew.js_divergence(counted_at(site)).mean() for site in mixed]))
-    reading = "sites differ in how often they have each class no more than chance would make them"
-    if value >= 2 * chance:
-        shares, together = skew.shares(counts), counts.sum(0) / counts.sum()
-        site, label = np.unravel_index((shares - together).argmax(), shares.shape)
-        reading = (
-            f"in {names[site]} {shares[site, label]:.0%} are {classes[label]}, over all sites {together[label]:.0%}"
-        )
-    return Disagreement("labels", value, chance, reading, "Lin 1991")
 
 
 def _leaks(rows: Rows) -> tuple[str, ...]:
@@ -760,18 +779,15 @@ def _notes(
         if refused[name]:
             sentences.append(refused[name])
             continue
-        of_column = doubts.of_column(name, table, rules) if name in table.columns else []
-        sentences += of_column
-        words = rows.columns[name] if rows.columns[name].dtype.kind == "O" else ()
+        if name in table.columns:
+            sentences += doubts.of_column(name, table, rules)
         if column.kind == "constant":
             sentences.append(f"column {name!r} has one value only and says nothing")
-        elif not of_column and len(set(words)) > max(MOST_CLASSES, len(words) / 2):
-            sentences.append(f"column {name!r} has a word of its own in most rows: an identifier? leave it out")
         elif name not in table.columns and (
             silent := [s.name for s, share in zip(sites, column.missing_by_site, strict=False) if share == 1]
         ):
             sentences.append(f"column {name!r} has no value at {some(silent)}")
-    sentences += filter(None, [unscaled(table.columns) if rules is None else ""])
+    sentences += [*telling.notes(table), *filter(None, [unscaled(table.columns) if rules is None else ""])]
     gaps = [column.name for column in columns if 0 < column.missing < 1]
     if gaps and rules is None:
         sentences.append(f"column{'s' * (len(gaps) > 1)} {some(gaps)} {doubts.have(gaps)} gaps: fill with preprocess")
@@ -815,15 +831,14 @@ def _refused(column: ColumnLook, values: Array | None, categories: Collection[st
 
 def _notes_on(rows: Rows, target: TargetLook) -> list[str]:
     """Sentences on one of several targets."""
-    values, table = rows.targets[target.name], _table_of(rows, rows.columns)
-    train = slice(None) if rows.test is None else ~rows.test
+    values = rows.targets[target.name]
+    table = _table_of(replace(rows, target=values), rows.columns)
     sentences = [
         *_written_in_several_ways(values, rows),
         *_of_one_class(rows, values),
         *_of_target(values),
         *_of_numbers(rows, values, "it"),
-        *filter(None, (same_as_target(name, column, values[train]) for name, column in table.columns.items())),
-        *_lone(*_classes(values)),
+        *filter(None, [telling.gives_the_answer(table)]),
     ]
     return [f"target {target.name!r}: {sentence}" for sentence in sentences]
 
@@ -831,8 +846,7 @@ def _notes_on(rows: Rows, target: TargetLook) -> list[str]:
 def _written_in_several_ways(target: Array | None, rows: Rows) -> list[str]:
     if target is None or target.dtype.kind not in "OU":
         return []
-    found = label_variants(map(str, np.unique(target)), target, rows.clients, rows.client_names)
-    return list(filter(None, [found or coded_differently("the target", target, rows.clients, rows.client_names)]))
+    return list(filter(None, [label_variants(map(str, np.unique(target)), target, rows.clients, rows.client_names)]))
 
 
 def _of_one_class(rows: Rows, target: Array | None) -> list[str]:
@@ -892,14 +906,3 @@ def _of_numbers(rows: Rows, target: Array | None, what: str) -> list[str]:
 
 def _valueless(rows: int) -> str:
     return f"the target has no value in {counted(rows, 'row')}: leave {'it' if rows == 1 else 'them'} out"
-
-
-def _lone(classes: Sequence[Label], labels: npt.NDArray[np.int64] | None) -> list[str]:
-    """A sentence for each class of one row where others have many, as a mistyped label makes; of five at most."""
-    if labels is None or len(labels) < 20 * len(classes):
-        return []
-    times = np.bincount(labels, minlength=len(classes))
-    lone = [k for k, n in enumerate(times.tolist()) if n == 1 and classes[k] != NO_VALUE]
-    return [
-        f"class {classes[k]} occurs in {place(int((labels == k).argmax()))} only: a mistyped label?" for k in lone[:5]
-    ]

@@ -1,13 +1,14 @@
 """Keeps the rows of one patient, or of whoever has several rows, together.
 
 A model that has seen a patient knows more of the patient's other rows than of anybody else's, so a patient's rows lie
-all in training, all in validation or all in a test part, and at one client.  Patients are codes, one for each row; no
-two clients share one.
+all in training, all in validation or all in a test part.  Patients are codes, one for each row.  One who is at several
+clients is drawn at the one that has most of the rows.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from unskew.data.lengths import check_words
 from unskew.data.places import place
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.words import composed, counted, spelling_variants
+from unskew.words import composed, counted
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -34,7 +35,7 @@ def names_of_patients(values: Sequence[Any], where: str) -> list[str]:
     """
     names = []
     for i, value in enumerate(values):
-        if is_gap(value) or not str(value).strip():
+        if is_gap(value):
             raise DataError(f"{where} names no patient in {place(i)}; fill it, or leave the row out")
         if not isinstance(value, str | int | np.integer) and not (isinstance(value, float) and value.is_integer()):
             raise DataError(
@@ -44,29 +45,6 @@ def names_of_patients(values: Sequence[Any], where: str) -> list[str]:
         names.append(composed(value.strip()) if isinstance(value, str) else str(int(value)))
     check_words(names, where)
     return names
-
-
-def patients_spelt_alike(names: Sequence[str], clients: Sequence[str] | None) -> str:
-    """A sentence on patients of one client who are one but for case, accents and spaces; empty if there are none.
-
-    Args:
-        names: The patient of each row.
-        clients: The client of each row; None if there are none.
-    """
-    of_client: dict[str, dict[str, None]] = {}
-    for client, name in dict.fromkeys(zip(clients or [""] * len(names), names, strict=True)):
-        of_client.setdefault(client, {})[name] = None
-    alike = {client: variants for client, of in of_client.items() if (variants := spelling_variants(of))}
-    if not alike:
-        return ""
-    client, variants = next(iter(alike.items()))
-    where = f" of {client}" if clients else ""
-    more = f" (and some of {counted(len(alike) - 1, 'more client')})" if len(alike) > 1 else ""
-    return (
-        f"patients {variants}{where}{more} differ in case, accents or spaces alone, and count as different "
-        "people, who may be "
-        "in training and in testing: write each alike"
-    )
 
 
 _WHO = re.compile(r"(pat|patient|patienten|subject|person|case|fall)[ _.-]?(id|nr|no|num|number|nummer)?|pid|mrn", re.I)
@@ -95,18 +73,34 @@ def unnamed_patients(columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]], in
     return []
 
 
-def coded(*parts: tuple[Sequence[str], Sequence[str] | None]) -> list[Ints]:
+PatientIds = Literal["site", "network"]
+"""Whose ids of patients are: each site's own, so that two sites' 17 are two people, or the network's."""
+
+
+def coded(*parts: tuple[Sequence[str], Sequence[str] | None], ids: PatientIds | None = None) -> list[Ints]:
     """The codes of patients of several parts, each given as names of patients and of their clients, row by row.
 
-    Two clients' patients are two, even if they have one name.
+    Raises:
+        DataError: If a name occurs at several clients, and `ids` does not say whether it is one person, or is neither.
     """
+    if ids not in (None, *get_args(PatientIds)):
+        raise DataError(f"patient_ids must be 'network' or 'site', got {ids!r}")
+    pairs = [list(zip(clients or [""] * len(names), names, strict=True)) for names, clients in parts]
+    different = dict.fromkeys(pair for part in pairs for pair in part)
+    at = Counter(name for _, name in different)
+    if ids is None and (several := [name for name, clients in at.items() if clients > 1]):
+        where = [client for client, name in different if name == several[0]]
+        raise DataError(
+            f"{counted(len(several), 'patient id')} occur{'s' * (len(several) == 1)} at several sites, such as "
+            f"{several[0]} at {where[0]} and {where[1]}: one person, patient_ids = 'network', or not, 'site'?"
+        )
     code: dict[tuple[str, str], int] = {}
     return [
         np.array(
-            [code.setdefault(pair, len(code)) for pair in zip(clients or [""] * len(names), names, strict=True)],
+            [code.setdefault(("", name) if ids == "network" else (client, name), len(code)) for client, name in part],
             np.int64,
         )
-        for names, clients in parts
+        for part in pairs
     ]
 
 

@@ -7,8 +7,6 @@ and deviation over all rows together (T. F. Chan, G. H. Golub, R. J. LeVeque, "A
 variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
-import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +21,6 @@ from unskew.data.inputs import Array, Column, Inputs, RawTable, gaps_in, is_date
 from unskew.data.lengths import LONGEST
 from unskew.data.numerals import is_number, leading_zeros
 from unskew.data.places import place
-from unskew.data.units import ENOUGH_TO_COMPARE, MOST_COMPARED, Typical, another_unit, another_unit_here, of_moments
 from unskew.data.variants import column_variants
 from unskew.errors import ConfigError, DataError, did_you_mean, obeyed, warn
 from unskew.words import composed, counted, some
@@ -45,14 +42,17 @@ MOST_ROWS = 10**12
 FAR_FROM_OTHERS = 20
 """Standard deviations of the others' rows from their mean, beyond which a site's mean is hardly in the same unit."""
 
+MOST_COMPARED = 100
+"""Sites up to which each one's numbers are compared with those of the others in data that are at hand."""
+
 MOST_OF_ALL, MOST_OF_TWO = 0.5, 0.9
 """Share of all rows above which one site of several, or of two, is named: it decides what all agree on."""
 
 OFTEN = 3
 """Rows from which on a number that is far from all others is no slip."""
 
-ENOUGH_TO_TELL, IMPROBABLE = 20, 12.0
-"""Rows, and logarithm of the ways to order a target's values over them, from which on equal orders are no chance."""
+ENOUGH_TO_TELL = 20
+"""Different values from which on one is known to be like no other."""
 
 MANY_NUMBERS = 10
 """Different words, most of them numbers, from which on a column is one of measurements with something else in it."""
@@ -433,30 +433,6 @@ def spelt(cells: Sequence[str]) -> str:
     return f"numbers as words, such as {max(numbers)!r}" if many else ""
 
 
-_BESIDE = re.compile(r"\s*[-+\u2212\u2013]?\s*[0-9]+(?:[.,'\u2019][0-9]+)*\s*((?![-\u2212\u2013\s]).*)?", re.DOTALL)
-
-
-def with_units(name: str, values: Array) -> str:
-    """A sentence on a column of words that are numbers with a unit, or another minus; empty for any other.
-
-    Half of the different words, of which there are many, have the same beside a number.  Groups such as 20-29 have not.
-    """
-    words = {value for value in values.tolist() if isinstance(value, str)} if values.dtype.kind == "O" else set()
-    if len(words) <= MANY_NUMBERS:
-        return ""
-    beside = {
-        one: (found[1] or "").strip() for one in words if not is_number(one) and (found := _BESIDE.fullmatch(one))
-    }
-    unit, times = max(Counter(beside.values()).items(), key=itemgetter(1), default=("", 0))
-    if 2 * times < len(words):
-        return ""
-    one = min(word for word, of in beside.items() if of == unit)
-    return (
-        f"column {name!r} holds numbers with something beside them, such as {one!r}, and each of the {len(words)} "
-        f"counts as a word of its own: make numbers of them, or declare preprocess.columns.{name}.kind = 'category'"
-    )
-
-
 def check_odd(name: str, cells: Sequence[str]) -> None:
     """Refuse a column of numbers that holds a few values that are none, be it in rows for testing.
 
@@ -534,10 +510,8 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
         known = sorted({word(v) if values.dtype.kind == "f" else str(v) for v in present.tolist()}, key=_natural)
         if known:
             _check_category(name, known, present.tolist(), coded)
-            if values.dtype.kind == "O":
-                doubts = column_variants(name, present, None, ()), "" if coded else with_units(name, present)
-                for found in filter(None, doubts):
-                    warn(found)
+            if values.dtype.kind == "O" and (found := column_variants(name, present, None, ())):
+                warn(found)
         by_name[name] = ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(known))
     return by_name
 
@@ -594,7 +568,7 @@ def _lopsided(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
         parts = {
             site: ColumnMoments(of.n, of.mean, of.m2) for site, by_name in sites.items() if (of := by_name[name]).n
         }
-        if sentence := another_unit(f"column {name!r}", in_short(parts)) or far_from_others(name, parts):
+        if sentence := far_from_others(f"column {name!r}", parts):
             sentences.append(sentence)
     return sentences
 
@@ -605,9 +579,8 @@ def far_from_agreed(name: str, values: Array, rule: ColumnRule) -> str:
         return ""
     agreed_on = f"the mean {rule.mean:g} (standard deviation {rule.sd:g}) was agreed on"
     far = np.abs(values - rule.mean) > FAR_FROM_OTHERS * rule.sd
-    apart, why = another_unit_here(values, rule.mean, rule.sd)
-    if apart or abs(float(np.nanmedian(values)) - rule.mean) > FAR_FROM_OTHERS * rule.sd:
-        return f"column {name!r} is about {np.nanmedian(values):g} here, and {agreed_on}{why}: is it in the same unit?"
+    if abs(float(np.nanmedian(values)) - rule.mean) > FAR_FROM_OTHERS * rule.sd:
+        return f"column {name!r} is about {np.nanmedian(values):g} here, and {agreed_on}: is it in the same unit?"
     if not far.any():
         return ""
     value, times = max(Counter(values[far].tolist()).items(), key=itemgetter(1))
@@ -667,46 +640,13 @@ def _is_beside(value: float, rows: int, low: float, high: float) -> str:
     )
 
 
-def same_as_target(name: str, values: Array, target: Array) -> str:
-    """A sentence on a column that has another value for each value of the target, and no others; empty for any other.
-
-    Chance makes one in e^`IMPROBABLE` of such columns, or fewer.  Where most rows differ, it must rise or fall with the
-    target.
-
-    Args:
-        name: The column.
-        values: Its values, (N,).
-        target: Classes as numbers or words, or numbers, (N,).
-    """
-    n, words = len(target), values.dtype.kind == "O"
-    if n < ENOUGH_TO_TELL:
-        return ""
-    kinds, of_column = np.unique([str(value) for value in values.tolist()] if words else values, return_inverse=True)
-    known, of_target = np.unique(target.astype(str) if target.dtype.kind == "O" else target, return_inverse=True)
-    if len(known) < 2 or len(kinds) != len(known):
-        return ""
-    pairs, times = np.unique(np.stack([of_target, of_column]), axis=1, return_counts=True)
-    if len(times) != len(known):
-        return ""
-    if 2 * len(known) > n:
-        steps = np.diff(pairs[1])
-        if words or target.dtype.kind not in "iuf" or not ((steps > 0).all() or (steps < 0).all()):
-            return ""
-    elif math.lgamma(n + 1) - sum(math.lgamma(t + 1) for t in times.tolist()) < IMPROBABLE:
-        return ""
-    return (
-        f"column {name!r} and the target determine each other in all {n:,} rows: if it is the target under another "
-        "name, or known only with it, leave it out"
-    )
-
-
 def missing_here(name: str, values: Array) -> str:
     """A sentence on a column in which a client has no value at all; empty if it has some."""
     text = f"column {name!r} has no value in any training row here, so nothing is learnt from it"
     return text if gaps_in(values).all() else ""
 
 
-def far_from_others(name: str, parts: Mapping[str, ColumnMoments]) -> str:
+def far_from_others(what: str, parts: Mapping[str, ColumnMoments]) -> str:
     """A sentence on the site whose mean is so far from the others' that its unit may be another; empty if none is."""
     apart = {site: _apart(own, [part for other, part in parts.items() if other != site]) for site, own in parts.items()}
     site = max(apart, key=lambda one: apart[one], default="")
@@ -714,7 +654,7 @@ def far_from_others(name: str, parts: Mapping[str, ColumnMoments]) -> str:
         return ""
     others = agreed([part for other, part in parts.items() if other != site])
     return (
-        f"column {name!r} has the mean {parts[site].mean:g} at {site}, and {others.mean:g} (standard deviation "
+        f"{what} has the mean {parts[site].mean:g} at {site}, and {others.mean:g} (standard deviation "
         f"{others.sd:g}) at the others: is it in the same unit there?"
     )
 
@@ -740,12 +680,6 @@ def moments_of_sites(values: Array, owners: Array | None, sites: Sequence[str]) 
     if owners is None or values.dtype.kind != "f" or len(sites) > MOST_COMPARED:
         return {}
     return {site: m for i, site in enumerate(sites) if (m := ColumnMoments.of(values[owners == i])).n}
-
-
-def in_short(parts: Mapping[str, ColumnMoments]) -> dict[str, Typical]:
-    """Numbers of each site that has different ones, as units are compared."""
-    with_spread = {site: of for site, of in parts.items() if of.n >= ENOUGH_TO_COMPARE and of.sd > 0}
-    return {site: of_moments(of.mean, of.sd) for site, of in with_spread.items()}
 
 
 def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:

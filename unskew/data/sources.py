@@ -12,7 +12,7 @@ The plain layout, as one npz file or as a folder with one npy file per key:
     client_train, clients      integer client of each training example (N,) and the clients' names, where the data come
                                with their clients; optional
     client_test                client of each test example, which then are their clients' own test examples; optional
-    patient_train, patient_test  integer of who is in each example, different ones at different clients; optional.  No
+    patient_train, patient_test  integer of who is in each example, optional.  No
                                one's examples are in training and in testing
     features                   names of the columns of x (N, D); optional
     domain_train, domains      integer domain of each training example (N,) and the domains' names; optional
@@ -64,6 +64,7 @@ from unskew.data.inputs import Inputs, constants_of
 from unskew.data.latest import Cut, Latest, check_gap
 from unskew.data.lengths import names_array
 from unskew.data.natural import NATURAL, NaturalOptions, files_of
+from unskew.data.patients import PatientIds
 from unskew.data.places import path_of, require_allowed
 from unskew.data.preprocess import Preprocess
 from unskew.data.saved import load_saved
@@ -91,12 +92,15 @@ class ArrayOptions:
         test: Where there is no test part, its `latest` names a further array, of when each training example was, and
             test examples are the latest (`unskew.data.latest.Latest`).
         alone: The arrays are one client's own, which may lack a class.
+        patient_ids: Whose the numbers of patients are: the "network"'s, each one person, or each "site"'s own.  It is
+            asked for where a number occurs at several clients.
     """
 
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     test: Latest | None = None
     alone: bool = False
+    patient_ids: PatientIds | None = None
 
 
 @dataclass(frozen=True)
@@ -283,6 +287,7 @@ def load(
     if isinstance(chosen, ArrayOptions):
         constants = constants_of(chosen.mean, chosen.std)
         assemble = partial(assemble, constants=constants, one_client=chosen.alone, rule=chosen.test)
+        assemble = partial(assemble, patient_ids=chosen.patient_ids)
     if colon and kind == "hub":
         require_allowed(source)
         return _hub(hub.parse(source))
@@ -709,6 +714,7 @@ def _assemble(
     constants: Sequence[tuple[float, float]] | None = None,
     one_client: bool = False,
     rule: Latest | None = None,
+    patient_ids: PatientIds | None = "network",
 ) -> Dataset:
     aside = rules is not None  # before any number is taken from the data
     names = classes if targets.classes else None
@@ -728,6 +734,7 @@ def _assemble(
             targets=targets,
             constants=constants,
             one_client=one_client,
+            patient_ids=patient_ids,
             rows=None if parts is None else parts.rows,
             when=None if parts is None else parts.ranks,
         )

@@ -49,6 +49,7 @@ from unskew.data.own.clients import check_numbers, stacked
 from unskew.data.own.frames import categories_in, check_column, column_of
 from unskew.data.own.parts import cut_of
 from unskew.data.own.values import truths
+from unskew.data.patients import PatientIds
 from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
@@ -69,7 +70,9 @@ class TableOptions:
         target: Column of what is learned; several columns where a target has several, as time and event.
         client: Column of the clients; a folder with one file for each client needs none.
         patient: Column of the patients, or whoever has several rows, by default not known: nobody is in training and in
-            testing then.  Two clients' patients are two people, even if they have one name.
+            testing then.
+        patient_ids: Whose the names in it are: the "network"'s, each one person, or each "site"'s own.  It is asked for
+            where a name occurs at several clients.
         test: Column that says which rows are test rows, a file or folder with the test rows, or the share of each
             client's rows; by default a fifth is set aside.  Of patients, a share of each client's patients.  Or a
             table: its `latest` names the column that says when each row was, and test rows are those that are later
@@ -91,6 +94,7 @@ class TableOptions:
     target: str | tuple[str, ...]
     client: str | None = None
     patient: str | None = None
+    patient_ids: PatientIds | None = None
     test: str | float | Latest | None = None
     leave_out: tuple[str, ...] = ()
     separator: str | None = None
@@ -200,6 +204,7 @@ def read_table(
             target=options.target,
             client=client,
             patient=options.patient,
+            patient_ids=options.patient_ids,
             test=test,
             preprocess=preprocess,
             targets=targets,
@@ -483,7 +488,7 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
     """The columns of a table that a model was trained on, as `predict` takes them.
 
     Numbers are read as for training.  Words of a CSV file are those that are written: 250.00 and 007 are no numbers,
-    and NA is a word where training had it.  So is an empty field, in a column that had no gaps.
+    and NA is a word where training had it.
 
     Raises:
         ConfigError: If the declared notation of numbers is none.
@@ -508,11 +513,10 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
             return frame[name]
         known = set(column.values)
         none = set(options.gaps) - known
-        empty = "" if "" in known and not column.gaps else None
 
         def code(word: str | None) -> str | None:
             if word is None or word in none:
-                return empty if word is None else None
+                return None
             return notation.plain(word) if word not in known and re.match(notation.pattern, word) else word
 
         return np.array(list(map(code, words[name])), object)

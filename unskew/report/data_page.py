@@ -96,12 +96,17 @@ def disagreement_table(look: Look) -> Table:
     entries = [
         TableRow(
             number.name,
-            (f"{number.value:.3g}", f"{number.chance:.3g}", number.meaning, number.reference),
+            (
+                f"{number.value:.3g}",
+                f"{number.chance:.3g}",
+                "–" if number.p is None else f"{number.p:.2g}",
+                number.meaning,
+            ),
         )
         for number in look.disagreement
     ]
-    head = (("differ in", ""), ("number", ""), ("alike sites", "would have"), ("in words", ""), ("measure", ""))
-    return Table("Numbers, and what alike sites would have", head, tuple(entries), text=frozenset((3, 4)))
+    head = (("differ in", ""), ("number", ""), ("alike sites", "would have"), ("p", ""), ("in words", ""))
+    return Table("Numbers, and what alike sites would have", head, tuple(entries), text=frozenset((4,)))
 
 
 def columns_table(look: Look, most: int, longest: int | None = None) -> Table:
@@ -119,7 +124,7 @@ def columns_table(look: Look, most: int, longest: int | None = None) -> Table:
                 column.summary if longest is None else textwrap.shorten(column.summary, longest, placeholder=" …"),
                 *("–" if end is None else f"{end:.5g}" for end in (column.lowest, column.highest)),
                 f"{100 * column.missing:.1f}",
-                "–" if column.between is None else f"{100 * column.between:.0f}",
+                "–" if column.between is None else f"{100 * column.between.share:.0f}",
             ),
         )
         for column in look.columns[:most]
@@ -193,7 +198,7 @@ def _shift_chart(look: Look) -> Chart | None:
     """Draw where each site's mean lies, for the columns that differ most."""
     columns = sorted(
         (c for c in look.columns if c.between is not None and c.kind == "number"),
-        key=lambda c: -(c.between or 0.0),
+        key=lambda c: -(c.between.share if c.between else 0.0),
     )[:MOST_COLUMNS]
     if not columns or not 2 <= len(look.sites) <= MOST_SITES:
         return None
@@ -208,9 +213,8 @@ def _shift_chart(look: Look) -> Chart | None:
         axes.set_ylim(len(columns) - 0.5, -0.5)
         figures.name_ticks(axes.yaxis, range(len(columns)), lambda k: columns[k].name)
         axes.set_xlabel("site's mean minus the mean of all rows, in standard deviations")
-        furthest = max(columns, key=lambda c: c.between or 0.0)
         svg = figures.markup(
-            figure, "shift", f"Sites' means of {len(columns)} columns; they differ most in {furthest.name}."
+            figure, "shift", f"Sites' means of {len(columns)} columns; they differ most in {columns[0].name}."
         )
     legend = tuple((site.name, figures.swatch(one, line=False)) for site, one in zip(look.sites, looks, strict=True))
     caption = "A mark far from the line: the site's patients, its instruments or its units differ in that column."

@@ -17,6 +17,7 @@ from torch import nn
 
 from unskew import api
 from unskew.advice.training import sites_of
+from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import Split
 from unskew.errors import ConfigError, RunError
@@ -44,6 +45,7 @@ def tune(
     target: str | Sequence[str] | None = None,
     client: str | None = None,
     patient: str | None = None,
+    patient_ids: PatientIds | None = None,
     test: object = None,
     preprocess: Preprocess | bool | None = None,
     split: Split | None = None,
@@ -66,8 +68,8 @@ def tune(
     tuned and default settings that follows, under fresh seeds.
 
     Args:
-        methods, data, model, target, client, patient, test, preprocess, split, local, task, loss, rounds: As in
-            `simulate`.
+        methods, data, model, target, client, patient, patient_ids, test, preprocess, split, local, task, loss, rounds:
+            As in `simulate`.
         out: The folder; with the trials of a search that was interrupted it goes on from them.  It gets the page,
             tuning.html, and the tuned experiment, tuned.toml.
         trials, seconds: Budget of each method: a number of trials, 20 if neither is given, or a time.
@@ -89,7 +91,8 @@ def tune(
     with api.torch_left_alone(), watching(not progress) as watcher:
         experiment, inputs = api.described(
             methods, {"name": "tuning", "rounds": rounds, **settings}, data=data, model=model, target=target,
-            client=client, patient=patient, test=test, preprocess=preprocess, split=split, local=local,
+            client=client, patient=patient, patient_ids=patient_ids, test=test,
+            preprocess=preprocess, split=split, local=local,
             task=task, loss=loss,
         )  # fmt: skip
         budget = Budget(trials, seconds, pruner)

@@ -27,7 +27,7 @@ import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from unskew.data import doubts
+from unskew.data import doubts, telling
 from unskew.data.arrays import from_arrays
 from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.copies import copies
@@ -59,14 +59,13 @@ from unskew.data.own.parts import (
     check_parts,
     check_patients,
     cut_in_time,
-    patients_alike,
     patients_of_parts,
     ranks_in_time,
     strangers_of,
     untested_clients,
 )
 from unskew.data.own.values import Array, truths, type_name
-from unskew.data.patients import unnamed_patients
+from unskew.data.patients import PatientIds, unnamed_patients
 from unskew.data.places import Place, by_number, place, rows_at
 from unskew.data.preprocess import Preprocess, check_gaps, unscaled
 from unskew.errors import DataError, warn
@@ -86,6 +85,7 @@ def dataset(
     target: str | Sequence[str] | None = None,
     client: str | None = None,
     patient: str | None = None,
+    patient_ids: PatientIds | None = None,
     test: object = None,
     test_fraction: float = 0.2,
     preprocess: Preprocess | None = None,
@@ -108,7 +108,8 @@ def dataset(
         client: Column of the clients; without it the data name no clients.
         patient: Column of the patients, or whoever has several rows; without it, or patients in `data`, they are not
             known.  Nobody's rows are in training and in testing then, and shares are shares of each client's patients.
-            Two clients' patients are two people, even if they have one name.
+        patient_ids: Whose the patients' names are, the "network"'s, each one person, or each "site"'s own; asked for
+            where a name occurs at several clients.
         test: The global test part, in any of the forms; where it names its clients, its rows are their own test rows,
             too.  Or the column of a table that says which rows are test rows (true and false, 1 and 0, or
             "test" and "train"), or the share of each client's rows, or that they are the latest: then every client's
@@ -131,8 +132,9 @@ def dataset(
 
     Raises:
         ConfigError: If the preprocessing does not fit the columns.
-        DataError: If the form is unknown, a column is missing or not named, a label is not a class, an input is not a
-            number, or the data do not pass `unskew.data.dataset.checked`.
+        DataError: If the form is unknown, a column is missing or not named, a patient's name occurs at several clients
+            and nobody said whose it is, a label is not a class, an input is not a number, or the data do not pass
+            `unskew.data.dataset.checked`.
     """
     if isinstance(data, Dataset):
         if any(of is not None for of in (test, target, client, patient, preprocess)):
@@ -166,7 +168,8 @@ def dataset(
             f"{rows.name} names its classes, {some(rows.classes)}, in the order of their numbers, and "
             f"task.data_options.classes others, {some(classes)}; leave those out"
         )
-    rows = replace(rows, name=name or rows.name, classes=classes or rows.classes)
+    ids = patient_ids or rows.patient_ids
+    rows = replace(rows, name=name or rows.name, classes=classes or rows.classes, patient_ids=ids)
     if preprocess is not None and rows.table is not None:
         preprocess = preprocess.with_categories(column for column in categories_in(data) if column in rows.table)
     if rows.columns and isinstance(target, str):
@@ -254,8 +257,7 @@ def dataset(
         else None,
     )
     few = [] if rows.patients is None or held_out is not None else untested_clients(rows, fraction, own_test)
-    alike = filter(None, [patients_alike(list(parts.values()))])
-    sentences = [*of_time, *few, *alike]
+    sentences = [*of_time, *few]
     if not testing:
         sentences += _doubts(given, rows, preprocess, one_client, untested_told=bool(few) or rule is not None)
     for sentence in sentences:
@@ -341,6 +343,7 @@ def _doubts(
     sentences = [*filter(None, [unscaled(table.columns) if rules is None else ""]), *of_sites]
     for name in table.columns:
         sentences += doubts.of_column(name, table, rules, one_client)
+    sentences += telling.notes(table)
     if rows.patients is None:
         sentences += unnamed_patients(table.columns)
     of_train = [*x[train].T] if data.raw is None else [values[train] for values in data.raw.train.values()]

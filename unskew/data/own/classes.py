@@ -84,7 +84,7 @@ def classes_of(name: str, labels: Array) -> Array:
         return labels.astype(np.int64)
     plain = labels.tolist()
     for i, label in enumerate(plain):
-        if label is None or not isinstance(label, str | bool | int | float) or label != label:
+        if is_gap(label) or not isinstance(label, str | bool | int | float):
             if kind := kind_of_time(label)[0]:
                 raise DataError(f"{name}: the label of {place(i)} is a {kind}; labels are words or whole numbers")
             raise DataError(f"{name}: the label of {place(i)} is missing; leave the row out")

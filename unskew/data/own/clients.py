@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from unskew.data.own.classes import classes_of, kinds_of_labels, order_at_client
 from unskew.data.own.frames import is_frame, is_frames
 from unskew.data.own.given import GivenExamples, Roles
 from unskew.data.own.values import Array, name_of_client
-from unskew.data.patients import coded
+from unskew.data.patients import PatientIds
 from unskew.data.places import Place, by_number, rows_at
 from unskew.errors import DataError
 
@@ -268,7 +269,7 @@ def _check_columns(columns: Mapping[str, Any]) -> None:
                 )
 
 
-def client_arrays(data: Mapping[Any, Any]) -> dict[str, Array] | None:
+def client_arrays(data: Mapping[Any, Any], patient_ids: PatientIds | None = None) -> dict[str, Array] | None:
     """All rows of {client: (x, y)} in the plain layout, none set aside; None if they are of another form.
 
     Raises:
@@ -276,7 +277,7 @@ def client_arrays(data: Mapping[Any, Any]) -> dict[str, Array] | None:
     """
     if not all(isinstance(pair, tuple | list) for pair in data.values()):
         return None
-    rows = of_clients(data, Roles())
+    rows = replace(of_clients(data, Roles()), patient_ids=patient_ids)
     if rows.y.ndim != 1:
         return None
     number = {name: i for i, name in enumerate(rows.client_names)}
@@ -288,7 +289,7 @@ def client_arrays(data: Mapping[Any, Any]) -> dict[str, Array] | None:
         "y_train": y,
         "client_train": owners,
         "clients": names_array(rows.client_names, "clients"),
-        **({} if rows.patients is None else {"patient_train": coded((rows.patients, rows.clients))[0]}),
+        **({} if rows.patients is None else {"patient_train": rows.patient_codes}),
         **({"features": names_array(tuple(map(str, rows.columns)), "features")} if rows.columns else {}),
     }
 

@@ -157,7 +157,7 @@ def owners_of(values: Sequence[Any], column: str) -> tuple[list[str], tuple[str,
     A number is its own name, 1.0 that of 1, which a column with gaps has made of it.
     """
     for i, value in enumerate(values):
-        if is_gap(value) or not isinstance(value, str | int | float) or not str(value).strip():
+        if is_gap(value) or not isinstance(value, str | int | float):
             if kind := kind_of_time(value)[0]:
                 raise DataError(
                     f"column {column!r} must name clients by words or numbers, and holds a {kind} in {place(i)}; name "

@@ -10,6 +10,7 @@ import numpy as np
 from unskew.data.inputs import RawTable
 from unskew.data.latest import Latest
 from unskew.data.own.values import Array
+from unskew.data.patients import PatientIds, coded
 from unskew.errors import ConfigError, DataError
 from unskew.tasks.targets import Targets
 
@@ -34,6 +35,7 @@ class GivenExamples:
         numbers: Row of each example in the data as they were given, (N,); by default they are all of these, in order.
         truths: The labels were true and false, not words for it.
         order: Labels in the order that a column declares for them, of which not all need occur; empty without.
+        patient_ids: Whose the names of patients are; None if that was not said.
         when: Time of each example, (N,), as `unskew.data.latest.moments`; None if it is not known.
     """
 
@@ -52,6 +54,12 @@ class GivenExamples:
     truths: bool = False
     order: tuple[Any, ...] = ()
     when: Array | None = None
+    patient_ids: PatientIds | None = None
+
+    @property
+    def patient_codes(self) -> Array | None:
+        """The code of each example's patient, (N,); None if the data name none."""
+        return None if self.patients is None else coded((self.patients, self.clients), ids=self.patient_ids)[0]
 
     @property
     def row_numbers(self) -> Array:

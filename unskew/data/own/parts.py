@@ -17,7 +17,7 @@ from unskew.data.own.clients import distinct_names, row_at
 from unskew.data.own.frames import column_of, patients_in
 from unskew.data.own.given import GivenExamples
 from unskew.data.own.values import Array, name_of_client
-from unskew.data.patients import coded, part_of, patients_spelt_alike
+from unskew.data.patients import PatientIds, coded, part_of
 from unskew.data.places import Place, place, rows_at
 from unskew.errors import DataError, did_you_mean
 from unskew.words import some
@@ -34,15 +34,16 @@ def cut_in_time(
     if rows.test is not None:
         raise DataError("the data have a test part of their own, so none is cut off by time; leave test out")
     when = rows.when if rows.when is not None else _times(data, rows, rule)
-    patients = None if rows.patients is None else coded((rows.patients, rows.clients))[0]
-    parts = cut(rule, when, fraction, rows.clients, patients)
+    parts = cut(rule, when, fraction, rows.clients, rows.patient_codes)
     if parts.refusal:
         raise DataError(parts.refusal)
     rows = replace(rows, when=when)
     return rows.take(np.flatnonzero(parts.train)), rows.take(np.flatnonzero(parts.test)), parts.doubts
 
 
-def cut_of(frame: Any, rule: Latest, client: str | None, patient: str | None) -> Cut:
+def cut_of(
+    frame: Any, rule: Latest, client: str | None, patient: str | None, patient_ids: PatientIds | None = None
+) -> Cut:
     """The rows of a table before and after a cut in time; one without a client is of a client of its own.
 
     Raises:
@@ -52,7 +53,7 @@ def cut_of(frame: Any, rule: Latest, client: str | None, patient: str | None) ->
     clients = None
     if client is not None:
         clients = ["no client" if is_gap(v) else name_of_client(v) for v in column_of(frame, client, "client")]
-    patients = None if patient is None else coded((patients_in(frame, patient), clients))[0]
+    patients = None if patient is None else coded((patients_in(frame, patient), clients), ids=patient_ids)[0]
     return cut(rule, when, TEST_FRACTION, clients, patients)
 
 
@@ -134,9 +135,8 @@ def check_parts(rows: GivenExamples, is_test: npt.NDArray[np.bool_], column: str
     Raises:
         DataError: Naming the first.
     """
-    if rows.patients is None:
+    if rows.patients is None or (codes := rows.patient_codes) is None:
         return
-    (codes,) = coded((rows.patients, rows.clients))
     both = np.flatnonzero(~is_test & np.isin(codes, codes[is_test]))
     if len(both):
         other = int(np.flatnonzero(is_test & (codes == codes[both[0]]))[0])
@@ -178,7 +178,8 @@ def patients_of_parts(
                 f"the test rows have no {array if missing is None else f'column {missing!r}'}, so it is not known who "
                 f"is in them; add {'them' if missing is None else 'it'}, or leave test out, and it is drawn by patient"
             )
-    codes = coded(*((part.patients or (), part.clients) for part in parts.values()))
+    ids = parts["train"].patient_ids
+    codes = coded(*((part.patients or (), part.clients) for part in parts.values()), ids=ids)
     if len(codes) == 2 and test_rows_at is not None:
         both = np.flatnonzero(np.isin(codes[0], codes[1]))
         if len(both):
@@ -188,13 +189,6 @@ def patients_of_parts(
             name = (parts["test"].patients or ())[row]
             raise _in_both(name, column, place(both[0]), where, len(np.unique(codes[0][both])))
     return {f"patient_{key}": of for key, of in zip(parts, codes, strict=True)}
-
-
-def patients_alike(parts: Sequence[GivenExamples]) -> str:
-    """A sentence on patients of these parts who are one but for case, accents and spaces; empty if there are none."""
-    names = [name for part in parts for name in part.patients or ()]
-    clients = [client for part in parts if part.patients is not None for client in part.clients or ()]
-    return patients_spelt_alike(names, clients or None)
 
 
 def _patients_at(rows: GivenExamples) -> dict[str, int]:

@@ -179,7 +179,7 @@ def measurement(values: Any, column: object) -> Array:
         raise several_values(column)
     if array.dtype.kind not in "fiub":
         for i, value in enumerate(array.tolist()):
-            if isinstance(value, str) and not is_date(value):
+            if isinstance(value, str) and not is_date(value) and not is_gap(value):
                 raise DataError(
                     f"column {column!r} holds words, such as {str(value)!r} in {place(i)}; make numbers of them, "
                     "which preprocess does, or leave the column out"
