@@ -217,7 +217,7 @@ def simulate(
         "track": list(track) if isinstance(track, tuple) else track,
         "track_options": {} if track_options is None else track_options,
     }
-    with stopped_as_python(out) as stop, torch_left_alone(), watching(not progress) as watcher:
+    with stopped_as_python(out) as halt, torch_left_alone(), watching(not progress) as watcher:
         if out is not None and taken(out):
             again = f"; unskew.resume({str(out)!r}) goes on with the run in it, and" * (out / "run.json").exists()
             raise RunError(f"out = {str(out)!r} exists already{again or ';'} a new run needs another folder")
@@ -226,8 +226,8 @@ def simulate(
         with noted() as notes:
             experiment, inputs = described(
                 methods, settings, data=data, model=model, target=target, client=client, patient=patient,
-                patient_ids=patient_ids, test=test, preprocess=preprocess, split=split, local=local, task=task, loss=loss, transform=transform,
-                bounds=bounds,
+                patient_ids=patient_ids, test=test, preprocess=preprocess, split=split, local=local, task=task,
+                loss=loss, transform=transform, bounds=bounds,
             )  # fmt: skip
         assert inputs.dataset is not None
         dataset = dataclasses.replace(inputs.dataset, doubts=tuple(dict.fromkeys((*inputs.dataset.doubts, *notes))))
@@ -244,7 +244,7 @@ def simulate(
         if out is not None:
             from unskew.report import write_report
 
-            outcome = loop.start(experiment, out, listening, backend=backend, stop=stop)
+            outcome = loop.start(experiment, out, listening, backend=backend, stop=halt)
             write_report(outcome.folder)
             if keeps:
                 at = outcome.folder / DATA_FILE
@@ -254,7 +254,7 @@ def simulate(
             return load_run(outcome.folder, network=fresh, allow_code=True)
         scratch = Scratch()
         try:
-            outcome = loop.start(experiment, scratch.folder, listening, backend=backend, stop=stop)
+            outcome = loop.start(experiment, scratch.folder, listening, backend=backend, stop=halt)
         except BaseException:
             scratch.remove()
             raise

@@ -4,8 +4,6 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 

@@ -282,14 +282,14 @@ def client_arrays(data: Mapping[Any, Any], patient_ids: PatientIds | None = None
         return None
     number = {name: i for i, name in enumerate(rows.client_names)}
     owners = np.array([number[name] for name in rows.clients or ()], np.int64)
-    plain = rows.y.dtype.kind in "biu"
+    codes, plain = rows.patient_codes, rows.y.dtype.kind in "biu"
     y = rows.y if plain or rows.y.dtype.kind == "f" else classes_of(rows.name, rows.y)
     return {
         "x_train": rows.x,
         "y_train": y,
         "client_train": owners,
         "clients": names_array(rows.client_names, "clients"),
-        **({} if rows.patients is None else {"patient_train": rows.patient_codes}),
+        **({} if codes is None else {"patient_train": codes}),
         **({"features": names_array(tuple(map(str, rows.columns)), "features")} if rows.columns else {}),
     }
 
