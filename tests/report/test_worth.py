@@ -784,9 +784,10 @@ def test_what_a_site_is_worth_to_the_others_by_hand() -> None:
 
 def test_seeds_that_agree_on_nothing_are_not_certain_of_it() -> None:
     of = Contribution("Basel", "fed", to_others=(0.0, 0.0), to_itself=(0.0, 0.02), unadapted=())
-    assert command._cell(of.to_others, ACCURACY) == "0.00 [in every seed]"
-    assert command._cell(of.to_itself, ACCURACY) == "+1.00 [−11.71, +13.71]"
-    assert (of.to_json()["to_others"]["low"], of.to_json()["to_itself"]["low"] is None) == (None, False)
+    rows = of.to_json()
+    assert command._cell(rows["to_others"], ACCURACY) == "0.00"
+    assert command._cell(rows["to_itself"], ACCURACY) == "+1.00 [−11.71, +13.71]"
+    assert (rows["to_others"]["low"], rows["to_itself"]["low"] is None) == (None, False)
 
 
 def test_clients_known_by_number_are_matched_although_they_are_renumbered() -> None:

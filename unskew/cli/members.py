@@ -33,8 +33,10 @@ def clients(j: JoinSummary) -> Table:
         notes.append("utility: agreement with the group less what a small group costs, and that of being alone")
     unit = "percent, " if j.measure.percent else ""
     notes.append(f"{j.measure.label}: {unit}on the client's own test data")
+    title = f"Should I join? {escape(j.method)}, seed {j.seed}, round {j.round}"
     table = Table(
-        title=f"Should I join? {escape(j.method)}, seed {j.seed}, round {j.round}",
+        title=title,
+        min_width=min(len(title), 72),
         caption=escape("; ".join(notes)),
         box=SIMPLE,
         padding=(0, 1),
