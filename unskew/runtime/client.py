@@ -4,7 +4,7 @@ Nothing is kept in the process, which may live for one request only: what a clie
 
     STATE/                           on the client's own disk
         draws.secret                 32 random bytes: the root of noise and masks that the server must not know
-        evaluated/<cell>/<round>     what was evaluated in a round, by whatever run, and the scores
+        evaluated.all/<cell>/<round> what was evaluated in a round, by whatever run, and the scores
         bound.jsonl                  whose sum was unmasked in each round, which no server can have undone
         <run>/<cell>/                by the run's random name, and by the index of seed and method
             000012-0001-0003         round 12, first server process, hop 3: one answer and its consequences
@@ -533,7 +533,7 @@ def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[byte
     if model is None or not _metrics(runtime, setup):
         return write("evaluate", EvaluationReply((), head.nonce))
     asked = repr((head.parts, [hashlib.sha256(part).hexdigest() for part in (*parts, memory)]))
-    path = runtime.state / "evaluated" / str(context.cell) / str(context.round)
+    path = runtime.state / "evaluated.all" / str(context.cell) / str(context.round)
     with _locked(runtime):
         # Scores of a few models of the server's choice give away the labels: of each round there are those of one.
         if path.exists():
