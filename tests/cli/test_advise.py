@@ -9,7 +9,7 @@ from .conftest import Unskew
 
 
 def test_answers_are_printed_and_the_page_and_experiment_written(unskew: Unskew, here: Path) -> None:
-    done = unskew("advise", "tiny.toml", "--minutes", "0.003", "--out", "advice")
+    done = unskew("advise", "tiny.toml", "--fresh-seeds", "2", "--out", "advice")
     assert done.code == 0, done.err
     for question in (
         "Is it worth it?",
@@ -27,12 +27,19 @@ def test_answers_are_printed_and_the_page_and_experiment_written(unskew: Unskew,
 
 
 def test_json_leaves_nothing_else_on_stdout(unskew: Unskew) -> None:
-    done = unskew("advise", "tiny.toml", "--minutes", "0.003", "--out", "advice", "--json", "--quiet")
+    done = unskew("advise", "tiny.toml", "--fresh-seeds", "2", "--out", "advice", "--json", "--quiet")
     answer = json.loads(done.out)
     assert answer["verdict"] in ("join", "alone", "undecided")
     assert set(answer["sites"]) == {f"client {k}" for k in range(4)}
     assert answer["rounds"] == 2
     assert "measuring" not in done.err
+
+
+def test_too_little_time_is_said_and_decides_nothing(unskew: Unskew) -> None:
+    done = unskew("advise", "tiny.toml", "--minutes", "0.0001", "--out", "advice", "--json", "--quiet")
+    answer = json.loads(done.out)
+    assert (answer["verdict"], answer["gain"], answer["sites"]) == ("undecided", None, {})
+    assert "give it more minutes" in answer["answers"]["Is it worth it?"]
 
 
 def test_an_impossible_limit_is_refused_before_any_work(unskew: Unskew, here: Path) -> None:

@@ -1,4 +1,7 @@
-"""Advice: is federation worth it for these sites, for whom, with whom, how, and at what cost; within a budget of time.
+"""Advice: is federation worth it for these sites, for whom, with whom, how, and at what cost.
+
+How much is trained follows from the experiment, the folds and the fresh seeds, never from the clock: the same question
+has the same answer on any machine.  Where a limit of time cuts it, the answer is that.
 
 training.py   the sites' rows, divided once; methods in training, and how their models do
 measure.py    how much the sites disagree, and groups that this suggests
@@ -10,6 +13,7 @@ page.py       the page
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +21,10 @@ from torch import nn
 
 from unskew import api
 from unskew.advice.answer import Advice
-from unskew.advice.check import MOST_SEEDS, check, newcomers
+from unskew.advice.check import MOST_LEFT_OUT, SEEDS, check, newcomers
 from unskew.advice.measure import measure
 from unskew.advice.page import require_place, write_advice
-from unskew.advice.race import BOUNDS_UNTIL, MOST_FOLDS, local_of, race
+from unskew.advice.race import FOLDS, local_of, race
 from unskew.advice.training import Clock, Constraints, sites_of
 from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess
@@ -34,7 +38,8 @@ from unskew.run.progress import duration, watching
 from unskew.run.setup import InMemoryInputs
 from unskew.tasks.kind import Loss
 
-MINUTES = 2.5
+OF_A_FOLD, OF_A_SEED = 24, 4
+"""Trainings in a fold, about: nine of bounds, six of the race, others of the best and of groups; and under a seed."""
 
 
 def advise(
@@ -53,7 +58,8 @@ def advise(
     task: TaskConfig | str | None = None,
     loss: str | Loss | None = None,
     rounds: int | None = None,
-    minutes: float = MINUTES,
+    fresh_seeds: int = SEEDS,
+    minutes: float = math.inf,
     max_rounds: int | None = None,
     max_megabytes: float | None = None,
     out: str | Path | None = None,
@@ -62,7 +68,7 @@ def advise(
 ) -> Advice:
     """Answer whether these sites should train together, which of them, with whom and how.
 
-    Within the budget it measures how much the sites disagree; trains each site alone, FedAvg and pooled data; lets
+    It measures how much the sites disagree; trains each site alone, FedAvg and pooled data; lets
     methods race by successive halving on validation rows of the sites; and measures the one it chooses on test rows
     that no choice has seen, under fresh seeds.
 
@@ -72,7 +78,9 @@ def advise(
             `simulate`.
         methods: Methods that race beside ours, as in `simulate`, FedAvg if none is given; the first one's local
             training is that of all.
-        minutes: The budget of time; infinite for a race that is never cut short, with as many seeds as there may be.
+        fresh_seeds: Seeds under which the numbers are measured; of one there is no verdict.
+        minutes: The most time, without a limit by default; if it ends before the work does, the answer is "undecided"
+            and says so.
         max_rounds: The most communication rounds of a federation.
         max_megabytes: The most that all sites and the server together may send in one training, 10^6 bytes.
         out: A folder for the page, advice.html, and the experiment it recommends, advised.toml.
@@ -101,7 +109,9 @@ def advise(
             )  # fmt: skip
         if out is not None:
             require_place(user_path(out), experiment, inputs.dataset)
-        advice = advise_experiment(experiment, minutes, max_rounds, max_megabytes, watcher.note, inputs=inputs)
+        advice = advise_experiment(
+            experiment, minutes, max_rounds, max_megabytes, watcher.note, fresh_seeds=fresh_seeds, inputs=inputs
+        )
     if out is not None:
         write_advice(advice, user_path(out))
     return advice
@@ -109,40 +119,43 @@ def advise(
 
 def advise_experiment(
     experiment: Experiment,
-    minutes: float = MINUTES,
+    minutes: float = math.inf,
     max_rounds: int | None = None,
     max_megabytes: float | None = None,
     note: Callable[[str], None] = lambda text: None,
     *,
     inputs: InMemoryInputs = InMemoryInputs(),
-    most_seeds: int = MOST_SEEDS,
-    most_folds: int = MOST_FOLDS,
+    fresh_seeds: int = SEEDS,
+    folds: int = FOLDS,
+    clock: Clock | None = None,
 ) -> Advice:
-    """Give advice for an experiment; `note` gets a line for each stage.
-
-    Without a limit of time there are as many folds and final seeds as there may be.
+    """Give advice for an experiment; `note` gets a line for each stage, and `clock` counts instead of one of `minutes`.
 
     Raises:
         ConfigError, DataError: As in `advise`.
     """
     experiment.check_choice("unskew advise")
-    for name, value in (("minutes", minutes), ("max_rounds", max_rounds), ("max_megabytes", max_megabytes)):
-        if value is not None and (not value > 0 or (name == "max_rounds" and value != int(value))):
+    given = {"minutes": minutes, "max_rounds": max_rounds, "max_megabytes": max_megabytes, "fresh_seeds": fresh_seeds}
+    for name, value in given.items():
+        whole = name in ("max_rounds", "fresh_seeds")
+        if value is not None and (not value > 0 or (whole and value != int(value))):
             raise ConfigError(f"{name} must be above zero, got {value:g}")
-    clock, limits = Clock(60 * minutes), Constraints(max_rounds, max_megabytes or experiment.stop.megabytes)
+    clock, limits = clock or Clock(60 * minutes), Constraints(max_rounds, max_megabytes or experiment.stop.megabytes)
 
     def say(text: str) -> None:
-        of = "" if math.isinf(clock.seconds) else f" of {duration(clock.seconds)}"
-        note(f"[{duration(clock.spent)}{of}] {text}")
+        note(f"[{duration(clock.spent)}, round {clock.rounds:,} of about {clock.planned:,}] {text}")
 
-    sites = sites_of(experiment, inputs)
+    sites = replace(sites_of(experiment, inputs), clock=clock)
+    trainings = OF_A_FOLD * folds + OF_A_SEED * fresh_seeds + min(sites.fed.num_clients, MOST_LEFT_OUT)
+    clock.planned = trainings * min(experiment.rounds, max_rounds or experiment.rounds)
     say(f"{experiment.name}: {sites.fed.num_clients} sites of {sites.setup.dataset.name}; measuring how they differ")
-    measured = measure(sites, local_of(sites), lambda: clock.over(BOUNDS_UNTIL / 2))
-    raced = race(sites, measured, limits, clock, say, most_folds)
-    say("the choice is made" if raced.chosen is None else f"chosen: {raced.chosen.method.label}; now test rows")
-    checked = check(sites, raced, limits, clock, say, most_seeds)
-    came = newcomers(sites, raced, checked, limits, clock, say)
-    return Advice(sites, limits, measured, raced, checked, came, clock.spent, clock.seconds)
+    measured = measure(sites, local_of(sites))
+    raced = race(sites, measured, limits, say, folds)
+    if raced.chosen is not None:
+        say(f"chosen: {raced.chosen.method.label}; now test rows")
+    checked = check(sites, raced, limits, say, fresh_seeds)
+    came = newcomers(sites, raced, checked, limits, say)
+    return Advice(sites, limits, measured, raced, checked, came, clock.spent)
 
 
 __all__ = ["Advice", "advise", "advise_experiment"]

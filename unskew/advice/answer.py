@@ -60,7 +60,7 @@ class Advice:
         race: How the method was chosen, on validation rows.
         check: The numbers, on test rows under fresh seeds.
         newcomers: Sites that came after training.
-        seconds: Time it took; `budget` is what it was given.
+        seconds: Time it took.
     """
 
     sites: Sites
@@ -70,7 +70,6 @@ class Advice:
     check: Check
     newcomers: tuple[Newcomer, ...]
     seconds: float
-    budget: float
 
     # ------------------------------------------------------------------ decisions
     @property
@@ -96,17 +95,26 @@ class Advice:
         """Verdict on whether the sites should federate.
 
         Training alone is advised only if FedAvg, which no race has chosen, is not worth it either, if the accuracy of
-        some site's own model says something, and if neither method was lost under a fresh seed.
+        some site's own model says something, and if neither method was lost; or if nothing fits the limits.
         """
         gain = self.gain
         if gain is None:
-            nothing_trained = self.race.chosen is None and self.race.in_time
-            return "alone" if nothing_trained and ALONE in self.check.results else "undecided"
-        if self._no_use:
+            too_tight = self.race.chosen is None and self.limits.tight and not self.check.cut
+            return "alone" if too_tight and ALONE in self.check.results else "undecided"
+        if self.too_little or self._no_use:
             return "undecided"
         if self._not_worth_it:
             return "undecided" if self._all_of_one_class or self._lost else "alone"
         return "join" if gain.low is not None and gain.low > 0 else "undecided"
+
+    @property
+    def too_little(self) -> str:
+        """The reason why nothing is decided: time ended before the work did, or there is one seed; else empty."""
+        clock = self.sites.clock
+        if self.check.cut:
+            rounds = f"{clock.rounds:,} of about {clock.planned:,} rounds of training"
+            return f"{duration(clock.seconds)} were enough for {rounds}; give it more minutes"
+        return "one seed is too few; give it two fresh seeds or more" if len(self.check.seeds) == 1 else ""
 
     @cached_property
     def _no_use(self) -> bool:
@@ -146,9 +154,11 @@ class Advice:
 
     @property
     def _lost(self) -> str:
-        """Say which of the race's choice and FedAvg could not be trained under a fresh seed, and why; may be empty."""
-        chosen, lost = self.race.chosen, self.check.lost
-        labels = () if chosen is None else dict.fromkeys((chosen.method.label, FEDAVG))
+        """Say which of the race's choice and FedAvg could not be trained, and why; empty if both could."""
+        chosen, lost = self.race.chosen, dict(self.check.lost)
+        if self.limits.megabytes is None and FEDAVG in self.race.lost:
+            lost[FEDAVG] = f"at any rate: {self.race.lost[FEDAVG]}"
+        labels = (FEDAVG,) if chosen is None else dict.fromkeys((chosen.method.label, FEDAVG))
         return "; ".join(f"{label} could not be trained {lost[label]}" for label in labels if label in lost)
 
     @property
@@ -220,15 +230,16 @@ class Advice:
         m, gain = self.sites.measure, self.gain
         if gain is None:
             if self.verdict == "undecided":
+                if self.check.cut:
+                    return f"Undecided: {self.too_little}."
                 lost = {**self.check.lost, **self.race.lost}
                 if ALONE in lost:
                     large = large_target(self.sites.setup, self.sites.experiment.task.target_scale, FROM_ONE)
                     return f"Undecided: sites could not be trained alone: {lost[ALONE]}{large and f'; {large}'}."
                 if self._lost:
                     return f"Undecided: {self._lost}."
-                return "Undecided: nothing could be compared with local training; give it more time."
-            why = "no method could be trained within the limits" if self.limits.tight else "no method could be trained"
-            return f"Train alone: {why}."
+                return "Undecided: nothing could be compared with local training."
+            return "Train alone: no method could be trained within the limits."
         label = self.check.chosen
         unit = f" {m.points}" if m.points else f" of {m.label}"
         percent = f"{100 * self.confidence:g} %"
@@ -240,6 +251,8 @@ class Advice:
             return f"Federate, with {label}: {sure}."
         if self.verdict == "alone":
             return f"Train alone: federation is not worth it here. The best method, {label}, gains only {sure}."
+        if self.too_little:
+            return f"Undecided: {label} gains {sure}, but {self.too_little}."
         if self._no_use:
             text = f"Undecided: {label} gains {sure}, but both are worse than what training rows alone would always say"
             constants = statistics.fmean(self.sites.constants[c] for c in self.by_site if c in self.sites.constants)
@@ -332,8 +345,8 @@ class Advice:
         return text and sentence(text)
 
     def _for_whom(self) -> str:
-        if not self.by_site:
-            return ""
+        if not self.by_site or self.too_little:
+            return self.too_little and f"No verdict on any site: {self.too_little}."
         m, names = self.sites.measure, self.sites.names
         none = {c for c in self.useless if self.by_site[c].verdict == "gains"}
         joined = {
@@ -400,7 +413,7 @@ class Advice:
     def _with_whom(self) -> str:
         names, cosines = self.sites.names, self.measured.cosines
         if self.family == "alone":
-            text = "With nobody."
+            text = "With nobody." if self.verdict == "alone" else ""
         elif self.groups:
             together = [g for g in self.groups if len(g) > 1]
             shown = [f"{i}: {listed([names[c] for c in g])}" for i, g in enumerate(together, 1)]
@@ -416,7 +429,7 @@ class Advice:
         if text and self.verdict == "undecided" and self.family != "alone":
             text = f"Whether with anybody is undecided; if so: {text[:1].lower()}{text[1:]}"
         if cosines is None:
-            return f"{text} {sentence(self.measured.why)}" if self.measured.why else text
+            return f"{text} {sentence(self.measured.why)}".strip() if self.measured.why else text
         inside, across = inside_and_across(cosines, self.groups or (tuple(range(len(names))),))
         if self.groups and inside is not None and across is not None:
             text += (
@@ -430,16 +443,20 @@ class Advice:
                 f" The mean cosine between two sites' updates is {_cosine(inside)}; {names[least]} "
                 f"agrees least with the others ({_cosine(float(mean[least]))})."
             )
-        return text
+        return text.strip()
 
     def _with_what(self) -> str:
         method, race = self.method, self.race
+        if race.chosen is None and self.verdict == "undecided":
+            return ""
         local = method.options.get("local", {})
         settings = [f"local rate {local['lr']:g}"] if "lr" in local else []
         if "local_epochs" in local:
             settings.append(counted(local["local_epochs"], "local epoch"))
         cost = self.check.cost
-        rounds = race.alone_rounds if self.family == "alone" else race.rounds if cost is None else cost.rounds
+        rounds = (
+            self.sites.experiment.rounds if self.family == "alone" else race.rounds if cost is None else cost.rounds
+        )
         settings.append(counted(rounds, "round"))
         text = f"{method.label} ({', '.join(settings)})."
         tried = sum(bool(e.scores) for e in race.entries)
@@ -505,15 +522,8 @@ class Advice:
         else:
             text = f"On {rows}: of the mean 95 % intervals over {fresh} and over sites together"
             text += ", of a site over seeds and its test rows." if named else "."
-        if seeds == 1:
-            text += " One seed says nothing about how much seeds matter: intervals leave that out."
         if named > 1:
             text += f" Of {named} sites about {0.05 * named:.2g} would be reported to gain or lose by chance alone."
-        race = self.race
-        if race.rounds < race.planned:
-            text += f" The budget had time for {race.rounds} of {race.planned} rounds."
-        if not race.in_time:
-            text += " The budget cut the race of methods short."
         return f"{text} {self._left_out}".strip()
 
     @property
@@ -521,7 +531,7 @@ class Advice:
         return " ".join(f"{label} is left out: {why}." for label, why in self.check.lost.items())
 
     def _surer(self) -> str:
-        gain, race = self.gain, self.race
+        gain = self.gain
         more = []
         if gain is None or gain.high is None:
             return ""
@@ -543,8 +553,6 @@ class Advice:
             more.append(f"more {what}: they, not seeds, make the interval wide")
         else:
             more.append(f"more seeds: unskew run on the file below has {MORE_SEEDS} further ones")
-        if race.rounds < race.planned or not race.in_time:
-            more.append("a larger budget of time")
         more += self._settings()
         return sentence("; ".join(more))
 
@@ -583,7 +591,7 @@ class Advice:
         entries.pop(POOLED, None)
         compared = [e for label, e in entries.items() if e is chosen or label == ALONE]
         parts = []
-        longer = self.limits.rounds is None and race.rounds == race.planned
+        longer = self.limits.rounds is None
         for edge, what in (
             ("highest", f"higher local rates{', or more rounds' * longer}"),
             ("lowest", "lower local rates"),
@@ -600,8 +608,6 @@ class Advice:
                 f"more rounds than {race.rounds}: {rises.method.label} went from {first} on validation rows after "
                 f"round {ends[0]} to {last} after round {ends[1]}"
             )
-        if any("more rounds" in part for part in parts) and self.seconds < self.budget / 2 < math.inf:
-            parts.append(f"there is time for more: {duration(self.seconds)} of {duration(self.budget)} were used")
         return parts
 
     def to_json(self) -> dict[str, Any]:
@@ -624,6 +630,7 @@ class Advice:
             "newcomers": [dataclasses.asdict(n) for n in self.newcomers],
             "seeds": list(self.check.seeds),
             "rounds": self.race.rounds,
+            "rounds_trained": self.sites.clock.rounds,
             "seconds": self.seconds,
             "answers": dict(self.sentences()),
         }

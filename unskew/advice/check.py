@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from unskew.advice.measure import Groups
 from unskew.advice.race import ALONE, FEDAVG, POOLED, Candidate, Impossible, Race, groups_of
-from unskew.advice.training import Clock, Constraints, Scores, Sites, Training
+from unskew.advice.training import Constraints, OutOfTime, Scores, Sites, Training
 from unskew.data.federated import FederatedData
 from unskew.data.patients import by_patient
 from unskew.experiment import config
@@ -34,13 +34,12 @@ from unskew.words import with_names
 from unskew.world import wireless
 from unskew.world.wireless import Radio
 
-CHECK_UNTIL = 0.92
-"""Share of the budget after which no further seed is begun; newcomers have the rest."""
-
 CONFIDENCE_OF_TWO = 1 - (1 - CONFIDENCE) / 2
 """Confidence of FedAvg's interval where it stands in for the race's choice: it is the second method that could gain."""
 
-MOST_SEEDS = 10
+SEEDS = 5
+"""Fresh seeds, at least two for a verdict."""
+
 MOST_LEFT_OUT = 8
 """Sites up to which each is left out by itself; more are left out a quarter at a time."""
 
@@ -119,6 +118,7 @@ class Check:
         chosen: Label of the method that the answer is about: the race's choice, or FedAvg where that is set aside.
         training: Its training under the first seed.
         set_aside: The race's choice, where it is set aside.
+        cut: True if time ended before the last seed did: there are results then, and no gains.
     """
 
     seeds: tuple[int, ...]
@@ -132,20 +132,14 @@ class Check:
     chosen: str | None
     training: Training | None
     set_aside: SetAside | None = None
+    cut: bool = False
 
     def answering(self, race: Race) -> Candidate | None:
         """The method that the answer is about, with its settings."""
         return race.chosen if self.set_aside is None else race.bounds[FEDAVG]
 
 
-def check(
-    sites: Sites,
-    race: Race,
-    limits: Constraints,
-    clock: Clock,
-    say: Callable[[str], None],
-    most_seeds: int = MOST_SEEDS,
-) -> Check:
+def check(sites: Sites, race: Race, limits: Constraints, say: Callable[[str], None], fresh_seeds: int = SEEDS) -> Check:
     """Train bounds and the chosen method anew, and score them on test rows."""
     chosen = race.chosen
     entries: dict[str, Candidate] = {
@@ -158,35 +152,34 @@ def check(
     kept: dict[str, Training] = {}
     seeds: list[int] = []
     first = max(sites.experiment.seeds) + 1
-    longest = 0.0
-    for seed in range(first, first + most_seeds):
-        began = clock.spent
-        if seeds and began + longest > CHECK_UNTIL * clock.seconds:
-            break
+    for seed in range(first, first + fresh_seeds):
         of_seed: dict[str, Scores] = {}
-        for label, entry in list(entries.items()):
-            rounds = race.alone_rounds if label in (ALONE, POOLED) else race.rounds
-            cap = None if label in (ALONE, POOLED) else limits.megabytes
-            try:
-                training = Training(entry.method, sites, rounds, seed, sites.fed, cap)
-                if not training.go_on(rounds, lambda: bool(seeds) and clock.over(1.0)):
-                    break
-                of_seed[label] = training.scores(sites.fed.clients.test)
-            except Impossible as error:
-                lost[label] = f"under seed {seed}, {with_names(str(error), sites.names)}"
-                del entries[label], results[label]
-                continue
-            if chosen is not None and label in (chosen.method.label, FEDAVG):
-                kept.setdefault(label, training)
-        if not entries or of_seed.keys() != entries.keys():
+        try:
+            for label, entry in list(entries.items()):
+                free = label in (ALONE, POOLED)
+                rounds, cap = (sites.experiment.rounds, None) if free else (race.rounds, limits.megabytes)
+                try:
+                    training = Training(entry.method, sites, rounds, seed, sites.fed, cap)
+                    training.go_on(rounds)
+                    of_seed[label] = training.scores(sites.fed.clients.test)
+                except Impossible as error:
+                    lost[label] = f"under seed {seed}, {with_names(str(error), sites.names)}"
+                    del entries[label], results[label]
+                    continue
+                if chosen is not None and label in (chosen.method.label, FEDAVG):
+                    kept.setdefault(label, training)
+        except OutOfTime:
+            break
+        if not entries:
             break
         seeds.append(seed)
         for label, scores in of_seed.items():
             results[label].append(scores)
-        longest = max(longest, clock.spent - began)
         shown = ", ".join(f"{label} {sites.measure.with_unit(s.mean)}" for label, s in of_seed.items())
         say(f"seed {seed}, on test rows: {shown}")
-    done = {label: tuple(scores) for label, scores in results.items()}
+    done = {label: tuple(scores) for label, scores in results.items() if scores}
+    if sites.clock.cut:
+        return Check(tuple(seeds), done, {}, {}, None, (), None, lost, None, None, cut=True)
     gains, by_site = {}, {}
     if ALONE in done:
         for label, of_seeds in done.items():
@@ -231,7 +224,7 @@ def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure
 def gain(
     these: Sequence[Scores], those: Sequence[Scores], measure: Measure, confidence: float = CONFIDENCE
 ) -> tuple[Gain, dict[ClientId, Gain]]:
-    """The gain of the mean over sites, and of each site, from the scores of each seed.
+    """The gain of the mean over sites, and of each site, from the scores of each seed; of one seed without an interval.
 
     Where all sites have differences by row, the mean is over these very sites: what is drawn is each site's rows and
     the seeds.  Otherwise sites stand for others like them, and their gains, averaged over seeds, are what is drawn:
@@ -248,6 +241,8 @@ def gain(
     by_row = rows or _differences([s.by_row for s in these], [s.by_row for s in those], sign, patients)
     ranked, share = measure.by_row is not None and measure.link is None, measure.percent and measure.by_row is None
     rows = rows if ranked else by_row
+    if len(these) < 2:
+        by_row, rows = {}, {}
     of_sites = {
         c: gain_of(
             means[c],
@@ -262,6 +257,8 @@ def gain(
     tested = {c: these[0].tested.get(c, 0) for c in both}
     known, middles = [rows.get(c) for c in both], [statistics.fmean(means[c]) for c in both]
     _, chances = chance_in_mean(known, [None] * len(both), middles, list(tested.values()), measure)
+    if len(these) < 2:
+        chances = [None, None]
     of_seeds = [dict(zip(both, of_seed, strict=True)) for of_seed in zip(*means.values(), strict=True)]
     return mean_gain(of_seeds, [tested] * len(these), chances, measure.percent, confidence), of_sites
 
@@ -303,9 +300,9 @@ def _cost(training: Training, sites: Sites) -> TrainingCost:
 
 # ---------------------------------------------------------------- newcomers
 def newcomers(
-    sites: Sites, race: Race, checked: Check, limits: Constraints, clock: Clock, say: Callable[[str], None]
+    sites: Sites, race: Race, checked: Check, limits: Constraints, say: Callable[[str], None]
 ) -> tuple[Newcomer, ...]:
-    """Sites set aside to come later; or else sites left out, one by one or a quarter at a time, while time lasts."""
+    """Sites set aside to come later; or else sites left out, one by one or a quarter at a time."""
     chosen, n = checked.answering(race), sites.fed.num_clients
     if chosen is None or checked.chosen is None or checked.training is None:
         return ()
@@ -318,18 +315,14 @@ def newcomers(
     if n < 3:
         return ()
     folds = [[c] for c in range(n)] if n <= MOST_LEFT_OUT else [list(range(k, n, 4)) for k in range(4)]
-    seed, longest = checked.seeds[0], 0.0
     results: list[Newcomer] = []
-    for fold in folds:
-        began = clock.spent
-        if began + longest > clock.seconds:
-            break
-        try:
-            results += _left_out(sites, chosen.method, race.rounds, seed, fold, limits, clock, checked)
-        except Impossible as error:
-            say(f"newcomers: {error}")
-            break
-        longest = max(longest, clock.spent - began)
+    try:
+        for fold in folds:
+            results += _left_out(sites, chosen.method, race.rounds, fold, limits, checked)
+    except OutOfTime:
+        say("newcomers: there was no time for all")
+    except Impossible as error:
+        say(f"newcomers: {error}")
     return tuple(results)
 
 
@@ -337,10 +330,8 @@ def _left_out(
     sites: Sites,
     method: Method,
     rounds: int,
-    seed: int,
     fold: list[int],
     limits: Constraints,
-    clock: Clock,
     checked: Check,
 ) -> list[Newcomer]:
     stay = [c for c in range(sites.fed.num_clients) if c not in fold]
@@ -348,10 +339,9 @@ def _left_out(
     per_round = sites.experiment.clients_per_round
     fewer = replace(sites.experiment, clients_per_round=None if per_round is None else min(per_round, len(stay)))
     training = Training(
-        _renumbered(method, stay), replace(sites, experiment=fewer), rounds, seed, without, limits.megabytes
+        _renumbered(method, stay), replace(sites, experiment=fewer), rounds, checked.seeds[0], without, limits.megabytes
     )
-    if not training.go_on(rounds, lambda: clock.over(1.0)):
-        return []
+    training.go_on(rounds)
     results = checked.results
     return [
         Newcomer(

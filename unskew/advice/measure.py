@@ -7,7 +7,6 @@ Groups      Average linkage on 1 - c_ij, cut into two to four groups (R. R. Soka
             that agrees least with the others by itself.  These are proposals: validation rows decide.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from unskew.advice.training import Sites, Training
+from unskew.advice.training import OutOfTime, Sites, Training
 from unskew.algorithms.hcct import HCCTState
 from unskew.data.images import stored
 from unskew.data.look import Disagreement, look, of_arrays
@@ -52,18 +51,20 @@ class SiteDisagreement:
     why: str = ""
 
 
-def measure(sites: Sites, local: dict[str, Any], over: Callable[[], bool] = lambda: False) -> SiteDisagreement:
+def measure(sites: Sites, local: dict[str, Any]) -> SiteDisagreement:
     """Measure the disagreement of the sites; `local` are the settings of their training."""
     sizes = tuple(int(n) for n in sites.fed.clients.train.sizes)
     numbers = _numbers(sites)
     if len(sizes) > MOST_SITES:
         return SiteDisagreement(numbers, sizes, None, (), f"directions are compared for up to {MOST_SITES} sites")
     try:
-        cosines = _cosines(sites, local, over)
+        cosines = _cosines(sites, local)
     except UnskewError as error:
         return SiteDisagreement(numbers, sizes, None, (), f"directions could not be compared: {error}")
+    except OutOfTime:
+        cosines = None
     if cosines is None:
-        return SiteDisagreement(numbers, sizes, None, (), "there was no time to compare directions")
+        return SiteDisagreement(numbers, sizes, None, (), "directions were not compared")
     return SiteDisagreement(numbers, sizes, cosines, proposals(cosines))
 
 
@@ -89,12 +90,13 @@ def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
     return look(rows).disagreement
 
 
-def _cosines(sites: Sites, local: dict[str, Any], over: Callable[[], bool]) -> Floats | None:
+def _cosines(sites: Sites, local: dict[str, Any]) -> Floats | None:
     everyone = replace(sites.experiment, fraction=None, clients_per_round=None)
     method = config.method("hcct", {"groups": 1, "warmup": "global", "local": local}, "directions")
     training = Training(method, replace(sites, experiment=everyone), ROUNDS, everyone.seeds[0], sites.folds[0])
     by_round: list[Floats] = []
-    while training.at < ROUNDS and training.go_on(training.at + 1, over):
+    while training.at < ROUNDS:
+        training.go_on(training.at + 1)
         state = training.state
         assert isinstance(state, HCCTState)
         if state.evidence is not None and len(state.evidence.clients) == sites.fed.num_clients:

@@ -110,7 +110,7 @@ def _what(advice: Advice) -> str:
             f"{sites.experiment.task.model}, {sites.setup.parameters:,} parameters",
             f"{race.rounds} rounds",
             *limits,
-            f"found in {duration(advice.seconds)}",
+            f"found by {sites.clock.rounds:,} rounds of training in {duration(advice.seconds)}",
         ]
     )
 
@@ -242,13 +242,14 @@ def _race(advice: Advice) -> Section:
         return TableRow(entry.method.label, (*cells, what or "reached the end"))
 
     head = (("Method", ""), *((f"Round {t}", "%" if m.percent else "") for t in rounds), ("", ""))
-    rates = ", ".join(f"{label} {factor:.2g}" for label, factor in race.rates.items())
+    locals_of = {label: e.method.options.get("local", {}) for label, e in race.bounds.items()}
+    rates = ", ".join(f"{label} {local['lr']:g}" for label, local in locals_of.items() if "lr" in local)
     in_time = "" if advice.sites.fed.dataset.when is None else ", and so was whatever is later"
     left_out = "A fold" if race.folds == 1 else f"Each of {race.folds} folds"
     note = (
         f"{left_out} of the training rows was left out of training to decide{in_time}. The better half goes on for "
-        "twice as long. Chosen is the simplest method within a standard error of the best. "
-        f"Factor on the experiment's local rate: {rates}; methods with one model take FedAvg's, others that of sites "
+        "twice as long. Chosen is the best, but FedAvg unless that is better by two standard errors. "
+        f"Local rates: {rates}; methods with one model take FedAvg's, others that of sites "
         "alone."
     )
     caption = f"{beginning(m.label)} on validation rows, mean over sites"

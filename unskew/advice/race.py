@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from unskew.advice.measure import MOST_SITES, Groups, SiteDisagreement
-from unskew.advice.training import Clock, Constraints, Scores, Sites, Training, difference, together
+from unskew.advice.training import Constraints, OutOfTime, Scores, Sites, Training, difference, together
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Method
@@ -23,18 +23,20 @@ from unskew.words import listed, with_names
 RATES = (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0))
 """Factors on the experiment's local rate that are tried, its own first."""
 
-MOST_FOLDS = 4
+FOLDS = 2
+"""Folds whose rows decide."""
+
 MOST_HELD = 50_000_000
 """Numbers in models of one method and all sites up to which more than one fold is in memory."""
 
 SPARED = 4
 """Rounds before which no method is dropped."""
 
+CLEARLY = 2.0
+"""Standard errors by which a method must be better than FedAvg on validation rows to take its place."""
+
 FOLD_SEEDS = 10_000
 """Distance of the seeds of two folds: a method that depends on a lucky start is found out."""
-
-BOUNDS_UNTIL, RACE_UNTIL = 0.4, 0.75
-"""Shares of the budget after which bounds and race are cut short."""
 
 PILOT = {"rounds": 3}
 """HCCT's pilot in a race: half as long as by default, because two folds and more pay for it."""
@@ -53,14 +55,12 @@ class Candidate:
 
     Attributes:
         method: The method.
-        order: Its place in the order of simplicity: of methods that are as good, the first is taken.
         groups: The groups it was given; empty if none.
         scores: Scores on validation rows by round.
         out: Reason why it left the race; empty for one that reached the end.
     """
 
     method: Method
-    order: float
     groups: Groups = ()
     scores: dict[int, Scores] = field(default_factory=dict)
     out: str = ""
@@ -90,29 +90,22 @@ class Race:
     """The race as it ended.
 
     Attributes:
-        rounds: Rounds of a federation; `planned` are those of the experiment within the limits.
-        alone_rounds: Rounds' worth of training of each site alone.
+        rounds: Rounds of a federation: those of the experiment within the limits.
         folds: Folds whose rows decided.
-        bounds: Sites alone, FedAvg and pooled data, by label; those that could not be trained are left out.
-        lost: Reasons why a bound could not be trained to the end, by label.
-        rates: Factor on the local rate of each bound.
+        bounds: Sites alone, FedAvg and pooled data, by label, each at its best rate.
+        lost: Reasons why a bound could not be trained to the end at any rate, by label.
         entries: All methods, the best first.
-        chosen: The simplest method that is within a standard error of the best; None if none could be trained.
-        close: Labels of other methods within a standard error of the best.
-        in_time: False if the budget cut the race short.
+        chosen: The best method, or FedAvg unless that is clearly better; None if none could be trained.
+        close: Labels of other methods that are as good.
     """
 
     rounds: int
-    planned: int
-    alone_rounds: int
     folds: int
     bounds: dict[str, Candidate]
     lost: dict[str, str]
-    rates: dict[str, float]
     entries: tuple[Candidate, ...]
     chosen: Candidate | None
     close: tuple[str, ...]
-    in_time: bool
 
 
 def local_of(sites: Sites) -> dict[str, Any]:
@@ -121,62 +114,26 @@ def local_of(sites: Sites) -> dict[str, Any]:
 
 
 def race(
-    sites: Sites,
-    measured: SiteDisagreement,
-    limits: Constraints,
-    clock: Clock,
-    say: Callable[[str], None],
-    most_folds: int = MOST_FOLDS,
+    sites: Sites, measured: SiteDisagreement, limits: Constraints, say: Callable[[str], None], folds: int = FOLDS
 ) -> Race:
-    """Train bounds and methods on all folds but one, and choose by the rows of that one."""
-    local = local_of(sites)
-    rounds, folds = affordable(sites, local, clock, most_folds)
-    most = sites.experiment.rounds if limits.rounds is None else min(sites.experiment.rounds, limits.rounds)
-    here = _Race(sites, min(rounds, most), rounds, folds, limits, clock, say)
-    bounds, rates = here.bounds(local)
-    one, own = (_rated(local, rates.get(label, 1.0)) for label in (FEDAVG, ALONE))
-    here.halving(candidates(sites, one, own, measured.proposals, limits, rounds), bounds.get(FEDAVG))
-    here.other_rates(local)
-    here.given_groups()
-    entries = here.ranked()
-    chosen, close = choose([e for e in entries if not e.out], sites)
-    lost, in_time = here.lost, not here.cut
-    return Race(here.rounds, most, rounds, folds, bounds, lost, rates, entries, chosen, close, in_time)
-
-
-def affordable(sites: Sites, local: dict[str, Any], clock: Clock, most_folds: int) -> tuple[int, int]:
-    """The rounds that the budget has time for, at most the experiment's, and the folds."""
-    rounds = sites.experiment.rounds
-    most = min(most_folds, len(sites.folds))
-    if sites.setup.parameters * sites.fed.num_clients > MOST_HELD:
-        most = 1
-    if math.isinf(clock.seconds):
-        return rounds, most
-    probe = Training(config.method("fedavg", {"local": local}), sites, 3, sites.experiment.seeds[0], sites.folds[0])
-    probe.go_on(1)
-    first = probe.seconds
-    probe.go_on(3)
-    each = rounds * max((probe.seconds - first) / 2, 1e-4)
-    trainings = (clock.seconds - clock.spent) / each
-    n = sites.fed.num_clients
-    of_a_fold, of_the_end = work(n / sites.experiment.cohort(n))
-    folds = min(int((trainings - of_the_end) / of_a_fold), most)
-    if folds >= 1:
-        return rounds, folds
-    return max(int(rounds * trainings / (of_a_fold + of_the_end)), min(rounds, 2)), 1
-
-
-def work(everyone: float) -> tuple[float, float]:
-    """Compute the work of one fold and of what follows the race, in trainings with FedAvg.
-
-    A fold: rates of FedAvg, sites alone and pooled data, 5/3 each, a race of 12, and HCCT's pilot.  The end: three
-    seeds of the same and of the chosen method, and newcomers.  Alone and pooled, `everyone` trains in a round: so many
-    cohorts.
-
-    >>> work(1.0)
-    (19.0, 15.0)
-    """
-    return 5 / 3 * (1 + 2 * everyone) + 14, 3 * (2 + 2 * everyone) + 3
+    """Train bounds and methods on all folds but one, and choose by the rows of that one if there is time for all."""
+    local, rounds = local_of(sites), sites.experiment.rounds
+    rounds = rounds if limits.rounds is None else min(rounds, limits.rounds)
+    held = sites.setup.parameters * sites.fed.num_clients
+    here = _Race(sites, rounds, 1 if held > MOST_HELD else min(folds, len(sites.folds)), limits, say)
+    chosen: tuple[Candidate | None, tuple[str, ...]] = None, ()
+    try:
+        here.train_bounds(local)
+        one, own = (
+            here.bounds[label].method.options["local"] if label in here.bounds else local for label in (FEDAVG, ALONE)
+        )
+        here.halving(candidates(sites, one, own, measured.proposals, limits))
+        here.other_rates(local)
+        here.given_groups()
+        chosen = choose([e for e in here.entries if e.scores and not e.out], sites)
+    except OutOfTime:
+        say("the time is over")
+    return Race(rounds, here.folds, here.bounds, here.lost, here.ranked(), *chosen)
 
 
 def _rated(local: dict[str, Any], factor: float) -> dict[str, Any]:
@@ -202,61 +159,57 @@ def candidates(
     own: dict[str, Any],
     proposals: Sequence[Groups],
     limits: Constraints,
-    alone_rounds: int,
 ) -> list[Candidate]:
     """The methods that race: the experiment's own, and ours for skew, groups, malicious clients, and limits.
 
     Methods with one model take the settings `local`, those with several, or with long local training, `own`: where
     sites contradict each other, the rate that is best for one model of all is too low for those who agree.
     """
-    n = sites.fed.num_clients
-    entries = [Candidate(_method("fedavg", FEDAVG, local), 0)]
+    n, alone_rounds = sites.fed.num_clients, sites.experiment.rounds
+    entries = [Candidate(_method("fedavg", FEDAVG, local))]
     if limits.tight:
         often = {**local, "local_epochs": 4 * local.get("local_epochs", 1)}
         entries += [
-            Candidate(_method("oneshot", "OneShot", own, rounds_worth=alone_rounds), 0),
-            Candidate(_method("oneshot", "OneShot, a quarter", own, rounds_worth=max(alone_rounds // 4, 1)), 0),
+            Candidate(_method("oneshot", "OneShot", own, rounds_worth=alone_rounds)),
+            Candidate(_method("oneshot", "OneShot, a quarter", own, rounds_worth=max(alone_rounds // 4, 1))),
         ]
         if "local_steps" not in local:
-            entries.append(Candidate(_method("fedavg", "FedAvg, 4 times the epochs", often), 0))
+            entries.append(Candidate(_method("fedavg", "FedAvg, 4 times the epochs", often)))
     if limits.megabytes is not None:
         bits = {"bits": 4}
         entries += [
-            Candidate(_method("fedavg+quantise", "FedAvg in 4 bits", local, quantise=bits), 1),
-            Candidate(_method("stc", "STC", local), 1),
+            Candidate(_method("fedavg+quantise", "FedAvg in 4 bits", local, quantise=bits)),
+            Candidate(_method("stc", "STC", local)),
             Candidate(
-                _method("oneshot+quantise", "OneShot in 4 bits", own, rounds_worth=alone_rounds, quantise={"bits": 4}),
-                1,
+                _method("oneshot+quantise", "OneShot in 4 bits", own, rounds_worth=alone_rounds, quantise={"bits": 4})
             ),
         ]
     entries += [
-        Candidate(_method("fedprox", "FedProx", local, mu=0.1), 1),
-        Candidate(_method("scaffold", "SCAFFOLD", local), 1),
-        Candidate(_method("fedavgm", "FedAvgM", local, beta=0.5), 1),
-        Candidate(_method("ditto", "Ditto", own), 2),
+        Candidate(_method("fedprox", "FedProx", local, mu=0.1)),
+        Candidate(_method("scaffold", "SCAFFOLD", local)),
+        Candidate(_method("fedavgm", "FedAvgM", local, beta=0.5)),
+        Candidate(_method("ditto", "Ditto", own)),
     ]
     layout = sites.setup.task.layout
     if layout.head and not set(layout.trainable) <= set(layout.head):  # otherwise nothing would travel
-        entries.append(Candidate(_method("fedper", "FedPer", own), 2))
+        entries.append(Candidate(_method("fedper", "FedPer", own)))
     if sites.setup.task.batch_norm:
-        entries.append(Candidate(_method("fedbn", "FedBN", own), 2))
+        entries.append(Candidate(_method("fedbn", "FedBN", own)))
     if n >= 5:
-        entries.append(Candidate(_method("fedavg+median", "median", local), 2))
+        entries.append(Candidate(_method("fedavg+median", "median", local)))
     for groups in proposals:
         label = _name_of(groups, sites.names)
-        entries.append(
-            Candidate(_method("grouped", label, own, groups=[list(g) for g in groups]), 1.5 + len(groups) / 4, groups)
-        )
+        entries.append(Candidate(_method("grouped", label, own, groups=[list(g) for g in groups]), groups))
     if n >= 4:
-        entries.append(Candidate(_method("ifca", "IFCA, 2 groups", own, clusters=2), 3))
+        entries.append(Candidate(_method("ifca", "IFCA, 2 groups", own, clusters=2)))
     if 4 <= n <= MOST_SITES and limits.rounds is None:  # its pilot takes more rounds than it is given
-        entries.append(Candidate(_method("hcct", "HCCT", own, pilot=PILOT), 3.5))
+        entries.append(Candidate(_method("hcct", "HCCT", own, pilot=PILOT)))
     ours = {_apart_from_rate(e.method) for e in entries}
     labels = {e.method.label for e in entries} | {ALONE, POOLED}
     for m in sites.experiment.methods:
         if m.name not in ("independent", "centralised") and _apart_from_rate(m) not in ours:
             label = m.label if m.label not in labels else f"{m.label}, as in the file"
-            entries.append(Candidate(replace(m, label=label), 2))
+            entries.append(Candidate(replace(m, label=label)))
     return entries
 
 
@@ -283,17 +236,19 @@ class _Race:
 
     sites: Sites
     rounds: int
-    alone_rounds: int
     folds: int
     limits: Constraints
-    clock: Clock
     say: Callable[[str], None]
-    cut: bool = False
+    bounds: dict[str, Candidate] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     entries: list[Candidate] = field(default_factory=list)
 
-    def train(self, entry: Candidate, until: int, rounds: int, share: float, limited: bool = True) -> bool:
-        """Train an entry up to a round and score it; false if it is out."""
+    def train(self, entry: Candidate, until: int, rounds: int, limited: bool = True) -> bool:
+        """Train an entry up to a round and score it; false if it is out.
+
+        Raises:
+            OutOfTime: If there was no time to get there.
+        """
         sites = self.sites
         try:
             if not entry.trainings:
@@ -302,9 +257,9 @@ class _Race:
                     Training(entry.method, sites, rounds, seed + k * FOLD_SEEDS, sites.folds[k], cap)
                     for k in range(self.folds)
                 ]
-            if not all(t.go_on(until, lambda: self.clock.over(share)) for t in entry.trainings):
-                self.cut, entry.out = True, f"no time after round {entry.at}"
-            elif not all(t.within for t in entry.trainings):
+            for training in entry.trainings:
+                training.go_on(until)
+            if not all(t.within for t in entry.trainings):
                 entry.out = f"a round sends {entry.trainings[0].sent / 1e6:.3g} MB, more than is allowed"
             else:
                 entry.scores[entry.at] = together([t.scores(t.fed.clients.val) for t in entry.trainings])
@@ -316,52 +271,36 @@ class _Race:
             entry.trainings = []
         return not entry.out
 
-    def bounds(self, local: dict[str, Any]) -> tuple[dict[str, Candidate], dict[str, float]]:
-        """Sites alone, FedAvg and pooled data, each at its best rate."""
-        bounds: dict[str, Candidate] = {}
-        rates: dict[str, float] = {}
-        parts = ((ALONE, "independent", False), (FEDAVG, "fedavg", True), (POOLED, "centralised", False))
-        for label, name, limited in parts:
-            rounds = self.rounds if limited else self.alone_rounds
+    def train_bounds(self, local: dict[str, Any]) -> None:
+        """Train sites alone, FedAvg and pooled data to the end at each rate, and keep each at its best."""
+        for label, name, limited in (
+            (ALONE, "independent", False),
+            (FEDAVG, "fedavg", True),
+            (POOLED, "centralised", False),
+        ):
+            rounds = self.rounds if limited else self.sites.experiment.rounds
             factors = RATES if "lr" in local else RATES[:1]
-            third = math.ceil(rounds / 3)
-            tried = {f: Candidate(_method(name, label, _rated(local, f)), 0) for f in factors}
-            # Without the first two there is no answer: at the experiment's own rate they are trained in any case.
-            always = math.inf if label != POOLED else BOUNDS_UNTIL
-            share = {f: always if f == 1.0 else BOUNDS_UNTIL for f in factors}
-            running = {f: e for f, e in tried.items() if self.train(e, third, rounds, share[f], limited)}
-            if not running:
-                self.lost[label] = tried[1.0].out
-                self.say(f"{label}: {tried[1.0].out}")
+            tried = [Candidate(_method(name, label, _rated(local, factor))) for factor in factors]
+            looks = sorted({math.ceil(rounds / 2), rounds})
+            ended = [e for e in tried if all(self.train(e, look, rounds, limited) for look in looks)]
+            if not ended:
+                self.lost[label] = tried[0].out
+                self.say(f"{label}: {tried[0].out}")
                 continue
-            rate = _best_rate(running, self.sites)
-            if not self.train(running[rate], rounds, rounds, always, limited):
-                self.lost[label] = running[rate].out
-                self.say(f"{label}: {running[rate].out}")
-            rates[label] = rate
-            if running[rate].scores:
-                bounds[label] = running[rate]
-                score_text = self.sites.measure.with_unit(bounds[label].last.mean)
-                self.say(f"{label}: {score_text} on validation rows, local rate times {rate:.2g}")
-        return bounds, rates
+            best = self.bounds[label] = max(ended, key=lambda e: merit(e, self.sites.measure))
+            rate = f", local rate {best.method.options['local']['lr']:g}" if "lr" in local else ""
+            self.say(f"{label}: {self.sites.measure.with_unit(best.last.mean)} on validation rows{rate}")
 
-    def halving(self, entries: list[Candidate], fedavg: Candidate | None) -> None:
+    def halving(self, entries: list[Candidate]) -> None:
         """Successive halving; FedAvg is a bound and was trained already."""
-        if fedavg is not None:
-            entries = [fedavg if e.method.label == FEDAVG else e for e in entries]
-        self.entries = entries
-        running, until = list(entries), min(max(math.ceil(self.rounds / 4), SPARED), self.rounds)
-        while True:
-            at_end = until >= self.rounds
-            rest = [e for e in running if e is not fedavg]
-            running = [e for e in rest if self.train(e, until, self.rounds, RACE_UNTIL)]
-            if not running:
-                break
-            running.sort(key=lambda e: -self.merit(e))
-            best = running[0]
-            score_text = self.sites.measure.with_unit(best.last.mean)
-            self.say(f"round {until} of {self.rounds}: {len(running)} methods, best {best.method.label} {score_text}")
-            if at_end:
+        running = [e for e in entries if e.method.label != FEDAVG]
+        self.entries = [*filter(None, [self.bounds.get(FEDAVG)]), *running]
+        until = min(max(math.ceil(self.rounds / 4), SPARED), self.rounds)
+        while running := [e for e in running if self.train(e, until, self.rounds)]:
+            running.sort(key=lambda e: -merit(e, self.sites.measure))
+            best = f"{running[0].method.label} {self.sites.measure.with_unit(running[0].last.mean)}"
+            self.say(f"round {until} of {self.rounds}: {len(running)} methods, best {best}")
+            if until >= self.rounds:
                 break
             keep = max(math.ceil(len(running) / 2), 2)
             for e in running[keep:]:
@@ -372,7 +311,9 @@ class _Race:
         """Train the two best to the end at the other rates, too."""
         if "lr" not in local:
             return
-        finalists = sorted((e for e in self.entries if e.scores and not e.out), key=lambda e: -self.merit(e))[:2]
+        finalists = sorted(
+            (e for e in self.entries if e.scores and not e.out), key=lambda e: -merit(e, self.sites.measure)
+        )[:2]
         for best in finalists:
             theirs = best.method.options.get("local", {})
             for rate in (_rated(local, factor)["lr"] for factor in RATES):
@@ -380,9 +321,9 @@ class _Race:
                     continue  # FedAvg's rates were tried as a bound's
                 label = f"{best.method.label[: config.LONGEST_LABEL - len(AT_RATE)]} at rate {rate:g}"
                 options = {**best.method.options, "local": {**theirs, "lr": rate}}
-                entry = Candidate(config.method(best.method.name, options, label), best.order + 0.5, best.groups)
+                entry = Candidate(config.method(best.method.name, options, label), best.groups)
                 self.entries.append(entry)
-                self.train(entry, self.rounds, self.rounds, RACE_UNTIL)
+                self.train(entry, self.rounds, self.rounds)
 
     def given_groups(self) -> None:
         """Give the groups that IFCA or HCCT found to FedAvg in groups: from another start IFCA may find none, and HCCT
@@ -393,21 +334,23 @@ class _Race:
             if len(groups) > 1 and not same:
                 label = f"{_name_of(groups, self.sites.names)}, as {finder.method.name.upper()}"
                 options = {"local": finder.method.options["local"], "groups": [list(g) for g in groups]}
-                same = [Candidate(config.method("grouped", options, label), 1.5 + len(groups) / 4, groups)]
+                same = [Candidate(config.method("grouped", options, label), groups)]
                 self.entries += same
-                self.train(same[0], self.rounds, self.rounds, RACE_UNTIL)
+                self.train(same[0], self.rounds, self.rounds)
             if any(e.scores and not e.out for e in same):
                 finder.out = f"its groups are those of {same[0].method.label}"
 
     def ranked(self) -> tuple[Candidate, ...]:
-        """All entries: those that reached the end, then those that came furthest, the best first."""
+        """All entries, the best first: those that reached the end, then those that came furthest."""
         scored = [e for e in self.entries if e.scores]
-        scored.sort(key=lambda e: (bool(e.out), -max(e.scores) if e.out else 0, -self.merit(e)))
+        scored.sort(key=lambda e: (bool(e.out), -max(e.scores) if e.out else 0, -merit(e, self.sites.measure)))
         return (*scored, *(e for e in self.entries if not e.scores))
 
-    def merit(self, entry: Candidate) -> float:
-        """Its last mean on validation rows, higher is better."""
-        return entry.last.mean if self.sites.measure.higher else -entry.last.mean
+
+def merit(entry: Candidate, measure: Measure) -> float:
+    """Its last mean on validation rows, higher is better; -inf where it is not defined."""
+    mean = entry.last.mean if measure.higher else -entry.last.mean
+    return -math.inf if math.isnan(mean) else mean
 
 
 def groups_of(training: Training, entry: Candidate) -> Groups:
@@ -424,26 +367,19 @@ def _all_alone(groups: Groups) -> bool:
     return bool(groups) and all(len(g) == 1 for g in groups)
 
 
-def _best_rate(running: dict[float, Candidate], sites: Sites) -> float:
-    """The rate that does best; the experiment's own unless another is better by more than a standard error."""
-    first = next(iter(running))
-    best = sites.measure.first({str(f): e.last.mean for f, e in running.items()})
-    factor = next(f for f in running if str(f) == best)
-    gain, error = difference(running[factor].last, running[first].last, sites.measure)
-    return factor if gain > error else first
-
-
 def choose(finished: Sequence[Candidate], sites: Sites) -> tuple[Candidate | None, tuple[str, ...]]:
-    """The simplest method within a standard error of the best on validation rows, and the labels of the others."""
+    """The best method on validation rows, but FedAvg unless the best is clearly better; and labels of others as good.
+
+    Of many methods one is the best by chance.  So it takes FedAvg's place only if it is better by `CLEARLY` standard
+    errors of their difference.  Others are as good if they are within one of the best.
+    """
     if not finished:
         return None, ()
-    sign = 1.0 if sites.measure.higher else -1.0
-    best = max(finished, key=lambda e: sign * e.last.mean)
-
-    def close(entry: Candidate) -> bool:
-        gap, error = difference(best.last, entry.last, sites.measure)
-        return gap <= error
-
-    near = [e for e in finished if e is best or close(e)]
-    chosen = min(near, key=lambda e: (e.order, -sign * e.last.mean))
-    return chosen, tuple(e.method.label for e in near if e is not chosen)
+    best = max(finished, key=lambda e: merit(e, sites.measure))
+    behind = {e.method.label: difference(best.last, e.last, sites.measure) for e in finished}
+    chosen = next((e for e in finished if e.method.label == FEDAVG), best)
+    gap, error = behind[chosen.method.label]
+    if gap > CLEARLY * error:
+        chosen = best
+    near = [label for label, (gap, error) in behind.items() if gap <= error]
+    return chosen, tuple(label for label in near if label != chosen.method.label)

@@ -48,25 +48,39 @@ VALIDATION = 0.25
 """Share of a site's rows in a fold, where the experiment does not say."""
 
 
+class OutOfTime(Exception):
+    """The time that advice may take is over."""
+
+
 class Clock:
-    """The time that advice may take.
+    """Counts rounds of training, and ends them when their time is over.
+
+    `rounds` were begun, of about so many `planned`; `cut` is true once time was over before they were.
 
     Args:
-        seconds: The budget; infinite for advice that does not depend on the clock.
+        seconds: The most time; without a limit nothing depends on the clock.
         now: Tells the time, s.
     """
 
-    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self._now, self._begun = seconds, now, now()
+        self.rounds, self.planned, self.cut = 0, 0, False
 
     @property
     def spent(self) -> float:
         """Seconds since it began."""
         return self._now() - self._begun
 
-    def over(self, share: float) -> bool:
-        """Return true if this share of the budget is spent."""
-        return self.spent > share * self.seconds
+    def count(self) -> None:
+        """Count a round that is about to begin.
+
+        Raises:
+            OutOfTime: If the time is over.
+        """
+        self.cut = self.cut or self.spent > self.seconds
+        if self.cut:
+            raise OutOfTime
+        self.rounds += 1
 
 
 @dataclass(frozen=True)
@@ -95,11 +109,13 @@ class Sites:
         experiment: What they would run; it says model, rounds and local training.
         setup: Task, network and data.
         fed: Division into sites, and of each site's rows into training and test rows.
+        clock: Counts the rounds of all trainings on them.
     """
 
     experiment: Experiment
     setup: Setup
     fed: FederatedData
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -243,7 +259,11 @@ class Scores:
         patients: Patient of each of these rows; empty where patients are not known.
         asked: Mean over sites of each metric that `evaluate` asks for, by name; of sites for which it is defined.
         of_one_class: Sites whose model finds rows of one class only, where the headline, accuracy, does not show that.
+<<<<<<< HEAD
         tested: The number of each site's rows.
+=======
+        by_fold: The headline of each site in each fold, of scores of several folds together.
+>>>>>>> b9c7e5ca (Advice counts rounds of training; the clock only cuts it)
     """
 
     values: Mapping[ClientId, float]
@@ -252,7 +272,11 @@ class Scores:
     patients: Mapping[ClientId, npt.NDArray[np.int64]] = field(default_factory=dict)
     of_one_class: frozenset[ClientId] = frozenset()
     asked: Mapping[str, float] = field(default_factory=dict)
+<<<<<<< HEAD
     tested: Mapping[ClientId, int] = field(default_factory=dict)
+=======
+    by_fold: Mapping[ClientId, Floats] = field(default_factory=dict)
+>>>>>>> b9c7e5ca (Advice counts rounds of training; the clock only cuts it)
 
     @property
     def mean(self) -> float:
@@ -266,35 +290,31 @@ def together(folds: Sequence[Scores]) -> Scores:
     each = {
         c: np.concatenate([s.each[c] for s in folds if c in s.each]) for c in clients if any(c in s.each for s in folds)
     }
-    values = {
-        c: float(each[c].mean()) if c in each else statistics.fmean(s.values[c] for s in folds if c in s.values)
-        for c in clients
-    }
+    by_fold = {c: np.array([s.values[c] for s in folds if c in s.values]) for c in clients}
+    values = {c: float((each[c] if c in each else by_fold[c]).mean()) for c in clients}
     patients = {
         c: np.concatenate([s.patients[c] for s in folds if c in s.patients])
         for c in each
         if (any(c in s.patients for s in folds))
     }
-    return Scores(values, each, patients=patients)
+    return Scores(values, each, patients=patients, by_fold=by_fold)
 
 
 def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
     """Mean over sites of a minus b, above zero where a is better, and its standard error.
 
-    The error is over rows, or patients, pooled over sites, where the measure is a mean over rows; otherwise over sites.
+    The error is over each site's rows, or patients, where the measure is a mean over rows, otherwise over its folds.
+    Its variance is pooled over sites; where each has one fold only, it is over sites.
     """
     sign = 1.0 if measure.higher else -1.0
     both = [c for c in a.values if c in b.values]
-    if not both:
-        return 0.0, math.inf
-    gains = [sign * (a.values[c] - b.values[c]) for c in both]
-    mean = statistics.fmean(gains)
-    rows = [by_patient(a.each[c] - b.each[c], a.patients.get(c)) for c in both if c in a.each and c in b.each]
-    if len(rows) == len(both):
-        variance = pooled_variance(rows) * sum(1 / len(r) for r in rows) / len(rows) ** 2
-    else:
-        variance = statistics.variance(gains) / len(gains) if len(gains) > 1 else math.inf
-    return mean, math.sqrt(variance)
+    mean = statistics.fmean(sign * (a.values[c] - b.values[c]) for c in both) if both else 0.0
+    parts = [by_patient(a.each[c] - b.each[c], a.patients.get(c)) for c in both if c in a.each and c in b.each]
+    if len(parts) < len(both):
+        parts = [a.by_fold.get(c, np.array([a.values[c]])) - b.by_fold.get(c, np.array([b.values[c]])) for c in both]
+    if sum(map(len, parts)) < 2:
+        return mean, math.inf
+    return mean, math.sqrt(pooled_variance(parts) * sum(1 / len(of) for of in parts)) / len(parts)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -318,7 +338,6 @@ class Training:
         enough: What it has sent when it stops, 10^6 bytes, as a run by `stop.megabytes`; None is never.
         at: Rounds done.
         sent: Bytes sent so far.
-        seconds: Time taken so far.
         transfers, work: Messages and local training, as `unskew.pricing` takes them.
         ended: Reason why it goes no further, before its last round; empty if there is none.
     """
@@ -332,7 +351,6 @@ class Training:
     enough: float | None = None
     at: int = 0
     sent: int = 0
-    seconds: float = 0.0
     transfers: list[Transfer] = field(default_factory=list)
     work: list[Effort] = field(default_factory=list)
     ended: str = ""
@@ -348,22 +366,15 @@ class Training:
         self.pooled = train is not fed
         self.state: Any = self.sim.start()
 
-    @property
-    def done(self) -> bool:
-        """True if it has done all it may."""
-        return self.at >= self.rounds or bool(self.ended)
-
-    def go_on(self, rounds: int, over: Callable[[], bool] = lambda: False) -> bool:
-        """Train up to a round, and return true if it got there, or to its own end, in time.
+    def go_on(self, rounds: int) -> None:
+        """Train up to a round, or to its own end.
 
         Raises:
             DivergedError: If it diverged.
+            OutOfTime: If there was no time to get there.
             QuorumError: If none of its first rounds had enough replies.
         """
         while self.at < min(rounds, self.rounds) and not self.ended:
-            if over():
-                return False
-            began = time.monotonic()
             per_round = self.sent / self.at if self.at else 0.0
             if self.megabytes is not None and self.sent + per_round > self.megabytes * 1e6:
                 self.ended = f"{self.sent / 1e6:.2f} of {self.megabytes:g} MB were sent after round {self.at}"
@@ -371,16 +382,15 @@ class Training:
             if self.enough is not None and self.sent >= self.enough * 1e6:
                 self.ended = f"{self.sent / 1e6:.2f} >= {self.enough:g} MB were sent after round {self.at}"
                 break
+            self.sites.clock.count()
             self.state, trace = self.sim.attempt(self.state, self.at + 1, self.at + 1 == self.rounds)
             self.at += 1
             if not self.pooled:  # what pooling sends is not part of a method's cost
                 self.transfers += trace.transfers
                 self.work += trace.work
                 self.sent += sum(t.bytes for t in trace.transfers)
-            self.seconds += time.monotonic() - began
             if any(not math.isfinite(loss) for _, loss in trace.losses):
                 raise DivergedError(f"its training loss is not finite in round {self.at}")
-        return True
 
     @property
     def within(self) -> bool:

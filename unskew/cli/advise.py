@@ -1,6 +1,7 @@
 """`unskew advise`: is federation worth it here, for whom, with whom, how, and at what cost."""
 
 import json
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,10 @@ from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_o
 def advise(
     experiment: Annotated[str, typer.Argument()] = "digits",
     settings: Settings = None,
-    minutes: Annotated[float, typer.Option(help="Time budget in minutes.")] = 2.5,
+    fresh_seeds: Annotated[int, typer.Option(help="Seeds under which the numbers are measured.")] = 5,
+    minutes: Annotated[
+        float | None, typer.Option(help="The most time, without a limit by default; cut by it, nothing is decided.")
+    ] = None,
     max_rounds: Annotated[int | None, typer.Option(help="The most communication rounds of a federation.")] = None,
     max_megabytes: Annotated[
         float | None, typer.Option(help="Most megabytes that server and sites together may send in one training.")
@@ -27,10 +31,10 @@ def advise(
     """Say whether sites should train together: for whom, with whom, how, and what it costs.
 
     EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
-    Within the budget it measures how sites differ, trains each alone, FedAvg
-    and pooled data, lets methods race on validation rows, and measures what it
-    chose on test rows that no choice has seen.  The folder has the page,
-    [bold]advice.html[/], and the experiment it recommends, [bold]advised.toml[/].
+    It measures how sites differ, trains each alone, FedAvg and pooled data,
+    lets methods race on validation rows, and measures what it chose on test
+    rows that no choice has seen.  The folder has the page, [bold]advice.html[/],
+    and the experiment it recommends, [bold]advised.toml[/].
 
     [dim]unskew advise digits[/]
     [dim]unskew advise my.toml --minutes 10 --max-megabytes 50[/]
@@ -43,7 +47,8 @@ def advise(
     folder = out or Path("runs") / f"{as_file(chosen.name)}-advice-{datetime.now():%Y%m%d-%H%M%S}"
     require_place(folder, chosen)
     with watching(quiet) as callback:
-        advice = advise_experiment(chosen, minutes, max_rounds, max_megabytes, callback.note)
+        limit = math.inf if minutes is None else minutes
+        advice = advise_experiment(chosen, limit, max_rounds, max_megabytes, callback.note, fresh_seeds=fresh_seeds)
     files = write_advice(advice, folder)
     if as_json:
         print(json.dumps(advice.to_json()))
