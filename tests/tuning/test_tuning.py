@@ -437,7 +437,7 @@ def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(t
         "on test rows, mean over clients, 95 % intervals over 2 fresh seeds and test rows together, verdicts corrected "
         "for the number of methods."
     )
-    assert "95 % intervals over test rows under one fresh seed, " in dataclasses.replace(kept, seeds=(4,)).lead
+    assert "mean over clients, one fresh seed, without intervals, " in dataclasses.replace(kept, seeds=(4,)).lead
     assert said("lost").startswith(
         "Tuning cannot be compared for lost, which diverged with default settings under 1 of 2"
     )
@@ -451,7 +451,7 @@ def test_settings_that_were_kept_gain_nothing_in_every_seed(tmp_path: Path) -> N
     assert all(w.kept and w.gain == NO_GAIN and w.before == w.after for w in tuning.worth.values())
     page = (tmp_path / "tuning.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert page.count("0.00 [in every seed]") == 2
-    assert "Each 95 % interval is its own, over 2 fresh seeds and test rows together" in page
+    assert "95 % intervals over 2 fresh seeds and test rows together, each its own" in page
     of = json.loads((tmp_path / "tuning.json").read_text())["methods"]["FedAvg"]
     assert (of["kept"], of["gain"]) == (True, [0.0, 0.0, 0.0])
 
@@ -478,10 +478,10 @@ def test_settings_that_diverge_under_a_fresh_seed_are_named_and_the_safer_ones_t
     """Before, tuned settings that diverged were in tuned.toml, and nothing said which of the two did."""
 
     class Failing(Training):
-        def go_on(self, rounds: int, over: Any = lambda: False) -> bool:
+        def go_on(self, rounds: int) -> None:
             if self.seed <= diverging.get(self.method.options["local"]["lr"], 0):
                 raise DivergedError("it diverged")
-            return super().go_on(rounds, over)
+            super().go_on(rounds)
 
     monkeypatch.setattr("unskew.tuning.result.Training", Failing)
     experiment, inputs = api.described("fedavg", {"rounds": 1}, data=clients())

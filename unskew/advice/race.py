@@ -293,8 +293,10 @@ class _Race:
 
     def halving(self, entries: list[Candidate]) -> None:
         """Successive halving; FedAvg is a bound and was trained already."""
+        for e in entries:
+            e.out = self.lost.get(e.method.label, "")
+        self.entries = [self.bounds.get(e.method.label, e) for e in entries]
         running = [e for e in entries if e.method.label != FEDAVG]
-        self.entries = [*filter(None, [self.bounds.get(FEDAVG)]), *running]
         until = min(max(math.ceil(self.rounds / 4), SPARED), self.rounds)
         while running := [e for e in running if self.train(e, until, self.rounds)]:
             running.sort(key=lambda e: -merit(e, self.sites.measure))

@@ -80,8 +80,8 @@ def _worth(tuning: Tuning) -> Section:
     )  # fmt: skip
     seeds = ", ".join(map(str, tuning.seeds))
     caption = (
-        f"{beginning(m.label)} on test rows, mean over clients, seeds {seeds}. Each 95 % interval is its own, over "
-        f"{tuning.over}; readings are corrected for the number of methods (Holm)"
+        f"{beginning(m.label)} on test rows, mean over clients, seeds {seeds}: {tuning.over}, each its own; "
+        f"readings are corrected for the number of methods (Holm)"
     )
     return Section("What was it worth?", "", (), (Table(caption, head, tuple(entries), text=frozenset((4, 5))),))
 

@@ -111,14 +111,18 @@ class Tuning:
         parts += [f"keeps the default settings of {', '.join(kept)}"] if kept else []
         lost = [(label, w.fate(len(self.seeds))) for label, w in self.worth.items() if w.gain is None]
         parts += [f"cannot be compared for {label}, {fate}" for label, fate in lost]
-        how = f"95 % intervals over {self.over}, verdicts corrected for the number of methods"
+        how = f"{self.over}, verdicts corrected for the number of methods"
         return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {how}."
 
     @property
     def over(self) -> str:
-        """The name of what an interval is over: with one seed nothing is known of seeds."""
+        """What intervals are over; of one seed there are none."""
         n, drawn = len(self.seeds), self.sites.drawn if self.sites.measure.of_rows else "clients"
-        return f"{drawn} under one fresh seed" if n == 1 else f"{n} fresh seeds and {drawn} together"
+        return (
+            "one fresh seed, without intervals"
+            if n == 1
+            else f"95 % intervals over {n} fresh seeds and {drawn} together"
+        )
 
     def __str__(self) -> str:
         return self.lead
