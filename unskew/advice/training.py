@@ -259,11 +259,8 @@ class Scores:
         patients: Patient of each of these rows; empty where patients are not known.
         asked: Mean over sites of each metric that `evaluate` asks for, by name; of sites for which it is defined.
         of_one_class: Sites whose model finds rows of one class only, where the headline, accuracy, does not show that.
-<<<<<<< HEAD
         tested: The number of each site's rows.
-=======
         by_fold: The headline of each site in each fold, of scores of several folds together.
->>>>>>> b9c7e5ca (Advice counts rounds of training; the clock only cuts it)
     """
 
     values: Mapping[ClientId, float]
@@ -272,11 +269,8 @@ class Scores:
     patients: Mapping[ClientId, npt.NDArray[np.int64]] = field(default_factory=dict)
     of_one_class: frozenset[ClientId] = frozenset()
     asked: Mapping[str, float] = field(default_factory=dict)
-<<<<<<< HEAD
     tested: Mapping[ClientId, int] = field(default_factory=dict)
-=======
     by_fold: Mapping[ClientId, Floats] = field(default_factory=dict)
->>>>>>> b9c7e5ca (Advice counts rounds of training; the clock only cuts it)
 
     @property
     def mean(self) -> float:
