@@ -500,7 +500,7 @@ def test_a_mean_gradient_is_divided_by_its_steps() -> None:
     torch.testing.assert_close(k, inner(scaled, TWO.trainable))
 
 
-@pytest.mark.parametrize(("layer", "names"), [("head", ["head.weight"]), ("body.w", ["body.weight"])])
+@pytest.mark.parametrize(("layer", "names"), [("head", ["head.weight"]), ("body.weight", ["body.weight"])])
 def test_a_layer_can_be_named(layer: str, names: list[str]) -> None:
     _, k = evidence(HCCT(layer=layer), moves())
     torch.testing.assert_close(k, inner(moves(), names))
