@@ -118,7 +118,8 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     """
     device = choose_device(experiment.runtime.device)
     threads = experiment.runtime.threads or cores()
-    torch.set_num_threads(threads)
+    # Not more than there were: a process that forks later must not have begun others.
+    torch.set_num_threads(experiment.runtime.threads or min(torch.get_num_threads(), threads))
     dataset = with_bins(experiment.task, inputs.dataset or named_dataset(experiment.task), one_client)
     if inputs.dataset is None and dataset.own_test is not None and experiment.test_fraction != Experiment.test_fraction:
         raise ConfigError(
