@@ -1,6 +1,6 @@
 """A table whose rows belong to clients: name the columns, and each client holds its own rows.
 
-Here they are 569 breast tumours of 30 measurements (scikit-learn's `load_breast_cancer`).  That data set does not say
+Here they are 569 breast tumours of 29 measurements (scikit-learn's `load_breast_cancer`).  That data set does not say
 where a tumour was measured, so the hospitals are made up: they see tumours of different sizes, as specialists would.
 
 python examples/dataframe_by_client.py [ROUNDS]
@@ -17,8 +17,8 @@ import unskew as us
 def table() -> pandas.DataFrame:
     frame = load_breast_cancer(as_frame=True).frame
     frame["diagnosis"] = frame.pop("target").map({0: "malignant", 1: "benign"})
-    measured = frame.columns.drop("diagnosis")
-    frame["hospital"] = pandas.qcut(frame["mean radius"], 4, labels=["Basel", "Bern", "Chur", "Genf"]).astype(str)
+    measured = frame.columns.drop(["diagnosis", "mean radius"])
+    frame["hospital"] = pandas.qcut(frame.pop("mean radius"), 4, labels=["Basel", "Bern", "Chur", "Genf"]).astype(str)
     # Columns are taken as they are.  This scales by all rows; where test rows must not be seen, give them with test=.
     frame[measured] = (frame[measured] - frame[measured].mean()) / frame[measured].std()
     return frame
