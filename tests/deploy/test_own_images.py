@@ -191,7 +191,7 @@ def test_noise_on_examples_needs_constants_that_no_image_moves(tmp_path: Path) -
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
     with pytest.raises(ConfigError, match=r"standardised by their own mean .* unless task\.data_options names both"):
         opened(here)
-    experiment["task"]["data_options"] = {"mean": [0.5], "std": [0.25]}
+    experiment["task"]["data_options"] = {"mean": [0.5], "std": [0.25], "classes": list(CLASSES)}
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
     assert opened(here).info.examples == ()  # which it keeps to itself
 
