@@ -244,7 +244,6 @@ def test_machines_that_all_run_on_are_told_the_way() -> None:
         own.dataset(
             stays(who=[0] * 20),
             patient="who",
-            patient_ids="site",
             test=Latest("admitted", after="2024-06-07"),
             **COLUMNS,
         )

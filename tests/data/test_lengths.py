@@ -27,7 +27,7 @@ def columns(rows: int = 60, **odd: str) -> dict[str, list[Any]]:
         "a": [i % 7 for i in range(rows)],
         "word": ["no", "yes"] * (rows // 2),
         "y": ["x", "x", "z", "z"] * (rows // 4),
-        "site": ["s", "t"] * (rows // 2),
+        "site": ["s", "t", "t", "s"] * (rows // 4),
     }
     for column, word in odd.items():
         table[column][3] = word
