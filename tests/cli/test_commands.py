@@ -343,6 +343,7 @@ NAMES = {
     "tasks": set(KINDS.ours),
     "metrics": {m.name for kind in map(KINDS.resolve, KINDS.ours) for m in kind.measures},
     "losses": {name for kind in map(KINDS.resolve, KINDS.ours) for name in kind.losses},
+    "augmentations": {"none", "crop", "flip", "crop+flip"},
     "channels": {"even", "radio"},
     "attacks": {"honest", "sign_flip", "label_flip", "gaussian", "ALIE", "IPM", "backdoor"},
     "experiments": {"digits", "domains", "feddistr"},

@@ -177,7 +177,11 @@ OF_METHODS = 'a list of at least one name or table, as in ["fedavg", { name = "f
         ("split.alpha=0", "split.alpha must be > 0, got 0"),
         ("split.alpha=-0.2", "split.alpha must be > 0, got -0.2"),
         ("split.alpha=nan", "split.alpha must be a finite number, got nan"),
-        ("task.augment=blur", "task.augment: unknown augmentation 'blur'"),
+        (
+            "task.augment=blur",
+            "task.augment: unknown augmentation 'blur' (there are: none, crop, flip, crop+flip; or give "
+            "module:attribute)",
+        ),
         ("task.model_options=3", "task.model_options must be a table, got 3"),
         ("task.model_options.hidden=[nan]", "task.model_options.hidden.0 must be a finite number, got nan"),
         ("stop.megabytes=0", "stop.megabytes must be > 0, got 0"),

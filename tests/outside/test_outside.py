@@ -41,6 +41,7 @@ task.data = "blobs"
 task.data_options = { n = 40 }
 task.model = "wide"
 task.model_options = { width = 5 }
+task.augment = "reversed"
 task.kind = "cautious"
 task.loss = "soft"
 evaluate = ["global", "personal", "sameness"]
