@@ -754,7 +754,7 @@ def test_a_run_on_several_threads_goes_on_in_workers_of_one_thread_by_force_alon
         loop.resume(tmp_path / "run", settings=settings)
     loop.resume(tmp_path / "run", force=True, settings=settings)
     (row,) = RESUMED.rows(tmp_path / "run")
-    assert row["changed"][1:] == ["executor sequential -> workers", "runtime.workers=1"]
+    assert row["changed"] == ["executor sequential -> workers", "runtime.workers=1"]
 
 
 @pytest.mark.parametrize(
