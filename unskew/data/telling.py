@@ -9,7 +9,7 @@ from unskew.data.doubts import FEW_ROWS, MOST_CLASSES, Ints, TrainingRows
 from unskew.data.inputs import Array, gaps_in
 from unskew.data.patients import most_frequent
 
-ENOUGH = 20
+ENOUGH = 50
 """Rows of which more tell something of a column."""
 
 BY_CHANCE, HUGE = 5, 1e6
@@ -57,8 +57,9 @@ CHECKS: tuple[Callable[[TrainingRows], str | None], ...] = (identifies, names_th
 
 
 def notes(table: TrainingRows) -> list[str]:
-    """What the checks say."""
-    return [note for check in CHECKS if (note := check(table))]
+    """What the checks say; nothing of few rows."""
+    rows = max((len(values) for values in table.columns.values()), default=0)
+    return [note for check in CHECKS if (note := check(table))] if rows > ENOUGH else []
 
 
 def _named(columns: Sequence[str], what: str) -> str | None:
