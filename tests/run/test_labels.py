@@ -25,7 +25,7 @@ from unskew.run.models import card_of
 
 N = 60
 AGE = np.random.default_rng(0).normal(size=N)
-OLD = AGE > 0
+OLD = AGE + np.random.default_rng(1).normal(size=N) > 0
 TABLE = pandas.DataFrame({"age": AGE, "site": np.repeat(["Bern", "Basel", "Aarau"], N // 3)})
 METHOD = us.FedAvg(local=us.SgdConfig(lr=1.0))
 

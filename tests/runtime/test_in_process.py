@@ -48,7 +48,7 @@ def population() -> tuple[Population, Sequential]:
     g = Key(0).generator()
     x, y = torch.randn(60, 4, generator=g), torch.randint(CLASSES, (60,), generator=g)
     rows = torch.split(torch.arange(60), [12, 3, 20, 15, 10])
-    task = make_task(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES)), CLASSES)
+    task = make_task(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES)), CLASSES, head="2")
     histograms = torch.stack([torch.bincount(y[r], minlength=CLASSES) for r in rows])
     device_data = DeviceData(x, y, rows, tuple(r[:0] for r in rows))
     return Population(histograms, task.layout, task.init(Key(0)), task.init), Sequential(
