@@ -1117,7 +1117,14 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(tiny: Callable[..
 
 @pytest.mark.parametrize(
     "name",
-    ["summary.json", "seed0.task.json", "fedavg-seed0.safetensors", "fedavg-seed0.json", "manifest.json", "metrics.jsonl"],
+    [
+        "summary.json",
+        "seed0.task.json",
+        "fedavg-seed0.safetensors",
+        "fedavg-seed0.json",
+        "manifest.json",
+        "metrics.jsonl",
+    ],
 )
 def test_a_disk_that_fills_at_any_file_is_survived(
     name: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -629,7 +629,7 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                     int(train.label_counts.sum(1).min()),
                     batch_size=local.batch_size,
                     epochs=local.epochs,
-                    steps=local.local_steps,
+                    steps=local.steps,
                     min_batch=2 if setup.task.batch_norm else 1,
                 )
     except (ConfigError, DataError, ProtocolError) as error:
