@@ -393,7 +393,7 @@ def scales_targets(config: TaskConfig, setup: Setup) -> bool:
     """True if targets are scaled by the rows that train: a loss of one's own sees them as they are."""
     kind = setup.task.kind
     own_loss = setup.inputs.loss is not None or config.loss not in (None, *kind.losses)
-    return bool(config.target_scale) and kind.scale is not None and not own_loss
+    return config.target_scale is True and kind.scale is not None and not own_loss
 
 
 def clients(
