@@ -50,7 +50,7 @@ def solve(config: SgdConfig, w: Tensor, g: Tensor, value: Callable[[], Tensor]) 
     iterations = config.local_steps or 100
     w.grad = g
     try:
-        torch.optim.LBFGS(
+        solver = torch.optim.LBFGS(
             [w],
             lr=1.0,
             max_iter=iterations,
@@ -59,7 +59,8 @@ def solve(config: SgdConfig, w: Tensor, g: Tensor, value: Callable[[], Tensor]) 
             tolerance_change=0.0,
             history_size=HISTORY,
             line_search_fn="strong_wolfe",
-        ).step(value)
+        )
+        solver.step(value)  # type: ignore[no-untyped-call]
     finally:
         w.grad = None
 
