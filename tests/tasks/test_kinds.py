@@ -899,12 +899,15 @@ def test_the_error_of_a_target_in_another_unit_is_the_same_error_in_that_unit(lo
 
 
 def test_targets_are_scaled_by_the_rows_that_train_under_each_seed(tmp_path: Path) -> None:
-    run("regression", data=(X, RISK), seeds=[0, 1], out=tmp_path / "r")
-    for seed in (0, 1):
-        fed = us.federate(us.from_arrays(X, RISK, task="regression"), us.IID(num_clients=2), us.Key(seed) / "data")
-        y = fed.dataset.y_train[fed.clients.train.values].double().numpy()
-        scale = us.load_model(tmp_path / "r", "fedavg", seed=seed).unskew.task.target_scale
-        assert scale == pytest.approx((y.mean(), y.std()), rel=1e-6)
+    """Test rows count nowhere, and the models of a seed keep the numbers of its own training rows."""
+    how = {"model": "logistic", "task": "regression", "split": us.IID(num_clients=2), "rounds": 1, "progress": False}
+    given = us.simulate(us.FedAvg(), data=(X[:64], RISK[:64]), test=(X[64:], 1e6 + RISK[64:]), test_fraction=0.0, **how)
+    scale = given.model("fedavg").unskew.task.target_scale
+    assert scale == pytest.approx((RISK[:64].mean(), RISK[:64].std()), rel=1e-5)
+    us.simulate(us.FedAvg(), data=(X, RISK), seeds=[0, 1], out=tmp_path / "r", **how)
+    one, two = (us.load_model(tmp_path / "r", "fedavg", seed=seed).unskew.task.target_scale for seed in (0, 1))
+    assert one != two
+    assert one == pytest.approx((RISK.mean(), RISK.std()), rel=0.5)
 
 
 def test_a_constant_target_has_scale_1() -> None:
@@ -915,9 +918,10 @@ def test_a_constant_target_has_scale_1() -> None:
 
 @pytest.mark.parametrize("lr", [0.02, 0.1])
 def test_counts_in_the_hundreds_are_learned_at_usual_rates(lr: float) -> None:
-    y = np.random.default_rng(0).poisson(np.exp(6 + RISK / RISK.std())).astype(np.float32)
+    y = np.random.default_rng(0).poisson(np.exp(5 + RISK / RISK.std() / 2)).astype(np.float32)
     history = us.simulate(
-        us.FedAvg(local=SgdConfig(lr=lr, batch_size=16)), data=(X, y), model="logistic", split=us.IID(num_clients=2),
-        task=us.TaskConfig(kind="regression", loss="poisson"), rounds=5, evaluate=["global", "r2"], progress=False,
+        us.FedAvg(local=SgdConfig(lr=lr, batch_size=16, local_epochs=5)), data=(X, y), model="logistic",
+        task=us.TaskConfig(kind="regression", loss="poisson"), split=us.IID(num_clients=2), rounds=15,
+        evaluate=["global", "r2"], progress=False,
     )  # fmt: skip
-    assert last(history)["global.r2"] > 0.3
+    assert last(history)["global.r2"] > 0.9

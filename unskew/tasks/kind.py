@@ -142,7 +142,7 @@ class TaskKind:
 
     def linked(self, loss: str | None) -> "TaskKind":
         """The kind whose measures and predictions see outputs through the link of this loss."""
-        return dataclasses.replace(self, link=self.links.get(loss or ""))
+        return dataclasses.replace(self, link=self.links.get(loss or "", self.link))
 
     def scaled(self, scale: tuple[float, float]) -> "TaskKind":
         """The kind whose outputs are for targets (y - shift) / scale, and are seen in the target's own unit."""

@@ -85,7 +85,10 @@ class Task:
             for m in self.measures
             if m.each is not None
         )
-        return (*values, seen, y) if self.keeps_outputs else values
+        if not self.keeps_outputs:
+            return values
+        # A rate that is far off may be beyond single precision.
+        return (*values, outputs if self.kind.link is None else self.kind.seen(outputs.double()), y)
 
     def values(self, columns: Sequence[Tensor]) -> tuple[float, ...]:
         """The value of each measure from the columns of all examples; NaN where it is not defined for them.
