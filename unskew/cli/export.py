@@ -63,8 +63,8 @@ def export(
     rate = (card.task.kind, card.task.loss) == ("regression", "poisson")
     if rate or card.task.target_scale is not None:
         shift, scale = card.task.target_scale or (0.0, 1.0)
-        returned = "exp(out)" if rate else "out"
-        print(f"What this network itself returns is on a scale of its own: y = {returned} * {scale:.15g} + {shift:.15g}")
+        seen = "exp(out)" if rate else "out"
+        print(f"What this network itself returns is on a scale of its own: y = {seen} * {scale:.15g} + {shift:.15g}")
 
 
 def _round(text: str) -> int | Literal["best"]:
