@@ -301,8 +301,10 @@ class SgdConfig:
     Attributes:
         lr: Learning rate of round 1.
         local_epochs: Passes over the client's training data; give this or `local_steps`.
-        local_steps: Mini-batch steps, whatever the client's size.
+        local_steps: Mini-batch steps, whatever the client's size; of lbfgs most iterations, by default 100.
         batch_size: None takes all of the client's data in every step.
+        optimizer: sgd, adam or adamw, which make steps; or lbfgs, which minimises the mean loss of all of the client's
+            data, plus terms, until no entry of the gradient is above `tolerance`, and has no learning rate.
         momentum, nesterov: Momentum of SGD, and whether it is Nesterov's.
         weight_decay: Added to the gradient (SGD, Adam) or decoupled (AdamW).
         betas, eps: Decay rates of the moments and denominator constant of Adam and AdamW.
@@ -311,6 +313,7 @@ class SgdConfig:
         trainable: Parameters that may change: all, body, head, norm, buffers, or a layer's name.
         buffers: "update" lets BatchNorm statistics follow the batches, "freeze" normalises by the received ones.
         drop_last: Leave out a last batch that is not full.
+        tolerance: Largest entry of the gradient at which lbfgs ends.
         precision: Numbers that a training step's pass through the network computes with.  bfloat16 is PyTorch's
             autocast: parameters, gradients, losses and terms are float32, and so are evaluation, `Fold` and `Run`.
     """
@@ -319,7 +322,7 @@ class SgdConfig:
     local_epochs: Annotated[int, Ge(1)] | None = None
     local_steps: Annotated[int, Ge(1)] | None = None
     batch_size: Annotated[int, Ge(1)] | None = 32
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw", "lbfgs"] = "sgd"
     momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
     nesterov: bool = False
     weight_decay: Annotated[float, Ge(0.0)] = 0.0
@@ -331,6 +334,7 @@ class SgdConfig:
     buffers: Literal["update", "freeze"] = "update"
     drop_last: bool = False
     precision: Literal["float32", "bfloat16"] = "float32"
+    tolerance: Annotated[float, Gt(0.0)] = 1e-5
 
     def __post_init__(self) -> None:
         if self.local_epochs is not None and self.local_steps is not None:
@@ -340,15 +344,47 @@ class SgdConfig:
             )
         if self.nesterov and not self.momentum > 0.0:
             raise ConfigError("nesterov needs momentum > 0, got 0; set momentum or leave nesterov out")
+        if self.solves:
+            if self.batch_size == SgdConfig.batch_size:
+                object.__setattr__(self, "batch_size", None)
+            steps_only = {**_OF_STEPS, "batch_size": None}
+            if odd := [name for name, default in steps_only.items() if getattr(self, name) != default]:
+                raise ConfigError(f"optimizer = 'lbfgs' solves without steps at a rate; leave out {', '.join(odd)}")
+
+    @property
+    def solves(self) -> bool:
+        """True if training ends at a tolerance, not after steps at a learning rate."""
+        return self.optimizer == "lbfgs"
+
+    @property
+    def steps(self) -> int | None:
+        """Number of mini-batch steps in force, if they were set."""
+        return None if self.solves else self.local_steps
 
     @property
     def epochs(self) -> int | None:
         """Number of local epochs in force: 1 unless epochs or steps were set."""
-        return 1 if self.local_epochs is None and self.local_steps is None else self.local_epochs
+        return 1 if self.solves or (self.local_epochs is None and self.local_steps is None) else self.local_epochs
 
     def lr_at(self, round: int) -> float:
         """Return the learning rate in round `round`, counted from 1."""
         return self.lr * self.lr_schedule(round)
+
+
+_OF_STEPS = {
+    name: getattr(SgdConfig, name)
+    for name in ("lr", "lr_schedule", "momentum", "weight_decay", "clip_norm", "drop_last", "precision")
+}
+
+
+def require_rate(local: SgdConfig, who: str) -> None:
+    """Check that clients make steps at a learning rate, where a method computes with them.
+
+    Raises:
+        ConfigError: If they do not.
+    """
+    if local.solves:
+        raise ConfigError(f"{who} needs local steps at a learning rate, which {local.optimizer} does not make; use sgd")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1260,7 +1260,11 @@ def test_models_that_are_worse_than_the_mean_make_no_site_better_off() -> None:
         x = rng.normal(size=(40, 3)).astype(np.float32)
         data[site] = (x, (1000 + x[:, 0]).astype(np.float32))
     experiment, inputs = api.described(
-        us.FedAvg(local=us.SgdConfig(lr=1e-5)), {"rounds": 2}, data=data, model="mlp", task="regression"
+        us.FedAvg(local=us.SgdConfig(lr=1e-5)),
+        {"rounds": 2},
+        data=data,
+        model="mlp",
+        task=us.TaskConfig(kind="regression", target_scale=False),
     )
     of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=2, folds=1)
     label = of.check.chosen or ""
@@ -1368,7 +1372,10 @@ def test_advice_says_that_a_target_is_too_large_to_train_on(simple: Advice) -> N
         task=dataclasses.replace(setup.task, kind=REGRESSION),
     )
     check = dataclasses.replace(simple.check, gains={}, results={}, lost={ALONE: "lower lr or set clip_norm"})
-    of = dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=large), check=check)
+    experiment = simple.sites.experiment
+    as_is = dataclasses.replace(experiment, task=dataclasses.replace(experiment.task, target_scale=False))
+    sites = dataclasses.replace(simple.sites, setup=large, experiment=as_is)
+    of = dataclasses.replace(simple, sites=sites, check=check)
     assert re.fullmatch(
         r"Undecided: sites could not be trained alone: lower lr or set clip_norm; the target has a root mean square of "
         r"130 \(.*target_scale = \[100, 100\]\)\.",

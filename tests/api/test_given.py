@@ -596,8 +596,8 @@ def test_softmax_in_evaluation_alone_is_not_said_to_slow_training(tmp_path: Path
 @pytest.mark.parametrize(
     ("middle", "spread", "scale", "said"),
     [
-        (14_950.0, 10.0, None, r"of 14,9\d\d \(.*target_scale = \[149[456]0, 10\]\)"),  # not 15000, five spreads off
-        (-1987.0, 5.0, None, r"of 1,98\d \(.*target_scale = \[-198[678], 5\]\)"),
+        (14_950.0, 10.0, False, r"of 14,9\d\d \(.*target_scale = \[149[456]0, 10\]\)"),  # not 15000, five spreads off
+        (-1987.0, 5.0, False, r"of 1,98\d \(.*target_scale = \[-198[678], 5\]\)"),
         (14_950.0, 10.0, (0.0, 1.0), r"of 14,9\d\d, by task\.target_scale = \[0, 1\] \(.*scale = \[149[456]0, 10\]\)"),
         (14_950.0, 10.0, (14_950.0, 10.0), ""),
         (14_950.0, 10.0, "poisson", ""),  # outputs are logarithms of rates
@@ -615,7 +615,8 @@ def test_a_target_is_measured_by_its_scale_and_the_advised_one_is_as_fine_as_the
 
 
 def test_a_target_far_from_one_is_named_before_the_run_and_where_training_diverges(tmp_path: Path) -> None:
-    x, big = X[:, :2], {"task": "regression", "model": "mlp", "split": us.IID(num_clients=2), **FEW}
+    as_is = us.TaskConfig(kind="regression", target_scale=False)
+    x, big = X[:, :2], {"task": as_is, "model": "mlp", "split": us.IID(num_clients=2), **FEW}
     with pytest.raises(
         DivergedError, match=r"a root mean square of [45]\d,\d\d\d .* task\.target_scale = \[48000, 1000\]"
     ):

@@ -111,7 +111,7 @@ def test_an_exported_regression_says_how_outputs_become_the_target_s_unit(
 ) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 3)).astype(np.float32)
-    task = us.TaskConfig(kind="regression", target_scale=(35000, 25000) if scaled else None)
+    task = us.TaskConfig(kind="regression", target_scale=(35000, 25000) if scaled else False)
     y = x[:, 0] if not scaled else 35000 + 25000 * x[:, 0]
     us.simulate(us.FedAvg(), data=(x, y), split=us.IID(2), task=task, rounds=1, out=here / "r", progress=False)
     said = unskew("export", "r", "--out", "m.safetensors").out

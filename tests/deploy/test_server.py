@@ -403,7 +403,14 @@ def targets_of(kind: str) -> tuple[Any, Any]:
 @pytest.mark.usefixtures("allowed")
 @pytest.mark.parametrize(
     ("kind", "own"),
-    [("binary", True), ("regression", True), ("survival", True), ("next_token", True), ("survival", False)],
+    [
+        ("binary", True),
+        ("regression", True),
+        ("survival", True),
+        ("next_token", True),
+        ("survival", False),
+        ("regression", False),
+    ],
 )
 def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
     kind: str, own: bool, small: Small, tmp_path: Path
@@ -414,7 +421,7 @@ def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
     np.savez(tmp_path / "all.npz", x_train=x[:90], y_train=y[:90], x_test=x[90:], y_test=y[90:], **names)
     more = {"binary": "auroc", "regression": "r2", "survival": "concordance", "next_token": "accuracy"}[kind]
     experiment = small(
-        f"task={{data='npz:{tmp_path / 'all.npz'}', kind='{kind}'}}",
+        f"task={{data='npz:{tmp_path / 'all.npz'}', kind='{kind}', target_scale={str(not own).lower()}}}",
         "split.num_clients=3",
         f"evaluate=['global', 'personal', '{more}']",
         "local.lr=0.01",

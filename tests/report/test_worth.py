@@ -530,8 +530,9 @@ def test_a_run_says_whose_models_are_worse_than_a_constant(tmp_path: Path) -> No
     x = rng.normal(size=(80, 3)).astype(np.float32)
     data = {site: (x[at], 1000 + x[at, 0]) for site, at in (("Bern", slice(0, 40)), ("Chur", slice(40, 80)))}
     methods = {"alone": us.Independent(), "FedAvg": us.FedAvg()}
+    as_is = us.TaskConfig(kind="regression", target_scale=False)
     history = us.simulate(
-        methods, data=data, model="mlp", task="regression", local=us.SgdConfig(lr=1e-6), rounds=1, out=tmp_path,
+        methods, data=data, model="mlp", task=as_is, local=us.SgdConfig(lr=1e-6), rounds=1, out=tmp_path,
         progress=False,
     )  # fmt: skip
     of = worth.worths(read(history.folder))[0]

@@ -204,7 +204,7 @@ def test_a_file_without_the_type_answers_in_text_and_one_of_another_type_is_refu
         with pytest.raises(RunError, match=said):
             us.load_model(tmp_path / "odd")
         shutil.copytree(tmp_path / "r", tmp_path / "copy", dirs_exist_ok=True)
-        (tmp_path / "copy" / "models" / "task.json").write_text(json.dumps(task))
+        (tmp_path / "copy" / "models" / "seed0.task.json").write_text(json.dumps(task))
         with pytest.raises(RunError, match=said):
             us.load_model(tmp_path / "copy")
     del card["task"]["label_type"]

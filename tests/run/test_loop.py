@@ -91,7 +91,7 @@ def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
         [f"{m}-seed{s}.safetensors" for m in ("centralised", "fedavg") for s in (0, 5)]
         + [f"{m}-seed{s}.json" for m in ("centralised", "fedavg", "fedper") for s in (0, 5)]
         + [f"fedper-seed{s}.clients.safetensors" for s in (0, 5)]
-        + ["task.json"]
+        + ["seed0.task.json"]
     )
 
 

@@ -145,7 +145,7 @@ def test_a_disk_that_fills_while_models_are_written_is_survived(
         patch.setattr(os, "fsync", failing)
         with pytest.raises(RunError, match=r"No space left on device.*unskew resume"):
             loop.start(experiment, tmp_path / "run")
-    assert sorted(contents(tmp_path / "run")) == ["task.json"]
+    assert sorted(contents(tmp_path / "run")) == ["seed0.task.json"]
     resumed = contents(loop.resume(tmp_path / "run").folder)
     assert resumed == {name: contents(run)[name] for name in resumed}
     assert "fedper-seed0.clients.safetensors" in resumed
@@ -163,7 +163,7 @@ def test_a_hundred_thousand_clients_of_one_model_take_a_few_bytes(tmp_path: Path
     model = {"w": torch.ones(1000), "b": torch.zeros(2)}
     batches = [{c: model for c in range(first, first + 100)} for first in range(0, 100_000, 100)]
     models.save(tmp_path / "models", TASK, cell(100_000), model, batches)
-    assert sorted(contents(tmp_path)) == ["m-seed0.json", "m-seed0.safetensors", "task.json"]
+    assert sorted(contents(tmp_path)) == ["m-seed0.json", "m-seed0.safetensors", "seed0.task.json"]
     assert len(contents(tmp_path)["m-seed0.json"]) < 200
 
 
@@ -492,7 +492,7 @@ def test_a_network_larger_than_its_file_is_never_built(
     models.save(tmp_path / "models", task, CellCard("fedavg", 0, 1, None), weights, [])
     path = tmp_path if form == "folder" else tmp_path / "model.safetensors"
     if form == "folder":
-        card = tmp_path / "models" / "task.json"
+        card = tmp_path / "models" / "seed0.task.json"
         card.write_text(json.dumps(json.loads(card.read_text()) | changes))
     else:
         models.export(tmp_path, path, "fedavg", None, None)
@@ -531,7 +531,7 @@ def test_every_network_can_be_measured_without_memory(name: str) -> None:
 
 
 # ---------------------------------------------------------------- files from elsewhere
-@pytest.mark.parametrize("name", ["task.json", "fedavg-seed0.json", "fedavg-seed0.safetensors", ""])
+@pytest.mark.parametrize("name", ["seed0.task.json", "fedavg-seed0.json", "fedavg-seed0.safetensors", ""])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: str, run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
@@ -596,7 +596,7 @@ def test_inputs_that_contradict_each_other_are_refused(
     """In a run's folder and in a file: predicting would fail in the middle."""
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    path = copy / "models" / "task.json"
+    path = copy / "models" / "seed0.task.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"inputs": inputs}))
     with pytest.raises((RunError, ConfigError), match=said):
         load_model(copy, "fedavg")

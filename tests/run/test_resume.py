@@ -942,7 +942,7 @@ def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_remov
     place, target = stopped / name, tmp_path / "mine"
     shutil.rmtree(place, ignore_errors=True)
     target.mkdir()
-    for file in ("task.json", "fedavg-seed0.clients.safetensors"):
+    for file in ("seed0.task.json", "fedavg-seed0.clients.safetensors"):
         (target / file).write_text("mine")
     place.parent.mkdir(exist_ok=True)
     place.symlink_to(target)
@@ -950,7 +950,7 @@ def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_remov
     with pytest.raises(RunError, match=rf"{name} is a symbolic link, which no run writes"):
         loop.resume(stopped)
     assert {p.name: p.read_text() for p in target.iterdir()} == {
-        "task.json": "mine",
+        "seed0.task.json": "mine",
         "fedavg-seed0.clients.safetensors": "mine",
     }
     assert sorted(p.name for p in stopped.iterdir()) == before
@@ -1117,7 +1117,14 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(tiny: Callable[..
 
 @pytest.mark.parametrize(
     "name",
-    ["summary.json", "task.json", "fedavg-seed0.safetensors", "fedavg-seed0.json", "manifest.json", "metrics.jsonl"],
+    [
+        "summary.json",
+        "seed0.task.json",
+        "fedavg-seed0.safetensors",
+        "fedavg-seed0.json",
+        "manifest.json",
+        "metrics.jsonl",
+    ],
 )
 def test_a_disk_that_fills_at_any_file_is_survived(
     name: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

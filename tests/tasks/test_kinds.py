@@ -276,8 +276,8 @@ def test_a_regression_that_is_worse_than_the_mean_is_a_warning_in_the_report(tmp
     assert partly is not None
     assert partly.warnings == ()
     local = SgdConfig(lr=1e-9)
-    us.simulate(us.FedAvg(local=local), data=(X, RISK + 50), task="regression", split=us.IID(num_clients=2), rounds=1,
-                out=tmp_path / "run", progress=False)  # fmt: skip
+    us.simulate(us.FedAvg(local=local), data=(X, RISK + 50), task=us.TaskConfig(kind="regression", target_scale=False),
+                split=us.IID(num_clients=2), rounds=1, out=tmp_path / "run", progress=False)  # fmt: skip
     page = write_report(tmp_path / "run").read_text()
     assert "fedavg: the global model is further from the targets of the test examples than their own mean" in page
     assert "or at another rate; the target has a root mean square of 50" in html.unescape(page)
@@ -295,7 +295,7 @@ def test_what_has_been_done_or_cannot_be_done_is_not_advised_where_a_regression_
 
     noise = np.random.default_rng(1)
     images, frame = noise.random((len(X), 6, 6), np.float32), pandas.DataFrame(X).add_prefix("x")
-    assert said((images, RISK + 50)).startswith("; the target has a root mean square of 5")
+    assert said((images, RISK + 50), target_scale=False).startswith("; the target has a root mean square of 5")
     assert said((images, RISK + 50), target_scale=(45, 1)) == ""
     assert said((frame, RISK + 50), target_scale=(45, 1)) == "; scale the columns (preprocess)"
 
@@ -528,7 +528,8 @@ def test_a_scaled_target_is_learned_as_the_standardised_one_and_measured_in_its_
     """By the chain rule (o - (y - m) / s)^2 has the gradient of a target that was standardised beforehand."""
     mean, sd = 128.0, 16.0  # powers of two: both ways round alike
     z = (8 * RISK).round() / 8
-    plain = run(us.TaskConfig(kind="regression", loss=loss), data=(X, z), evaluate=["global", "mae", spread])
+    as_is = us.TaskConfig(kind="regression", loss=loss, target_scale=False)
+    plain = run(as_is, data=(X, z), evaluate=["global", "mae", spread])
     task = us.TaskConfig(kind="regression", loss=loss, target_scale=(mean, sd))
     scaled = run(task, data=(X, mean + sd * z), evaluate=["global", "mae", spread], out=tmp_path / "r")
     for ours, theirs in zip(plain.model("fedavg").parameters(), scaled.model("fedavg").parameters(), strict=True):
@@ -543,14 +544,15 @@ def test_a_scaled_target_is_learned_as_the_standardised_one_and_measured_in_its_
 
 
 @pytest.mark.parametrize(
-    ("kind", "loss", "of"),
-    [("binary", None, "got binary"), ("regression", "poisson", "got regression with the loss poisson")],
+    ("kind", "loss", "wrong"),
+    [
+        ("binary", None, "goes with numbers as targets, and binary learns"),
+        ("regression", "poisson", "must begin with 0"),
+    ],
 )
-def test_only_numbers_that_outputs_stand_for_are_scaled(kind: str, loss: str | None, of: str) -> None:
-    with pytest.raises(
-        us.ConfigError, match=f"target_scale goes with numbers that outputs stand for as they are, {of}"
-    ):
-        run(us.TaskConfig(kind=kind, loss=loss, target_scale=(0.0, 1.0)))
+def test_only_numbers_are_scaled_and_rates_are_not_shifted(kind: str, loss: str | None, wrong: str) -> None:
+    with pytest.raises(us.ConfigError, match=f"target_scale {wrong}"):
+        us.TaskConfig(kind=kind, loss=loss, target_scale=(1.0, 1.0)).check()
 
 
 def test_perplexity_is_the_exponential_of_the_mean_loss() -> None:
@@ -885,3 +887,41 @@ def test_class_weights_that_are_another_learning_rate_are_doubted(weights: Any, 
     assert [f"as at {says} times the learning rate; divide each of them by {says}" in text for text in doubts] == (
         [True] if says else []
     )
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute", "huber"])
+def test_the_error_of_a_target_in_another_unit_is_the_same_error_in_that_unit(loss: str) -> None:
+    task = us.TaskConfig(kind="regression", loss=loss)
+    plain, scaled = (last(run(task, data=(X, y), evaluate=["global", "rmse", "r2"])) for y in (RISK, 655 + 1000 * RISK))
+    assert scaled["global.rmse"] == pytest.approx(1000 * plain["global.rmse"], rel=1e-4)
+    assert scaled["global.r2"] == pytest.approx(plain["global.r2"], abs=1e-4)
+    assert scaled["global.loss"] == pytest.approx(plain["global.loss"], rel=1e-4)
+
+
+def test_targets_are_scaled_by_the_rows_that_train_under_each_seed(tmp_path: Path) -> None:
+    """Test rows count nowhere, and the models of a seed keep the numbers of its own training rows."""
+    how = {"model": "logistic", "task": "regression", "split": us.IID(num_clients=2), "rounds": 1, "progress": False}
+    given = us.simulate(us.FedAvg(), data=(X[:64], RISK[:64]), test=(X[64:], 1e6 + RISK[64:]), test_fraction=0.0, **how)
+    scale = given.model("fedavg").unskew.task.target_scale
+    assert scale == pytest.approx((RISK[:64].mean(), RISK[:64].std()), rel=1e-5)
+    us.simulate(us.FedAvg(), data=(X, RISK), seeds=[0, 1], out=tmp_path / "r", **how)
+    one, two = (us.load_model(tmp_path / "r", "fedavg", seed=seed).unskew.task.target_scale for seed in (0, 1))
+    assert one != two
+    assert one == pytest.approx((RISK.mean(), RISK.std()), rel=0.5)
+
+
+def test_a_constant_target_has_scale_1() -> None:
+    assert regression.scale(torch.full((7,), 0.1), "squared") == (pytest.approx(0.1), 1.0)
+    assert regression.scale(torch.zeros(7), "poisson") == (0.0, 1.0)
+    assert regression.scale(torch.tensor([2.0, 6.0]), "poisson") == (0.0, 4.0)
+
+
+@pytest.mark.parametrize("lr", [0.02, 0.1])
+def test_counts_in_the_hundreds_are_learned_at_usual_rates(lr: float) -> None:
+    y = np.random.default_rng(0).poisson(np.exp(5 + RISK / RISK.std() / 2)).astype(np.float32)
+    history = us.simulate(
+        us.FedAvg(local=SgdConfig(lr=lr, batch_size=16, local_epochs=5)), data=(X, y), model="logistic",
+        task=us.TaskConfig(kind="regression", loss="poisson"), split=us.IID(num_clients=2), rounds=15,
+        evaluate=["global", "r2"], progress=False,
+    )  # fmt: skip
+    assert [r["value"] for r in history.rows if r["name"] == "global.r2"][-1] > 0.9

@@ -234,7 +234,7 @@ class Advice:
                     return f"Undecided: {self.too_little}."
                 lost = {**self.check.lost, **self.race.lost}
                 if ALONE in lost:
-                    large = large_target(self.sites.setup, self.sites.experiment.task.target_scale, FROM_ONE)
+                    large = large_target(self.sites.experiment.task, self.sites.setup, FROM_ONE)
                     return f"Undecided: sites could not be trained alone: {lost[ALONE]}{large and f'; {large}'}."
                 if self._lost:
                     return f"Undecided: {self._lost}."
@@ -536,7 +536,7 @@ class Advice:
         if gain is None or gain.high is None:
             return ""
         if self._no_use:
-            large = large_target(self.sites.setup, self.sites.experiment.task.target_scale, FROM_ONE)
+            large = large_target(self.sites.experiment.task, self.sites.setup, FROM_ONE)
             return sentence(
                 "; ".join(filter(None, ("models that do better than a constant", large, *self._settings())))
             )

@@ -50,6 +50,7 @@ from unskew.protocol import (
     Step,
     ask,
     fold,
+    require_rate,
     sgd,
     step,
 )
@@ -139,6 +140,8 @@ class FedFA:
     preset: Preset | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if self.server_lr is None:
+            require_rate(self.local, "FedFA's server_lr = local.lr")
         if self.alpha + self.beta > 1.0 + 1e-12:
             raise ConfigError(
                 f"alpha + beta must be at most 1, got {self.alpha:g} + {self.beta:g}; they are shares of a weight"

@@ -32,7 +32,21 @@ from torch import Tensor
 from unskew.algorithms.fedavg import ModelMessage, Weighting, without
 from unskew.algorithms.parts import train_loss
 from unskew.errors import ConfigError, WireError
-from unskew.protocol import ClientId, Federation, Layout, Me, Model, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import (
+    ClientId,
+    Federation,
+    Layout,
+    Me,
+    Model,
+    Plan,
+    SampleCount,
+    SgdConfig,
+    Step,
+    ask,
+    require_rate,
+    sgd,
+    step,
+)
 from unskew.reduction import MeanOf
 from unskew.schema import Search
 from unskew.tree import Params
@@ -98,6 +112,10 @@ class QFedAvg:
         rate = float(scale["power"] / scale["h"])
         moved = {n: (w[n].double() + rate * direction[n]).to(w[n]) for n in trainable}
         return QFedAvgState({n: moved[n] if n in moved else buffers[n] for n in w})
+
+    def __post_init__(self) -> None:
+        if self.lipschitz is None:
+            require_rate(self.local, "L = 1 / local.lr of q-FedAvg")
 
     def weight(self, reply: QFedAvgReply) -> float:
         """Return p_k, up to a factor that is common to all."""

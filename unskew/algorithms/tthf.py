@@ -57,6 +57,7 @@ from unskew.protocol import (
     Step,
     ask,
     collect,
+    require_rate,
     sgd,
     step,
 )
@@ -148,6 +149,7 @@ class TTHF:
     local: SgdConfig = SgdConfig(local_steps=20)
 
     def __post_init__(self) -> None:
+        require_rate(self.local, "TT-HF")
         if self.gamma and not self.d2d_before_global and len(self.parts()) == 1:
             tau, unit = self.work()
             raise ConfigError(

@@ -60,11 +60,11 @@ def export(
     print("us.predict(model, x)  # raw inputs in, predictions out")
     print("\nWithout unskew: network.load_state_dict(safetensors.torch.load_file(...));")
     print('the file\'s metadata say how inputs are prepared; the guide "Use a trained model" has it in full.')
-    if card.task.target_scale is not None:
-        mean, spread = card.task.target_scale
-        print(f"What this network itself returns is on the target's scale: y = out * {spread:.15g} + {mean:.15g}")
-    elif (card.task.kind, card.task.loss) == ("regression", "poisson"):
-        print("What this network itself returns is the log of the rate: y = exp(out)")
+    rate = (card.task.kind, card.task.loss) == ("regression", "poisson")
+    if rate or card.task.target_scale is not None:
+        shift, scale = card.task.target_scale or (0.0, 1.0)
+        seen = "exp(out)" if rate else "out"
+        print(f"What this network itself returns is on a scale of its own: y = {seen} * {scale:.15g} + {shift:.15g}")
 
 
 def _round(text: str) -> int | Literal["best"]:

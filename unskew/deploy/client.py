@@ -137,7 +137,8 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
         mine = fed.clients[config.client]
 
         def keep_model(params: Params) -> None:
-            task = models.task_card(experiment.task, fed.dataset, setup.task)
+            scale = run_setup.target_scale(experiment.task, setup, fed)
+            task = models.task_card(experiment.task, fed.dataset, setup.task, scale)
             card = models.CellCard(method.label, seed, config.num_clients, fed.client_names)
             models.save(folder / "models", task, card, None, [{config.client: params}], setup.task.constants())
 
@@ -270,4 +271,4 @@ def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: i
     empty = ClientIndex(nothing, nothing, nothing)
     mine = ClientIndex(train, val, nothing)
     clients = ClientIndices.of([mine if c == config.client else empty for c in range(config.num_clients)])
-    return FederatedData(setup.dataset, clients, {"name": "own data"}, seed, setup.dataset.sha256)
+    return FederatedData(setup.dataset, clients, {"name": run_setup.OWN_DATA}, seed, setup.dataset.sha256)

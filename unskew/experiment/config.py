@@ -101,9 +101,10 @@ class TaskConfig:
             its classes alike, by its own counts, which it need not tell.  Classification and binary.
         bins: Edges between bins of a target that is a number, or their number in a simulation: by which examples are
             counted and divided, as by classes.
-        target_scale: Mean and spread of a regression's target, as agreed beforehand.  The loss is that of targets
-            standardised by them, so the network's outputs are about 1; predictions and metrics but the loss are in
-            the target's own unit.
+        target_scale: Shift and scale of a regression's target, by default mean and standard deviation of the rows that
+            train (0 and the mean with the loss poisson).  The loss is of targets scaled by them, so the network's
+            outputs are about 1; predictions and metrics but the loss are in the target's own unit.  Clients with data
+            of their own need the two numbers, or else do not scale.  False leaves targets as they are.
         augment: Random change of training examples alone, anew each time: none, crop, flip, crop+flip, module:function.
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
     """
@@ -120,7 +121,7 @@ class TaskConfig:
     preprocess: Preprocess | None = None
     class_weights: Literal["balanced"] | Annotated[tuple[Annotated[float, Gt(0.0)], ...], MinLen(2)] | None = None
     bins: Annotated[int, Ge(2)] | Annotated[tuple[float, ...], MinLen(1)] | None = None
-    target_scale: tuple[float, Annotated[float, Gt(0.0)]] | None = None
+    target_scale: bool | tuple[float, Annotated[float, Gt(0.0)]] = True
     headline: str | None = None
 
     def __post_init__(self) -> None:
@@ -145,9 +146,15 @@ class TaskConfig:
             raise ConfigError(f"task.class_weights goes with classes, and {kind.name} learns {kind.targets.what}")
         if self.bins is not None and kind.targets.name != "number":
             raise ConfigError(f"task.bins goes with numbers as targets, and {kind.name} learns {kind.targets.what}")
-        if self.target_scale is not None and (kind.targets.name != "number" or kind.linked(self.loss).link is not None):
-            of = kind.name if self.loss is None else f"{kind.name} with the loss {self.loss}"
-            raise ConfigError(f"task.target_scale goes with numbers that outputs stand for as they are, got {of}")
+        if not isinstance(self.target_scale, bool):
+            if kind.targets.name != "number":
+                raise ConfigError(
+                    f"task.target_scale goes with numbers as targets, and {kind.name} learns {kind.targets.what}"
+                )
+            if self.loss in kind.links and self.target_scale[0] != 0:
+                raise ConfigError(
+                    f"task.target_scale must begin with 0 for the loss {self.loss}, got {self.target_scale[0]:g}"
+                )
         if isinstance(self.bins, tuple) and any(low >= high for low, high in itertools.pairwise(self.bins)):
             raise ConfigError(f"task.bins must list edges in ascending order, got {list(self.bins)}")
         return kind

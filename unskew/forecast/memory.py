@@ -19,6 +19,7 @@ from unskew.forecast.values import Forecast, MemoryPart, Place
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.executor import CellParts
+from unskew.local.optim import HISTORY
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.memory import (
@@ -208,7 +209,9 @@ def _training_need(
     sizes = prepared.population.histograms.sum(1)
     largest = int(sizes.max()) if job.examples is None else len(job.examples.rows)
     batch = min(job.config.batch_size or largest, largest)
-    vectors = 6 + {"sgd": int(job.config.momentum > 0), "adam": 2, "adamw": 2}[job.config.optimizer]
+    vectors = (
+        6 + {"sgd": int(job.config.momentum > 0), "adam": 2, "adamw": 2, "lbfgs": 2 * HISTORY + 6}[job.config.optimizer]
+    )
     model, both = model_bytes(setup), sum(layers)
     how = (
         f"{vectors} x {human_bytes(model)} (model, gradient, optimiser) + 2 x {human_bytes(both)} of layer outputs x "

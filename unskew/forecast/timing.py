@@ -184,7 +184,7 @@ class Timer:
             return 0.0
         if kind[0] == "sgd given":  # of one size
             ((size, seconds),), config = curve, kind[1]
-            return seconds if config.local_steps else seconds * n / size
+            return seconds if config.steps else seconds * n / size
         return float(np.interp(n, [m for m, _ in curve], [s for _, s in curve]))
 
 

@@ -55,7 +55,7 @@ def batches_of(config: SgdConfig, n: int, key: Key, min_batch: int) -> Batches:
         n,
         batch_size=config.batch_size,
         epochs=config.epochs,
-        steps=config.local_steps,
+        steps=config.steps,
         key=key / "shuffle",
         min_batch=min_batch,
         drop_last=config.drop_last,
@@ -72,7 +72,7 @@ def steps_of_job(config: SgdConfig, n: int, min_batch: int) -> int:
         n,
         batch_size=config.batch_size,
         epochs=config.epochs,
-        steps=config.local_steps,
+        steps=config.steps,
         min_batch=min_batch,
         drop_last=config.drop_last,
     )

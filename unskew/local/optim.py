@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW on one flat vector.
+"""SGD, Adam, AdamW and L-BFGS on one flat vector.
 
 All tensors being trained are views of one vector, so an update is a handful of operations whatever the number of
 layers.  The arithmetic is that of `torch.optim`, which the tests compare with.
@@ -22,6 +22,9 @@ from unskew.protocol import SgdConfig
 
 Update = Callable[[Tensor, Tensor], None]
 
+HISTORY = 10
+"""Steps that L-BFGS remembers, two vectors each."""
+
 
 def optimiser(config: SgdConfig, lr: float, like: Tensor) -> Update:
     """A function `update(w, g)` that changes the vector `w` in place by one step; `g` may be overwritten.
@@ -40,6 +43,26 @@ def optimiser(config: SgdConfig, lr: float, like: Tensor) -> Update:
         rule(w, g)
 
     return update
+
+
+def solve(config: SgdConfig, w: Tensor, g: Tensor, value: Callable[[], Tensor]) -> None:
+    """Minimise `value()`, which leaves the gradient in `g`, over the vector `w` in place, by L-BFGS."""
+    iterations = config.local_steps or 100
+    w.grad = g
+    try:
+        solver = torch.optim.LBFGS(
+            [w],
+            lr=1.0,
+            max_iter=iterations,
+            max_eval=25 * iterations,  # as many as a line search may take
+            tolerance_grad=config.tolerance,
+            tolerance_change=0.0,
+            history_size=HISTORY,
+            line_search_fn="strong_wolfe",
+        )
+        solver.step(value)  # type: ignore[no-untyped-call]
+    finally:
+        w.grad = None
 
 
 def _sgd(config: SgdConfig, lr: float, like: Tensor) -> Update:

@@ -25,7 +25,7 @@ from unskew.local import dense, imagery
 from unskew.local.data import DeviceData, batches_of
 from unskew.local.executor import Columns, joined
 from unskew.local.kernels import forward_block, tune, wants_channels_last
-from unskew.local.optim import one_pass, optimiser
+from unskew.local.optim import one_pass, optimiser, solve
 from unskew.local.terms import check_gradient, check_padding, check_value, term_value
 from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace, placed
 from unskew.protocol import (
@@ -284,13 +284,16 @@ class LocalTrainer:
         return Fitted(space.take(), len(batches.sizes), lr, mean, sum(batches.sizes))
 
     def _loop(self, space: Workspace, job: Sgd, lr: float) -> _Loop:
-        update = optimiser(job.config, lr, space.vector)
+        config = job.config
+        update = None if config.solves else optimiser(config, lr, space.vector)
         trained = [space.parameters[n] for n in space.names]
-        if self._by_hand(space, job):
+        if update is not None and self._by_hand(space, job):
             return self._dense_loop(space, job, lr, update, trained)
         objective = self._objective(space, job)
 
-        def step(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        unused: list[Tensor] = []
+
+        def differentiate(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
             loss, value = objective(x, y, weights)
             if not value.requires_grad:
                 raise ProtocolError(
@@ -298,20 +301,33 @@ class LocalTrainer:
                     "them from outputs and parameters in PyTorch, without detach(), item() and numpy()"
                 )
             gradients = torch.autograd.grad(value, trained, allow_unused=True)
-            # As in PyTorch nothing, no weight decay either, moves what has no gradient.
-            unused = [(t, t.detach().clone()) for t, g in zip(trained, gradients, strict=True) if g is None]
+            unused[:] = [t for t, g in zip(trained, gradients, strict=True) if g is None]
             parts = (torch.zeros_like(t) if g is None else g for t, g in zip(trained, gradients, strict=True))
             torch.cat([space.flatten(g) for g in parts], out=space.gradient)
+            return loss, value.detach()
+
+        def step(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+            if update is None:
+                solve(config, space.vector, space.gradient, lambda: differentiate(x, y, weights)[1])
+                return differentiate(x, y, weights)
+            answer = differentiate(x, y, weights)
+            # As in PyTorch nothing, no weight decay either, moves what has no gradient.
+            before = [t.detach().clone() for t in unused]
             with torch.no_grad():
                 update(space.vector, space.gradient)
-                for t, before in unused:
-                    t.copy_(before)
-            return loss, value.detach()
+                for t, value in zip(unused, before, strict=True):
+                    t.copy_(value)
+            return answer
 
         return _Loop(step, lambda answers: torch.stack([loss for loss, _ in answers]).sum(), lambda answer: answer[1])
 
     def _by_hand(self, space: Workspace, job: Sgd) -> bool:
-        if self._layers is None or any(sees_features(t) for t in job.terms) or job.config.precision != "float32":
+        if (
+            self._layers is None
+            or job.config.solves
+            or any(sees_features(t) for t in job.terms)
+            or job.config.precision != "float32"
+        ):
             return False
         if (given := job.examples) is not None and (given.y.is_floating_point() or bool((given.y < 0).any())):
             return False  # shares of the classes, or examples to leave out: the loss takes them, one class each is not

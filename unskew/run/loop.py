@@ -549,9 +549,9 @@ class _Cell:
             world = self.run.experiment.world.outage
             some = isinstance(error, QuorumError) and bool(world.unreachable or world.late)
             remedy = "; a larger clients_per_round or a smaller world.outage leaves more" * some
-            scale = self.run.experiment.task.target_scale
+            config = self.run.experiment.task
             if isinstance(error, DivergedError) and (
-                large := run_setup.large_target(self.run.setup, scale, run_setup.FROM_ONE)
+                large := run_setup.large_target(config, self.run.setup, run_setup.FROM_ONE)
             ):
                 remedy = f"; it may be that {large}"
             what = self.named(error)
@@ -812,7 +812,7 @@ class _Cell:
             outputs, y = (column.cpu().numpy() for column in columns[-2:])
             report = kind.report(outputs.astype(np.float64), y)
             if report is not None and report.warnings and kind.name == "regression":
-                remedy = run_setup.worse_than_the_mean(setup, experiment.task.target_scale)
+                remedy = run_setup.worse_than_the_mean(experiment.task, setup)
                 report = replace(report, warnings=tuple(f"{text}{remedy}" for text in report.warnings))
             if report is not None:
                 yield report
@@ -985,8 +985,8 @@ class _Cell:
 
     def task_card(self) -> models.TaskCard:
         """Describe what all models of this cell share."""
-        run = self.run
-        return models.task_card(run.experiment.task, run.feds[self.seed].dataset, run.setup.task)
+        config, setup, fed = self.run.experiment.task, self.run.setup, self.run.feds[self.seed]
+        return models.task_card(config, fed.dataset, setup.task, run_setup.target_scale(config, setup, fed))
 
     def position(self, cell: int, round: int) -> checkpoint.Position:
         run = self.run

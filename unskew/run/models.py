@@ -1,6 +1,6 @@
 """Trained models: the global one of each method and seed, and the one every client would use.
 
-    models/task.json                          network, inputs and classes: the same for all models of a run
+    models/seed0.task.json                    network, inputs and classes: the same for all models of a seed
     models/METHOD-seed0.safetensors           the global model, where the method has one, and frozen tensors
     models/METHOD-seed0.json                  which client uses which tensors
     models/METHOD-seed0.clients.safetensors   tensors that differ from the global model's, each stored once
@@ -51,7 +51,6 @@ from unskew.tasks.task import Task
 from unskew.tree import Params
 from unskew.words import composed, counted, some
 
-TASK = "task.json"
 LARGEST_CARD = 1 << 30
 """Bytes that a description of models may have: each of very many clients may have tensors of its own."""
 PIECE = 1 << 24
@@ -66,7 +65,7 @@ Round = int | Literal["best"]
 # ---------------------------------------------------------------- descriptions of models
 @dataclass(frozen=True)
 class TaskCard:
-    """Properties that all models of a run share.
+    """Properties that all models of a seed share.
 
     Attributes:
         model, model_options: The network, as in a configuration: a name, or module:factory.
@@ -76,7 +75,7 @@ class TaskCard:
         layers: Names of a model's tensors, parameters first and frozen ones last.
         kind, loss: The kind of task and its loss, as in a configuration: what outputs mean.
         label_type: The type of the labels that classes are named after; text in files of older versions.
-        target_scale: Mean and spread by which targets were standardised; outputs are on that scale.
+        target_scale: Shift and scale of the targets in the loss; outputs are on that scale.
     """
 
     model: str
@@ -169,8 +168,10 @@ class ModelCard:
         return inputs if known else dataclasses.replace(inputs, shape=self.task.input_shape)
 
 
-def task_card(config: TaskConfig, dataset: Dataset, task: Task) -> TaskCard:
-    """Describe what the models of an experiment on these data share."""
+def task_card(
+    config: TaskConfig, dataset: Dataset, task: Task, target_scale: tuple[float, float] | None = None
+) -> TaskCard:
+    """Describe what the models of an experiment share that are trained on these data, their targets scaled so."""
     layers = (*task.layout.trainable, *task.layout.buffers, *task.constants())
     options = dict(config.model_options)
     return TaskCard(
@@ -183,7 +184,7 @@ def task_card(config: TaskConfig, dataset: Dataset, task: Task) -> TaskCard:
         config.kind,
         models.loss_of(config.model, config.loss, task.kind),
         dataset.label_type,
-        config.target_scale,
+        target_scale,
     )
 
 
@@ -195,6 +196,10 @@ def file_name(label: str) -> str:
 def stem(label: str, seed: int) -> str:
     """Name of the files of a method and seed, without their endings."""
     return f"{file_name(label)}-seed{seed}"
+
+
+def _of_task(seed: int) -> str:
+    return f"seed{seed}.task.json"  # training rows decide how inputs and targets are scaled
 
 
 # ---------------------------------------------------------------- writing
@@ -213,7 +218,7 @@ def save(
     """
     folder.mkdir(exist_ok=True)
     path = folder / stem(cell.method, cell.seed)
-    write_atomically(folder / TASK, _json(task))
+    write_atomically(folder / _of_task(cell.seed), _json(task))
     common = {**(global_model or {}), **(frozen or {})}
     if common:
         write_atomically(_with(path, ".safetensors"), wire.pieces(common))
@@ -456,7 +461,8 @@ def predict(
     inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
     kind = tasks.kind_of(card.task.kind)
     loss = models.loss_of(card.task.model, card.task.loss, kind)  # older files do not say a network's own
-    kind = kind.linked(loss, card.task.target_scale)
+    kind = kind.linked(loss)
+    kind = kind if card.task.target_scale is None else kind.scaled(card.task.target_scale)
     of_classes = kind.probabilities if loss in (None, next(iter(kind.losses))) else None
     if probabilities and of_classes is None:
         raise ConfigError(
@@ -479,7 +485,7 @@ def predict(
             if threshold is not None and of_classes is not None:
                 second = (p >= threshold for batch in outputs for p in of_classes(batch)[:, 1].tolist())
                 return [card.labels[int(one)] for one in second]
-            return [one for batch in outputs for one in kind.predict(batch, card.labels)]
+            return [one for batch in outputs for one in kind.predict(kind.seen(batch), card.labels)]
     finally:
         model.train(training)
 
@@ -684,8 +690,8 @@ def _find(
     if seed is not None and seed not in seeds:
         raise RunError(f"{folder} has no model of {label} with seed {seed} (seeds: {', '.join(map(str, seeds))})")
     path = folder / "models" / stem(label, _smallest(folder, label, seeds) if seed is None else seed)
-    task: TaskCard = _read_card(folder / "models" / TASK, TaskCard)
     cell: CellCard = _read_card(_with(path, ".json"), CellCard)
+    task: TaskCard = _read_card(folder / "models" / _of_task(cell.seed), TaskCard)
     number = _client(cell, client)
     name = None if number is None or cell.client_names is None else cell.client_names[number]
     if name is not None and name in task.inputs.clients:  # what others' rows were scaled with is theirs

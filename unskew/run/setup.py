@@ -53,6 +53,8 @@ from unskew.wrappers.malicious import with_attack
 from unskew.wrappers.uploads import uploads_of
 
 THREADS_FROM = 5_000_000
+OWN_DATA = "own data"
+"""Name of the division where clients keep their examples to themselves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,7 +350,7 @@ def make_named_task(
         kind=kind,
         asked=[inputs.metrics.get(name, name) for name in asked],
         outputs=outputs,
-        target_scale=config.target_scale,
+        target_scale=None if isinstance(config.target_scale, bool) else config.target_scale,
     )
     return dataclasses.replace(task, measures=tuple(measure.of_classes(dataset.outputs) for measure in task.measures))
 
@@ -371,6 +373,27 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
         )
     experiment.cohort(fed.num_clients)
     return fed
+
+
+def target_scale(config: TaskConfig, setup: Setup, fed: FederatedData) -> tuple[float, float] | None:
+    """Shift and scale of the targets in the loss: the configured ones, or those of the rows that train; None if as is.
+
+    Clients with data of their own have to agree on the numbers.
+    """
+    if not isinstance(config.target_scale, bool):
+        return config.target_scale
+    rows = fed.clients.train.values
+    kind = setup.task.kind
+    if kind.scale is None or not scales_targets(config, setup) or fed.split["name"] == OWN_DATA or not len(rows):
+        return None
+    return kind.scale(fed.dataset.y_train[rows], config.loss or next(iter(kind.losses)))
+
+
+def scales_targets(config: TaskConfig, setup: Setup) -> bool:
+    """True if targets are scaled by the rows that train: a loss of one's own sees them as they are."""
+    kind = setup.task.kind
+    own_loss = setup.inputs.loss is not None or config.loss not in (None, *kind.losses)
+    return config.target_scale is True and kind.scale is not None and not own_loss
 
 
 def clients(
@@ -398,7 +421,9 @@ def clients(
         dataset.levels,
         None if weights is None else weights.to(device),
     )
-    trainer = LocalTrainer(setup.task, device_data, device)
+    scale = target_scale(experiment.task, setup, fed)
+    task = setup.task if scale is None or scale == experiment.task.target_scale else setup.task.scaled(scale)
+    trainer = LocalTrainer(task, device_data, device)
     population = Population(
         torch.from_numpy(counts),
         setup.task.layout,
@@ -604,7 +629,7 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
                     int(train.label_counts.sum(1).min()),
                     batch_size=local.batch_size,
                     epochs=local.epochs,
-                    steps=local.local_steps,
+                    steps=local.steps,
                     min_batch=2 if setup.task.batch_norm else 1,
                 )
     except (ConfigError, DataError, ProtocolError) as error:
@@ -661,7 +686,7 @@ def with_own_data(dataset: Dataset, num_clients: int, seed: int) -> FederatedDat
     """Clients that keep their examples to themselves: of none is anything known here."""
     nothing = torch.empty(0, dtype=torch.int64)
     clients = ClientIndices.of([ClientIndex(nothing, nothing, nothing)] * num_clients)
-    return FederatedData(dataset, clients, {"name": "own data"}, seed, "")
+    return FederatedData(dataset, clients, {"name": OWN_DATA}, seed, "")
 
 
 def _check_local(local: SgdConfig, setup: Setup) -> None:
@@ -699,7 +724,7 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
             f"the head is {head}, which makes the outputs in a run of the network ({some(need)}); task.head can name "
             "another layer, or one with others in it"
         )
-    if large := large_target(setup, experiment.task.target_scale):
+    if large := large_target(experiment.task, setup):
         yield f"{large}, where training makes steps for one of about 1: it may diverge, or hardly move"
     most = _most_of_a_patient(setup.dataset)
     for method in experiment.methods:
@@ -781,22 +806,23 @@ FROM_ONE = 10.0
 """Root mean square of a target from which on it may be why training diverged, or learned less than the mean."""
 
 
-def worse_than_the_mean(setup: Setup, scale: tuple[float, float] | None) -> str:
+def worse_than_the_mean(config: TaskConfig, setup: Setup) -> str:
     """Name what may help a regression that is further off than the mean and has not been done; may be empty."""
-    if large := large_target(setup, scale, FROM_ONE):
+    if large := large_target(config, setup, FROM_ONE):
         return f"; {large}"
     dataset = setup.dataset
     return "; scale the columns (preprocess)" if dataset.inputs.kind == "table" and dataset.raw is None else ""
 
 
-def large_target(setup: Setup, scale: tuple[float, float] | None, least: float = LARGE) -> str:
+def large_target(config: TaskConfig, setup: Setup, least: float = LARGE) -> str:
     """The size of a target of numbers, by its scale if it has one, that is above `least`, and what to do; empty if not.
 
     The advised mean has the digits of the spread: a mean that is a few spreads off is no better than a large target.
     """
     kind, y = setup.task.kind, setup.dataset.y_train.double()
-    if kind.name != "regression" or kind.link in kind.links.values() or len(y) == 0:
+    if kind.name != "regression" or config.loss in kind.links or scales_targets(config, setup) or len(y) == 0:
         return ""
+    scale = None if isinstance(config.target_scale, bool) else config.target_scale
     middle, spread = scale or (0.0, 1.0)
     size = float(((y - middle) / spread).square().mean().sqrt())
     if not least < size < math.inf:

@@ -47,6 +47,8 @@ class TaskKind:
         gives: What a method may need of it: "classes", a label from 0 for each example; "classifier", a last linear
             layer with a row for each class (`unskew.tasks.needs`).
         links: By loss, the function from outputs to what measures and predictions see; if none, they see the outputs.
+        scale: By what targets are scaled for a loss of the kind, (shift, scale), from (training targets, name of the
+            loss); None where they are not.
         correct: True where an example's class is found, (n,) bool, from (outputs, targets); None where there are no
             classes.
         family: Makes the measure of a name that has a number in it; None if it is no such name.
@@ -62,7 +64,7 @@ class TaskKind:
         losses_of_models: True if a network that is meant for another loss than the first (`unskew.models.LOSS`) gets it
             by default.
         link: The function from outputs to what all measures and predictions see, chosen by `linked`; None if they see
-            the outputs.
+            the outputs.  `seen` applies it.
     """
 
     name: str
@@ -77,6 +79,7 @@ class TaskKind:
     model: str = "mlp"
     gives: frozenset[str] = frozenset()
     links: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    scale: Callable[[Tensor, str], tuple[float, float]] | None = None
     correct: Callable[[Tensor, Tensor], Tensor] | None = None
     family: Callable[[str], Measure | None] = _no_family
     check: Callable[[Array, Sequence[str], str], str] = _no_check
@@ -137,24 +140,18 @@ class TaskKind:
             )
         return self.losses[name]
 
-    def linked(self, loss: str | None, scale: tuple[float, float] | None = None) -> "TaskKind":
-        """The kind whose measures and predictions see outputs through the link of this loss, or off a target's scale.
+    def linked(self, loss: str | None) -> "TaskKind":
+        """The kind whose measures and predictions see outputs through the link of this loss."""
+        return dataclasses.replace(self, link=self.links.get(loss or "", self.link))
 
-        `scale` are the mean and spread by which targets are standardised for the loss (`standardised`).
-        """
-        link = self.links.get(loss or "")
-        if scale is not None:
-            link = functools.partial(_off_scale, scale)
-        if link is None:
-            return self
-        through, predict, report = link, self.predict, self.report
-        return dataclasses.replace(
-            self,
-            measures=tuple(_through(link, measure) for measure in self.measures),
-            predict=lambda outputs, names: predict(through(outputs), names),
-            report=report and (lambda outputs, y: report(_of_arrays(through)(outputs), y)),
-            link=link,
-        )
+    def scaled(self, scale: tuple[float, float]) -> "TaskKind":
+        """The kind whose outputs are for targets (y - shift) / scale, and are seen in the target's own unit."""
+        shift, by = scale
+        return dataclasses.replace(self, link=lambda outputs: self.seen(outputs) * by + shift)
+
+    def seen(self, outputs: Tensor) -> Tensor:
+        """Outputs as measures and predictions see them."""
+        return outputs if self.link is None else self.link(outputs)
 
     def measure(self, name: str) -> Measure:
         """The measure of that name; module:attribute, or one of an installed package, is somebody's own.
@@ -167,15 +164,11 @@ class TaskKind:
         if measure is not None:
             return measure
         if ":" in name or name in METRICS.names():
-            return self._own(as_measure(METRICS.resolve(name)))
+            return as_measure(METRICS.resolve(name))
         known_names = (*known, *METRICS.names())
         raise ConfigError(
             f"evaluate: {self.name} has no {name!r}{did_you_mean(name, known_names)} (it has {', '.join(known_names)})"
         )
-
-    def _own(self, measure: Measure) -> Measure:
-        """A measure of somebody's own, which sees outputs as those of the kind do."""
-        return measure if self.link is None else _through(self.link, measure)
 
     def reported(self, asked: Sequence[str | Measure], loss: Loss) -> tuple[Measure, ...]:
         """The measures of a run: the headline, the loss, and those asked for.
@@ -184,7 +177,7 @@ class TaskKind:
             ConfigError: If there is no such measure, or two have one name.
         """
         further = [one for one in dict.fromkeys(asked) if one != self.headline.name]
-        wanted = [self.measure(one) if isinstance(one, str) else self._own(one) for one in further]
+        wanted = [self.measure(one) if isinstance(one, str) else one for one in further]
         measures = (self.headline, loss_measure(loss), *wanted)
         names = [m.name for m in measures]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -206,28 +199,6 @@ class TaskKind:
                 )
 
 
-# ---------------------------------------------------------------- what outputs are seen through
-def _off_scale(scale: tuple[float, float], outputs: Tensor) -> Tensor:
-    """Outputs in the target's own unit."""
-    mean, sd = scale
-    return outputs * sd + mean
-
-
-def _of_arrays(link: Callable[[Tensor], Tensor]) -> Callable[[Array], Array]:
-    return lambda outputs: link(torch.from_numpy(outputs)).numpy()
-
-
-def _through(link: Callable[[Tensor], Tensor], measure: Measure) -> Measure:
-    """The measure of outputs that a link has changed."""
-    each, whole, by_row, of_arrays = measure.each, measure.whole, measure.by_row, _of_arrays(link)
-    return dataclasses.replace(
-        measure,
-        each=each and (lambda outputs, y: each(link(outputs), y)),
-        whole=whole and (lambda outputs, y: whole(of_arrays(outputs), y)),
-        by_row=by_row and (lambda outputs, y: by_row(of_arrays(outputs), y)),
-    )
-
-
 # ---------------------------------------------------------------- losses
 def is_ours(value: Any) -> bool:
     """True for a function or an object of unskew itself, which leaves what it is given as it is."""
@@ -247,12 +218,12 @@ def own_loss(loss: Loss) -> Loss:
 
 
 def standardised(loss: Loss, scale: tuple[float, float]) -> Loss:
-    """The loss of targets from which this mean is taken, and which are divided by this spread: (mean, spread)."""
-    mean, sd = scale
+    """The loss of targets (y - shift) / scale."""
+    shift, by = scale
 
     @functools.wraps(loss)
     def of_scaled(outputs: Tensor, y: Tensor) -> Tensor:
-        return loss(outputs, (y - mean) / sd)
+        return loss(outputs, (y - shift) / by)
 
     return of_scaled
 

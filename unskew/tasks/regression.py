@@ -79,6 +79,13 @@ def mean(y: Tensor, width: int) -> Tensor:
     return y.double().mean().reshape(1)
 
 
+def scale(y: Tensor, loss: str) -> tuple[float, float]:
+    """Mean and standard deviation of targets, or of a rate 0 and the mean; a constant target has scale 1."""
+    middle, spread = float(y.double().mean()), float(y.double().std(correction=0))
+    shift, by = (0.0, middle) if loss == "poisson" else (middle, spread)
+    return shift, by if by > 1e-9 * abs(middle) else 1.0  # sums of one number's copies are rounded
+
+
 REGRESSION = TaskKind(
     name="regression",
     targets=NUMBER,
@@ -101,6 +108,7 @@ REGRESSION = TaskKind(
     ),
     predict=lambda outputs, names: outputs[:, 0].tolist(),
     links={"poisson": lambda outputs: outputs.exp()},
+    scale=scale,
     check=not_negative,
     report=predicted,
     constant=mean,

@@ -17,11 +17,14 @@ from unskew.errors import ConfigError, UnskewError
 from unskew.keys import Key
 from unskew.protocol import Layout, is_part
 from unskew.tasks.classification import CLASSIFICATION
-from unskew.tasks.kind import Loss, TaskKind, is_batchwise, is_ours, own_loss, standardised
+from unskew.tasks.kind import Loss, TaskKind, is_batchwise, is_ours, loss_measure, own_loss, standardised
 from unskew.tasks.measure import Measure
 from unskew.tasks.probe import head_of, same_values, statistics_of
 from unskew.tree import Params
 from unskew.words import some
+
+LOSS = 1
+"""Place of the loss among a task's measures, after the headline."""
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
@@ -74,11 +77,18 @@ class Task:
     def columns(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         """Return what an evaluation keeps of each example: its value in the measures that are means over examples.
 
-        Where a measure or a report needs all examples at once, the outputs and targets follow.
+        Where a measure or a report needs all examples at once, the outputs, as those see them, and targets follow.
         """
-        # Copies, which user code may change.
-        values = tuple(m.each(outputs.clone(), y.clone()) for m in self.measures if m.each is not None)
-        return (*values, outputs, y) if self.keeps_outputs else values
+        seen = self.kind.seen(outputs)
+        values = tuple(  # of copies, which user code may change
+            self.loss(outputs, y) if m is self.measures[LOSS] else m.each(seen.clone(), y.clone())
+            for m in self.measures
+            if m.each is not None
+        )
+        if not self.keeps_outputs:
+            return values
+        # A rate that is far off may be beyond single precision.
+        return (*values, outputs if self.kind.link is None else self.kind.seen(outputs.double()), y)
 
     def values(self, columns: Sequence[Tensor]) -> tuple[float, ...]:
         """The value of each measure from the columns of all examples; NaN where it is not defined for them.
@@ -125,6 +135,14 @@ class Task:
                 "mean, or give a Measure whose `each` has a value for every example"
             )
         return float(value)
+
+    def scaled(self, scale: tuple[float, float]) -> "Task":
+        """The task whose loss is of targets (y - shift) / scale; measures and predictions are in the target's unit."""
+        shift, by = scale
+        loss = standardised(self.loss, scale)
+        of_seen: Loss = functools.wraps(loss)(lambda outputs, y: loss((outputs - shift) / by, y))
+        measures = (*self.measures[:LOSS], loss_measure(of_seen), *self.measures[LOSS + 1 :])
+        return replace(self, loss=loss, kind=self.kind.scaled(scale), measures=measures)
 
     @property
     def min_batch(self) -> int:
@@ -183,16 +201,14 @@ def make_task(
         kind: What the outputs mean.
         asked: Measures, or their names, to report beside the headline and the loss.
         outputs: Number of names of what outputs stand for; by default the classes.
-        target_scale: Mean and spread by which the loss standardises targets; measures and predictions are not scaled.
+        target_scale: As `Task.scaled` takes it.
 
     Raises:
         ConfigError: If the loss, the head or a measure is unknown, a tensor is shared between two names, or as in
             `check_tensors` and `check_frozen`.
     """
     function = own_loss(loss if callable(loss) else kind.loss(loss))
-    kind = kind.linked(None if callable(loss) else loss, target_scale)
-    if target_scale is not None:
-        function = standardised(function, target_scale)
+    kind = kind.linked(None if callable(loss) else loss)
     with Key(0).ambient():
         module = _without_counters(build())
     check_tensors(module)
@@ -244,7 +260,8 @@ def make_task(
         norm=tuple(n for n in every if n.rpartition(".")[0] in norm_layers),
         classifier=next((n for n in parts if n in trainable), None) if len(task.head) == 1 else None,
     )
-    return replace(task, layout=layout)
+    task = replace(task, layout=layout)
+    return task if target_scale is None else task.scaled(target_scale)
 
 
 def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[str], key: Key) -> list[str]:
@@ -461,7 +478,7 @@ def check_network(
     if targets is not None:
         logits = logits.float()  # as in training, whatever the precision
         _check_loss(task, logits, targets)
-        _check_measures(task, logits, targets)
+        _check_measures(task, task.kind.seen(logits), targets)
 
 
 def _check_loss(task: Task, outputs: Tensor, targets: Tensor) -> None:

@@ -52,6 +52,7 @@ from unskew.protocol import (
     drive,
     hook,
     report_of,
+    require_rate,
     sees_features,
     steps_of,
 )
@@ -140,6 +141,7 @@ class DPSGD(Wrapper):
         name = name_of(method)
         if not isinstance(hook(method, "local"), SgdConfig):
             raise ConfigError(f"DPSGD adds noise to clients' local training, and {name} has no setting `local` for one")
+        require_rate(method.local, "DPSGD")
         if method.local.precision != "float32":
             raise ConfigError(
                 "DPSGD computes gradients of single examples in float32, got local.precision = "

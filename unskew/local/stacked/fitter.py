@@ -58,9 +58,10 @@ class Fitter:
         return self._forms[kind]
 
     def _rule_of(self, job: Sgd) -> Form | None:
-        if job.config.precision != "float32":
-            self.singly = f"one client at a time: local.precision is {job.config.precision}"
-            return None
+        for name, plain in (("precision", job.config.precision == "float32"), ("optimizer", not job.config.solves)):
+            if not plain:
+                self.singly = f"one client at a time: local.{name} is {getattr(job.config, name)}"
+                return None
         chosen = self.trainer.task.layout.select(job.config.trainable)
         if self.traits.draws or not chosen.intersection(self.trainer.task.layout.trainable):
             return None
@@ -94,7 +95,7 @@ class Fitter:
         shared = frozenset(self.trainer.task.layout.frozen)  # one copy serves all
         numbers = sum(s.numel() for n, s in self.context.shapes.items() if n not in shared)
         example = self.traits.x[0].numel() + 4 * self.traits.activations
-        states = {"sgd": 1, "adam": 2, "adamw": 2}[job.config.optimizer]
+        states = 1 if job.config.optimizer == "sgd" else 2
         each = ((4 + states) * numbers + batch * example) * self.trainer.dtype.itemsize
         if self.cuda:
             room = int(_SHARE * torch.cuda.get_device_properties(self.trainer.device).total_memory)
