@@ -528,7 +528,11 @@ def test_a_cell_of_spaces_is_a_gap_in_a_file_and_in_a_frame(tmp_path: Path) -> N
         assert "the target has no value in 4 rows: leave them out" in look.notes
         with pytest.raises(DataError, match=r"the label of (line 2|row 0) is missing; leave the row out"):
             us.simulate(
-                "fedavg", data=str(data) if isinstance(data, Path) else data, target="sick", client="site", preprocess=True
+                "fedavg",
+                data=str(data) if isinstance(data, Path) else data,
+                target="sick",
+                client="site",
+                preprocess=True,
             )
 
 

@@ -108,13 +108,17 @@ def test_sigterm_stays_with_who_handles_it_when_ray_begins(monkeypatch: pytest.M
     def init(**settings: object) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))  # as Ray 2.60 does
 
-    def ours(*_: object) -> None: ...
+    heard: list[int] = []
+
+    def ours(number: int, _: object) -> None:
+        heard.append(number)
 
     monkeypatch.setattr(ray, "imported", lambda: SimpleNamespace(init=init))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with handled([signal.SIGTERM], ours):
         ray.connect("local")
-        assert signal.getsignal(signal.SIGTERM) is ours
+        signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
 
 
 @pytest.mark.slow

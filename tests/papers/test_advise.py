@@ -15,7 +15,7 @@ from unskew.advice.training import Scores
 from unskew.errors import DivergedError
 from unskew.experiment import config
 from unskew.papers import advise, toolkit
-from unskew.papers.advise import RECIPES, Outcome, Place
+from unskew.papers.advise import RECIPES, Situation, Place
 from unskew.papers.toolkit import Draft, ReproductionRequest
 from unskew.run.callbacks import NoCallback
 from unskew.tasks.measure import ACCURACY
@@ -55,7 +55,7 @@ def test_opposite_sites_disagree_on_all_rows_and_alike_ones_on_none() -> None:
     ],
 )
 def test_an_answer_is_wrong_by_the_truth(verdict: str, gain: float, best: float, wrong: tuple[bool, bool]) -> None:
-    outcome = Outcome(verdict, "m", gain, gain, 0.0, best)
+    outcome = Situation(verdict, "m", gain, gain, 0.0, best)
     assert (outcome.wrong_join, outcome.wrong_alone) == wrong
 
 
@@ -65,10 +65,10 @@ def test_wrong_answers_are_counted_and_kept_where_a_reproduction_stopped(
     """Two recipes under two seeds: one of four answers is wrong; the choice is 1 or 2 points above FedAvg."""
     asked = []
 
-    def ask(recipe: Any, seed: int, **size: int) -> Outcome:
+    def ask(recipe: Any, seed: int, **size: int) -> Situation:
         asked.append((recipe.__name__, seed, size))
         wrong = (recipe.__name__, seed) == ("shifted", 101)
-        return Outcome("join", "Ditto", -1.0 if wrong else 2.0, 3.0 if wrong else 2.0, 1.0, 5.0)
+        return Situation("join", "Ditto", -1.0 if wrong else 2.0, 3.0 if wrong else 2.0, 1.0, 5.0)
 
     monkeypatch.setattr(advise, "RECIPES", (advise.alike, advise.shifted))
     monkeypatch.setattr(advise, "ask", ask)

@@ -322,7 +322,9 @@ def test_the_classes_of_a_site_s_rows_are_not_told_beside_noise(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     """Its first message has their names: under noise they are what the experiment says, not what its rows hold."""
-    (tmp_path / "own.csv").write_text("a,status\n" + "".join(f"{i % 9},{'yes' if i % 7 else 'no'}\n" for i in range(60)))
+    (tmp_path / "own.csv").write_text(
+        "a,status\n" + "".join(f"{i % 9},{'yes' if i % 7 else 'no'}\n" for i in range(60))
+    )
 
     def prepared(wrapper: str, **options: Any) -> Setup:
         noised = tiny("task.model=logistic", f"methods.0.with=['{wrapper}']")

@@ -1,4 +1,4 @@
-"""Whether sites differ in a column or a target by more than chance: a permutation test, which weighs sites by size.
+"""Permutation test of whether sites differ in a column or a target; it weighs sites by size.
 
     classes   X2 = sum (O - E)^2 / E, O rows of a class at a site, E those expected of alike sites (K. Pearson, 1900)
     numbers   SSB = sum n_k (mean_k - mean)^2, which orders permutations as F of one-way analysis of variance does
@@ -30,8 +30,8 @@ TINY = 0.05
 
 
 @dataclass(frozen=True)
-class Difference:
-    """How sites differ.
+class SiteEffect:
+    """Difference between sites.
 
     Attributes:
         p: Chance that alike sites differ as much; where no permutation does, the analytic p if that is smaller.
@@ -50,8 +50,8 @@ class Difference:
     levels: tuple[float, float]
 
 
-def differs(values: npt.NDArray[np.generic], site: Ints, columns: int = 1) -> Difference | None:
-    """How far sites differ; None if fewer than two have a value, or all values are equal.
+def differs(values: npt.NDArray[np.generic], site: Ints, columns: int = 1) -> SiteEffect | None:
+    """Measure how far sites differ; None if fewer than two have a value, or all values are equal.
 
     Args:
         values: Numbers of classes, or floats with NaN for a gap, (N,).
@@ -88,7 +88,7 @@ def differs(values: npt.NDArray[np.generic], site: Ints, columns: int = 1) -> Di
     pair = [int(named[of(residuals[named, furthest])]) for of in (np.argmax, np.argmin)]
     of_kinds = (len(kinds) - 1) / (min(len(kinds), len(sites)) - 1) if len(kinds) > 1 else 1.0
     p = (1 + as_much) / (1 + times) if as_much else min(analytic, 1 / (1 + times))
-    return Difference(
+    return SiteEffect(
         p,
         share,
         of_kinds * (len(sites) - 1) / (len(values) - 1),
@@ -103,7 +103,7 @@ _Seen = tuple[float, float, Floats, Floats, float, Iterator[float]]
 
 
 def _of_numbers(values: Floats, rows: Ints, times: int, rng: np.random.Generator) -> _Seen:
-    """Of numbers that stand site by site."""
+    """Statistic of numbers that stand site by site."""
     n, k, starts = len(values), len(rows), np.cumsum(rows) - rows
     mean = values.mean()
     centred = values - mean
@@ -122,7 +122,7 @@ def _of_numbers(values: Floats, rows: Ints, times: int, rng: np.random.Generator
 
 
 def _of_classes(counts: Ints, times: int, rng: np.random.Generator) -> _Seen:
-    """Of rows of each class at each site, (sites, classes)."""
+    """Statistic of counts of rows, (sites, classes)."""
     rows, of_class = counts.sum(1), counts.sum(0)
     n, (k, c) = int(rows.sum()), counts.shape
     expected = np.outer(rows, of_class) / n

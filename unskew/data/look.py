@@ -122,7 +122,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteLook:
     """A client: its rows, and what its target is.
 
     Attributes:
@@ -150,7 +150,7 @@ class Site:
 
 @dataclass(frozen=True)
 class SiteDifference:
-    """How sites differ in a column or a target.
+    """Difference between sites in a column or a target.
 
     Attributes:
         share: Share of the variance that lies between sites; of words Cramér's V squared.
@@ -222,7 +222,7 @@ class TargetLook:
 
     name: str
     classes: tuple[Label, ...]
-    sites: tuple[Site, ...]
+    sites: tuple[SiteLook, ...]
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Look:
     name: str
     rows: int
     test_rows: int | None
-    sites: tuple[Site, ...]
+    sites: tuple[SiteLook, ...]
     classes: tuple[Label, ...]
     columns: tuple[ColumnLook, ...]
     disagreement: tuple[Disagreement, ...]
@@ -510,7 +510,7 @@ def look(rows: Rows, rules: Preprocess | None = None) -> Look:
         parts = {"train_span": when[group[~test[group]]], "test_span": when[group[test[group]]]}
         return {key: (written(of.min()), written(of.max())) if len(of) else None for key, of in parts.items()}
 
-    def sites_of(target: Array | None) -> tuple[Site, ...]:
+    def sites_of(target: Array | None) -> tuple[SiteLook, ...]:
         known, numbers = _classes(target)
         return tuple(
             replace(
@@ -580,15 +580,15 @@ def _site(
     classes: int,
     missing: npt.NDArray[np.floating[Any]],
     test: npt.NDArray[np.bool_],
-) -> Site:
+) -> SiteLook:
     tested = int(test[group].sum())
     counts = () if labels is None else tuple(np.bincount(labels[group], minlength=classes).tolist())
     gaps = float(missing[group].mean()) if len(group) else 0.0
     if target is None or labels is not None or not len(group):
-        return Site(name, len(group) - tested, tested, gaps, counts)
+        return SiteLook(name, len(group) - tested, tested, gaps, counts)
     values = target[group[_finite(target[group])]].astype(np.float64)
     moments = (float(values.mean()), float(values.std())) if len(values) else (None, None)
-    return Site(name, len(group) - tested, tested, gaps, (), *moments)
+    return SiteLook(name, len(group) - tested, tested, gaps, (), *moments)
 
 
 def _column(
@@ -634,7 +634,7 @@ def _column(
 
 
 def _difference(values: Array, rows: Rows, classes: Sequence[Label] = ()) -> SiteDifference | None:
-    """How sites differ in a column or a target; None where nothing can differ.
+    """Describe how sites differ in a column or a target; None where nothing can differ.
 
     A patient's rows may all be alike, so each counts as one: with the mean of its numbers, or its commonest class.
 
@@ -744,7 +744,7 @@ def _leaks(rows: Rows) -> tuple[str, ...]:
 
 def _notes(
     rows: Rows,
-    sites: Sequence[Site],
+    sites: Sequence[SiteLook],
     columns: Sequence[ColumnLook],
     test: npt.NDArray[np.bool_],
     rules: Preprocess | None,

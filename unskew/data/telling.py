@@ -57,7 +57,7 @@ CHECKS: tuple[Callable[[TrainingRows], str | None], ...] = (identifies, names_th
 
 
 def notes(table: TrainingRows) -> list[str]:
-    """What the checks say; nothing of few rows."""
+    """Run the checks; few rows pass all of them."""
     rows = max((len(values) for values in table.columns.values()), default=0)
     return [note for check in CHECKS if (note := check(table))] if rows > ENOUGH else []
 

@@ -95,7 +95,7 @@ class ClientConfig:
 
 @dataclass(frozen=True)
 class Site:
-    """What a participant says when it starts its client; nothing that came from the coordinator can say it.
+    """Settings that a participant gives when it starts its client; no file of the coordinator can give them.
 
     Attributes:
         data: Its own data, in the syntax of `task.data`.  None takes its part of the experiment's split.

@@ -127,7 +127,7 @@ RECIPES = (alike, shifted, instruments, opposite, one_wrong, one_large, related,
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Situation:
     """An answer beside the truth, in points.
 
     Attributes:
@@ -157,7 +157,7 @@ class Outcome:
         return self.verdict == "alone" and self.best >= 1
 
 
-def ask(recipe: Callable[[Draw], list[Place]], seed: int, rounds: int, final_seeds: int, folds: int) -> Outcome:
+def ask(recipe: Callable[[Draw], list[Place]], seed: int, rounds: int, final_seeds: int, folds: int) -> Situation:
     """The advice on a situation drawn under a seed, and the truth."""
     draw = np.random.default_rng([seed, RECIPES.index(recipe)])
     kind, places = KINDS[seed % len(KINDS)], recipe(draw)
@@ -194,7 +194,7 @@ def ask(recipe: Callable[[Draw], list[Place]], seed: int, rounds: int, final_see
     label = advice.check.chosen or ""
     raced = "" if advice.race.chosen is None else advice.race.chosen.method.label
     of_choice, of_raced, of_fedavg = (gains.get(one, 0.0) for one in (label, raced, FEDAVG))
-    return Outcome(advice.verdict, label, of_choice, of_raced, of_fedavg, max(gains.values()))
+    return Situation(advice.verdict, label, of_choice, of_raced, of_fedavg, max(gains.values()))
 
 
 def situations(request: ReproductionRequest) -> Result:
@@ -204,7 +204,7 @@ def situations(request: ReproductionRequest) -> Result:
     """
     draft = Draft.of(request)
     size = {key: draft[key] for key in ("rounds", "final_seeds", "folds")}
-    by_recipe: dict[str, list[Outcome]] = {recipe.__name__: [] for recipe in RECIPES}
+    by_recipe: dict[str, list[Situation]] = {recipe.__name__: [] for recipe in RECIPES}
     for seed in draft["seeds"]:
         for recipe in RECIPES:
             name, began = recipe.__name__, time.monotonic()
@@ -215,7 +215,7 @@ def situations(request: ReproductionRequest) -> Result:
                 kept = {"size": size, "seconds": time.monotonic() - began, "outcome": outcome}
                 request.folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(file, json.dumps(kept))
-            by_recipe[name].append(Outcome(**kept["outcome"]))
+            by_recipe[name].append(Situation(**kept["outcome"]))
             draft.seconds += kept["seconds"]
             request.callback.note(f"{name} {seed}: {by_recipe[name][-1]}")
     outcomes = [o for of_recipe in by_recipe.values() for o in of_recipe]

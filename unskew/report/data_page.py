@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from unskew.data.look import ColumnLook, Look, Site
+from unskew.data.look import ColumnLook, Look, SiteLook
 from unskew.report import figures, html
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.tasks.targets import Label
@@ -159,7 +159,7 @@ def _sites(look: Look) -> Section | None:
     return Section("Sites", "", charts, tables)
 
 
-def _labels_chart(title: str, name: str, classes: Sequence[Label], sites: Sequence[Site]) -> Chart:
+def _labels_chart(title: str, name: str, classes: Sequence[Label], sites: Sequence[SiteLook]) -> Chart:
     alt = "; ".join(
         f"{s.name}: {s.train + s.test} rows, " + ", ".join(f"{c} {n}" for c, n in zip(classes, s.labels, strict=True))
         for s in sites[:MOST_SITES]

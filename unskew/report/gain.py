@@ -70,7 +70,7 @@ class Gain:
 
 
 def ranked(of: Mapping[K, Gain]) -> list[K]:
-    """Those that are shown to gain, the others, then those that are shown to lose; in each part by their means."""
+    """Sort gains: shown to gain, undecided, shown to lose; in each part by their means."""
     # By means alone the first and the last of many would be those with the fewest test rows.
     return sorted(of, key=lambda k: (("gains", "open", "loses").index(of[k].verdict), -of[k].mean))
 

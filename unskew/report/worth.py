@@ -700,7 +700,7 @@ def bracket(gain: Gain | None, m: Measure) -> str:
 
 
 def per_test_row(gain: Gain, m: Measure) -> str:
-    """What stands behind the gain of a mean over clients: that per test row, where it is another."""
+    """Gain per test row, where it is not the mean over clients."""
     text = bracket(gain.per_row, m)
     return "" if gain.per_row is None or text == bracket(gain, m) else f", per test row {text}"
 

@@ -52,7 +52,7 @@ LOOKED_AT = 4000, 300  # numbers of a release, and releases, whose residuals are
 
 @dataclass(frozen=True)
 class Audit:
-    """What was measured of a method's noise.
+    """Measurements of a method's noise.
 
     Attributes:
         method: Its label.
@@ -81,7 +81,7 @@ class Audit:
 # ---------------------------------------------------------------- canaries, and the ear beside the noise
 @dataclass
 class _Release:
-    """What is kept of a release: by tensor uu, uV, VV and its numbers' number; and some of the numbers."""
+    """Sums kept of a release: by tensor uu, uV, VV and the count of its numbers; and some of the numbers."""
 
     sums: dict[str, NDArray[np.float64]]
     u: NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""What running a network on a few examples shows: what makes its outputs, and which buffers training changes.
+"""Facts learnt by running a network on a few examples: its head, and the buffers that training changes.
 
 A run shows what names and types of layers cannot: a head may be registered first, a layer may be unused, and a floating
 buffer is a statistic in one layer and a mask in another.

@@ -265,7 +265,7 @@ def make_task(
 
 
 def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[str], key: Key) -> list[str]:
-    """Those of these tensors that have other values where the network is made again, under this key."""
+    """Select the tensors that have other values where the network is made again, under this key."""
     with key.ambient():
         here, again = _tensors(module), _tensors(build())
     return [n for n in names if n not in again or not same_values(here[n], again[n])]

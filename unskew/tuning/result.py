@@ -116,7 +116,7 @@ class Tuning:
 
     @property
     def over(self) -> str:
-        """What intervals are over; of one seed there are none."""
+        """Unit that intervals are over; of one seed there are none."""
         n, drawn = len(self.seeds), self.sites.drawn if self.sites.measure.of_rows else "clients"
         return (
             "one fresh seed, without intervals"
