@@ -37,7 +37,7 @@ from unskew.data.sources import DATA
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at, unreadable
 from unskew.data.text import FIRST_WORD
-from unskew.errors import ConfigError, DataError, RunError, noted
+from unskew.errors import ConfigError, DataError, RunError, noted, warn
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, KeepModels, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World
 from unskew.files import user_path
@@ -233,7 +233,7 @@ def simulate(
         dataset = dataclasses.replace(inputs.dataset, doubts=tuple(dict.fromkeys((*inputs.dataset.doubts, *notes))))
         inputs = dataclasses.replace(inputs, dataset=dataset)
         for note in notes:
-            watcher.note(note)
+            watcher.note(note) if progress else warn(note, 1)
         # The history keeps the network's factory, and not the data.
         width = tasks.kind_of(experiment.task.kind).width(len(dataset.outputs))
         fresh = partial(network, experiment.task, dataset.input_shape, width, dataclasses.replace(inputs, dataset=None))

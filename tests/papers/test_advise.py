@@ -15,7 +15,7 @@ from unskew.advice.training import Scores
 from unskew.errors import DivergedError
 from unskew.experiment import config
 from unskew.papers import advise, toolkit
-from unskew.papers.advise import RECIPES, Situation, Place
+from unskew.papers.advise import RECIPES, Place, Situation
 from unskew.papers.toolkit import Draft, ReproductionRequest
 from unskew.run.callbacks import NoCallback
 from unskew.tasks.measure import ACCURACY

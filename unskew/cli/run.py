@@ -157,7 +157,7 @@ def _show(outcome: "RunResult", record: "Record", as_json: bool) -> None:
     from unskew.run.setup import CODE_OF
 
     if as_json:
-        print(results_json(outcome.summary, gains=worth.rows(record)))
+        print(results_json(outcome.summary))
     else:
         joining: list[Any] = []
         if record.reports(ClientGroups):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from unskew.record.reader import Record
 
 
-def results_json(summary: dict[str, Any], **more: Any) -> str:
-    """The results of a run or comparison, and more, as `--json` prints them; differences have their interval."""
+def results_json(summary: dict[str, Any]) -> str:
+    """The results of a run or comparison as `--json` prints them; differences have their interval."""
     from unskew.report.stats import interval
 
     def whole(row: dict[str, Any]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def results_json(summary: dict[str, Any], **more: Any) -> str:
     rows = list(map(whole, summary["rows"]))
     keys = ("run", "fingerprint", "seconds", "comparable", "reasons", "same_test_rows")  # the last three of comparisons
     diverged = {"diverged": summary["diverged"]} if summary.get("diverged") else {}
-    return json.dumps({key: summary[key] for key in keys if key in summary} | {"rows": rows} | diverged | more)
+    return json.dumps({key: summary[key] for key in keys if key in summary} | {"rows": rows} | diverged)
 
 
 def comparability(records: "Sequence[Record]", names: Sequence[str]) -> dict[str, Any]:

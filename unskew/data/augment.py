@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
+from unskew.references import makes
 from unskew.registry import Registry
 
 Augment = Callable[[Tensor, Generator], Tensor]
@@ -64,8 +65,8 @@ AUGMENTS = Registry(
     "augmentation",
     "unskew.augmentations",
     {name: f"{__name__}:{of.__name__}" for name, of in _OURS.items()},
-    "a function from the input of one example to another of the same shape",
-    callable,
+    "a torch.nn.Module, or a function annotated to return a Tensor, from one example's input to another of its shape",
+    lambda one: isinstance(one, nn.Module) or makes(lambda kind: kind is Tensor, one),
 )
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Array, RawTable, are_windows, gaps_in
+from unskew.data.numerals import is_number
 from unskew.data.preprocess import (
     ColumnRule,
     Preprocess,
@@ -233,7 +234,7 @@ def of_column(name: str, table: TrainingRows, rules: Preprocess | None = None, o
         other = _constant_at(name, table)
         other = other or far_from_others(f"column {name!r}", moments_of_sites(values, owners, clients))
     if values.dtype.kind == "O":
-        spelt = column_variants(name, values, owners, clients, agreed)
+        spelt = column_variants(name, values, owners, clients, agreed) or _codes_beside_words(name, table)
     none = far or stands_for_none(name, values)
     missing = missing or _without_value(name, table)
     return [*sentences, *filter(None, [missing, none, other, spelt])]
@@ -262,3 +263,20 @@ def _constant_at(name: str, table: TrainingRows) -> str:
     constant = np.flatnonzero((sites >= 0) & (rows >= 20) & (low == high)).tolist()
     there = [f"{table.clients[sites[i]]} ({low[i]:g})" for i in constant]
     return f"column {name!r} has one value only at {some(there)}: not measured there?" if there else ""
+
+
+def _codes_beside_words(name: str, table: TrainingRows) -> str:
+    """A sentence on sites that write a column of words in numbers alone; empty if none or all do."""
+    if table.owners is None:
+        return ""
+    sides: dict[bool, list[str]] = {}
+    for i, client in enumerate(table.clients):
+        held = {word for word in table.columns[name][table.owners == i].tolist() if isinstance(word, str)}
+        if len(kinds := set(map(is_number, held))) == 1:
+            sides.setdefault(kinds.pop(), []).append(client)
+    if len(sides) < 2:
+        return ""
+    return (
+        f"column {name!r} holds numbers at {some(sides[True])} and words at {some(sides[False])}, which count as "
+        "different: write them alike"
+    )

@@ -80,13 +80,16 @@ def _hardly_return(values: Array, owners: Ints | None) -> bool:
     again[first[1:] - 1] = False  # the first of the next site
     width = np.maximum.reduceat(values, first) - np.minimum.reduceat(values, first) + 1
     drawn = float((n + width * np.expm1(-n / width)).sum())  # evenly from a site's range
-    pairs = lambda times: float((times * (times - 1)).sum()) / 2  # noqa: E731
     runs = np.diff(np.flatnonzero(np.r_[True, ~again, True]))
-    equal = pairs(runs)  # within sites; and so many if as often as between them:
-    between = pairs(np.unique(values, return_counts=True)[1]) - equal
-    alike = between * pairs(n) / max(pairs(np.array([len(values)])) - pairs(n), 1.0)
+    equal = _pairs(runs)  # within sites; and so many if as often as between them:
+    between = _pairs(np.unique(values, return_counts=True)[1]) - equal
+    alike = between * _pairs(n) / max(_pairs(np.array([len(values)])) - _pairs(n), 1.0)
     huge = bool(np.abs(values).min() > (EXACT if again.any() else HUGE))
     return huge or drawn >= max(BY_CHANCE, 10 * int(again.sum())) or alike >= max(BY_CHANCE, 10 * equal)
+
+
+def _pairs(times: Array) -> float:
+    return float((times * (times - 1)).sum()) / 2
 
 
 def _codes(values: Array) -> tuple[Ints, Ints]:

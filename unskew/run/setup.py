@@ -796,9 +796,12 @@ def _squashed_twice(config: TaskConfig, setup: Setup) -> Iterator[str]:
     if not own_network or len(data.y_train) < 2 or not takes_logits(setup.task, data.y_train[:2]):
         return
     if name := ends_in(setup.task, data.x_train[:64]):
+        harm = (
+            "losses and probabilities are wrong" if "evaluation" in name else "the network learns slowly or not at all"
+        )
         yield (
-            f"the network ends in {name}, and the loss takes what comes before it and applies it itself, so that the "
-            f"network learns slowly or not at all: leave {name} out; predict(..., probabilities=True) has probabilities"
+            f"the network ends in {name}, which the loss applies, too: {harm}; leave {name} out, and ask "
+            "predict(..., probabilities=True) for probabilities"
         )
 
 
