@@ -548,7 +548,7 @@ def test_a_run_says_whose_models_are_worse_than_a_constant(tmp_path: Path) -> No
 
 
 def test_the_constant_prediction_is_that_of_a_client_s_own_training_targets() -> None:
-    """Training targets 1, 3 and test targets 2, 4: the root of (0 + 4) / 2.  Of classes 0, 0, 1 and 0, 1: a half."""
+    """Training targets 1, 3 and test targets 2, 4: the root of (0 + 4) / 2.  Classes 0, 0, 1 and 0, 1: a half."""
 
     def division(y: list[float], dtype: torch.dtype) -> Any:
         parts = SimpleNamespace(train=[torch.arange(len(y) - 2)], test=[torch.arange(len(y) - 2, len(y))])
