@@ -742,11 +742,12 @@ def test_the_column_of_clients_is_not_the_target() -> None:
 
 def test_a_column_that_names_the_client_is_doubted() -> None:
     table = pandas.DataFrame(TABLE).assign(kind=Y[::-1], city=[f"city of {town}" for town in TOWNS])
+    table = pandas.concat([table] * 4, ignore_index=True)  # of few rows nothing is said
     said = "column 'city' tells the site by itself"
     data = own.dataset(table, target="kind", client="town", preprocess=Preprocess())
     assert [doubt for doubt in data.doubts if said in doubt]
     assert [note for note in describe(table, target="kind", client="town").notes if said in note]
-    shared = table.assign(city=np.where(TOWNS == "Chur", "mountain", "plain"))  # two towns have it in common
+    shared = table.assign(city=np.where(table.town == "Chur", "mountain", "plain"))  # two towns have it in common
     data = own.dataset(shared, target="kind", client="town", preprocess=Preprocess())
     assert not [doubt for doubt in data.doubts if "tells the site" in doubt]
 

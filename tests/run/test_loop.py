@@ -91,7 +91,7 @@ def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
         [f"{m}-seed{s}.safetensors" for m in ("centralised", "fedavg") for s in (0, 5)]
         + [f"{m}-seed{s}.json" for m in ("centralised", "fedavg", "fedper") for s in (0, 5)]
         + [f"fedper-seed{s}.clients.safetensors" for s in (0, 5)]
-        + ["seed0.task.json"]
+        + [f"seed{s}.task.json" for s in (0, 5)]
     )
 
 
@@ -327,7 +327,7 @@ def test_the_classes_of_a_site_s_rows_are_not_told_beside_noise(
     )
 
     def prepared(wrapper: str, **options: Any) -> Setup:
-        noised = tiny("task.model=logistic", f"methods.0.with=['{wrapper}']")
+        noised = tiny(f"methods.0.with=['{wrapper}']")
         task = replace(noised.task, data=f"csv:{tmp_path / 'own.csv'}", data_options={"target": "status", **options})
         return run_setup.prepare(replace(noised, task=task), one_client=True)
 
