@@ -741,8 +741,9 @@ def test_the_column_of_clients_is_not_the_target() -> None:
 
 
 def test_a_column_that_names_the_client_is_doubted() -> None:
-    table = pandas.DataFrame(TABLE).assign(kind=Y[::-1], city=[f"city of {town}" for town in TOWNS])
-    table = pandas.concat([table] * 4, ignore_index=True)  # of few rows nothing is said
+    table = pandas.concat([pandas.DataFrame(TABLE)] * 4, ignore_index=True)  # of few rows nothing is said
+    drawn = {f"m{i}": RNG.normal(size=240) for i in range(4)}
+    table = table.assign(**drawn, kind=RNG.integers(0, 3, 240), city=[f"city of {town}" for town in table.town])
     said = "column 'city' tells the site by itself"
     data = own.dataset(table, target="kind", client="town", preprocess=Preprocess())
     assert [doubt for doubt in data.doubts if said in doubt]
