@@ -47,15 +47,16 @@ def test_nothing_is_cut_off_in_eighty_columns(measure: Measure, unseen: bool) ->
     assert measure.show(0.123456) in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
 @pytest.mark.parametrize("unseen", [False, True])
-def test_methods_keep_their_names_where_a_seed_is_missing(unseen: bool) -> None:
+def test_methods_keep_their_names_where_a_seed_is_missing(unseen: bool, width: int) -> None:
     """Each number is then followed by "(1 of 3 seeds)", which is longer than the number."""
-    text = printed(BRIER, unseen, undefined=2)
+    text = printed(BRIER, unseen, width, undefined=2)
     assert "…" not in text
     for name in (" fedavg ", " independen", "made-by-so"):
         assert name in text
     assert text.count("0.123") >= 3 * 3
-    assert max(map(len, text.splitlines())) <= 80
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_standard_deviations_are_shown_where_they_fit() -> None:
