@@ -333,12 +333,14 @@ def _train_parts(layer: nn.Module, mode: bool = True) -> nn.Module:
 
 
 def check_tensors(module: nn.Module) -> None:
-    """Refuse a network whose parameters have no size yet, or are not of the type that is trained.
+    """Refuse a network in TorchScript, or whose parameters have no size yet or another type than what is trained.
 
     Raises:
-        ConfigError: Naming the first such tensor.
+        ConfigError: Naming it, or the first such tensor.
     """
     name = type(module).__name__
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise ConfigError(f"{name} is TorchScript, which cannot be watched; give the network that it was made of")
     for key, t in (*module.named_parameters(), *module.named_buffers()):
         if isinstance(t, UninitializedParameter | UninitializedBuffer):
             raise ConfigError(
