@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "news/README.md")
+BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 """Pages outside docs/, under the same path on the site."""
 EXAMPLES = "examples/index.md"
 REFERENCE = "reference.md"
@@ -137,8 +137,8 @@ def turned(source: str, link: str, anchor: str) -> str:
     target = posixpath.normpath(posixpath.join(posixpath.dirname(here), link))
     if target.startswith("docs/"):
         place = target.removeprefix("docs/")
-    elif target in BESIDE or f"{target}/README.md" in BESIDE:
-        place = target if target in BESIDE else f"{target}/README.md"
+    elif target in BESIDE:
+        place = target
     elif target == "README.md":
         place = "index.md"
     elif target == "examples" or target.startswith("examples/"):
