@@ -107,19 +107,6 @@ def test_what_the_readme_calls_planned_is_not_there() -> None:
     assert {w.lower() for w in re.findall(r"[\w/-]+", planned)}.isdisjoint({*TABLE, *papers.TABLE})
 
 
-def test_every_decision_is_in_the_list_and_says_what_it_costs() -> None:
-    folder = ROOT / "docs" / "decisions"
-    notes = sorted(folder.glob("0*.md"))
-    listed = LINK.findall((folder / "README.md").read_text("utf-8"))
-    assert listed == [p.name for p in notes]
-    assert [int(p.name[:4]) for p in notes] == list(range(1, len(notes) + 1))
-    for note in notes:
-        text = note.read_text("utf-8")
-        assert text.startswith(f"# {note.name[:4]} ")
-        assert "Status: " in text
-        assert "**What it costs.**" in text
-
-
 # ---------------------------------------------------------------- commands
 def commands(page: Path) -> Iterator[tuple[list[str], bool]]:
     """(words, whole) of each `unskew` command line; a span in the prose may leave arguments out."""
