@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-network test-slow coverage check format docs wheel nightly lock bench-peers clean
+.PHONY: help demo test test-network test-slow coverage check size format docs wheel nightly lock bench-peers clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -65,12 +65,16 @@ coverage: $(EXTRAS) ## Lines and branches that tests reach, and those of wire, v
 # marked `seconds` and three of four examples of Hypothesis: this is to stay under two minutes.
 QUICK := --hypothesis-profile quick tests/test_*.py $(addprefix tests/,algorithms data experiment models record server world)
 
-check: $(EXTRAS) ## Format, lint, types, layers and the tests of single parts
+check: $(EXTRAS) ## Format, lint, types, layers, sizes and the tests of single parts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python docs/sizes.py
 	$(PYTEST) -m "not slow and not seconds and not gpu and not network" $(IN_TWO) -x $(QUICK)
+
+size: ## Lines of each part beside its target and its ceiling
+	$(PYTHON) docs/sizes.py
 
 format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .
