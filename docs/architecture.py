@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grimp
 
-PICTURE = Path(__file__).with_suffix(".svg")
+PAGE = Path(__file__).with_suffix(".svg")
 FOUNDATION = ("errors", "files", "keys", "lock", "machine", "signals", "tree", "units", "words")
 """Small modules that nearly everything imports: one box at the bottom."""
 LEFT_OUT = ("__main__", "version")
@@ -131,5 +131,10 @@ def _label(name: str) -> str:
     return " · ".join(present) if name == BASE else name
 
 
+def written(_: str = "") -> str:
+    """The picture of today's code."""
+    return drawn(imports())
+
+
 if __name__ == "__main__":
-    PICTURE.write_text(drawn(imports()))
+    PAGE.write_text(written())

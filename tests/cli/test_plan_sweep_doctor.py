@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-import tomllib
 import warnings
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +17,6 @@ from typing import IO, Any
 import pytest
 from rich.console import Console
 
-import unskew as package
 from unskew import cli, machine
 from unskew.cli import plan as plan_command
 from unskew.cli.options import located
@@ -30,8 +28,6 @@ from unskew.run.doctor import Finding
 
 from .conftest import TINY, Unskew
 
-ROOT = Path(package.__file__).parent.parent
-GUIDE = ROOT / "docs" / "guides" / "plan-and-sweep.md"
 SWEEP = '\n[sweep]\ngrid = { "methods.1.mu" = [0.1, 1.0] }\n'
 
 
@@ -417,15 +413,3 @@ def test_doctor_ends_with_1_if_something_is_broken(unskew: Unskew, monkeypatch: 
     said = unskew("doctor")
     assert (said.code, said.out) == (1, "problem torch  gone; get it\n")
     assert json.loads(unskew("doctor", "--json").out)["ok"] is False
-
-
-# ---------------------------------------------------------------- the guide
-def test_the_sweeps_of_the_guide_can_be_expanded(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```toml sweep\n(.*?)^```$", GUIDE.read_text("utf-8"), re.M | re.S)
-    assert blocks
-    for i, block in enumerate(blocks):
-        assert "sweep" in tomllib.loads(block)
-        path = tmp_path / f"{i}.toml"
-        path.write_text(block)
-        _, points = sweep.expand(path)
-        assert len(points) > 1

@@ -11,7 +11,6 @@ import torch
 
 from unskew.data import load
 from unskew.data.federated import federate
-from unskew.data.natural import NATURAL
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import Natural
 from unskew.errors import ConfigError, DataError
@@ -175,12 +174,3 @@ def test_a_missing_file_is_named_with_every_place(tmp_path: Path) -> None:
         load("landmine", tmp_path)
     with pytest.raises(ConfigError, match=r"task\.preprocess is for columns of a table, and mnist_writers has none"):
         load("mnist_writers", tmp_path, None, Preprocess())
-
-
-@pytest.mark.parametrize("name", NATURAL)
-def test_terms_and_source_of_each_are_on_the_page_of_data(name: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "data.md").read_text("utf-8")
-    section = page.partition("## Data with their own clients")[2].partition("\n## ")[0]
-    assert f"`{name}`" in section
-    for part in (NATURAL[name].licence, NATURAL[name].citation):
-        assert part in " ".join(section.split())
