@@ -139,8 +139,6 @@ def turned(source: str, link: str, anchor: str) -> str:
         place = target.removeprefix("docs/")
     elif target in BESIDE:
         place = target
-    elif target == "README.md":
-        place = "index.md"
     elif target == "examples" or target.startswith("examples/"):
         place, anchor = EXAMPLES, f"#{posixpath.basename(target).removesuffix('.py')}" if link.endswith(".py") else ""
     else:

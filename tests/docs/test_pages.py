@@ -208,6 +208,9 @@ def test_links_and_named_files_lead_somewhere() -> None:
     assert links + [f"{page} names {file}" for page, file in files if not (ROOT / file).exists()] == []
 
 
+LINK_IN_CODE = "\n```python run\n# [own data](../../examples/own_data.py)\n```\n"
+
+
 def test_the_site_has_every_page_and_its_links_stay_on_it() -> None:
     """Links out of docs/ are turned to pages of the site, code is left alone, and a fence names its language only."""
     site = script("site")
@@ -227,7 +230,7 @@ def test_the_site_has_every_page_and_its_links_stay_on_it() -> None:
 
     lost = []
     for page in pages - {site.EXAMPLES, site.REFERENCE}:
-        text = PAGES[page if page in site.BESIDE else f"docs/{page}"]
+        text = PAGES[page if page in site.BESIDE else f"docs/{page}"] + LINK_IN_CODE
         turned = site.on_page_markdown(
             text, types.SimpleNamespace(file=types.SimpleNamespace(src_uri=page)), None, None
         )
