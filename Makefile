@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-network test-slow coverage check size format docs wheel nightly lock bench-peers clean
+.PHONY: help demo test test-network test-slow coverage check size corpus format docs wheel nightly lock bench-peers clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,7 +63,7 @@ coverage: $(EXTRAS) ## Lines and branches that tests reach, and those of wire, v
 
 # Training, whole runs, reports, deployments, examples and the conformance grid wait for `make test`, and so do tests
 # marked `seconds` and three of four examples of Hypothesis: this is to stay under two minutes.
-QUICK := --hypothesis-profile quick tests/test_*.py $(addprefix tests/,algorithms data experiment models record server world)
+QUICK := --hypothesis-profile quick tests/test_*.py $(addprefix tests/,algorithms corpus data experiment models record server world)
 
 check: $(EXTRAS) ## Format, lint, types, layers, sizes and the tests of single parts
 	$(BIN)/ruff format --check .
@@ -75,6 +75,9 @@ check: $(EXTRAS) ## Format, lint, types, layers, sizes and the tests of single p
 
 size: ## Lines of each part beside its target and its ceiling
 	$(PYTHON) docs/sizes.py
+
+corpus: $(EXTRAS) ## Rewrite the corpus of behaviour and say what changed
+	$(BIN)/python -m tests.corpus
 
 format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .
