@@ -20,7 +20,11 @@ MACHINE = "machine"
 
 
 def this_machine() -> dict[str, str]:
-    return {"cpu": torch.backends.cpu.get_cpu_capability(), "torch": torch.__version__}
+    """What rounding depends on; libraries go by the very processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return {"cpu": f"{model}, {torch.backends.cpu.get_cpu_capability()}", "torch": torch.__version__}
 
 
 def kept(concern: str) -> dict[str, Any]:
