@@ -149,7 +149,7 @@ def table(
 
 
 def _called(records: "Sequence[Record]", names: Sequence[str]) -> list[dict[str, str]]:
-    """Each run's methods, by the labels that they have beside those of other runs."""
+    """The methods of each run, labelled as in a comparison."""
     return [{m: f"{name}/{m}" for m in record.methods} for name, record in zip(names, records, strict=True)]
 
 

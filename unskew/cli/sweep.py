@@ -145,7 +145,7 @@ def _as_json(
 
 
 def _print_table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> None:
-    """Print the table of a sweep, as wide as it is where nobody's window ends."""
+    """Print the table of a sweep, at full width where the output is no terminal."""
     console = Console()
     if console.is_terminal:
         print_fitting(console, partial(_table, name, points, summaries))

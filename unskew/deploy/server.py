@@ -194,7 +194,7 @@ def _registered(folder: Path) -> dict[ClientId, Node]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line, which a full disk may lose: no run fails for what is said of it."""
+    """Append a line to the log; a full disk loses it and no run fails."""
     with suppress(OSError):
         path.parent.mkdir(exist_ok=True)
         with path.open("a", encoding="utf-8") as f:

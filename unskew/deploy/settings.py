@@ -170,7 +170,7 @@ def code_path() -> str:
 
 
 def find_own_code() -> None:
-    """Find code where the process did that started this one; what is installed comes before it."""
+    """Search modules where the parent process did, after what is installed."""
     folders = os.environ.get(CODE_PATH, "").split(os.pathsep)
     sys.path.extend(f for f in folders if f and f not in sys.path)
 

@@ -123,7 +123,7 @@ class DivergedRow(TypedDict):
 
 
 class ResumedRow(TypedDict):
-    """The first round that was run otherwise than the run began, and what is `changed`: then -> now, or a setting.
+    """A change of the environment at a resume: its first round, and what `changed`, as "then -> now" or a setting.
 
     Where that is nothing, it is the first that was run as the run began, again.
     """

@@ -495,7 +495,7 @@ _Value = TypeVar("_Value")
 
 
 def _kept(values: Mapping[Any, _Value], without: Collection[tuple[str, int]]) -> dict[Any, _Value]:
-    """Values by method, seed and more, without those of some methods and seeds."""
+    """Values by (method, seed, ...), without those of some cells."""
     return {at: value for at, value in values.items() if at[:2] not in without}
 
 

@@ -495,7 +495,7 @@ class Membership:
             self.note(f"{self._refusal(node, client, for_now)}: {reason}{'; it is asked again' if for_now else ''}")
 
     def _refusal(self, node: Node, client: ClientId, for_now: bool = False) -> str:
-        """Name a node that is rejected by its client's number, where that is not what it is rejected for."""
+        """Name a refused node by its client's number, unless the number is what it is refused for."""
         own = {node: client} if self.registered is None else self.registered
         proven = client in range(self.expected.num_clients) and own.get(node) == client
         if for_now:
