@@ -25,7 +25,7 @@ from unskew.data import own
 from unskew.data.augment import Transform
 from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
-from unskew.data.latest import Latest, column_named
+from unskew.data.latest import Latest
 from unskew.data.own.clients import check_test_of, one_table, row_of_client
 from unskew.data.own.frames import check_column, is_frames
 from unskew.data.own.given import names_of_classes
@@ -568,10 +568,8 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
             raise DataError(f"{next(iter(frames))!r} is the only client; give its table itself, and a split divides it")
         if task.preprocess is not None:
             check_test_of(frames, test)
-        codes = () if task.preprocess is None else task.preprocess.categories
-        apart = {table["patient"], column_named(test), *codes}
-        joined, client = one_table(frames, table["client"], table["target"], apart)
-        table = {**table, "client": client, "test": one_table(test, client, table["target"], apart)[0]}
+        joined, client = one_table(frames, table["client"], table["target"])
+        table = {**table, "client": client, "test": one_table(test, client, table["target"])[0]}
         table["by_client"] = ["train", "test"] if is_frames(test) else ["train"]
         if is_frames(test):
             table["test_rows_at"] = row_of_client(test, "test")

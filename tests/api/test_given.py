@@ -462,7 +462,7 @@ def test_clients_tables_that_do_not_go_together_are_refused(change: Any, sentenc
 def test_dates_at_one_client_and_numbers_at_another_are_not_counted_as_days() -> None:
     _, parts = tables(polars)
     parts["Bern"] = parts["Bern"].with_columns(polars.date(2020, 1, 1).alias("age"))
-    with pytest.raises(DataError, match="column 'age' holds dates in Bern, and numbers in Bas"):
+    with pytest.raises(DataError, match="column 'age' holds dates in Bern, and none in Basel"):
         us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
 
 
@@ -505,14 +505,11 @@ def test_codes_at_one_client_and_words_at_another_are_doubted(library: Any) -> N
 
 
 @pytest.mark.parametrize("form", ["pandas", "polars", "parquet"])
-@pytest.mark.parametrize("several", [15, 3])
-def test_numbers_at_one_client_and_numbers_as_words_at_another_are_refused(
-    tmp_path: Path, form: str, several: int
-) -> None:
+def test_numbers_at_one_client_and_numbers_as_words_at_another_are_refused(tmp_path: Path, form: str) -> None:
     """Each would be a word: a 0/1 column for every age.  Names of patients and declared codes may differ so."""
     n = 60
     one = {
-        "age": [20 + i % several for i in range(n)],
+        "age": [20 + i % 15 for i in range(n)],
         "who": [*range(n)],
         "x": [i % 7 for i in range(n)],
         "y": [0, 1] * 30,
@@ -525,9 +522,7 @@ def test_numbers_at_one_client_and_numbers_as_words_at_another_are_refused(
         for name, frame in data.items():
             frame.write_parquet(tmp_path / f"{name}.parquet")
         data = tmp_path
-    sentence = (
-        "column 'age' holds numbers at A, and numbers as words at B, such as '20': make numbers of these, or decl"
-    )
+    sentence = "column 'age' holds numbers as words, such as '20': correct it, or declare"
     roles: dict[str, Any] = {"target": "y", "patient": "who", "patient_ids": "site"}
 
     def read(rules: us.Preprocess) -> Any:
@@ -535,12 +530,11 @@ def test_numbers_at_one_client_and_numbers_as_words_at_another_are_refused(
             return us.load(f"parquet:{tmp_path}", None, roles, rules)
         return api.described(us.FedAvg(), {"name": "x", "rounds": 1}, data=data, preprocess=rules, **roles)[1].dataset
 
-    with pytest.raises(DataError, match=sentence):
-        us.describe(data, **roles)
+    assert any(note.startswith(sentence) for note in us.describe(data, **roles).notes)
     with pytest.raises(DataError, match=sentence):
         read(us.Preprocess())
     inputs = read(us.Preprocess(columns={"age": us.ColumnRule(kind="category")})).inputs
-    assert [(column.name, len(column.values)) for column in inputs.columns] == [("age", several), ("x", 0)]
+    assert [(column.name, len(column.values)) for column in inputs.columns] == [("age", 15), ("x", 0)]
 
 
 def test_a_column_that_one_client_never_measured_stays_numbers() -> None:

@@ -302,7 +302,7 @@ def of_files() -> dict[str, Any]:
     def thousands() -> Case:
         text = frame.assign(dose=[f"{value * 10:,.1f}" for value in frame["dose"].fillna(7000)])
         text.to_csv(here / "t.csv", index=False, sep=";")
-        return {key: value for key, value in csv(thousands=",").items() if value is not None}
+        return {key: value for key, value in csv(separator=";", thousands=",").items() if value is not None}
 
     def one_file_a_site() -> Case:
         (here / "sites").mkdir()
@@ -360,8 +360,8 @@ def of_files() -> dict[str, Any]:
     return {
         "csv": lambda: written(csv()),
         "csv by path": path,
-        "csv, semicolons": lambda: written(csv(), sep=";"),
-        "csv, decimal commas": lambda: written(csv(decimal=","), sep=";", decimal=","),
+        "csv, semicolons": lambda: written(csv(separator=";"), sep=";"),
+        "csv, decimal commas": lambda: written(csv(separator=";", decimal=","), sep=";", decimal=","),
         "csv, tabs, declared": lambda: written(csv(separator="\t"), sep="\t"),
         "csv, thousands": thousands,
         "csv, words for gaps": lambda: written(csv(gaps=["k.A."]), na_rep="k.A."),

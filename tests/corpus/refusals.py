@@ -61,7 +61,7 @@ def csv(text: str, **options: Any) -> us.History:
     """A run on a file of this text, `{i}` the number of a row."""
     body = "\n".join(text.format(i=i, site=SITES[i % 3], ill=i // 3 % 2) for i in range(60))
     Path("t.csv").write_text(f"age;ill;site\n{body}\n")
-    columns = {"target": "ill", "client": "site", **options}
+    columns = {"target": "ill", "client": "site", "separator": ";", **options}
     return simulate(data=..., model=None, task=us.TaskConfig(data="csv:t.csv", model="logistic", data_options=columns))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unskew import machine
 from unskew.data import own
 from unskew.data.arrays import _hashable, _sha256
 from unskew.data.lengths import LONGEST
@@ -87,20 +86,6 @@ def test_a_word_as_long_as_allowed_is_read(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     polars.DataFrame(columns(word=LONG[1:])).write_parquet(path)
     assert len(load(f"parquet:{path}", data_options=OPTIONS, preprocess=Preprocess()).y_train) == 60
-
-
-def test_words_that_take_more_than_there_is_room_for_are_refused_unread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import polars
-
-    path = tmp_path / "t.parquet"
-    polars.DataFrame({**columns(4000), "word": ["N" * LONGEST] * 4000}).write_parquet(path)
-    assert path.stat().st_size < 10**5
-    monkeypatch.setattr(machine, "available", lambda: 10**6)
-    monkeypatch.setattr(polars, "read_parquet", lambda *a, **k: pytest.fail("the table was read"))
-    with pytest.raises(DataError, match=r"t\.parquet holds .* GB when it is unpacked"):
-        load(f"parquet:{path}", data_options=OPTIONS, preprocess=Preprocess())
 
 
 READ = """

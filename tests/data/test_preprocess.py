@@ -466,7 +466,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a word among measurements": (
         {"ca": [*map(str, range(39)), "high"]},
         {},
-        "column 'ca' holds numbers and 1 value that is not: 'high'; correct them or leave them empty",
+        "column 'ca' holds numbers as words, such as 'high': correct it, or declare",
     ),
     "an infinite number": ({"ca": [1.0, float("inf")] * 20}, {}, "column 'ca' is infinite in row 1; correct it"),
     "a number too large": ({"ca": [*[1.0] * 39, 1e300]}, {}, "column 'ca' is 1e+300 in row 39; correct it"),

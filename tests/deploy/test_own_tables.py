@@ -427,10 +427,10 @@ def test_a_client_says_how_its_own_file_is_written(tmp_path: Path) -> None:
     frames["basel"].write_csv(tmp_path / "basel.csv", separator=";", decimal_comma=True)
     open_client.cache_clear()
     with pytest.raises(
-        DataError, match=r"decimal = ','.* Here you can change your data and your command \(--separator,"
+        DataError, match=r"set separator.* Here you can change your data and your command \(--separator,"
     ):
         opened(folder)
-    OWN[folder] = replace(OWN[folder], decimal=",", encoding="utf-16")
+    OWN[folder] = replace(OWN[folder], separator=";", decimal=",", encoding="utf-16")
     (tmp_path / "basel.csv").write_bytes((tmp_path / "basel.csv").read_text("utf-8").encode("utf-16"))
     open_client.cache_clear()
     after = opened(folder)

@@ -27,15 +27,10 @@ AllowCode = Annotated[
     bool,
     typer.Option("--allow-code", help="Import methods and networks that the folder names by module:attribute."),
 ]
-Separator = Annotated[str | None, typer.Option(help="Between columns of a CSV file; default as its first line.")]
-Thousands = Annotated[
-    Literal["", ".", ",", "'", " "] | None, typer.Option(help="Between thousands in a CSV file; default nothing.")
-]
+Separator = Annotated[str | None, typer.Option(help="Between columns of a CSV file; default a comma.")]
+Thousands = Annotated[str | None, typer.Option(help="Between thousands in a CSV file; default nothing.")]
 Decimal = Annotated[Literal[".", ","] | None, typer.Option(help="Before the decimals in a CSV file; default a point.")]
-Encoding = Annotated[
-    Literal["cp1252", "latin-1", "iso-8859-15", "cp1250", "cp1251", "cp850", "mac-roman", "utf-16"] | None,
-    typer.Option(help="Of CSV files that are not in UTF-8."),
-]
+Encoding = Annotated[str | None, typer.Option(help="Of CSV files that are not in UTF-8, such as cp1252.")]
 Gaps = Annotated[
     list[str] | None, typer.Option(help="A further word of a CSV file that means no value; may be repeated.")
 ]

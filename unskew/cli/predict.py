@@ -104,7 +104,7 @@ def predict(
         is_csv = kind_of(str(files[0])) == "csv"
         between = separator_of(files[0], written) if is_csv else ","
         mark, end = _mark_and_end(files[0]) if is_csv and out is not None else ("", "\n")
-        text = mark + _as_csv(rows, kind.predicted, between, written.decimal or ".", end)
+        text = mark + _as_csv(rows, kind.predicted, between, written.decimal, end)
     if out is None:
         print(text, end="")
     else:

@@ -24,6 +24,7 @@ from unskew.data.inputs import (
     Inputs,
     RawTable,
     check_values,
+    numbers_as_words,
     prepared,
     raw_table,
     standardised,
@@ -31,7 +32,7 @@ from unskew.data.inputs import (
 from unskew.data.latest import Cut, Latest, cut, moments
 from unskew.data.lengths import check_array
 from unskew.data.patients import PatientIds, check_together, coded, part_of, set_aside
-from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, check_odd, fit, too_fine
+from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, fit, too_fine
 from unskew.data.text import LENGTH, tokens, vocabulary
 from unskew.data.text import cut as cut_texts
 from unskew.data.variants import label_variants
@@ -452,11 +453,12 @@ def _with_test_rows(raw: RawRows) -> RawRows:
 
 def _preprocessed(raw: RawRows, content: Arrays) -> tuple[Arrays, Inputs]:
     """The content with the network's inputs in place of the rows' numbers, and how they came about."""
-    for column, values in raw.train.items():
-        rule = raw.rules.columns.get(column, ColumnRule())
-        if values.dtype.kind == "O" and rule.kind is None and rule.mean is None:  # `fit` names what no mean goes with
-            cells = [*values.tolist(), *raw.test[column].tolist()]
-            check_odd(column, [cell for cell in cells if cell is not None])
+    for name, values in raw.train.items():
+        rule = raw.rules.columns.get(name, ColumnRule())
+        if values.dtype.kind != "O" or rule.kind is not None or rule.mean is not None:  # `fit` names what no mean fits
+            continue
+        if sentence := numbers_as_words(name, [v for v in [*values, *raw.test[name]] if v is not None]):
+            raise DataError(sentence)
     inputs = fit(raw.rules, raw.train, raw.owners, raw.clients)
     if inputs.clients and "client_test" not in content:
         which = next(column.name for column in inputs.columns if column.by_client)

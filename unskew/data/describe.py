@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,11 +11,9 @@ from unskew import schema
 from unskew.data import own, sources, tables
 from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
-from unskew.data.encodings import Encoding
 from unskew.data.inputs import is_lazy
-from unskew.data.latest import Cut, Latest, column_named
+from unskew.data.latest import Cut, Latest
 from unskew.data.look import Look, Rows, look, of_arrays, of_dataset, of_frame
-from unskew.data.numerals import Decimal, Thousands
 from unskew.data.own.clients import check_test_of, client_arrays, one_table, row_of_client
 from unskew.data.own.frames import check_column, check_frame, column_of, is_frames
 from unskew.data.own.given import check_roles, share_of
@@ -37,9 +35,9 @@ def describe(
     patient_ids: PatientIds | None = None,
     test: object = None,
     separator: str | None = None,
-    thousands: Thousands | None = None,
-    decimal: Decimal | None = None,
-    encoding: Encoding | None = None,
+    thousands: str | None = None,
+    decimal: Literal[".", ","] | None = None,
+    encoding: str | None = None,
     gaps: Sequence[str] = (),
     leave_out: str | Sequence[str] = (),
     preprocess: Preprocess | bool | None = None,
@@ -106,10 +104,8 @@ def describe(
         )
     if is_frames(data):
         check_test_of(data, test)
-        codes = () if rules is None else rules.categories
-        apart = {*_targets(target), patient, column_named(test), *leave_out, *codes}
-        table, column = one_table(data, client, apart=apart)
-        later = one_table(test, client, apart=apart)[0]
+        table, column = one_table(data, client)
+        later = one_table(test, client)[0]
         test_rows = row_of_client(test) if is_frames(test) else by_number
         with rows_at(_one_after_the_other(row_of_client(data), len(table), test_rows, "test")):
             return describe(
@@ -171,24 +167,17 @@ def _of_file(
         test = schema.build(Latest, test, "test", owner=source)
     options = replace(options, test=test if isinstance(test, Latest) else None)
     path = path_of(source.removeprefix(f"{kind}:"))
-    categories = () if rules is None else rules.categories
-    apart = {*_targets(target), column_named(composed_test(test)), *categories}
-    frame, client = tables.frame_of(kind, path, options, apart=apart)
+    frame, client = tables.frame_of(kind, path, options)
     frames, files, lines = [frame], [path], tables.lines_of(kind, path, options)
     test = tables.column_or_path(test, frame)
     if isinstance(test, str | Path) and test not in frame.columns:
         files.append(path_of(test))
-        frames.append(tables.frame_of(kind, files[1], options, apart=apart)[0])
+        frames.append(tables.frame_of(kind, files[1], options)[0])
         lines = _one_after_the_other(lines, len(frame), tables.lines_of(kind, files[1], options), files[1].name)
-    for name in _targets(target) if kind == "csv" else ():
-        frames = tables.labels_as_written(frames, files, options, name)
     with rows_at(lines):
         tested = frames[1] if len(frames) > 1 else test
         seen = _look_at(frames[0], path.stem, target, client, options.patient, options.patient_ids, tested, rules)
-    kinds = {name for name, rule in (rules.columns if rules else {}).items() if rule.kind}
-    taken = {*_targets(target), client, options.patient, column_named(test), *kinds}
-    codes = tables.codes_in_numbers(kind, frames, files, options, taken)
-    return replace(seen, notes=(*seen.notes, *tables.doubts_on(kind, files, options), *codes))
+    return replace(seen, notes=(*seen.notes, *tables.unread_in(files)))
 
 
 def _one_after_the_other(first: Place, rows: int, then: Place, name: str) -> Place:

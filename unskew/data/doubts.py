@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.dataset import Dataset
-from unskew.data.inputs import Array, RawTable, are_windows, gaps_in
-from unskew.data.numerals import is_number
+from unskew.data.inputs import Array, RawTable, are_windows, gaps_in, value_of
 from unskew.data.preprocess import (
     ColumnRule,
     Preprocess,
@@ -272,7 +271,7 @@ def _codes_beside_words(name: str, table: TrainingRows) -> str:
     sides: dict[bool, list[str]] = {}
     for i, client in enumerate(table.clients):
         held = {word for word in table.columns[name][table.owners == i].tolist() if isinstance(word, str)}
-        if len(kinds := set(map(is_number, held))) == 1:
+        if len(kinds := {value_of(word) is not None for word in held}) == 1:
             sides.setdefault(kinds.pop(), []).append(client)
     if len(sides) < 2:
         return ""

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 from unskew.data.columns import check_one_form, composed_names
-from unskew.data.encodings import Encoding
-from unskew.data.numerals import Decimal, Thousands, value_of
 from unskew.data.places import place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
@@ -205,8 +203,7 @@ class Inputs:
         columns: Columns of a table, in order.
         clients: Names of the clients whose numbers some columns have.
         gaps: Words of the table that mean that there is no value; a word that is a number means that number, too.
-        thousands, decimal, encoding: How the table's file is written, where it was said
-            (`unskew.data.tables.TableOptions`).
+        thousands, decimal, encoding: How the table's file is written (`unskew.data.tables.TableOptions`).
         shape: Of one example as the network takes it; empty of texts and tables, and in files of older versions.
         axes: Names of the shape's dimensions, where these are images.
         dtype: "float32" or "int64", of inputs that stay as given; empty of others, and in files of older versions.
@@ -222,9 +219,9 @@ class Inputs:
     columns: tuple[Column, ...] = ()
     clients: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
-    thousands: Thousands | None = None
-    decimal: Decimal | None = None
-    encoding: Encoding | None = None
+    thousands: str = ""
+    decimal: Literal[".", ","] = "."
+    encoding: str = "utf-8"
     shape: tuple[int, ...] = ()
     axes: tuple[str, ...] = ()
     dtype: str = ""
@@ -652,6 +649,37 @@ def plain_value(value: Any) -> Any:
     return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
 
 
+_PLAIN = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?")
+
+
+def value_of(word: str) -> float | None:
+    """The number that a short word with a decimal point is; None for other words.
+
+    >>> value_of("-99"), value_of("k.A.")
+    (-99.0, None)
+    """
+    return float(word) if _PLAIN.fullmatch(word) else None
+
+
+WRITTEN = "of a CSV file decimal, thousands and gaps say how numbers are written"
+"""What to do about numbers that were read as words."""
+
+_LIKE_A_NUMBER = re.compile(r"[+-]?(?!0[0-9])[0-9.,'\u2019\s]*[0-9][0-9.,'\u2019\s]*([eE][+-]?[0-9]+)?")
+
+
+def numbers_as_words(name: object, words: Iterable[str], few: int = 10) -> str:
+    """A sentence on a column of more than a `few` different words most of which are numbers; empty for any other."""
+    known = sorted(set(words))
+    like = [one for one in known if _LIKE_A_NUMBER.fullmatch(one.strip()) and not is_date(one)]
+    if len(known) <= few or 2 * len(like) <= len(known):
+        return ""
+    odd = next((one for one in known if one not in like), next((w for w in like if value_of(w) is None), like[0]))
+    return (
+        f"column {name!r} holds numbers as words, such as {odd!r}: correct it, or declare "
+        f"preprocess.columns.{name}.kind = 'category'; {WRITTEN}"
+    )
+
+
 def gap_numbers(gaps: Sequence[str]) -> list[float]:
     """The numbers among words that mean that there is no value."""
     return [value for word in gaps if (value := value_of(word)) is not None]
@@ -739,14 +767,8 @@ def _as(column: Column, values: Array) -> Array:
         known = [value for value in values if value is not None]
         one = next((value for value in known if value_of(value) is None), None)
         if one is not None:
-            remedy = ""
-            if isinstance(one, str) and value_of(one.replace(",", ".")) is not None:
-                remedy = (
-                    "; read the file's decimal commas as such, and its words for gaps, as pandas.read_csv does by "
-                    "decimal=',' and na_values"
-                )
             raise DataError(
-                f"column {column.name!r} must hold numbers, like those the model was trained on, got {one!r}{remedy}"
+                f"column {column.name!r} must hold numbers, like those the model was trained on, got {one!r}; {WRITTEN}"
             )
         # Of a column with a gap that it does not know, a reader makes words.
         return np.array([np.nan if value is None else value_of(value) for value in values], np.float64)

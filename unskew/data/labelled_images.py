@@ -19,10 +19,9 @@ from unskew.data import image_folders, own, tables
 from unskew.data.arrays import all_for_testing
 from unskew.data.columns import composed_names
 from unskew.data.dataset import Dataset
-from unskew.data.inputs import constants_of
+from unskew.data.inputs import constants_of, value_of
 from unskew.data.latest import Latest, moments
 from unskew.data.lengths import check_words
-from unskew.data.numerals import lose_zeros, value_of
 from unskew.data.own.frames import check_column, owners_of
 from unskew.data.own.given import GivenExamples
 from unskew.data.own.parts import check_parts
@@ -137,7 +136,7 @@ def read_labelled(root: Path, options: LabelledImages, targets: Targets = CLASS)
         files = _files(root, images, words[options.image], f"column {options.image!r} of {table.name}")
         grey, doubts = image_folders.look_at(root, files, options.size, options.channels)
         clients, names = (None, ()) if named is None else owners_of(_numbers(words[named]), named)
-        labels = [_target(words[name], targets, options.classes or ()) for name in several]
+        labels = [_target(words[name], targets) for name in several]
         rows = GivenExamples(
             root.name,
             image_folders.pixels(files, options.size, grey),
@@ -204,19 +203,17 @@ def _table(root: Path, labels: str) -> tuple[Path, str]:
 
 def _numbers(words: Words) -> list[Any]:
     """The words as whole numbers if all of them are such, so that 2 comes before 10; else as they are."""
-    if all(word is not None and re.fullmatch("0|[1-9][0-9]*", word) for word in words):
+    if all(word is not None and re.fullmatch("0|-?[1-9][0-9]*", word) for word in words):
         return [int(word) for word in words if word is not None]
     return list(words)
 
 
-def _target(words: Words, targets: Targets, classes: Sequence[str]) -> npt.NDArray[Any]:
-    """The labels: numbers if all of them are, NaN for a gap, else words, None for a gap; the class 007 is a word."""
-    if targets.classes and lose_zeros([word for word in (*words, *classes) if word is not None]):
-        return np.array(words, object)
+def _target(words: Words, targets: Targets) -> npt.NDArray[Any]:
+    """The labels: classes as words, or as whole numbers if all are; else numbers, NaN for a gap, if all are such."""
     numbers = [None if word is None else value_of(word) for word in words]
-    if all(number is not None or word is None for number, word in zip(numbers, words, strict=True)):
-        return np.array([np.nan if number is None else number for number in numbers], np.float64)
-    return np.array(words, object)
+    if targets.classes or any(number is None and word is not None for number, word in zip(numbers, words, strict=True)):
+        return np.array(_numbers(words), None if words and None not in words and _numbers(words) != words else object)
+    return np.array([np.nan if number is None else number for number in numbers], np.float64)
 
 
 # ---------------------------------------------------------------- files

@@ -37,6 +37,7 @@ from unskew.data.inputs import (
     is_date,
     is_gap,
     kind_of_time,
+    numbers_as_words,
     plain_value,
 )
 from unskew.data.latest import written
@@ -52,8 +53,6 @@ from unskew.data.places import place
 from unskew.data.preprocess import (
     LARGEST,
     Preprocess,
-    no_numbers,
-    spelt,
     too_fine,
     unscaled,
 )
@@ -819,14 +818,7 @@ def _refused(column: ColumnLook, values: Array | None, categories: Collection[st
             f"column {column.name!r} is {values[beyond[0]]:g} in {place(beyond[0])}: correct it" if len(beyond) else ""
         )
     words = [v for v in values if v is not None]
-    if odd := no_numbers(words):
-        return f"column {column.name!r} holds {odd}: correct them, or name in gaps what means no value"
-    if column.name in categories or not (odd := spelt(words)):
-        return ""
-    return (
-        f"column {column.name!r} holds {odd}: make numbers of them, or declare "
-        f"preprocess.columns.{column.name}.kind = 'category'"
-    )
+    return "" if column.name in categories else numbers_as_words(column.name, words)
 
 
 def _notes_on(rows: Rows, target: TargetLook) -> list[str]:

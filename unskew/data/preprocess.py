@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.columns import check_one_form
-from unskew.data.inputs import Array, Column, Inputs, RawTable, gaps_in, is_date, word
+from unskew.data.inputs import Array, Column, Inputs, RawTable, gaps_in, is_date, numbers_as_words, value_of, word
 from unskew.data.lengths import LONGEST
-from unskew.data.numerals import is_number, leading_zeros
 from unskew.data.places import place
 from unskew.data.variants import column_variants
 from unskew.errors import ConfigError, DataError, did_you_mean, obeyed, warn
@@ -53,9 +52,6 @@ OFTEN = 3
 
 ENOUGH_TO_TELL = 20
 """Different values from which on one is known to be like no other."""
-
-MANY_NUMBERS = 10
-"""Different words, most of them numbers, from which on a column is one of measurements with something else in it."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +287,7 @@ def _column(
     kind = rules.columns.get(name, ColumnRule()).kind or ("category" if words else "number")
     if words and rules.columns.get(name, ColumnRule()).mean is not None:
         odd = next(
-            (repr(v) for v in values.tolist() if v is not None and not is_number(v)), "words in rows for testing"
+            (repr(v) for v in values.tolist() if v is not None and value_of(v) is None), "words in rows for testing"
         )
         raise DataError(
             f"column {name!r} holds {odd}, and a mean was agreed on: correct it, or leave it empty (data_options.gaps "
@@ -407,45 +403,6 @@ def check_gaps(rules: Preprocess, table: RawTable) -> None:
             )
 
 
-def no_numbers(cells: Sequence[str]) -> str:
-    """Say what a column of numbers holds that is none, as in `numbers and 2 values that are not, such as 'old'`.
-
-    Args:
-        cells: The column's words, a word for each row; empty for columns of which most words are no numbers.
-    """
-    counts = Counter(cells)
-    odd = [(n, one) for one, n in counts.items() if not is_number(one)]
-    if not odd or len(counts) <= MANY_NUMBERS or 2 * len(odd) >= len(counts):
-        return ""
-    total, such_as = sum(n for n, _ in odd), ":" if len(odd) == 1 else ", such as"
-    return f"numbers and {counted(total, 'value')} that {'is' if total == 1 else 'are'} not{such_as} {max(odd)[1]!r}"
-
-
-def spelt(cells: Sequence[str]) -> str:
-    """Say that a column of words holds numbers, as in `numbers as words, such as '34.058,36'`.
-
-    Plain digits are codes where some would lose a zero.
-    """
-    words = set(cells)
-    codes = any(map(leading_zeros, words))
-    numbers = [one for one in words if is_number(one) and not (codes and one.strip().isdecimal())]
-    many = len(numbers) > MANY_NUMBERS and 2 * len(numbers) > len(words)
-    return f"numbers as words, such as {max(numbers)!r}" if many else ""
-
-
-def check_odd(name: str, cells: Sequence[str]) -> None:
-    """Refuse a column of numbers that holds a few values that are none, be it in rows for testing.
-
-    Raises:
-        DataError: Naming the column and one of them.
-    """
-    if odd := no_numbers(cells):
-        raise DataError(
-            f"column {name!r} holds {odd}; correct them or leave them empty (data_options.gaps names words of a CSV "
-            f"file that mean so), or declare the column with preprocess.columns.{name}.kind = 'category'"
-        )
-
-
 def _check_category(name: str, known: Sequence[str], cells: Sequence[str], declared: bool) -> None:
     """Refuse words that are no category; `declared` is true if somebody said that they are one."""
     n = len(cells)
@@ -454,13 +411,8 @@ def _check_category(name: str, known: Sequence[str], cells: Sequence[str], decla
             f"column {name!r} holds dates, such as {known[0]!r}; make numbers of them, such as days since a day that "
             "all agree on, or leave the column out"
         )
-    if not declared:
-        check_odd(name, cells)
-    if not declared and (numbers := spelt(cells)):
-        raise DataError(
-            f"column {name!r} holds {numbers}; make numbers of them (data_options.thousands and decimal say how a CSV "
-            f"file writes them), or declare the column with preprocess.columns.{name}.kind = 'category'"
-        )
+    if not declared and (sentence := numbers_as_words(name, known)):
+        raise DataError(sentence)
     if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > n):
         if sorted(len(one.split()) for one in known)[len(known) // 2] > 2:  # names have two
             raise DataError(

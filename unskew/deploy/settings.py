@@ -5,13 +5,11 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Interval
 
 from unskew import schema
-from unskew.data.encodings import Encoding
-from unskew.data.numerals import Decimal, Thousands
 from unskew.data.sources import FILES
 from unskew.errors import ConfigError, DeployError
 from unskew.files import from_toml
@@ -105,9 +103,9 @@ class Site:
 
     data: str | None = None
     separator: str | None = None
-    thousands: Thousands | None = None
-    decimal: Decimal | None = None
-    encoding: Encoding | None = None
+    thousands: str | None = None
+    decimal: Literal[".", ","] | None = None
+    encoding: str | None = None
     allow_code: bool = False
 
     @property

@@ -35,8 +35,7 @@ from torch import Tensor, nn
 from unskew import models, tasks, wire
 from unskew.data import image_folders, tables
 from unskew.data.dataset import Dataset
-from unskew.data.inputs import Inputs
-from unskew.data.numerals import is_number
+from unskew.data.inputs import Inputs, value_of
 from unskew.data.places import path_of
 from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean
@@ -553,7 +552,7 @@ def _names(card: ModelCard) -> tuple[str, ...]:
     if card.client is None:
         return ()
     name = card.client_name or str(card.client)
-    return (name,) if is_number(name) else (name, str(card.client))
+    return (name, str(card.client)) if value_of(name) is None else (name,)
 
 
 def _check_asked(
@@ -791,7 +790,7 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
             f"(unseen), and no model of its own is kept, not even the one that unseen_adapted is of; take {instead}"
         )
     # Client 1 of sites called 1, 2 and 10 is nobody's second: a number that may be meant as a name is no position.
-    called, position = any(map(is_number, names)), written.isdecimal()
+    called, position = any(value_of(name) is not None for name in names), written.isdecimal()
     if called or not position:
         near = "" if position else did_you_mean(written, names)
         known = f" (clients: {some(names)})" if names else f"; clients are 0 to {cell.num_clients - 1}"

@@ -1,15 +1,14 @@
 """Examples of each client by its name: {client: (x, y)}, {client: a DataFrame}."""
 
 import importlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from unskew.data.inputs import column_values, is_category, is_gap, raw_column
+from unskew.data.inputs import is_category, raw_column
 from unskew.data.lengths import names_array
-from unskew.data.numerals import is_number
 from unskew.data.own.arrays import of_arrays
 from unskew.data.own.classes import classes_of, kinds_of_labels, order_at_clients
 from unskew.data.own.frames import is_frame, is_frames
@@ -23,20 +22,17 @@ CLIENT = "client"
 """Column of the clients' names in a table that is joined of theirs."""
 
 
-def one_table(
-    data: Any, client: str | None, target: object = None, apart: Collection[object] = ()
-) -> tuple[Any, str | None]:
+def one_table(data: Any, client: str | None, target: object = None) -> tuple[Any, str | None]:
     """One DataFrame of {client: DataFrame}, and its column of clients; anything else as it is, with its column.
 
     Args:
         data: The frames.
         client: Column of the clients.
         target: Column of the labels.
-        apart: Columns of which words and numbers may go together (`check_numbers`).
 
     Raises:
         DataError: If the frames are of several libraries, differ in columns or have one of clients, or one is empty,
-            or those whose target is an ordered category differ in its order, or as in `check_numbers`.
+            or those whose target is an ordered category differ in its order.
     """
     if not is_frames(data):
         return data, client
@@ -59,8 +55,7 @@ def one_table(
             f"every client has a table of its own, so no column names the clients; leave client out, and rename a "
             f"column {CLIENT!r}"
         )
-    names, targets = distinct_names(data), target if isinstance(target, list | tuple) else (target,)
-    check_numbers({names[i]: frame for i, frame in data.items()}, columns, {*apart, *targets})
+    names = distinct_names(data)
     library = importlib.import_module(libraries.pop())
     order = order_at_clients(
         f"column {target!r}", {i: frame[target] for i, frame in data.items()} if target in columns else {}
@@ -75,37 +70,6 @@ def one_table(
     if order:
         table[target] = library.Categorical(table[target], order, ordered=True)
     return table, CLIENT
-
-
-def check_numbers(frames: Mapping[str, Any], columns: Sequence[Any], apart: Collection[object]) -> None:
-    """Refuse a column of numbers at some clients and of numbers as words at others: all would become words.
-
-    Args:
-        frames: A table of each client.
-        columns: Those of all.
-        apart: Columns that are no inputs, or declared categories.
-
-    Raises:
-        DataError: Naming the column, a client of each kind, and a word.
-    """
-    for column in columns:
-        parts = {name: frame[column] for name, frame in frames.items()}
-        if (
-            column in apart
-            or len({str(of.dtype) for of in parts.values()}) == 1
-            or any(map(is_category, parts.values()))
-        ):
-            continue
-        arrays = {name: column_values(of) for name, of in parts.items()}
-        numbers = [name for name, of in arrays.items() if of.dtype.kind in "iuf" and not np.isnan(of).all()]
-        for name, of in arrays.items() if numbers else ():
-            words = [value for value in of.tolist() if not is_gap(value)]
-            if words and all(isinstance(one, str) and is_number(one) for one in words):
-                raise DataError(
-                    f"column {column!r} holds numbers at {numbers[0]}, and numbers as words at {name}, such as "
-                    f"{words[0]!r}: make numbers of these, or declare the column with "
-                    f"preprocess.columns.{column}.kind = 'category'"
-                )
 
 
 def check_test_of(data: Mapping[Any, Any], test: object) -> None:
@@ -143,11 +107,11 @@ def stacked(polars: Any, frames: Mapping[str, Any], columns: Sequence[str], clie
     for column in columns:
         kinds = {name: f[column].dtype for name, f in frames.items() if f[column].null_count() < f.height}
         dates = [name for name, kind in kinds.items() if kind.is_temporal()]
-        numbers = [name for name, kind in kinds.items() if kind.is_numeric()]
-        if dates and numbers:  # Polars would count days
+        others = [name for name in kinds if name not in dates]
+        if dates and others:  # Polars would count days
             raise DataError(
-                f"column {column!r} holds dates in {dates[0]}, and numbers in {numbers[0]}, such as "
-                f"{frames[numbers[0]][column].drop_nulls()[0]!r}; make numbers of all, or leave the column out"
+                f"column {column!r} holds dates in {dates[0]}, and none in {others[0]}; write them alike, or leave the "
+                "column out"
             )
     # A column without a value has no kind, whatever its reader says.
     void = {n: [c for c in columns if f[c].null_count() == f.height] for n, f in frames.items()}
@@ -163,14 +127,6 @@ def stacked(polars: Any, frames: Mapping[str, Any], columns: Sequence[str], clie
         table = polars.concat(named, how="vertical_relaxed")
         return table.with_columns(polars.col(categories).cast(polars.Categorical))
     except polars.exceptions.PolarsError:
-        for column in columns:
-            kinds = {name: str(frame[column].dtype) for name, frame in frames.items()}
-            words = [name for name, kind in kinds.items() if kind == "String"]
-            if words and len(words) < len(kinds):
-                word = frames[words[0]][column].drop_nulls()
-                raise DataError(
-                    f"column {column!r} holds numbers, and words in {words[0]}, such as {word[0]!r}; correct it there"
-                ) from None
         raise DataError(f"the columns of {', '.join(frames)} are not of the same kinds") from None
 
 

@@ -8,7 +8,16 @@ import numpy.typing as npt
 import torch
 
 from unskew.data.image_folders import check_no_files
-from unskew.data.inputs import column_values, is_category, is_date, is_gap, no_number, plain_value, several_values
+from unskew.data.inputs import (
+    column_values,
+    is_category,
+    is_date,
+    is_gap,
+    no_number,
+    numbers_as_words,
+    plain_value,
+    several_values,
+)
 from unskew.data.lengths import check_words
 from unskew.data.places import place
 from unskew.errors import DataError, warn
@@ -178,6 +187,8 @@ def measurement(values: Any, column: object) -> Array:
     if array.ndim != 1:
         raise several_values(column)
     if array.dtype.kind not in "fiub":
+        if sentence := numbers_as_words(column, (v for v in array.tolist() if isinstance(v, str)), few=0):
+            raise DataError(sentence)
         for i, value in enumerate(array.tolist()):
             if isinstance(value, str) and not is_date(value) and not is_gap(value):
                 raise DataError(
