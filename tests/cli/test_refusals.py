@@ -160,16 +160,18 @@ def test_data_that_are_wrong_are_refused_with_the_place(
 def test_a_command_names_its_options_and_an_experiment_its_settings(unskew: Unskew, here: Path) -> None:
     (here / "t.csv").write_text("a;y;site\n" + "".join(f"{i},5;{i % 2};{'AB'[i % 2]}\n" for i in range(40)))
     columns = ("--target", "y", "--client", "site")
-    refused(unskew("data", "t.csv", *columns), "DataError", "set --decimal ',', or --decimal '.' if they are words")
+    refused(unskew("data", "t.csv", *columns), "DataError", "such as --separator ';'")
     refused(
-        unskew("data", "t.csv", *columns, "--leave-out", "z"), "ConfigError", "--leave-out: t.csv has no column 'z'"
+        unskew("data", "t.csv", *columns, "--separator", ";", "--leave-out", "z"),
+        "ConfigError",
+        "--leave-out: t.csv has no column 'z'",
     )
     refused(unskew("data", "data_dir/none.csv"), "DataError", str(here / "data_dir" / "none.csv"))
     task = 'task={ data = "csv:t.csv", model = "logistic", data_options = { target = "y", client = "site" } }'
     refused(
         unskew("run", "tiny.toml", "--set", task, "--set", "split={ name = 'natural' }"),
         "DataError",
-        "set decimal = ','",
+        "such as separator = ';'",
     )
 
 

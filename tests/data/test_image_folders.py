@@ -362,32 +362,19 @@ def test_sites_are_doubted_as_those_of_a_table_are(tmp_path: Path) -> None:
         data = load(f"images:{tmp_path}")
     assert [str(one.message) for one in caught] == [*data.doubts]
     assert data.doubts == (
-        "Chur has fewer than 5 training images: too few to train on alone, and with few test images its results say "
-        "little",
+        "Chur has fewer than 5 training images: too few to train on alone",
         "clients 'Basel', 'basel' differ in case, accents or spaces alone: one client under several names? make "
         "them one",
     )
 
 
-def test_copies_in_training_and_test_are_named_by_their_files(tmp_path: Path) -> None:
+def test_copies_in_training_and_test_are_counted(tmp_path: Path) -> None:
     pictures(tmp_path, "train", "test")
     for i in range(4):
         shutil.copy(tmp_path / f"Bern/train/benign/{i}.png", tmp_path / f"Basel/test/benign/copy{i}.png")
-    text = (
-        r"4 of 24 test images stand in training.* \(such as Basel/test/benign/copy0\.png = Bern/train/benign/0\.png, B"
-    )
-    with pytest.warns(DataWarning, match=text):
+    with pytest.warns(DataWarning, match="4 of 24 test images stand in training, too"):
         data = load(f"images:{tmp_path}")
     assert len(data.doubts) == 1
-    assert data.doubts[0].count(" = ") == 3
-
-
-def test_equal_images_of_two_labels_are_named_wherever_they_stand(tmp_path: Path) -> None:
-    pictures(tmp_path)
-    shutil.copy(tmp_path / "Basel/benign/0.png", tmp_path / "Bern/malignant/odd.png")
-    text = r"1 image stands again under another label: .* \(such as (Basel|Bern)\S+png = (Bern|Basel)\S+png\)$"
-    with pytest.warns(DataWarning, match=text):
-        load(f"images:{tmp_path}")
 
 
 def test_a_model_takes_files_as_it_was_trained_on_them(tmp_path: Path) -> None:

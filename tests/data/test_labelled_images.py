@@ -302,9 +302,7 @@ def test_sites_of_a_table_of_images_are_doubted_as_those_of_rows_are(tmp_path: P
     few, alike, single = doubts
     assert few.startswith("chur has fewer than 5 training images")
     assert alike == (
-        "clients 'Chur', 'chur' differ in case, accents or spaces alone: one client under several names? make "
-        "them one, or a "
-        "patient who is at both counts as two, and may train and test"
+        "clients 'Chur', 'chur' differ in case, accents or spaces alone: one client under several names? make them one"
     )
     assert single.startswith("Basel has training images of one class only")
     look = us.describe(f"images:{tmp_path}", data_options=OPTIONS | {"patient": "patient", "patient_ids": "site"})

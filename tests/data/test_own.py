@@ -2,7 +2,6 @@
 
 import math
 import random
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -490,11 +489,11 @@ def numbered(*labels: int, test: tuple[int, ...] = (), **more: Any) -> tuple[str
 def test_classes_that_are_only_numbers_between_others_are_doubted() -> None:
     """Before, labels 0, 10 and 20 gave a network 21 outputs, and nobody said so."""
     assert numbered(1, 2, 3) == (
-        "labels are whole numbers up to 3, so there are 4 classes, and 0 never occurs: number those that do 0, 1, ..., "
-        "or give words as labels, unless these are classes, too",
+        "there are classes 0 to 3, and 0 never occur: number those that do 0, 1, ..., or give words as labels, unless "
+        "these are classes, too",
     )
     (doubt,) = numbered(0, 10, 20)
-    assert "up to 20, so there are 21 classes, and 1, 2, 3, 4, 5 and 13 more never occur: " in doubt
+    assert "classes 0 to 20, and 1, 2, 3, 4, 5 and 13 more never occur: " in doubt
 
 
 def test_classes_without_a_row_are_not_doubted_where_they_may_be_meant() -> None:
@@ -515,43 +514,22 @@ def test_labels_below_zero_are_told_how_classes_are_numbered() -> None:
 def test_pixels_that_were_scaled_otherwise_at_one_site_are_doubted() -> None:
     x = np.random.default_rng(0).uniform(size=(40, 6, 6)).astype(np.float32)
     sites = {"bern": (x[:20], np.arange(20) % 2), "chur": (x[20:] * 255, np.arange(20) % 2)}
-    (doubt,) = own.dataset(sites).doubts
-    assert doubt.startswith("pixels of chur reach 25")
-    assert "and those of bern 0.9" in doubt
+    doubt = own.dataset(sites).doubts[0]
+    assert doubt.startswith("the brightness has the mean 12")
+    assert " at chur, and 0." in doubt
     assert own.dataset({**sites, "chur": (x[20:], np.arange(20) % 2)}).doubts == ()
 
 
 def test_bytes_of_0_and_1_at_one_site_are_doubted() -> None:
     x, y = np.random.default_rng(0).integers(0, 256, (40, 6, 6), np.uint8), np.arange(20) % 2
-    (doubt,) = own.dataset({"bern": (x[:20], y), "chur": ((x[20:] / 255).round().astype(np.uint8), y)}).doubts
-    assert doubt == "pixels of bern reach 255 and those of chur 1; scaled alike? divide all by the same number"
+    doubts = own.dataset({"bern": (x[:20], y), "chur": ((x[20:] / 255).round().astype(np.uint8), y)}).doubts
+    assert any("the contrast has the mean" in doubt and "in the same unit there?" in doubt for doubt in doubts)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_a_test_part_on_another_scale_is_doubted(dtype: Any) -> None:
-    x, y = np.random.default_rng(0).integers(0, 256, (40, 6, 6), np.uint8), np.arange(20) % 2
-    test = (x[20:] / 255).round().astype(dtype)
-    (doubt,) = own.dataset((x[:20].astype(dtype), y), test=(test, y)).doubts
-    assert doubt == (
-        "pixels of the training part reach 255 and those of the test part 1; scaled alike? divide all by the same "
-        "number"
-    )
-
-
-@pytest.mark.parametrize(
-    ("factor", "text"),
-    [
-        (255, "reach 255 and are taken as they are, .* 0 to 1; divide by 255, or give bytes"),
-        (4095, "reach 4095 and are taken as they are, .* 0 to 1; divide by 4095$"),
-        (16, ""),
-    ],
-)
-def test_floats_far_beyond_1_are_doubted(factor: int, text: str) -> None:
-    x, y = np.random.default_rng(0).random((40, 6, 6)), np.arange(40) % 2
-    x[:, 0, 0] = 1
-    doubts = own.dataset((x * factor, y)).doubts
-    assert len(doubts) == bool(text)
-    assert all(re.search(text, doubt) for doubt in doubts)
+@pytest.mark.parametrize(("factor", "doubted"), [(255, True), (4095, True), (16, False)])
+def test_floats_far_beyond_1_are_doubted(factor: int, doubted: bool) -> None:
+    doubts = own.dataset((np.random.default_rng(0).random((40, 6, 6)) * factor, np.arange(40) % 2)).doubts
+    assert any("most networks train badly on such numbers; divide all" in doubt for doubt in doubts) == doubted
 
 
 def test_frames_of_clients_whose_columns_stand_in_another_order_are_refused() -> None:
@@ -1013,7 +991,7 @@ def test_names_labels_and_words_that_differ_in_accents_alone_are_doubted() -> No
         own.dataset(frame, target="y", client="site", preprocess=Preprocess())
     doubts = [str(one.message) for one in caught]
     alike = [doubt for doubt in doubts if "differ in case, accents or spaces alone" in doubt]
-    assert [doubt.split()[0] for doubt in alike] == ["labels", "clients", "column"]
+    assert [doubt.split()[0] for doubt in alike] == ["clients", "labels", "column"]
     notes = describe(frame, target="y", client="site").notes
     assert {"'Geneve', 'Gen\u00e8ve'" in note for note in notes if note.startswith("clients")} == {True}
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import unskew as us
 from unskew.data import own
+from unskew.data.checks import Table, stands_for_none
 from unskew.data.federated import FederatedData, federate, to_manifest
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import (
@@ -23,7 +24,6 @@ from unskew.data.preprocess import (
     Preprocess,
     agreed,
     fit,
-    stands_for_none,
 )
 from unskew.data.saved import save
 from unskew.data.split import IID, Natural
@@ -566,8 +566,8 @@ def test_a_column_in_another_unit_is_doubted_at_a_site_and_in_new_rows() -> None
     ],
 )
 def test_a_number_that_stands_for_no_value_is_doubted(values: list[float], named: str) -> None:
-    said = stands_for_none("crp", np.array(values))
-    assert (named in said) if named else not said
+    said = list(stands_for_none(Table({"crp": np.array(values)})))
+    assert (named in said[0]) if named else not said
 
 
 def test_sentinels_and_copies_of_the_target_are_told_as_data_are_read_and_looked_at() -> None:

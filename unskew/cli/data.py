@@ -15,7 +15,7 @@ from rich.table import Table
 
 from unskew.cli.options import AsJson, DataDir, Decimal, Encoding, Gaps, Separator, Thousands, load_own
 from unskew.cli.text import escape, with_options
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, warn
 
 if TYPE_CHECKING:
     from unskew.data.look import Look
@@ -156,6 +156,7 @@ def _agreed(sources: list[str]) -> dict[str, Any]:
     """The agreed numbers as a part of an experiment's file."""
     import pydantic
 
+    from unskew.data.checks import of_sums
     from unskew.data.preprocess import ColumnSums, agree
 
     adapter = pydantic.TypeAdapter(dict[str, ColumnSums])
@@ -184,6 +185,8 @@ def _agreed(sources: list[str]) -> dict[str, Any]:
         name: {key: value for key, value in dataclasses.asdict(rule).items() if value is not None}
         for name, rule in agree(sites).items()
     }
+    for sentence in of_sums(sites):
+        warn(sentence)
     return {"task": {"preprocess": {"columns": columns}}}
 
 
@@ -201,7 +204,7 @@ def _print(look: "Look", written: Callable[[str], str]) -> None:
     tables += [] if gaps is None else [gaps]
     for table in tables:
         console.print(_drawn(table, MOST_PRINTED))
-    for sentence in (*look.leaks, *look.notes):
+    for sentence in look.notes:
         console.print(f"- {written(sentence)}", markup=False, highlight=False)
 
 

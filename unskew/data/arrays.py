@@ -13,12 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unskew.data.copies import NAMED, repeated
 from unskew.data.dataset import Dataset, check_plausible, check_range, checked
-from unskew.data.doubts import of_numbers
 from unskew.data.images import NUMBERS, ByteImages, as_tensor
 from unskew.data.inputs import (
-    FAR_BEYOND,
     ROWS,
     Column,
     Inputs,
@@ -32,15 +29,12 @@ from unskew.data.inputs import (
 from unskew.data.latest import Cut, Latest, cut, moments
 from unskew.data.lengths import check_array
 from unskew.data.patients import PatientIds, check_together, coded, part_of, set_aside
-from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, fit, too_fine
-from unskew.data.text import LENGTH, tokens, vocabulary
-from unskew.data.text import cut as cut_texts
-from unskew.data.variants import label_variants
-from unskew.data.windows import doubts_on_channels, windows_of
-from unskew.errors import ConfigError, DataError, did_you_mean, warn
+from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, fit
+from unskew.data.text import tokens, vocabulary
+from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
-from unskew.tasks.targets import CLASS, IGNORED, NUMBER, SURVIVAL, LabelType, Targets
-from unskew.words import composed, spelling_variants
+from unskew.tasks.targets import CLASS, LabelType, Targets
+from unskew.words import composed
 
 TEST_FRACTION = 0.2
 """Share of each class that becomes the global test part where the source has none."""
@@ -136,8 +130,6 @@ def from_arrays(
         content, names = _numbered(name, content, names)
         if label_type is None and not named and names is not None:
             label_type = "integer"
-        if names is not None and not named:
-            _warn_of_labels(content, names, names_of(name, "clients", arrays) or ())
     if rules is not None and tables is None:
         content, tables = _as_tables(name, content, names_of(name, "features", arrays))
         for table in tables.values():
@@ -152,20 +144,8 @@ def from_arrays(
     if tables is not None:
         raw = _raw_rows(rules or Preprocess("none"), content, tables, client_names)
         content, inputs = _preprocessed(raw, content)
-    doubts = _doubts(content, client_names) if own and inputs is None and not texts else []
     if texts:
-        content, inputs, doubts = _read_texts(content)
-        doubts += _doubts_of_tokens(content, "text")
-    if own and targets.tokens:
-        doubts += _one_token(content, client_names)
-    if own and targets.classes and names is None and not one_client:
-        doubts += of_numbers(np.concatenate([content["y_train"], content["y_test"]]))
-    if own and targets in (NUMBER, SURVIVAL):
-        # Here, where numbers are as fine as they were given.
-        one = np.asarray(arrays["y_train"], np.float64).reshape(len(arrays["y_train"]), -1)[:, 0]
-        doubts += filter(None, [too_fine("the target" if targets is NUMBER else "the time", one)])
-    for doubt in doubts:
-        warn(doubt)
+        content, inputs = _read_texts(content)
     tensors = inputs_of(name, content["x_train"], content["x_test"], BYTES_FROM if own else None, constants)
     features = names_of(name, "features", arrays)
     if inputs is None and features is not None and tensors[0].dim() == 2:
@@ -182,7 +162,7 @@ def from_arrays(
         time = None if when is None else np.concatenate([when["train"], when["test"]])
         patients = None if patients is None or tested is None else np.concatenate([patients, tested])
     later = np.unique(theirs) if newcomers and theirs is not None and client_names is not None else ()
-    dataset = checked(
+    return checked(
         name,
         x,
         torch.from_numpy(y),
@@ -206,7 +186,6 @@ def from_arrays(
         rows=torch.from_numpy(row),
         when=None if time is None else torch.from_numpy(time),
     )
-    return replace(dataset, doubts=tuple(doubts))
 
 
 def _told_apart(content: Arrays, ids: PatientIds | None) -> Arrays:
@@ -266,116 +245,12 @@ def _texts_among(name: str, content: Arrays) -> Arrays:
     }
 
 
-def _read_texts(content: Arrays) -> tuple[Arrays, Inputs, list[str]]:
-    """The content with token ids for texts, how they came about, and a sentence if many texts are cut."""
+def _read_texts(content: Arrays) -> tuple[Arrays, Inputs]:
+    """The content with token ids for texts, and how they came about."""
     texts = {key: content[key].tolist() for key in ("x_train", "x_test")}
     ids = vocabulary(texts["x_train"])
     read = {key: tokens(of, ids).numpy() for key, of in texts.items()}
-    share = cut_texts(texts["x_train"]) / len(texts["x_train"])
-    doubt = (
-        f"{share:.0%} of the training texts have more than {LENGTH} words, and only the first {LENGTH} of each are "
-        "read: put first what matters, or divide them"
-    )
-    return {**content, **read}, Inputs("texts", vocabulary=tuple(ids)), [doubt] if share >= MANY_CUT else []
-
-
-FEW_TOKENS = 5
-"""Words, or token ids but 0, from which on two texts are hardly equal by chance."""
-
-MANY_CUT = 0.05
-"""Share of the texts that are cut, from which on it is said."""
-
-
-def _doubts(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
-    """Sentences on what may not be meant in images or rows of numbers, of one's own."""
-    x, x_test = content["x_train"], content["x_test"]
-    if x.ndim == 2 and x.dtype.kind != "f":
-        return _doubts_of_tokens(content, "row") if x.shape[1:] == x_test.shape[1:] else []  # which is refused later
-    y, y_test = content["y_train"], content["y_test"]
-    files = [*content.get("file_train", ()), *content.get("file_test", ())]
-    copied, pairs = repeated(x, x_test, y, y_test)
-    what = "row" if x.ndim == 2 else "image" if windows_of(x) is None else "example"
-    doubt = copied.doubt(what, len(x_test))
-    doubts = [doubt + _such_as([(len(x) + row, other) for row, other in copied.pairs], files) if doubt else ""]
-    if x.ndim > 2:
-        again = f"{what} stands" if len(pairs) == 1 else f"{what}s stand"
-        doubt = f"{len(pairs):,} {again} again under another label: which is right? give every {what} one"
-        doubts.append(doubt + _such_as(pairs, files) if pairs else "")
-    kinds = x.dtype.kind, x_test.dtype.kind
-    if windows_of(x) is not None:
-        doubts += doubts_on_channels(x, content.get("client_train") if clients else None, clients or ())
-    elif min(x.ndim, x_test.ndim) > 2 and set(kinds) <= set("fiu") and kinds.count("f") != 1:
-        doubts.append(_scale_doubt(content, clients))
-    return [doubt for doubt in doubts if doubt]
-
-
-def _doubts_of_tokens(content: Arrays, what: str) -> list[str]:
-    """Sentences on texts, or rows of token ids, that stand in both parts, or again under another label."""
-    held = {part: (content[f"x_{part}"] != 0).sum(1) >= FEW_TOKENS for part in ("train", "test")}
-    x, x_test, y, y_test = (content[f"{of}_{part}"][held[part]] for of in "xy" for part in ("train", "test"))
-    if not len(x):
-        return []
-    copied, pairs = repeated(x, x_test, y, y_test)
-    again = f"{what} stands" if len(pairs) == 1 else f"{what}s stand"
-    contradiction = f"{len(pairs):,} {again} again under another label: which is right? give every {what} one"
-    doubts = copied.doubt(what, len(content["x_test"])), contradiction if y.ndim == 1 and pairs else ""
-    return [doubt for doubt in doubts if doubt]
-
-
-def _one_token(content: Arrays, clients: tuple[str, ...] | None) -> list[str]:
-    """A sentence if most targets of a client are one token among three or more, as padding is."""
-    y = content["y_train"]
-    owners = content.get("client_train", np.zeros(len(y), np.int64))
-    for client in np.unique(owners):
-        kinds, counts = np.unique(y[(owners == client)[:, None] & (y != IGNORED)], return_counts=True)
-        if len(kinds) > 2 and 2 * counts.max() > counts.sum():
-            of = f" of client {clients[client]}" if clients else ""
-            return [
-                f"{counts.max() / counts.sum():.0%} of the targets{of} are token {kinds[counts.argmax()]}, which "
-                "perplexity and accuracy are then about: if it fills up short texts, make these targets "
-                f"{IGNORED}, which count nowhere"
-            ]
-    return []
-
-
-def _such_as(pairs: Sequence[tuple[int, int]], files: Sequence[str]) -> str:
-    """The end of a sentence on equal images: the files of the first; "" where files are not known."""
-    named = [f"{files[row]} = {files[other]}" for row, other in pairs[:NAMED]] if files else []
-    return f" (such as {', '.join(named)})" if named else ""
-
-
-def _scale_doubt(content: Arrays, clients: tuple[str, ...] | None) -> str:
-    """A sentence if pixels of one client or part reach far beyond another's, or all far beyond 1; "" if not."""
-    train, test = (_largest(content[key]) for key in ("x_train", "x_test"))
-    owners = content.get("client_train", np.zeros(len(train), np.int64))
-    of_client = {int(c): float(train[owners == c].max()) for c in np.unique(owners)}
-    low, high = (of(of_client, key=lambda c: of_client[c]) for of in (min, max))
-    if of_client[high] > FAR_BEYOND * of_client[low]:
-        one, other = (clients[c] if clients else str(c) for c in (low, high))
-        return _unequal(f"of {other}", of_client[high], f"of {one}", of_client[low])
-    parts = sorted([(float(train.max()), "of the training part"), (float(test.max()), "of the test part")])
-    (least, small), (most, large) = parts
-    if most > FAR_BEYOND * least:
-        return _unequal(large, most, small, least)
-    if content["x_train"].dtype.kind == "f" and most > FAR_BEYOND:
-        by = 255 if most <= 255 else most
-        return (
-            f"pixels are floats that reach {most:g} and are taken as they are, where networks expect about 0 to 1; "
-            f"divide by {by:g}" + (", or give bytes (uint8), which are scaled" if most <= 255 else "")
-        )
-    return ""
-
-
-def _unequal(large: str, most: float, small: str, least: float) -> str:
-    return f"pixels {large} reach {most:g} and those {small} {least:g}; scaled alike? divide all by the same number"
-
-
-def _largest(images: Array) -> npt.NDArray[np.float64]:
-    """Largest absolute value of each image, (N,)."""
-    axes = tuple(range(1, images.ndim))
-    high, low = images.max(axes), images.min(axes)
-    largest: npt.NDArray[np.float64] = np.maximum(high, -low.astype(np.float64))  # bytes have no negative
-    return largest + 0.0  # never -0
+    return {**content, **read}, Inputs("texts", vocabulary=tuple(ids))
 
 
 def _domains_of_test(name: str, content: Arrays) -> Array:
@@ -559,17 +434,6 @@ def _numbered(name: str, content: Arrays, classes: tuple[str, ...] | None) -> tu
         return {**content, **labels}, classes
     numbered: Arrays = {key: np.searchsorted(known, y).astype(np.int64) for key, y in labels.items()}
     return {**content, **numbered}, tuple(str(label) for label in known)
-
-
-def _warn_of_labels(content: Arrays, names: tuple[str, ...], clients: tuple[str, ...]) -> None:
-    """Warn of labels that differ in case, accents or spaces alone: each has become a class, which is rarely meant."""
-    if not spelling_variants(names):
-        return
-    parts = [part for part in ("train", "test") if f"y_{part}" in content]
-    labels = np.array(names)[np.concatenate([content[f"y_{part}"] for part in parts])]
-    no_client = {part: np.full(len(content[f"y_{part}"]), -1) for part in parts}
-    owners = np.concatenate([content.get(f"client_{part}", no_client[part]) for part in parts])
-    warn(label_variants(names, labels, owners if clients else None, clients))
 
 
 def _check_rows(name: str, content: Arrays, classes: tuple[str, ...] | None, targets: Targets) -> None:

@@ -22,8 +22,8 @@ from annotated_types import Ge
 
 from unskew import machine
 from unskew.data.arrays import all_for_testing, from_arrays
+from unskew.data.checks import noted
 from unskew.data.dataset import Dataset
-from unskew.data.doubts import of_sites
 from unskew.data.hub import GREY, check_depth, image_of
 from unskew.data.inputs import Inputs, constants_of
 from unskew.data.patients import Ints, PatientIds, coded
@@ -162,14 +162,11 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         files=files,
         constants=constants,
     )
-    of_data = [] if options.testing else of_sites(data, options.alone)
-    for doubt in of_data:
-        warn(doubt)
-    if options.testing and "test" not in files:
-        data = all_for_testing(data)
     inputs = replace(data.inputs, made_grey=options.channels == 1)
-    ordered = options.classes is not None
-    return replace(data, inputs=inputs, doubts=(*doubts, *data.doubts, *of_data), rows=None, ordered=ordered)
+    data = replace(data, inputs=inputs, doubts=tuple(doubts), rows=None, ordered=options.classes is not None)
+    if not options.testing:
+        return noted(data, options.alone)
+    return data if "test" in files else all_for_testing(data)
 
 
 # ---------------------------------------------------------------- folders

@@ -12,7 +12,6 @@ Whether labels and columns differ by more than chance is tested (`unskew.data.di
 their number (S. Holm, "A simple sequentially rejective multiple test procedure", 1979).
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data import doubts, telling
-from unskew.data.copies import copies, row_keys, value_codes
+from unskew.data import checks
+from unskew.data.checks import MOST_CLASSES, measured
 from unskew.data.dataset import Dataset
 from unskew.data.differs import differs
-from unskew.data.doubts import MOST_CLASSES
 from unskew.data.images import stored
 from unskew.data.inputs import (
     Array,
@@ -47,18 +45,10 @@ from unskew.data.patients import (
     coded,
     most_frequent,
     names_of_patients,
-    unnamed_patients,
 )
 from unskew.data.places import place
-from unskew.data.preprocess import (
-    LARGEST,
-    Preprocess,
-    too_fine,
-    unscaled,
-)
+from unskew.data.preprocess import LARGEST, Preprocess
 from unskew.data.text import words
-from unskew.data.variants import label_variants
-from unskew.data.windows import doubts_on_channels, windows_of
 from unskew.errors import DataError
 from unskew.tasks.targets import Label, labels_of
 from unskew.words import composed, counted, some
@@ -95,7 +85,8 @@ class Rows:
         dates: Columns that hold dates; they are not among `columns`.
         measured: True if `columns` were measured on images or texts.
         common_test: The test rows are nobody's own; each client keeps rows of its own for testing.
-        keys: A hash of each row's inputs, (N,).
+        rows: Their number.
+        keys: As in `unskew.data.checks.Table`.
         patients: Number of who is in each row, (N,); None if they are not known.
         doubts: Sentences on what was found as the rows were read.
         targets: Where there are several, each by its column.
@@ -109,7 +100,7 @@ class Rows:
     clients: npt.NDArray[np.int64] | None
     client_names: tuple[str, ...]
     test: npt.NDArray[np.bool_] | None
-    keys: Array
+    rows: int
     dates: tuple[str, ...] = ()
     measured: bool = False
     common_test: bool = False
@@ -118,6 +109,7 @@ class Rows:
     targets: Mapping[str, Array] = field(default_factory=dict)
     when: Array | None = None
     categories: tuple[str, ...] = ()
+    keys: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -249,7 +241,6 @@ class Look:
         classes: The target's classes; empty if it is a number or not known, or there are several targets.
         columns: What is known of each column.
         disagreement: Numbers for sizes, labels and columns.
-        leaks: Sentences on rows that occur twice.
         notes: Sentences on what a run would warn of, or refuse.
         patients: Number of those who are in the rows; None if they are not known.
         targets: Where there are several, each of them.
@@ -263,7 +254,6 @@ class Look:
     classes: tuple[Label, ...]
     columns: tuple[ColumnLook, ...]
     disagreement: tuple[Disagreement, ...]
-    leaks: tuple[str, ...]
     notes: tuple[str, ...]
     patients: int | None = None
     targets: tuple[TargetLook, ...] = ()
@@ -293,7 +283,7 @@ class Look:
     @property
     def warnings(self) -> list[str]:
         """Sentences on things to mend before a run."""
-        return [_sentence(text) for text in (*self.leaks, *self.notes)]
+        return [_sentence(text) for text in self.notes]
 
     def __str__(self) -> str:
         return "\n".join([f"{self.name}: {self.lead}", *(f"- {warning}" for warning in self.warnings)])
@@ -340,7 +330,10 @@ def of_frame(
         of_rows = names_of_patients(_listed(frame[patient]), f"column {patient!r}")
         clients = None if owners is None else [names[owner] if owner >= 0 else "no client" for owner in owners]
         (patients,) = coded((of_rows, clients), ids=patient_ids)
-    keys = row_keys(list(map(value_codes, columns.values()))) if columns else np.arange(len(frame))
+    keys: tuple[Array, ...] = ()
+    if is_test is not None and wanted and columns:
+        train, later = ([of[part] for of in columns.values()] for part in (~is_test, is_test))
+        keys = checks.keys_of(train, later, [(of[~is_test], of[is_test]) for of in wanted.values()])
     return Rows(
         name,
         columns,
@@ -348,11 +341,12 @@ def of_frame(
         owners,
         names,
         is_test,
-        keys,
+        len(frame),
         dates,
         patients=patients,
         targets=several,
         categories=tuple(categories_in(frame)),
+        keys=keys,
     )
 
 
@@ -379,12 +373,14 @@ def of_arrays(name: str, arrays: Mapping[str, Array], pictures: bool = False) ->
         given = arrays.get("clients")
         names = tuple(map(str, given if given is not None else range(int(owners.max()) + 1)))
     test = np.arange(len(y)) >= len(arrays["y_train"]) if len(parts) > 1 else None
-    columns, measured = _columns_of(x, arrays.get("features"), pictures)
-    of_channels = () if pictures else tuple(doubts_on_channels(arrays["x_train"], arrays.get("client_train"), names))
+    columns, are_measured = _columns_of(x, arrays.get("features"), pictures)
+    keys: tuple[Array, ...] = ()
+    if test is not None and x.dtype.kind != "O":
+        keys = checks.keys_of_inputs(x[~test], x[test], [(y[~test], y[test])])
     common = owners is not None and test is not None and "client_test" not in arrays
     known = all(f"patient_{part}" in arrays for part in parts)
     patients = np.concatenate([arrays[f"patient_{part}"] for part in parts]) if known else None
-    return Rows(name, columns, named, owners, names, test, _keys_of(x), (), measured, common, patients, of_channels)
+    return Rows(name, columns, named, owners, names, test, len(x), (), are_measured, common, patients, keys=keys)
 
 
 def of_dataset(dataset: Dataset) -> Rows:
@@ -427,17 +423,7 @@ def _columns_of(x: Array, names: Array | None, pictures: bool) -> tuple[dict[str
         return {"number of words": np.array([len(words(text)) for text in x], np.float64)}, True
     if x.ndim < 3:
         return {}, False
-    if not pictures and (windows := windows_of(x)) is not None:
-        of_channels = zip(windows.mean(2, np.float64).T, windows.std(2, np.float64).T, strict=True)
-        return {
-            f"channel {i} {what}": values
-            for i, pair in enumerate(of_channels)
-            for what, values in zip(("mean", "spread"), pair, strict=True)
-        }, True
-    # Image by image: floats of all would take four times what bytes do.
-    of_each = [(image.mean(dtype=np.float64), image.std(dtype=np.float64)) for image in x]
-    brightness, contrast = np.array(of_each).reshape(-1, 2).T
-    return {"brightness": brightness, "contrast": contrast}, True
+    return measured(x, pictures), True
 
 
 def _plain(values: Any) -> Array | None:
@@ -479,22 +465,13 @@ def _numbered(values: Any) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     return np.array([-1 if is_gap(v) else number[v] for v in plain], np.int64), tuple(str(v) for v in ordered)
 
 
-def _keys_of(x: Array) -> Array:
-    if x.dtype.kind == "O":
-        return np.array(
-            [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in x]
-        )
-    rows = np.ascontiguousarray(x)
-    return np.array([hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in rows])
-
-
 # ---------------------------------------------------------------- the look
 def look(rows: Rows, rules: Preprocess | None = None) -> Look:
     """Sum up rows: numbers that are shown as tables and figures, and sentences.
 
     What `rules` does to the columns is not advised.
     """
-    n = len(rows.keys)
+    n = rows.rows
     classes = _classes(rows.target)[0]
     groups = [] if rows.clients is None else [np.flatnonzero(rows.clients == i) for i in range(len(rows.client_names))]
     missing = {name: gaps_in(values) for name, values in rows.columns.items()}
@@ -534,11 +511,9 @@ def look(rows: Rows, rules: Preprocess | None = None) -> Look:
         classes,
         columns,
         _disagreement(rows, groups, columns),
-        _leaks(rows),
         (
             *rows.doubts,
             *_notes(rows, sites, columns, test, rules),
-            *(note for target in targets for note in _notes_on(rows, target)),
         ),
         None if patients is None else len(np.unique(patients)),
         targets,
@@ -711,36 +686,6 @@ def _disagreement(
     return tuple(numbers)
 
 
-def _leaks(rows: Rows) -> tuple[str, ...]:
-    """Sentences on rows with the same inputs at several sites, and in training and test."""
-    _, number = np.unique(rows.keys, return_inverse=True)
-    sentences = []
-    if rows.clients is not None:
-        pairs = np.unique(np.stack([number, rows.clients]), axis=1)
-        several = np.bincount(pairs[0]) > 1
-        if several.any():
-            first = int(several[number].argmax())
-            second = int(((number == number[first]) & (rows.clients != rows.clients[first])).argmax())
-            names = [rows.client_names[c] if c >= 0 else "no site" for c in rows.clients[[first, second]]]
-            sentences.append(
-                f"{counted(int(several.sum()), 'row')} {'occurs' if several.sum() == 1 else 'occur'} at several sites "
-                f"with identical inputs, such as {place(first)} "
-                f"({names[0]}) and {place(second)} ({names[1]}): patients treated at both, or copies?"
-            )
-    both = rows.test is not None and np.isin(number[rows.test], number[~rows.test]).any()
-    if rows.test is not None and both:
-        targets = [rows.target] if rows.target is not None else [*rows.targets.values()]
-        labels = np.column_stack([np.zeros(len(number), np.int64), *map(value_codes, targets)])
-        known = [rows.keys] if rows.measured or not rows.columns else rows.columns.values()
-        train, test = ([of[part] for of in (*known, labels)] for part in (~rows.test, rows.test))
-        repeats_of_test = copies(train[:-1], test[:-1], train[-1], test[-1])
-        sentences += filter(None, [repeats_of_test.doubt("row", len(test[-1]))])
-    repeats = len(number) - int(number.max()) - 1
-    if repeats and not sentences and not both:
-        sentences.append(f"{repeats:,} rows repeat another one of the same site and part")
-    return tuple(sentences)
-
-
 def _notes(
     rows: Rows,
     sites: Sequence[SiteLook],
@@ -750,15 +695,12 @@ def _notes(
 ) -> tuple[str, ...]:
     sentences: list[str] = []
     train = ~test
-    sentences += _written_in_several_ways(rows.target, rows)
     if len(sites) == 1:
         sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
-    tested = [site.test for site in sites] if rows.test is not None and not rows.common_test else None
-    trained, known = [site.train for site in sites], rows.patients is not None
-    timed = rows.when is not None
-    sentences += doubts.of_clients(rows.client_names, trained, tested, timed, of_patients=known, what=_what(rows))
-    sentences += _of_one_class(rows, rows.target)
-    sentences += [*_of_target(rows.target), *_of_numbers(rows, rows.target, "the target")]
+    several = {f"target {name!r}": of for name, of in rows.targets.items()}
+    targets = several or ({} if rows.target is None else {"the target": rows.target})
+    for called, target in targets.items():
+        sentences += _of_target(called, target)
     if rows.clients is not None and (nobodys := (rows.clients < 0) & ~(test & rows.common_test)).any():
         sentences.append(f"{int(nobodys.sum()):,} rows name no site")
     if rows.patients is not None and (both := np.intersect1d(rows.patients[train], rows.patients[test])).size:
@@ -768,39 +710,27 @@ def _notes(
             f"{counted(len(both), 'patient')} {'has' if len(both) == 1 else 'have'} rows for training and for testing "
             f"({first} and {other}): put all of a patient into one part"
         )
-    if rows.patients is None and not rows.measured:
-        sentences += unnamed_patients(rows.columns)
     categories = (*rows.categories, *(rules.categories if rules else ()))
     refused = {column.name: _refused(column, rows.columns.get(column.name), categories) for column in columns}
-    table = _table_of(rows, [name for name in rows.columns if not refused[name]])
-    for column in columns:
-        name = column.name
-        if refused[name]:
-            sentences.append(refused[name])
-            continue
-        if name in table.columns:
-            sentences += doubts.of_column(name, table, rules)
-        if column.kind == "constant":
-            sentences.append(f"column {name!r} has one value only and says nothing")
-        elif name not in table.columns and (
-            silent := [s.name for s, share in zip(sites, column.missing_by_site, strict=False) if share == 1]
-        ):
-            sentences.append(f"column {name!r} has no value at {some(silent)}")
-    sentences += [*telling.notes(table), *filter(None, [unscaled(table.columns) if rules is None else ""])]
+    sentences += filter(None, refused.values())
+    kept = {called: checks.Target(of[train], _classes(of)[1] is not None, called) for called, of in targets.items()}
+    table = checks.Table(
+        {name: values[train] for name, values in rows.columns.items() if not refused[name]},
+        list(kept.values()),
+        None if rows.clients is None else rows.clients[train],
+        rows.client_names,
+        [site.test for site in sites] if rows.test is not None and not rows.common_test and rows.when is None else None,
+        rules,
+        _what(rows),
+        rows.measured,
+        rows.patients is not None,
+        keys=rows.keys,  # type: ignore[arg-type]
+    )
+    sentences += checks.notes(table)
     gaps = [column.name for column in columns if 0 < column.missing < 1]
     if gaps and rules is None:
-        sentences.append(f"column{'s' * (len(gaps) > 1)} {some(gaps)} {doubts.have(gaps)} gaps: fill with preprocess")
+        sentences.append(f"column{'s' * (len(gaps) > 1)} {some(gaps)} {checks.have(gaps)} gaps: fill with preprocess")
     return tuple(sentences)
-
-
-def _table_of(rows: Rows, names: Collection[str]) -> doubts.TrainingRows:
-    """The training rows with these columns, if they are of a table, as doubts are raised on them."""
-    train = np.ones(len(rows.keys), bool) if rows.test is None else ~rows.test
-    columns = {name: values[train] for name, values in rows.columns.items() if name in names and not rows.measured}
-    targets = [] if rows.target is None else [rows.target[train]]
-    return doubts.TrainingRows(
-        columns, targets, None if rows.clients is None else rows.clients[train], rows.client_names
-    )
 
 
 def _refused(column: ColumnLook, values: Array | None, categories: Collection[str]) -> str:
@@ -821,80 +751,43 @@ def _refused(column: ColumnLook, values: Array | None, categories: Collection[st
     return "" if column.name in categories else numbers_as_words(column.name, words)
 
 
-def _notes_on(rows: Rows, target: TargetLook) -> list[str]:
-    """Sentences on one of several targets."""
-    values = rows.targets[target.name]
-    table = _table_of(replace(rows, target=values), rows.columns)
-    sentences = [
-        *_written_in_several_ways(values, rows),
-        *_of_one_class(rows, values),
-        *_of_target(values),
-        *_of_numbers(rows, values, "it"),
-        *filter(None, [telling.gives_the_answer(table)]),
-    ]
-    return [f"target {target.name!r}: {sentence}" for sentence in sentences]
-
-
-def _written_in_several_ways(target: Array | None, rows: Rows) -> list[str]:
-    if target is None or target.dtype.kind not in "OU":
-        return []
-    return list(filter(None, [label_variants(map(str, np.unique(target)), target, rows.clients, rows.client_names)]))
-
-
-def _of_one_class(rows: Rows, target: Array | None) -> list[str]:
-    _, labels = _classes(target)
-    if labels is None or rows.clients is None:
-        return []
-    train = slice(None) if rows.test is None else ~rows.test
-    return doubts.of_one_class(labels[train], rows.clients[train], rows.client_names, _what(rows))
-
-
 def _what(rows: Rows) -> str:
     if not rows.measured:
         return "rows"
-    return "images" if "brightness" in rows.columns else "examples" if "channel 0 mean" in rows.columns else "rows"
+    of = {"brightness": "images", "channel 0 mean": "examples", "number of words": "texts"}
+    return next((what for name, what in of.items() if name in rows.columns), "rows")
 
 
-def _of_target(target: Array | None) -> list[str]:
+def _of_target(called: str, target: Array) -> list[str]:
     """Sentences on a target that a run would refuse."""
-    if target is None or target.dtype.kind not in "Of":
+    if target.dtype.kind not in "Of":
         return []
     if target.dtype.kind == "f":
         missing, endless = np.isnan(target), np.isinf(target)
-        sentences = [_valueless(int(missing.sum()))] if missing.any() else []
+        sentences = [_valueless(called, int(missing.sum()))] if missing.any() else []
         if endless.any():
-            sentences.append(f"the target is infinite in {place(int(endless.argmax()))}: correct it")
+            sentences.append(f"{called} is infinite in {place(int(endless.argmax()))}: correct it")
         return sentences
     words = [word for word in target.tolist() if word != NO_VALUE]
     if not words:
-        return ["the target has no value at all: name another column"]
+        return [f"{called} has no value at all: name another column"]
     if all(map(is_date, words)):
-        return [f"the target holds dates, such as {words[0]}: make numbers of them, or name another column"]
+        return [f"{called} holds dates, such as {words[0]}: make numbers of them, or name another column"]
     known = len(set(words))
     many = known > MOST_CLASSES and 2 * known > len(words)
     of_time = all(map(is_clock, words)) and (many or all(word.count(":") == 2 for word in words))
     sentences = []
     if of_time:
         sentences.append(
-            f"the target holds spans of time or times of day, such as {words[0]}: make numbers of them, such as hours, "
+            f"{called} holds spans of time or times of day, such as {words[0]}: make numbers of them, such as hours, "
             "or name another column"
         )
     if len(words) < len(target):
-        sentences.append(_valueless(len(target) - len(words)))
+        sentences.append(_valueless(called, len(target) - len(words)))
     if many and not of_time:
-        sentences.append(f"the target holds {known:,} different words in {len(words):,} rows: group them")
+        sentences.append(f"{called} holds {known:,} different words in {len(words):,} rows: group them")
     return sentences
 
 
-def _of_numbers(rows: Rows, target: Array | None, what: str) -> list[str]:
-    """Sentences on a target of numbers, of the training rows."""
-    if target is None or target.dtype.kind not in "iuf" or _classes(target)[1] is not None:
-        return []
-    train = np.ones(len(target), bool) if rows.test is None else ~rows.test
-    owners = None if rows.clients is None else rows.clients[train]
-    fine = too_fine(what, target[train])
-    return [*doubts.of_target(what, target[train], owners, rows.client_names), *filter(None, [fine])]
-
-
-def _valueless(rows: int) -> str:
-    return f"the target has no value in {counted(rows, 'row')}: leave {'it' if rows == 1 else 'them'} out"
+def _valueless(called: str, rows: int) -> str:
+    return f"{called} has no value in {counted(rows, 'row')}: leave {'it' if rows == 1 else 'them'} out"

@@ -7,10 +7,8 @@ and deviation over all rows together (T. F. Chan, G. H. Golub, R. J. LeVeque, "A
 variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -20,9 +18,8 @@ from unskew.data.columns import check_one_form
 from unskew.data.inputs import Array, Column, Inputs, RawTable, gaps_in, is_date, numbers_as_words, value_of, word
 from unskew.data.lengths import LONGEST
 from unskew.data.places import place
-from unskew.data.variants import column_variants
-from unskew.errors import ConfigError, DataError, did_you_mean, obeyed, warn
-from unskew.words import composed, counted, some
+from unskew.errors import ConfigError, DataError, did_you_mean, obeyed
+from unskew.words import composed, some
 
 Scale = Literal["agreed", "site", "none"]
 Missing = Literal["agreed mean", "site mean", "site median", "refuse"]
@@ -37,21 +34,6 @@ LARGEST = float(np.finfo(np.float32).max)
 
 MOST_ROWS = 10**12
 """Training rows that no site has."""
-
-FAR_FROM_OTHERS = 20
-"""Standard deviations of the others' rows from their mean, beyond which a site's mean is hardly in the same unit."""
-
-MOST_COMPARED = 100
-"""Sites up to which each one's numbers are compared with those of the others in data that are at hand."""
-
-MOST_OF_ALL, MOST_OF_TWO = 0.5, 0.9
-"""Share of all rows above which one site of several, or of two, is named: it decides what all agree on."""
-
-OFTEN = 3
-"""Rows from which on a number that is far from all others is no slip."""
-
-ENOUGH_TO_TELL = 20
-"""Different values from which on one is known to be like no other."""
 
 
 @dataclass(frozen=True)
@@ -462,16 +444,12 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
         known = sorted({word(v) if values.dtype.kind == "f" else str(v) for v in present.tolist()}, key=_natural)
         if known:
             _check_category(name, known, present.tolist(), coded)
-            if values.dtype.kind == "O" and (found := column_variants(name, present, None, ())):
-                warn(found)
         by_name[name] = ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(known))
     return by_name
 
 
 def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule]:
     """The numbers on which sites agree, to be declared in the experiment (`preprocess.columns`).
-
-    A site that has most of all rows, or a mean far from that of the others, is named in a warning.
 
     Raises:
         DataError: If sites have other columns, one has words where another has numbers, or no rows have such sums.
@@ -493,154 +471,11 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
         gaps = any(of.gaps for of in by_site.values())
         if with_words:
             union = sorted({w for of in by_site.values() for w in of.words or ()}, key=_natural)
-            pairs = [(site, w) for site, of in by_site.items() for w in of.words or ()]
-            owners = np.array([list(by_site).index(site) for site, _ in pairs])
-            if found := column_variants(name, np.array([w for _, w in pairs], object), owners, list(by_site)):
-                warn(found)
             rules[name] = ColumnRule(kind="category", words=tuple(union), gaps=gaps)
         else:
             together = agreed([ColumnMoments(of.n, of.mean, of.m2) for of in by_site.values()])
             rules[name] = ColumnRule(mean=together.mean, sd=together.sd, gaps=gaps)
-    for doubt in _lopsided(sites):
-        warn(doubt)
     return rules
-
-
-def _lopsided(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
-    """Sentences on a site that decides what is agreed on, and on sites whose means are far from the others'."""
-    rows = {site: max((of.n for of in by_name.values()), default=0) for site, by_name in sites.items()}
-    most, share = max(rows, key=lambda site: rows[site]), MOST_OF_TWO if len(sites) == 2 else MOST_OF_ALL
-    sentences = []
-    if len(sites) > 1 and rows[most] > share * sum(rows.values()):
-        sentences.append(
-            f"{most} says that it has {rows[most]:,} of all {sum(rows.values()):,} rows, so the agreed numbers are "
-            "nearly its own: ask there whether that is right"
-        )
-    for name in next(iter(sites.values())):
-        parts = {
-            site: ColumnMoments(of.n, of.mean, of.m2) for site, by_name in sites.items() if (of := by_name[name]).n
-        }
-        if sentence := far_from_others(f"column {name!r}", parts):
-            sentences.append(sentence)
-    return sentences
-
-
-def far_from_agreed(name: str, values: Array, rule: ColumnRule) -> str:
-    """A sentence on a client's numbers whose unit may not be the one agreed on, or of which some stand for no value."""
-    if values.dtype.kind != "f" or rule.mean is None or not rule.sd or np.isnan(values).all():
-        return ""
-    agreed_on = f"the mean {rule.mean:g} (standard deviation {rule.sd:g}) was agreed on"
-    far = np.abs(values - rule.mean) > FAR_FROM_OTHERS * rule.sd
-    if abs(float(np.nanmedian(values)) - rule.mean) > FAR_FROM_OTHERS * rule.sd:
-        return f"column {name!r} is about {np.nanmedian(values):g} here, and {agreed_on}: is it in the same unit?"
-    if not far.any():
-        return ""
-    value, times = max(Counter(values[far].tolist()).items(), key=itemgetter(1))
-    rows = counted(int(far.sum()), "row")
-    such = f"is {value:g} in {rows}" if times == far.sum() else f"lies far off in {rows}, such as {value:g}"
-    return f"column {name!r} {such} here, and {agreed_on}: does that stand for no value?"
-
-
-NINES = tuple(sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1))
-"""Numbers such as -999, which stand for no value in many tables."""
-
-
-def stands_for_none(name: str, values: Array) -> str:
-    """A sentence on a number such as -999 that returns, farther from others than these reach; empty if none does."""
-    strange = _of_none(values) if values.dtype.kind == "f" else ""
-    way = "leave it empty (data_options.gaps names such values of a CSV file)"
-    return strange and f"column {name!r} {strange}, {way}"
-
-
-def target_for_none(what: str, values: Array) -> str:
-    """A sentence on a number that may stand for no value in a target, as of a column; empty if none does.
-
-    So may -1 and -9, where all others are above 0; where 0 is among them, if it is in more rows than others are.
-    """
-    strange = _of_none(values) or _below_zero(values)
-    return strange and f"{what} {strange}, leave such rows out"
-
-
-def _of_none(values: Array) -> str:
-    """The sentence of `stands_for_none` without its two ends."""
-    known, times = np.unique(values[np.isfinite(values)], return_counts=True)
-    nines = np.isin(known, NINES)
-    rest = known[~nines]
-    if not nines.any() or len(rest) < 2:
-        return ""
-    low, high = rest[0], rest[-1]
-    for value, n in zip(known[nines].tolist(), times[nines].tolist(), strict=True):
-        far = max(low - value, value - high)
-        if n >= OFTEN and far > high - low and far > abs(value) / 10:  # 99 beside 98 is a percentage
-            return _is_beside(value, n, low, high)
-    return ""
-
-
-def _below_zero(values: Array) -> str:
-    """The same of a number such as -1 that is the only one below 0."""
-    known, times = np.unique(values[np.isfinite(values)], return_counts=True)
-    if len(known) < ENOUGH_TO_TELL or known[0] not in (-1, -9, *NINES) or known[1] < 0:
-        return ""
-    if known[1] == 0 and times[0] < max(OFTEN, 5 * np.median(times[1:])):  # of -1, 0, 1, 2, ... one like others
-        return ""
-    return _is_beside(float(known[0]), int(times[0]), known[1], known[-1])
-
-
-def _is_beside(value: float, rows: int, low: float, high: float) -> str:
-    return (
-        f"is {value:g} in {counted(rows, 'row')}, and from {low:g} to {high:g} elsewhere: if that stands for no value"
-    )
-
-
-def missing_here(name: str, values: Array) -> str:
-    """A sentence on a column in which a client has no value at all; empty if it has some."""
-    text = f"column {name!r} has no value in any training row here, so nothing is learnt from it"
-    return text if gaps_in(values).all() else ""
-
-
-def far_from_others(what: str, parts: Mapping[str, ColumnMoments]) -> str:
-    """A sentence on the site whose mean is so far from the others' that its unit may be another; empty if none is."""
-    apart = {site: _apart(own, [part for other, part in parts.items() if other != site]) for site, own in parts.items()}
-    site = max(apart, key=lambda one: apart[one], default="")
-    if not site or apart[site] <= FAR_FROM_OTHERS:
-        return ""
-    others = agreed([part for other, part in parts.items() if other != site])
-    return (
-        f"{what} has the mean {parts[site].mean:g} at {site}, and {others.mean:g} (standard deviation "
-        f"{others.sd:g}) at the others: is it in the same unit there?"
-    )
-
-
-def too_fine(what: str, values: Array) -> str:
-    """A sentence on numbers that differ by less than single precision, in which networks learn, keeps of them.
-
-    Empty where its step at their size is at most 1 % of their standard deviation.
-    """
-    numbers = values[np.isfinite(values)].astype(np.float64)
-    spread = float(numbers.std()) if len(numbers) else 0.0
-    step = float(np.spacing(np.float32(np.abs(numbers).max(initial=0))))
-    if not spread or step <= spread / 100:
-        return ""
-    return (
-        f"{what} is about {np.median(numbers):.10g} with a standard deviation of {spread:.3g}, and networks take "
-        f"float32, which counts in steps of {step:.3g} there: subtract a number that all agree on"
-    )
-
-
-def moments_of_sites(values: Array, owners: Array | None, sites: Sequence[str]) -> dict[str, ColumnMoments]:
-    """Moments of a column of numbers at each site that has some; none of words, without sites or with a great many."""
-    if owners is None or values.dtype.kind != "f" or len(sites) > MOST_COMPARED:
-        return {}
-    return {site: m for i, site in enumerate(sites) if (m := ColumnMoments.of(values[owners == i])).n}
-
-
-def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:
-    """Standard deviations of the others' rows between their mean and a site's own; 0 where they have fewer than two."""
-    together = agreed(others)
-    if together.n < 2:
-        return 0.0
-    # Where the others' rows are all equal, there is no deviation to compare with.
-    return abs(own.mean - together.mean) / (together.sd or max(abs(together.mean), 1.0))
 
 
 def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
@@ -720,28 +555,6 @@ def check_agreed_unseen(rules: Preprocess) -> None:
         for name, of in rules.columns.items()
     )
     check_agreed(rules, Inputs("table", columns=tuple(columns)))
-
-
-# ---------------------------------------------------------------- without rules
-LARGE = 100.0
-"""Root mean square from which on a column of numbers outweighs others that are about 1."""
-
-
-def unscaled(columns: RawTable) -> str:
-    """A sentence that names the column a network will stumble over; empty if all are of a common size."""
-    numbers = {
-        name: values for name, values in columns.items() if values.dtype.kind == "f" and not np.isnan(values).all()
-    }
-    size = {name: float(np.sqrt(np.nanmean(values**2))) for name, values in numbers.items()}
-    worst = max(size, key=lambda name: size[name], default="")
-    others = sum(one > LARGE for one in size.values()) - 1
-    if others < 0:
-        return ""
-    more = f", and {counted(others, 'more column')} {'is' if others == 1 else 'are'} like it" if others else ""
-    return (
-        f"column {worst!r} has a root mean square of {size[worst]:,.0f}{more}: most networks train badly on such "
-        'numbers; scale them with preprocess = { scale = "agreed" } (in Python: preprocess=True)'
-    )
 
 
 # ---------------------------------------------------------------- what is recorded

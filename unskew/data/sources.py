@@ -57,9 +57,9 @@ from unskew.data.arrays import (
     names_of,
     with_test_part,
 )
+from unskew.data.checks import noted
 from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
-from unskew.data.doubts import of_sites
 from unskew.data.inputs import Inputs, constants_of
 from unskew.data.latest import Cut, Latest, check_gap
 from unskew.data.lengths import names_array
@@ -69,7 +69,7 @@ from unskew.data.places import path_of, require_allowed
 from unskew.data.preprocess import Preprocess
 from unskew.data.saved import load_saved
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import ConfigError, DataError, did_you_mean, warn
+from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.files import check_text, user_path
 from unskew.keys import Key
 from unskew.references import makes
@@ -738,12 +738,8 @@ def _assemble(
             rows=None if parts is None else parts.rows,
             when=None if parts is None else parts.ranks,
         )
-        doubts = of_sites(dataset, one_client, untested_told=parts is not None) if own else []
-        doubts += () if parts is None else parts.doubts
-        for doubt in doubts:
-            warn(doubt)
-        ordered = targets.classes and names_of(name, "classes", arrays) is not None
-        return replace(dataset, ordered=ordered, doubts=(*dataset.doubts, *doubts))
+        dataset = replace(dataset, ordered=targets.classes and names_of(name, "classes", arrays) is not None)
+        return noted(dataset, one_client, () if parts is None else parts.doubts) if own else dataset
 
     return _placed(where, build)
 

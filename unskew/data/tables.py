@@ -18,10 +18,10 @@ from typing import Any, Literal
 import numpy as np
 
 from unskew import machine
-from unskew.data import own
+from unskew.data import checks, own
+from unskew.data.checks import FEW_ROWS
 from unskew.data.columns import check_width, composed_names, with_composed_columns
 from unskew.data.dataset import Dataset
-from unskew.data.doubts import FEW_ROWS
 from unskew.data.image_folders import OF_SYSTEMS, is_image
 from unskew.data.inputs import GAPS, Column, RawTable, check_known, gap_numbers, gaps_in, raw_column
 from unskew.data.latest import Latest
@@ -254,6 +254,9 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
             warn(few)
         table = {name: raw_column(frame[name], name)[~tested] for name in names}
         by_column = sums(rules.with_categories(c for c in categories_in(frame) if c in table), table)
+        for name in by_column:
+            for note in checks.spelt_alike(checks.Table({name: table[name]})):
+                warn(note)
         single = [name for name, of in by_column.items() if of.n == 1]
         if single:
             raise DataError(
@@ -513,7 +516,7 @@ def _reason(error: Exception, options: TableOptions) -> str:
     if "invalid utf-8" in reason or isinstance(error, UnicodeDecodeError):
         return f"it is not in {options.encoding}; set encoding, such as encoding = 'cp1252', which is usual in Windows"
     if "more fields than defined" in reason:
-        return "a row has more values than the first line has columns; set separator, or quote values that hold it"
+        return "a row has more values than the first line has columns; set separator, such as separator = ';'"
     return reason[:200]
 
 

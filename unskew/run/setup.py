@@ -20,9 +20,9 @@ from torch import nn
 from unskew import models, references, schema, tasks, version
 from unskew.data.augment import Augment, Transform, augmentation
 from unskew.data.batches import num_steps
+from unskew.data.checks import LARGE
 from unskew.data.dataset import Dataset, binned
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, pooled
-from unskew.data.preprocess import LARGE
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment.config import Experiment, Method, Runtime, TaskConfig, resolved

@@ -27,10 +27,9 @@ import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from unskew.data import doubts, telling
+from unskew.data import checks
 from unskew.data.arrays import from_arrays
 from unskew.data.columns import composed_names, composed_test, with_composed_columns
-from unskew.data.copies import copies
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.data.inputs import Column, Inputs, check_values, is_lazy
@@ -65,10 +64,10 @@ from unskew.data.own.parts import (
     untested_clients,
 )
 from unskew.data.own.values import Array, truths, type_name
-from unskew.data.patients import PatientIds, unnamed_patients
+from unskew.data.patients import PatientIds
 from unskew.data.places import Place, by_number, place, rows_at
-from unskew.data.preprocess import Preprocess, check_gaps, unscaled
-from unskew.errors import DataError, warn
+from unskew.data.preprocess import Preprocess, check_gaps
+from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, RowError, Targets
 from unskew.words import composed, some
@@ -257,12 +256,8 @@ def dataset(
         else None,
     )
     few = [] if rows.patients is None or held_out is not None else untested_clients(rows, fraction, own_test)
-    sentences = [*of_time, *few]
-    if not testing:
-        sentences += _doubts(given, rows, preprocess, one_client, untested_told=bool(few) or rule is not None)
-    for sentence in sentences:
-        warn(sentence)
-    return replace(given, doubts=(*given.doubts, *sentences), ordered=declared is not None)
+    given = replace(given, ordered=declared is not None)
+    return given if testing else checks.noted(given, one_client, [*of_time, *few])
 
 
 def _test_part(test: object, rows: GivenExamples, roles: Roles, own_test: bool) -> GivenExamples:
@@ -325,43 +320,6 @@ def _checked(
     except DataError:
         pass  # of all targets; said as they are stored
     return rows
-
-
-def _doubts(
-    data: Dataset, rows: GivenExamples, rules: Preprocess | None, one_client: bool, untested_told: bool
-) -> list[str]:
-    """Sentences on what may not be meant, in data that a user gave: on sites and labels and, of a table, its columns.
-
-    Clients without test rows are not named again where `untested_told`.
-    """
-    of_sites = doubts.of_sites(data, one_client, untested_told)
-    if not rows.columns or data.inputs.kind != "table":
-        return of_sites
-    x, x_test = as_tensor(data.x_train).numpy(), as_tensor(data.x_test).numpy()
-    train = np.ones(len(x), bool) if data.own_test is None else ~data.own_test.numpy()
-    table = _table_of(rows)
-    sentences = [*filter(None, [unscaled(table.columns) if rules is None else ""]), *of_sites]
-    for name in table.columns:
-        sentences += doubts.of_column(name, table, rules, one_client)
-    sentences += telling.notes(table)
-    if rows.patients is None:
-        sentences += unnamed_patients(table.columns)
-    of_train = [*x[train].T] if data.raw is None else [values[train] for values in data.raw.train.values()]
-    of_test = [*x_test.T] if data.raw is None else [data.raw.test[name] for name in data.raw.train]
-    repeated = copies(of_train, of_test, data.y_train.numpy()[train], data.y_test.numpy())
-    return [*sentences, *filter(None, [repeated.doubt("row", len(x_test))])]
-
-
-def _table_of(rows: GivenExamples) -> doubts.TrainingRows:
-    """The rows as doubts are raised on them."""
-    columns = (
-        {str(column): rows.x[:, i] for i, column in enumerate(rows.columns)}
-        if rows.table is None
-        else {name: values[rows.x] for name, values in rows.table.items()}
-    )
-    number = {name: i for i, name in enumerate(rows.client_names)}
-    owners = None if rows.clients is None else np.array([number[name] for name in rows.clients], np.int64)
-    return doubts.TrainingRows(columns, [*rows.y.reshape(len(rows.y), -1).T], owners, rows.client_names)
 
 
 def _counted_there(data: object, rows: GivenExamples, part: str) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data import doubts
+from unskew.data.checks import MOST_CLASSES
 from unskew.data.inputs import column_values, is_clock, is_gap, kind_of_time
 from unskew.data.lengths import check_words
 from unskew.data.own.given import GivenExamples
@@ -167,7 +167,7 @@ def check_target(rows: GivenExamples, column: str, targets: Targets) -> None:
             f"{called} holds {several}, such as {str(first)!r}; make numbers of them, {numbers}, or name another column"
         )
     known = set(values)
-    many = len(known) > doubts.MOST_CLASSES and 2 * len(known) > len(values) and rows.classes is None
+    many = len(known) > MOST_CLASSES and 2 * len(known) > len(values) and rows.classes is None
     if (many or not targets.classes) and all(map(is_clock, values)):
         raise DataError(
             f"{called} holds spans of time or times of day in words, such as {values[0]!r}; make numbers of them, such "

@@ -58,7 +58,7 @@ def said(changed: dict[str, Any], preprocess: Preprocess | None) -> tuple[set[st
         warnings.simplefilter("always")
         own.dataset(frame, **columns, preprocess=preprocess)
     look = us.describe(frame, **columns)
-    return {str(warning.message) for warning in caught}, {*look.leaks, *look.notes}
+    return {str(warning.message) for warning in caught}, set(look.notes)
 
 
 @pytest.mark.parametrize("name", [*TABLES, *WORDS])
@@ -116,13 +116,8 @@ def test_a_site_whose_target_is_far_from_the_others_is_doubted(kind: str) -> Non
 @pytest.mark.parametrize(
     ("stands", "rows", "of", "doubted"),
     [
-        (-1, 1, 20_000 + lives(0), True),
-        (-9, 2, lives(0), True),
-        (-99, 3, np.round(lives(0) / 100), True),
-        (-1, 30, np.round(lives(0) / 100), True),
+        (-999, 3, np.round(lives(0) / 100), True),
         (999, 3, np.minimum(lives(0) / 100, 90), True),
-        (-1, 2, np.floor(lives(0) / 200), False),
-        (-1, 1, lives(0) - 900, False),
         (-2, 1, lives(0), False),
     ],
 )
@@ -134,11 +129,3 @@ def test_a_number_that_stands_for_no_value_in_a_positive_target_is_doubted(
     sentence = f"the target is {stands} in "
     assert any(sentence in one and one.endswith("leave such rows out") for one in run) == doubted, run
     assert any(sentence in one for one in look) == doubted, look
-
-
-@pytest.mark.parametrize(("around", "doubted"), [(1.6e9, True), (1e6, True), (1e4, False)])
-def test_a_target_that_differs_by_less_than_single_precision_keeps_is_doubted(around: float, doubted: bool) -> None:
-    """Steps of float32: 128 at 1.6e9, 1/16 at 1e6 and 1/1024 at 1e4, beside a deviation of 5 and of 1."""
-    y = around + np.random.default_rng(0).normal(size=320) * (25 if around > 1e9 else 1)
-    for said_of_it in of_numbers(y, SITES):
-        assert any("networks take float32, which counts in steps" in one for one in said_of_it) == doubted
