@@ -129,21 +129,6 @@ def test_an_image_larger_than_others_is_refused_before_any_is_decoded(
         load(source, None, {"size": 4})
 
 
-def test_an_image_whose_second_page_has_no_size_is_refused_by_its_file(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    source = folder_of_images(tmp_path / "images", png(11, 9))
-    file = tmp_path / "images" / "a" / "0" / "two.tif"
-    image.fromarray(np.zeros((9, 11), np.uint8)).save(file, "TIFF")
-    tiff = bytearray(file.read_bytes())
-    (first,) = struct.unpack_from("<I", tiff, 4)
-    (tags,) = struct.unpack_from("<H", tiff, first)
-    struct.pack_into("<I", tiff, first + 2 + 12 * tags, len(tiff))  # the place of the second page
-    second = struct.pack("<H", 1) + struct.pack("<HHII", 259, 3, 1, 1) + struct.pack("<I", 0)  # its compression alone
-    file.write_bytes(tiff + second)
-    with pytest.raises(DataError, match=r"two\.tif is not a readable image: Missing dimensions"):
-        load(source)
-
-
 def test_postscript_with_the_ending_of_an_image_starts_no_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

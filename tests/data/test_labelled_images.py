@@ -185,7 +185,7 @@ def test_images_that_no_row_names_are_told(tmp_path: Path) -> None:
             r"mean 000\.png\? put them there, or leave the rows out",
         ),
         (["000,a,Bern", "part_0/000.png,b,Basel"], {}, r"names an image twice, 'part_0/000\.png' in line 2 and line 3"),
-        (["000.dcm,a,Bern"], {}, r"such as '000\.dcm' .*; \.dcm is DICOM, which is not read: save its pixels"),
+        (["000.dcm,a,Bern"], {}, r"such as '000\.dcm' .*, such as DICOM, save the pixels as 8-bit PNG"),
         (["000,a,Bern", ",b,Basel"], {}, "names no image in line 3; fill it, or leave the row out"),
         (["000,a,Bern", "001,b,Basel", "part_0/same,,Basel"], {}, "column 'dx': the label of line 4 is missing"),
         (["000,a,Bern", "001,b,"], {}, "column 'hospital' names no client in line 3"),

@@ -9,7 +9,6 @@ import importlib
 import os
 import struct
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -44,20 +43,14 @@ OF_SYSTEMS = (
 )  # fmt: skip
 """What Windows, macOS and servers of files write beside people's files, besides hidden ones."""
 
-STRAY = (
-    "annotations", "backup", "copy", "exclude", "excluded", "label", "labels", "mask", "masks", "new folder", "old",
-    "rejected", "segmentation", "segmentations", "temp", "thumbnails", "tmp", "trash", "unclassified", "unknown",
-    "unlabeled", "unlabelled", "unsorted",
-)  # fmt: skip
-"""Names of folders that lie beside those of classes and are seldom one."""
-
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 NEARLY_ALL = 0.9
 """Share of values that are names of image files from which on they are taken for such, and not for texts."""
 
-DICOM = ".dcm"
-OF_DICOM = "DICOM, which is not read: save its pixels as 8-bit PNG, or give arrays"
-READ = f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}"
+READ = (
+    f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}; of others, such as DICOM, save the pixels as "
+    "8-bit PNG, or give arrays"
+)
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 """What Pillow may take a file for, whatever its ending: of other formats one would start Ghostscript."""
 
@@ -129,14 +122,12 @@ def read_images(root: Path, options: ImageOptions) -> Dataset:
         options = replace(options, alone=_has_no_sites(root, options))
     contents = _contents(root, options)
     grey, of_images = look_at(root, [image.file for image in contents.images], options.size, options.channels)
-    doubts = [shown(doubt) for doubt in (_left_out(root, contents), _empty(root, contents)) if doubt] + of_images
+    doubts = [*_not_read(root, contents.images, contents.left), *of_images]
     patients: Ints | None = None
     if options.patient is None and not options.testing:
         doubts += filter(None, [_folders_of_patients(root, contents.images)])
     elif not options.testing:  # else nobody is kept apart from anybody
         patients = _patients(contents.images, options.patient_ids)
-    if options.classes is None and not options.alone:
-        doubts += _no_classes(contents.images)
     for doubt in doubts:
         warn(doubt)
     sites = list(dict.fromkeys(image.site for image in contents.images))
@@ -188,14 +179,12 @@ class _Contents:
     Attributes:
         home: The folder, without links, which none may leave.
         images: Images, by site and class.
-        left: Files that are not read: why, and the site; "" above the sites.
-        empty: Folders of sites and classes that hold no file.
+        left: Files that are not read.
     """
 
     home: str
     images: list[_Image] = field(default_factory=list)
-    left: list[tuple[str, str]] = field(default_factory=list)
-    empty: list[Path] = field(default_factory=list)
+    left: list[Path] = field(default_factory=list)
 
 
 def _has_no_sites(root: Path, options: ImageOptions) -> bool:
@@ -229,9 +218,9 @@ def _contents(root: Path, options: ImageOptions) -> _Contents:
             f"{root} has the folders {_names(sites)}, where those of the sites are expected: {LAYOUT}; put such "
             f"folders into each site's, or, if the images come without sites, {ARRAYS}"
         )
-    contents.left += [(_why(file), "") for file in loose]
+    contents.left += loose
     parts = {site.name: _read_site(site, contents, options) for site in sites}
-    sites = [site for site in sites if site not in contents.empty]
+    sites = [site for site in sites if any(site in image.file.parents for image in contents.images)]
     if len({composed(site.name) for site in sites}) < 2:
         raise DataError(
             f"{root} has {f'one folder with files, {sites[0].name}' if sites else 'no folder with files'}, where those "
@@ -250,11 +239,10 @@ def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
     if not divided:
         _check_no_parts(site, folders, options.layout)
     images: list[_Image] = []
-    empty: list[Path] = []
-    left = [_why(file) for file in loose]
+    left = list(loose)
     for part in folders if divided else [site]:
         labels, in_part = entries(part, contents.home)
-        left += [_why(file) for file in in_part] if divided else []
+        left += in_part if divided else []
         for label in labels:
             name = composed(label.name)
             if options.classes is not None and name not in options.classes:
@@ -263,27 +251,22 @@ def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
                     f"{did_you_mean(name, options.classes)}; rename it, or name its class in data_options.classes"
                 )
             files = list(_below(label, contents.home, options.layout))
-            if not files:
-                empty.append(label)
             kind = part.name.casefold() if divided else ""
             images += [
                 _Image(kind, composed(site.name), name, file, _folder_in(label, file))
                 for file in files
                 if is_image(file)
             ]
-            left += [_why(file, loose=False) for file in files if not is_image(file)]
-    if not images and not left:
-        empty = [site]
-    elif not images:
+            left += [file for file in files if not is_image(file)]
+    if left and not images:
         whose = "client" if options.alone else "site"
         raise DataError(
-            f"{site} is a {whose}'s folder, and none of its {counted(len(left), 'file')} is read: {_reasons(left)}; "
-            f"expected is {options.layout}, and a file is {READ}"
+            f"{site} is a {whose}'s folder, and none of its {counted(len(left), 'file')} is read "
+            f"({some([file.name for file in left])}); expected is {options.layout}, and a file is {READ}"
             + ("" if options.alone else f"; if it is the folder of a class, put the sites' above it, or {ARRAYS}")
         )
-    contents.empty += empty
     contents.images += images
-    contents.left += [(why, site.name) for why in left]
+    contents.left += left
     return divided
 
 
@@ -306,34 +289,6 @@ def _folders_of_patients(root: Path, images: Sequence[_Image]) -> str:
         'is one patient\'s, data_options = { patient = "folder" } keeps it together, so that nobody is in training and '
         "in testing"
     )
-
-
-MANY_SITES = 4
-"""Sites from which on one has hardly by chance a class of its own, where all have all others.
-
-Of 2,000 Dirichlet splits of 3 to 10 classes each, at alphas from 0.05 to 1, at most 1 in 22 among three sites has such
-a class, 1 in 200 among four and 1 in 2,000 among five.
-"""
-
-
-def _no_classes(images: Sequence[_Image]) -> list[str]:
-    """Sentences on folders of one site that may be no classes: by their names, or since all sites have all others."""
-    sites_of: dict[str, set[str]] = {}
-    for image in images:
-        sites_of.setdefault(image.label, set()).add(image.site)
-    sites = {image.site for image in images}
-    common = [label for label, of in sites_of.items() if of == sites]
-    lone = [label for label, of in sites_of.items() if len(of) == 1 < len(sites)]
-    alone = len(lone) == 1 and len(common) == len(sites_of) - 1 > 1 and len(sites) >= MANY_SITES
-    return [
-        shown(
-            f"{label!r} is a class that only {next(iter(sites_of[label]))} has, of "
-            f"{counted(sum(image.label == label for image in images), 'image')}: if it is none, move its folder away; "
-            "if it is meant, name all classes in data_options.classes"
-        )
-        for label in lone
-        if alone or label.casefold() in STRAY
-    ]
 
 
 def _patients(images: Sequence[_Image], ids: PatientIds | None) -> Ints:
@@ -399,12 +354,8 @@ def images_below(root: Path) -> list[Path]:
         DataError: As in `files_below`.
     """
     images, others = files_below(root)
-    if others:
-        of, was = counted(len(images) + len(others), "file"), "was" if len(others) == 1 else "were"
-        names = some([str(file.relative_to(root)) for file in others])
-        dicom = f" (.dcm is {OF_DICOM})" * any(file.suffix.lower() == DICOM for file in others)
-        sentence = f"{len(others):,} of {of} below {root} {was} not read: {names}{dicom}; what is read is {READ}"
-        warn(shown(sentence))
+    for sentence in _not_read(root, images, others):
+        warn(sentence)
     return images
 
 
@@ -459,7 +410,7 @@ def check_no_files(values: Sequence[object], place: str) -> None:
         DataError: If nearly all values are such.
     """
     names = [str(value) for value in values if isinstance(value, str | os.PathLike)]
-    named = [name for name in names if name.lower().endswith((*IMAGES, DICOM))]
+    named = [name for name in names if name.lower().endswith((*IMAGES, ".dcm"))]
     if not named or len(named) < NEARLY_ALL * len(values):
         return
     raise DataError(
@@ -469,55 +420,13 @@ def check_no_files(values: Sequence[object], place: str) -> None:
     )
 
 
-def _why(file: Path, loose: bool = True) -> str:
-    """Reason why a file is not read, as `_reasons` has it."""
-    if loose and is_image(file):
-        return "in no class's folder"
-    return file.suffix.lower()
-
-
-def _reasons(left: Sequence[str]) -> str:
-    """Numbers of files that are not read, by reason.
-
-    >>> _reasons([".gif", ".gif", "", "in no class's folder"])
-    "2 end in .gif, 1 has no ending, 1 lies in no class's folder"
-    """
-    return ", ".join(f"{n:,} {_phrase(why, n == 1)}" for why, n in Counter(left).most_common())
-
-
-def _phrase(why: str, one: bool) -> str:
-    if not why:
-        return "has no ending" if one else "have no ending"
-    if why[0] == ".":
-        return f"{'ends' if one else 'end'} in {why}" + f" ({OF_DICOM})" * (why == DICOM)
-    return f"{'lies' if one else 'lie'} {why}"
-
-
-def _left_out(root: Path, contents: _Contents) -> str:
-    """A sentence on files that are not read; "" if there are none."""
-    by_reason: dict[str, list[str]] = {}
-    for why, site in contents.left:
-        by_reason.setdefault(why, []).append(site)
-    where = [
-        f"{_reasons([why] * len(sites))} ({some([site or 'above the sites' for site in dict.fromkeys(sites)])})"
-        for why, sites in by_reason.items()
-    ]
-    if not where:
-        return ""
-    left = len(contents.left)
-    return (
-        f"{left:,} of {counted(len(contents.images) + left, 'file')} below {root} {'was' if left == 1 else 'were'} not "
-        f"read: {', '.join(where)}; what is read is {READ} below the folder of a class"
-    )
-
-
-def _empty(root: Path, contents: _Contents) -> str:
-    """A sentence on folders without files; "" if there are none."""
-    names = [str(folder.relative_to(root)) for folder in contents.empty]
-    if not names:
-        return ""
-    holds = "the folder {} holds" if len(names) == 1 else "the folders {} hold"
-    return f"{holds.format(some(names))} no file (below {root}): is something missing there?"
+def _not_read(root: Path, images: Sequence[object], left: Sequence[Path]) -> list[str]:
+    """A sentence on files that are not read, beside these images; none if there are none."""
+    if not left:
+        return []
+    of, names = counted(len(images) + len(left), "file"), some([str(file.relative_to(root)) for file in left])
+    was = "was" if len(left) == 1 else "were"
+    return [shown(f"{len(left):,} of {of} below {root} {was} not read: {names}; what is read is {READ}")]
 
 
 # ---------------------------------------------------------------- images
@@ -529,59 +438,27 @@ def look_at(
     Raises:
         DataError: If a file is no image, or memory has no room for all as they are kept.
     """
-    announced = _all_announced(files)
+    announced = {file: _announced(file) for file in files}
     grey = all(one.grey for one in announced.values()) if channels is None else channels == 1
     _require_room(root, announced, size, grey)
     mixed = _mixed(root, announced) if channels is None else ""
-    return grey, [shown(doubt) for doubt in (_pages(root, announced), mixed) if doubt]
+    return grey, [shown(mixed)] if mixed else []
 
 
 @dataclass(frozen=True)
 class _Announced:
-    """Size of a file's image in pixels, whether it is grey, and its pages, as the file says before it is decoded."""
+    """Size of a file's image in pixels, and whether it is grey, as the file says before it is decoded."""
 
     width: int
     height: int
     grey: bool
-    pages: int
-
-
-class _Unreadable(DataError):
-    """A file that is no image, or a broken one."""
-
-
-def _all_unreadable(files: Sequence[Path], first: _Unreadable) -> DataError:
-    """The error that names all files of which none is a whole image, not only the first."""
-    names = []
-    for file in files:
-        try:
-            with _opened(file) as image:
-                machine.require_room(4 * image.width * image.height, file)
-                image.load()
-        except _Unreadable:
-            names.append(str(file.relative_to(os.path.commonpath(files))))
-    if len(names) < 2:
-        return DataError(str(first))
-    return DataError(
-        f"{len(names):,} of {counted(len(files), 'file')} below {os.path.commonpath(files)} are not readable images: "
-        f"{some(names)}; replace them, or move them away ({first})"
-    )
-
-
-def _all_announced(files: Sequence[Path]) -> dict[Path, _Announced]:
-    try:
-        return {file: _announced(file) for file in files}
-    except _Unreadable as error:
-        raise _all_unreadable(files, error) from None
 
 
 def _announced(file: Path) -> _Announced:
     with _opened(file) as image:
-        # A photo's second image is a preview or a gain map.
-        pages = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
         check_depth(image, str(file))
         width, height = image.size
-        return _Announced(width, height, image.mode in GREY, pages)
+        return _Announced(width, height, image.mode in GREY)
 
 
 @contextmanager
@@ -600,16 +477,7 @@ def _opened(file: Path) -> Iterator[Any]:
     except FileNotFoundError:
         raise DataError(f"there is no file {file.absolute()}") from None
     except _BROKEN as error:
-        if _is_dicom(file):
-            raise _Unreadable(f"{file} is {OF_DICOM}") from None
-        raise _Unreadable(f"{file} is not a readable image: {error}") from None
-
-
-def _is_dicom(file: Path) -> bool:
-    """True for a file of DICOM, by its ending or by the mark behind its preamble."""
-    with suppress(OSError), file.open("rb") as content:
-        return file.suffix.lower() == DICOM or content.read(132)[128:] == b"DICM"
-    return False
+        raise DataError(f"{file} is not a readable image: {error}; what is read is {READ}") from None
 
 
 def _require_room(root: Path, announced: Mapping[Path, _Announced], size: int | None, grey: bool) -> None:
@@ -620,17 +488,6 @@ def _require_room(root: Path, announced: Mapping[Path, _Announced], size: int | 
     machine.require_room(pixels * (1 if grey else 3), root)
 
 
-def _pages(root: Path, announced: Mapping[Path, _Announced]) -> str:
-    """A sentence on files with several pages; "" if there are none."""
-    names = [f"{file.relative_to(root)} ({one.pages})" for file, one in announced.items() if one.pages > 1]
-    if not names:
-        return ""
-    return (
-        f"{counted(len(names), 'file')} below {root} {'has' if len(names) == 1 else 'have'} several pages, of which "
-        f"only the first is read: {some(names)}; save each page as a file"
-    )
-
-
 def _mixed(root: Path, announced: Mapping[Path, _Announced]) -> str:
     """A sentence if some images are grey and some are not; "" otherwise."""
     grey = [file for file, one in announced.items() if one.grey]
@@ -638,12 +495,12 @@ def _mixed(root: Path, announced: Mapping[Path, _Announced]) -> str:
     if not grey or not coloured:
         return ""
     few = min(coloured, grey, key=len)
-    kind, others = ("grey", "have colours") if few is grey else ("with colours or a palette", "are grey")
-    one_of = (
-        f"{len(few):,} of {counted(len(announced), 'image')} below {root} {'is' if len(few) == 1 else 'are'} {kind}"
-    )
     names = some([str(file.relative_to(root)) for file in few])
-    return f"{one_of} and the others {others}: {names}; all get three channels; channels = 1 or 3 says what is meant"
+    return (
+        f"{len(few):,} of {counted(len(announced), 'image')} below {root} {'is' if len(few) == 1 else 'are'} "
+        f"{'grey' if few is grey else 'coloured'} and the others not: {names}; all get three channels; channels = 1 or "
+        "3 says what is meant"
+    )
 
 
 def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
@@ -664,7 +521,7 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
         raise DataError("the model is of an older version and does not say how large its images were; give an array")
     channels, height, width = inputs.shape
     size = height if height == width else None
-    announced = _all_announced(files)
+    announced = {file: _announced(file) for file in files}
     _require_room(files[0].parent, announced, size, channels == 1)
     if channels == 1 and not inputs.made_grey:
         coloured = [file for file, one in announced.items() if not one.grey and _has_colours(file)]
@@ -691,13 +548,6 @@ def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[n
     Raises:
         DataError: If a file is no image, or sizes differ.
     """
-    try:
-        return _pixels(files, size, grey)
-    except _Unreadable as error:
-        raise _all_unreadable(files, error) from None
-
-
-def _pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:
     out: npt.NDArray[np.uint8] = np.empty((0, 0, 0), np.uint8)
     for i, file in enumerate(files):
         with _opened(file) as opened:

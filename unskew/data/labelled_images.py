@@ -248,9 +248,7 @@ def _files(root: Path, images: Sequence[Path], names: Words, column: str) -> lis
         raise DataError(
             f"{column} names no image below {root} in {counted(len(missing), 'row')}, such as {name!r} in {place(i)}"
             f"{did_you_mean(name, list(known)[:1000]) or ';'} put {'it' if one else 'them'} there, or leave the "
-            f"{'row' if one else 'rows'} out (what is read is {image_folders.READ}"
-            + f"; {image_folders.DICOM} is {image_folders.OF_DICOM}" * name.lower().endswith(image_folders.DICOM)
-            + ")"
+            f"{'row' if one else 'rows'} out (what is read is {image_folders.READ})"
         )
     return list(found)
 
