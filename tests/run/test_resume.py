@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 
-from unskew import version, wire
+from unskew import signals, version, wire
 from unskew.errors import ConfigError, MemoryShortage, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, load, parse, to_toml
@@ -166,7 +166,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored(tiny: Callable[..., Experimen
 def test_a_later_request_to_terminate_ends_at_once(
     several: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "ECHO_S", 0.0)
+    monkeypatch.setattr(signals, "ECHO_S", 0.0)
     with pytest.raises(Interrupted, match="stopped in the middle of a round"):
         loop.start(several, tmp_path / "run", Presses(2, 2, sign=signal.SIGTERM))
 
@@ -281,7 +281,7 @@ from pathlib import Path
 from unskew.local.executor import Columns, EvalJob, Executor, columns_of
 from unskew.local.trainer import LocalTrainer
 from unskew.experiment import config
-from unskew.run import loop
+from unskew.run import cell, loop
 
 def counted(number, sign, fit, done):
     def wrapped(self, *args):
@@ -293,7 +293,7 @@ def counted(number, sign, fit, done):
 
 def child(folder, toml, number, sign):
     LocalTrainer.fit = counted(number, sign, LocalTrainer.fit, [0])
-    loop.SAVE_AFTER_S = 0.05
+    cell.SAVE_AFTER_S = 0.05
     try:
         loop.start(config.load(Path(toml)), Path(folder))
     except loop.Interrupted as error:
@@ -1046,7 +1046,7 @@ def test_a_damaged_row_is_named_before_anything_is_trained(
     lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
     lines[2] = lines[2].replace(f'"{key}"', f'"{key.upper()}"')
     (stopped / "metrics.jsonl").write_text("".join(lines))
-    monkeypatch.setattr(loop._Cell, "one_round", None)
+    monkeypatch.setattr(loop._Loop, "one_round", None)
     with pytest.raises(
         RunError, match=rf"metrics\.jsonl, line 3: {key} is required; the file is corrupt, restore it or run again"
     ):

@@ -9,7 +9,7 @@ import itertools
 import json
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
@@ -19,7 +19,7 @@ from annotated_types import Ge, MinLen
 from typing_extensions import TypedDict
 
 from unskew import schema
-from unskew.errors import RunError
+from unskew.errors import DivergedError, RunError
 from unskew.files import read_bytes, readable
 from unskew.info import Count, Finite, adapter
 from unskew.ledger import Kind
@@ -137,6 +137,18 @@ class ResumedRow(TypedDict):
 def why_diverged(row: DivergedRow) -> str:
     """A method's divergence as an error says it."""
     return f"{row['method']}, seed {row['seed']}: {row['reason']}"
+
+
+def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
+    """Refuse a run's results where they are needed of every method under every seed.
+
+    Raises:
+        DivergedError: Of the first that diverged.
+    """
+    if diverged:
+        error = DivergedError(why_diverged(diverged[0]))
+        error.where = (diverged[0]["method"], diverged[0]["seed"], diverged[0]["round"])
+        raise error
 
 
 def deployed(folder: Path, command: str) -> bool:

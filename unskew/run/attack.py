@@ -4,7 +4,7 @@ Malicious clients are left out of what is measured on clients; the global test s
 changed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from unskew.data.federated import FederatedData
 from unskew.data.images import ByteImages, as_tensor, extremes
 from unskew.errors import ConfigError
 from unskew.keys import Key
+from unskew.local.executor import Trainer
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId
 from unskew.run.metrics import Metric
@@ -79,7 +80,7 @@ class Marked:
         return [Metric(ATTACK_SUCCESS, self.trainer.task.values(columns)[place], float(len(self.y)))]
 
 
-def marked(attack: Attack, fed: FederatedData, make_trainer: Callable[[], LocalTrainer]) -> Marked | None:
+def marked(attack: Attack, fed: FederatedData, trainer: Trainer | None) -> Marked | None:
     """The examples that a backdoor is measured on; None if the attack has no mark, or all clients are honest."""
     dataset = fed.dataset
     if not attack.malicious(fed.num_clients, Key(fed.seed)):
@@ -87,7 +88,7 @@ def marked(attack: Attack, fed: FederatedData, make_trainer: Callable[[], LocalT
     if type(attack).trigger is Attack.trigger:
         return None
     with_mark = attack.trigger(as_tensor(dataset.x_test).clone(), extremes(dataset.x_train))
-    trainer = make_trainer()
+    assert isinstance(trainer, LocalTrainer)
     if with_mark is None or "accuracy" not in [m.name for m in trainer.task.measures]:
         return None
     x, target = with_mark
