@@ -199,7 +199,7 @@ def test_a_lost_reply_of_a_training_that_diverged_is_in_no_count(folder: Path, t
     other = shutil.copytree(folder, tmp_path / "run")
     lost = [{"method": "hot", "seed": seed, "round": 1, "client": 0, "reason": "late"} for seed in (0, 1)]
     (other / "failures.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lost))
-    (other / "checksums" / "failures.crc32").unlink()
+    (other / "checksums.json").unlink()
     assert [(row.method, row.seed) for row in read(other).failures] == [("hot", 0)]
 
 

@@ -74,7 +74,7 @@ def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
     assert sorted(p.name for p in mixed.iterdir()) == [
         ".lock",
         "checkpoints",
-        "checksums",
+        "checksums.json",
         "config.toml",
         "failures.jsonl",
         "info.jsonl",

@@ -5,10 +5,9 @@ that differs from what a run writes is refused by file, line and field.  Rows ar
 ledger has millions of them, and pydantic reads these faster than `json.loads` reads any.
 """
 
+import hashlib
 import itertools
 import json
-import zlib
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -532,45 +531,36 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise unreadable(path, error) from None
 
 
-def written(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a log as in `lines`; of a finished run with checksums each must be as it was written.
+CHECKSUMS = "checksums.json"
+"""The file with the SHA-256 of each log of a finished run, by the log's name."""
 
-    A run in progress writes checksums after rows; before it is resumed its logs are compared with its checkpoint.
+
+def written(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a log as in `lines`; a log of a finished run must be as it was written.
 
     Raises:
-        RunError: As in `lines`, or if a row was changed, removed, moved or added, naming its line.
+        RunError: As in `lines`, or if it is not.
     """
-    checksums = _checksums(path) if (path.parent / "summary.json").is_file() else None
-    number = 0
-    for number, line in lines(path):
-        if checksums is not None:
-            if number > len(checksums):
-                raise RunError(
-                    f"{path}, line {number}: the run wrote {len(checksums):,} rows by its checksums, and this one was "
-                    f"added; restore the file, or remove {checksums_file(path)} if that is what is damaged"
-                )
-            if zlib.crc32(line) != checksums[number - 1]:
-                raise refusal(path, number, "the rows are not those that were written: this row was changed")
-        yield number, line
-    if checksums is not None and number < len(checksums):
-        raise refusal(path, number + 1, f"rows were removed: {number:,} of {len(checksums):,} are left")
+    if (path.parent / "summary.json").is_file() and (expected := checksums(path.parent).get(path.stem)):
+        actual = hashlib.sha256()
+        for _, line in lines(path):
+            actual.update(line)
+        if actual.hexdigest() != expected:
+            raise refusal(path, None, "its rows are not those that were written")
+    return lines(path)
 
 
-def _checksums(path: Path) -> "array[int] | None":
-    """CRC-32 of each row of a log when it was written; None in folders of older versions, which have none."""
-    file = checksums_file(path)
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of each log of a finished run, by the log's name; empty if the folder does not have them.
+
+    Raises:
+        RunError: If their file is corrupt.
+    """
+    path = folder / CHECKSUMS
     try:
-        content = read_bytes(file)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise unreadable(file, error) from None
-    return array("I", content[: len(content) // 4 * 4])
-
-
-def checksums_file(path: Path) -> Path:
-    """The file with the checksums of a log's rows, four bytes a row."""
-    return path.parent / "checksums" / f"{path.stem}.crc32"
+        return adapter(dict[str, str]).validate_json(read_text(path)) if path.is_file() else {}
+    except pydantic.ValidationError as error:
+        raise refusal(path, None, sentence(error)) from None
 
 
 def read_text(path: Path) -> str:

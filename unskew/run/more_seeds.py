@@ -28,7 +28,6 @@ from unskew.words import listed
 COPIED = (
     *(f"{log}.jsonl" for log in (*LOGS, *RARE)),
     "resumed.jsonl",
-    "checksums",
     "models",
     columns.FOLDER,
     columns.TESTED,

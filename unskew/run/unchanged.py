@@ -1,6 +1,5 @@
 """Conditions on which a stopped run goes on: the same settings, data, network and environment."""
 
-import itertools
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -78,10 +77,9 @@ def reopened(
     changed = require_same_environment(folder, experiment, setup, force)
     require_same_network(folder, experiment, setup)
     feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
-    partition = json.loads(documents.partition(feds, experiment.client_rows))
-    require_same_data(folder, partition)
+    require_same_data(folder, json.loads(documents.partition(feds, experiment.client_rows)))
     if saved is not None:
-        _require_same_documents(folder, saved, partition)
+        _require_same_documents(folder, saved)
     named = {f"runtime.{change.partition(' ')[0]}" for change in changed}
     other = [setting for setting in settings if setting.partition("=")[0].strip() not in named]
     _record_resumed(folder, experiment, saved, [*changed, *other])
@@ -225,29 +223,15 @@ def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _require_same_documents(folder: Path, saved: checkpoint.Saved, partition: Mapping[str, Any]) -> None:
+def _require_same_documents(folder: Path, saved: checkpoint.Saved) -> None:
     """Refuse to go on if a file that a run began with is another than when its checkpoint was saved.
 
     Raises:
-        RunError: Naming the first; of partition.json, also where it differs from `partition`, as it should be.
+        RunError: Naming the first.
     """
     for name, sha256 in document_hashes(folder).items():
         if saved.position.documents.get(name) != sha256:
-            place = _first_difference(read_json(folder / name), partition)
-            where = f", first at {place}" if name == "partition.json" and place else ""
-            raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
-
-
-def _first_difference(a: Any, b: Any, path: str = "") -> str:
-    """Dotted path of the first value in which two JSON documents differ; empty if they are equal."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        pairs = {key: (a.get(key), b.get(key)) for key in {**a, **b}}
-    elif isinstance(a, list) and isinstance(b, list):
-        pairs = dict(enumerate(itertools.zip_longest(a, b)))
-    else:
-        return path if a != b else ""
-    inner = (_first_difference(x, y, f"{path}.{key}".lstrip(".")) for key, (x, y) in pairs.items())
-    return next((place for place in inner if place), "")
+            raise RunError(f"{folder / name} was changed since the run began; restore it or start a new run")
 
 
 def _record_resumed(
