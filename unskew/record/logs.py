@@ -353,24 +353,6 @@ class SplitCards(TypedDict):
     seeds: dict[str, SplitCard]
 
 
-class Holding(TypedDict):
-    """Indices of a client's training examples in the data set."""
-
-    train: list[Count]
-
-
-class HoldingCard(TypedDict):
-    """The part of a seed's division that says which client holds which examples."""
-
-    clients: NotRequired[list[Holding]]
-
-
-class HoldingCards(TypedDict):
-    """partition.json, read only for which client holds which examples."""
-
-    seeds: dict[str, HoldingCard]
-
-
 class Parts(TypedDict):
     """Indices of a client's examples in the data set."""
 

@@ -99,10 +99,11 @@ class _Backdoor(Observer):
     """Measures how often the backdoor of malicious clients opens."""
 
     def start(self, cell: Cell) -> None:
-        self.marked = attack.marked(cell.experiment.world.attack, cell.fed, cell.sim.model.server_trainer)
+        self.success = attack.success(cell.experiment.world.attack, cell.fed, cell.sim.model.server_trainer)
 
     def evaluated(self, cell: Cell, seen: Seen) -> Iterable[Metric]:
-        return self.marked.metrics(cell.sim.algorithm.serve(seen.state, None)) if self.marked else ()
+        params = cell.sim.algorithm.serve(seen.state, None) if self.success else None
+        return [self.success(params)] if self.success and params is not None else ()
 
 
 class _Unseen(Observer):
@@ -124,11 +125,9 @@ class _OneClassModels(Observer):
     """Names clients whose own models find examples of one class only: their accuracy can be high and says little."""
 
     def evaluated(self, cell: Cell, seen: Seen) -> Iterator[Info]:
-        if seen.own is not None and seen.all_own and cell.setup.task.kind.correct is not None:
-            test = cell.eval_set.test
-            report = one_class.of_own(cell.experiment, cell.sim, cell.setup, cell.fed, test, seen.own)
-            if report is not None:
-                yield report
+        wanted = seen.own is not None and seen.all_own and cell.setup.task.kind.correct is not None
+        if seen.own is not None and wanted and (report := one_class.of_own(cell, seen.own)):
+            yield report
 
 
 class _TrainedAlone(Observer):
@@ -141,8 +140,7 @@ class _TrainedAlone(Observer):
         if seen.own is None or not any(method.bound == "lower" for method in cell.experiment.methods):
             return
         task, folder = cell.setup.task, cell.run.folder
-        rows = tested.tested_rows(task, cell.sim, seen.own, cell.eval_set.test, cell.fed)
-        if rows is not None:
+        if (rows := tested.tested_rows(cell, seen.own)) is not None:
             path = folder / columns.TESTED / f"{models.stem(cell.method.label, cell.seed)}.npz"
             with explained(path, folder):
                 columns.write_tested(path, cell.method.label, cell.seed, rows)

@@ -78,8 +78,9 @@ def reopened(
     require_same_network(folder, experiment, setup)
     feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
     require_same_data(folder, json.loads(documents.partition(feds, experiment.client_rows)))
-    if saved is not None:
-        _require_same_documents(folder, saved)
+    for name, sha256 in document_hashes(folder).items():
+        if saved is not None and saved.position.documents.get(name) != sha256:
+            raise RunError(f"{folder / name} was changed since the run began; restore it or start a new run")
     named = {f"runtime.{change.partition(' ')[0]}" for change in changed}
     other = [setting for setting in settings if setting.partition("=")[0].strip() not in named]
     _record_resumed(folder, experiment, saved, [*changed, *other])
@@ -221,17 +222,6 @@ def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
         seed: (fed.get("dataset_sha256"), fed.get("sha256"), (fed.get("unseen") or {}).get("sha256"))
         for seed, fed in partition.get("seeds", {}).items()
     }
-
-
-def _require_same_documents(folder: Path, saved: checkpoint.Saved) -> None:
-    """Refuse to go on if a file that a run began with is another than when its checkpoint was saved.
-
-    Raises:
-        RunError: Naming the first.
-    """
-    for name, sha256 in document_hashes(folder).items():
-        if saved.position.documents.get(name) != sha256:
-            raise RunError(f"{folder / name} was changed since the run began; restore it or start a new run")
 
 
 def _record_resumed(
