@@ -46,9 +46,11 @@ from unskew.keys import in_turn
 from unskew.protocol import SgdConfig
 from unskew.references import IN_PYTHON
 from unskew.run import callbacks, loop, unchanged
+from unskew.run.failing import UNKEPT
 from unskew.run.folder import taken
 from unskew.run.progress import watching
 from unskew.run.setup import InMemoryInputs, InProcess, named_dataset, network
+from unskew.signals import stop_requests
 from unskew.tasks.kind import Loss, TaskKind, as_measure
 from unskew.tasks.measure import Measure
 from unskew.tasks.task import check_tensors
@@ -612,7 +614,7 @@ def stopped_as_python(folder: str | Path | None) -> Iterator[threading.Event]:
         raise KeyboardInterrupt
 
     try:
-        with loop.stop_requests(at_once):
+        with stop_requests(at_once):
             yield stop
     except (loop.Interrupted, KeyboardInterrupt) as stopped:
         stop.set()
@@ -622,7 +624,7 @@ def stopped_as_python(folder: str | Path | None) -> Iterator[threading.Event]:
             raise
         said = f"stopped by request, and then: {error}"
     if stop.is_set():
-        kept = f"unskew.resume({str(folder)!r}) goes on with a run that had begun" if folder else loop.UNKEPT
+        kept = f"unskew.resume({str(folder)!r}) goes on with a run that had begun" if folder else UNKEPT
         raise KeyboardInterrupt(said or f"stopped by request; {kept}") from None
 
 

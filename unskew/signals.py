@@ -2,12 +2,16 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
 Handler = Callable[[int, FrameType | None], Any] | int
+
+ECHO_S = 1.0
+"""A SIGTERM so soon after a first request to stop repeats it: `timeout` signals a process and then its group."""
 
 
 @contextmanager
@@ -38,3 +42,17 @@ def handled(signals: Sequence[signal.Signals], handler: Handler) -> Iterator[Non
             signal.signal(s, previous)
         for number in late:
             signal.raise_signal(number)
+
+
+def stop_requests(on_request: Callable[[int], None]) -> AbstractContextManager[None]:
+    """Call `on_request` with 1, 2, ... as requests to stop (Ctrl-C, SIGTERM, SIGHUP) arrive, as in `handled`."""
+    times: list[float] = []
+
+    def on_signal(number: int, _frame: Any) -> None:
+        now = time.monotonic()
+        if times and number != signal.SIGINT and now - times[0] < ECHO_S:
+            return
+        times.append(now)
+        on_request(len(times))
+
+    return handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), on_signal)

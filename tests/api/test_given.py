@@ -23,6 +23,7 @@ from unskew.experiment import config
 from unskew.record.reader import read
 from unskew.report import write_comparison, write_report
 from unskew.run import loop
+from unskew.run.folder import read_json
 from unskew.wrappers.base import wrap
 from unskew.wrappers.robust import NormBound
 
@@ -103,11 +104,11 @@ def test_clients_come_with_the_data_and_nothing_has_to_be_said_of_the_split(tmp_
     ):
         shutil.rmtree(tmp_path / "r", ignore_errors=True)
         us.simulate(us.FedAvg(FAST), data=data, model=Net, out=tmp_path / "r", **more, **FEW)
-        seen = loop.read_json(tmp_path / "r" / "partition.json")["seeds"]["0"]
+        seen = read_json(tmp_path / "r" / "partition.json")["seeds"]["0"]
         assert seen["client_names"] == ["Basel", "Bern", "Chur"]
         assert seen["stats"]["sizes"] == [77, 38, 38]
         assert seen["split"]["name"] == "natural"
-    assert loop.read_json(tmp_path / "r" / "run.json")["cells"][0]["setting"] == "natural, 3 clients"
+    assert read_json(tmp_path / "r" / "run.json")["cells"][0]["setting"] == "natural, 3 clients"
 
 
 def test_a_run_of_arrays_and_an_importable_model_goes_on_from_its_folder_wherever_that_is(

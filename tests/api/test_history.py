@@ -210,7 +210,7 @@ def test_no_history_is_read_of_a_run_that_goes_on_or_is_none(kept: us.History, t
     ("name", "old", "new", "sentence"),
     [
         ("summary.json", '"mean": ', '"mean": "x", "was": ', r"summary\.json: rows\.0\.mean must be a number"),
-        ("metrics.jsonl", '"FedAvg"', '"Other"', r"metrics\.jsonl, line 1: .* this row was changed"),
+        ("metrics.jsonl", '"FedAvg"', '"Other"', r"metrics\.jsonl: its rows are not those that were written"),
         ("run.json", '"cells"', '"cell"', r"run\.json: cells"),
         ("partition.json", '"seeds"', '"seed"', r"partition\.json: seeds"),
     ],
@@ -233,40 +233,40 @@ def _digit(rows: list[bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("log", ["metrics", "ledger", "work"])
 @pytest.mark.parametrize(
-    ("damage", "sentence"),
+    "damage",
     [
-        (_digit, "line 5: the rows are not those that were written: this row was changed"),
-        (lambda rows: [*rows[:4], *rows[5:]], "line 5: the rows are not those"),
-        (lambda rows: [*rows[:4], *rows[:3:-1]], "line 5: the rows are not those"),
-        (lambda rows: rows[:5], r"line 6: rows were removed: 5 of \d+ are left"),
-        (lambda rows: [*rows[:5], rows[5][:9]], "line 6: the rows are not those"),
-        (lambda rows: [], r"line 1: rows were removed: 0 of \d+ are left"),
-        (lambda rows: [*rows, rows[-1]], r"line \d+: the run wrote \d+ rows by its checksums, and this one was added"),
+        _digit,
+        lambda rows: [*rows[:4], *rows[5:]],
+        lambda rows: [*rows[:4], *rows[:3:-1]],
+        lambda rows: rows[:5],
+        lambda rows: [*rows[:5], rows[5][:9]],
+        lambda rows: [],
+        lambda rows: [*rows, rows[-1]],
     ],
     ids=["changed", "removed", "moved", "fewer", "cut", "empty", "added"],
 )
-def test_a_log_of_a_finished_run_that_was_changed_is_refused_by_its_line(
-    kept: us.History, tmp_path: Path, log: str, damage: Callable[[list[bytes]], list[bytes]], sentence: str
+def test_a_log_of_a_finished_run_that_was_changed_is_refused(
+    kept: us.History, tmp_path: Path, log: str, damage: Callable[[list[bytes]], list[bytes]]
 ) -> None:
     folder = shutil.copytree(kept.folder, tmp_path / "run")
     path = folder / f"{log}.jsonl"
     path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
-    with pytest.raises(RunError, match=rf"{log}\.jsonl, {sentence}"):
+    with pytest.raises(RunError, match=rf"{log}\.jsonl: its rows are not those that were written"):
         read(folder)
     if log == "metrics":
-        with pytest.raises(RunError, match=rf"{log}\.jsonl, {sentence}"):
+        with pytest.raises(RunError, match=rf"{log}\.jsonl: its rows are not those that were written"):
             us.load_run(folder)
 
 
-def test_a_finished_run_of_an_older_version_is_read_without_checksums(kept: us.History, tmp_path: Path) -> None:
+def test_a_finished_run_is_read_without_checksums(kept: us.History, tmp_path: Path) -> None:
     folder = shutil.copytree(kept.folder, tmp_path / "run")
-    shutil.rmtree(folder / "checksums")
+    (folder / "checksums.json").unlink()
     assert us.load_run(folder).curve("FedAvg") == us.load_run(kept.folder).curve("FedAvg")
 
 
 def test_names_of_a_folder_from_elsewhere_do_not_reach_the_terminal_raw(kept: us.History, tmp_path: Path) -> None:
     shutil.copytree(kept.folder, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checksums")
+    (tmp_path / "run" / "checksums.json").unlink()
     for name in ("run.json", "summary.json", "metrics.jsonl", "info.jsonl"):
         file = tmp_path / "run" / name
         file.write_text(file.read_text().replace('"FedAvg"', r'"\u001b[31mFedAvg"'))

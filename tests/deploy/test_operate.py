@@ -368,7 +368,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def other(simulated: Path, tmp_path: Path) -> Path:
     """A copy whose rows may be changed: without checksums, nothing tells."""
-    return Path(shutil.copytree(simulated, tmp_path / "other", ignore=shutil.ignore_patterns("checksums")))
+    return Path(shutil.copytree(simulated, tmp_path / "other", ignore=shutil.ignore_patterns("checksums.json")))
 
 
 def test_a_run_is_on_par_with_itself(simulated: Path, other: Path) -> None:

@@ -222,16 +222,16 @@ def test_a_method_that_diverges_leaves_the_others_as_they_are_without_it(tmp_pat
 
 def test_a_stopped_run_of_the_others_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run_survivors(of_three(), tmp_path / "whole", NoCallback())
-    one_round, done = loop._Cell.one_round, []
+    one_round, done = loop._Loop.one_round, []
 
-    def stopped(self: Any) -> None:
-        one_round(self)
-        done.append(self.method.label)
+    def stopped(self: Any, cell: Any) -> None:
+        one_round(self, cell)
+        done.append(cell.method.label)
         if done.count("fedavg") == 3:
             self.run.stop.set()
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop._Cell, "one_round", stopped)
+        patch.setattr(loop._Loop, "one_round", stopped)
         with pytest.raises(loop.Interrupted):
             run_survivors(of_three(), tmp_path / "run", NoCallback())
     assert not (tmp_path / "run" / "summary.json").exists()

@@ -205,11 +205,11 @@ def test_divisions_that_no_run_writes_are_refused(changes: dict[str, Any], said:
     arrays = {"train": np.array([5, 1, 0]), "train_sizes": np.array([1, 2]), "label_counts": np.eye(2, dtype=np.int64)}
     path = tmp_path / columns.partition_file(0)
     columns.write(path, arrays)
-    assert list(columns.training_rows(tmp_path, 0)) == [[5], [1, 0]]
+    assert list(columns.part_rows(tmp_path, 0, "train")) == [[5], [1, 0]]
     columns.partition_columns(tmp_path, 0)
     columns.write(path, {**arrays, **changes})
     with pytest.raises(RunError, match=said):
-        (columns.partition_columns(tmp_path, 0), columns.training_rows(tmp_path, 0))
+        (columns.partition_columns(tmp_path, 0), columns.part_rows(tmp_path, 0, "train"))
 
 
 def test_a_column_that_claims_more_than_it_has_is_refused_before_room_is_made_for_it(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def test_a_copy_has_no_row_of_the_data_and_no_model(run: Path, tmp_path: Path) -
     names = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     logs = {"metrics", "ledger", "failures", "work"}
     assert names == {
-        "run.json", "config.toml", "partition.json", "info.jsonl", "summary.json", "report.html",
-        *(f"{name}.jsonl" for name in logs), *(f"checksums/{name}.crc32" for name in logs),
+        "run.json", "config.toml", "partition.json", "checksums.json", "info.jsonl", "summary.json", "report.html",
+        *(f"{name}.jsonl" for name in logs),
     }  # fmt: skip
     frame = table()
     secrets = ["RareWard", str(tmp_path.parent), *map(str, frame["los"]), *map(str, frame["age"])]
@@ -143,7 +143,7 @@ def test_a_link_in_a_run_is_not_followed_and_no_reason_names_a_path(run: Path, t
     row = {"method": "fedavg", "seed": 0, "round": 1, "client": 0}
     lines = [json.dumps({**row, "reason": r}) + "\n" for r in ("late", "refused: restore /home/j/state")]
     (theirs / "failures.jsonl").write_text("".join(lines))
-    (theirs / "checksums" / "failures.crc32").unlink()
+    (theirs / "checksums.json").unlink()
     copy = share(theirs, tmp_path / "copy")
     assert [f.reason for f in read(copy).failures] == ["late", "refused: left out, as it names a path"]
     assert "begun_in" not in json.loads((copy / "run.json").read_text())

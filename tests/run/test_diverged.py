@@ -23,6 +23,7 @@ from unskew.report.export import table
 from unskew.report.html import write_report
 from unskew.report.summary_text import found
 from unskew.run import loop
+from unskew.run.callbacks import NoCallback
 from unskew.run.sweep import PointResult, SweepRunner
 
 METHODS = """
@@ -38,15 +39,15 @@ local = { lr = 1e30 }
 """
 WHEN = [{"method": "hot", "seed": 1, "round": 2}, {"method": "hopeless", "seed": 0, "round": 1},
         {"method": "hopeless", "seed": 1, "round": 1}]  # fmt: skip
-one_round = loop._Cell.one_round
+one_round = loop._Loop.one_round
 
 
-def hot(cell: Any) -> None:
+def hot(self: Any, cell: Any) -> None:
     """A round, except that "hot" diverges in the second one under seed 1."""
     if (cell.method.label, cell.seed, cell.round) == ("hot", 1, 1):
         cell.at = 2
         raise DivergedError("round 2: global.loss became inf; lower lr or server_lr")
-    one_round(cell)
+    one_round(self, cell)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def experiment(tiny: Callable[..., Experiment]) -> Experiment:
 @pytest.fixture(scope="module")
 def folder(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop._Cell, "one_round", hot)
+        patch.setattr(loop._Loop, "one_round", hot)
         return loop.start(experiment, tmp_path_factory.mktemp("diverged") / "run").folder
 
 
@@ -87,18 +88,18 @@ def test_methods_that_do_not_diverge_have_the_numbers_they_have_alone(
 def test_resuming_gives_the_same_results_and_says_nothing_is_lost(
     folder: Path, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(cell: Any) -> None:
-        hot(cell)
+    def stopped(self: Any, cell: Any) -> None:
+        hot(self, cell)
         if (cell.method.label, cell.seed, cell.round) == ("hot", 1, 1):  # before it diverges
             cell.run.stop.set()
 
-    monkeypatch.setattr(loop._Cell, "one_round", stopped)
+    monkeypatch.setattr(loop._Loop, "one_round", stopped)
     with pytest.raises(loop.Interrupted):
         loop.start(experiment, tmp_path / "run")
     assert len(list(DIVERGED.rows(tmp_path / "run"))) == 1
-    monkeypatch.setattr(loop._Cell, "one_round", hot)
+    monkeypatch.setattr(loop._Loop, "one_round", hot)
     notes: list[str] = []
-    watcher = type("Watcher", (loop.NoCallback,), {"note": lambda self, text: notes.append(text)})()
+    watcher = type("Watcher", (NoCallback,), {"note": lambda self, text: notes.append(text)})()
     summary = loop.resume(tmp_path / "run", watcher).summary
     assert summary["fingerprint"] == json.loads((folder / "summary.json").read_text())["fingerprint"]
     assert not [note for note in notes if "has no model" in note]
@@ -198,7 +199,7 @@ def test_a_lost_reply_of_a_training_that_diverged_is_in_no_count(folder: Path, t
     other = shutil.copytree(folder, tmp_path / "run")
     lost = [{"method": "hot", "seed": seed, "round": 1, "client": 0, "reason": "late"} for seed in (0, 1)]
     (other / "failures.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lost))
-    (other / "checksums" / "failures.crc32").unlink()
+    (other / "checksums.json").unlink()
     assert [(row.method, row.seed) for row in read(other).failures] == [("hot", 0)]
 
 
@@ -206,7 +207,7 @@ def test_seeds_are_not_added_for_a_method_that_diverges_under_all(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     notes: list[str] = []
-    watcher = type("Watcher", (loop.NoCallback,), {"note": lambda self, text: notes.append(text)})()
+    watcher = type("Watcher", (NoCallback,), {"note": lambda self, text: notes.append(text)})()
     hopeless = METHODS.replace('[[methods]]\nname = "fedprox"\nlabel = "hot"\n', "")
     experiment = tiny("rounds=1", "seeds={ until = 0.1, least = 2, most = 5 }", methods=hopeless)
     summary = loop.start(experiment, tmp_path / "run", watcher).summary
@@ -232,7 +233,7 @@ def test_a_run_in_which_everything_diverged_has_no_result_and_is_not_one_to_resu
 def test_simulate_keeps_the_other_seeds_of_its_only_method(
     out: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop._Cell, "one_round", hot)
+    monkeypatch.setattr(loop._Loop, "one_round", hot)
     history = unskew.simulate(
         {"hot": unskew.FedAvg()}, data="digits", rounds=2, seeds=(0, 1), split=unskew.IID(num_clients=3),
         progress=False, out=out and tmp_path / out,

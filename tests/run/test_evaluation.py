@@ -271,7 +271,7 @@ def test_the_cohort_of_an_early_end_survives_a_crash(
     assert whole.summary["stopped"]["fedavg/0"].endswith("after round 3")
     assert clients_of(whole.folder, "fedavg", 3)
     with monkeypatch.context() as patched:
-        patched.setattr(loop._Cell, "evaluate_early_end", lambda self: 1 / 0)
+        patched.setattr(loop._Loop, "end_early", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             loop.start(experiment, tmp_path / "run")
     assert loop.resume(tmp_path / "run").summary["fingerprint"] == whole.summary["fingerprint"]

@@ -25,6 +25,7 @@ from unskew.record.logs import INFO, rows
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.recording import ABANDONED
 from unskew.run.setup import Setup
 from unskew.tuning import tune_experiment
 from unskew.tuning.search import Budget
@@ -73,7 +74,7 @@ def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
     assert sorted(p.name for p in mixed.iterdir()) == [
         ".lock",
         "checkpoints",
-        "checksums",
+        "checksums.json",
         "config.toml",
         "failures.jsonl",
         "info.jsonl",
@@ -494,14 +495,14 @@ def test_the_time_left_is_told_without_what_is_done_once(
         def progress(self, progress: Progress) -> None:
             left.append(progress.left_s)
 
-    one_round = loop._Cell.one_round
+    genuine, one_round, late = time.monotonic, loop._Loop.one_round, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: genuine() + late[0])
 
-    def late(cell: Any) -> None:
-        if cell.run.paced is None:
-            cell.run.begun -= 3600.0
-        one_round(cell)
+    def first_late(self: Any, cell: Any) -> None:
+        late[0] = 3600.0
+        one_round(self, cell)
 
-    monkeypatch.setattr(loop._Cell, "one_round", late)
+    monkeypatch.setattr(loop._Loop, "one_round", first_late)
     loop.start(tiny("rounds=3"), tmp_path / "run", Watcher())
     assert left[0] > 3600.0
     assert left[1] < 60.0
@@ -616,9 +617,9 @@ def test_a_round_without_a_result_is_said_and_the_run_goes_on(
     assert warned
     assert all(r["info"]["reason"].startswith(f"round {r['round']}, step '") for r in of_rounds)
     assert {r["round"] for r in rows(folder / "failures.jsonl")} >= warned.keys()
-    assert set(warned.values()) == {loop.ABANDONED}
-    (text,) = (text for text in said if loop.ABANDONED in text)
-    assert re.search(rf"{loop.ABANDONED}: round {min(warned)}, step '.*': \d of \d clients replied", text)
+    assert set(warned.values()) == {ABANDONED}
+    (text,) = (text for text in said if ABANDONED in text)
+    assert re.search(rf"{ABANDONED}: round {min(warned)}, step '.*': \d of \d clients replied", text)
     assert warned.keys() <= {r["round"] for r in rows(folder / "ledger.jsonl")}
     loss = {r["round"]: r["value"] for r in metrics(folder) if r["name"] == "global.loss"}
     assert [t for t in range(1, 7) if loss[t] == loss[t - 1]] == sorted(warned)
@@ -645,7 +646,7 @@ def test_secrets_of_sums_that_were_lost_are_no_part_of_a_fingerprint(
 ) -> None:
     settings = ("methods.0.with=['secure_sum']", "rounds=6", "world.outage.late=0.1")
     one, other = (loop.start(tiny(*settings), tmp_path / name) for name in ("one", "other"))
-    assert any(loop.ABANDONED in str(row) for row in rows(one.folder / "info.jsonl"))
+    assert any(ABANDONED in str(row) for row in rows(one.folder / "info.jsonl"))
     assert one.summary["fingerprint"] == other.summary["fingerprint"]
 
 
@@ -692,7 +693,7 @@ def test_what_a_watcher_does_before_the_first_round_is_not_the_runs_time(
 ) -> None:
     """A callback that plans for an hour, and three rounds that take a fraction of a second."""
     genuine, planned = time.monotonic, [0.0]
-    monkeypatch.setattr(loop.time, "monotonic", lambda: genuine() + planned[0])
+    monkeypatch.setattr(time, "monotonic", lambda: genuine() + planned[0])
 
     class Planner(NoCallback):
         def start(self, *_: Any) -> None:
@@ -706,7 +707,7 @@ def test_checkpoints_that_take_long_are_written_seldom(
 ) -> None:
     """Rounds of 11 s and checkpoints of 2: the next is due 2 * 19 = 38 s after one, at the end of the fourth round."""
     genuine, passed, saved = time.monotonic, [0.0], list[int]()
-    monkeypatch.setattr(loop.time, "monotonic", lambda: genuine() + passed[0])
+    monkeypatch.setattr(time, "monotonic", lambda: genuine() + passed[0])
     save = checkpoint.save
 
     def slowly(folder: Path, files: Any, position: checkpoint.Position) -> Path:
@@ -714,7 +715,7 @@ def test_checkpoints_that_take_long_are_written_seldom(
         passed[0] += 2.0
         return save(folder, files, position)
 
-    monkeypatch.setattr(loop.checkpoint, "save", slowly)
+    monkeypatch.setattr(checkpoint, "save", slowly)
 
     class Slow(NoCallback):
         def progress(self, *_: Any) -> None:

@@ -27,7 +27,7 @@ from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment.config import Experiment
 from unskew.models import TABLE, build
 from unskew.record.logs import rows
-from unskew.run import loop, models
+from unskew.run import loop, models, observers
 from unskew.run import setup as run_setup
 from unskew.run.models import CellCard, TaskCard, load_model, predict, save_model
 from unskew.runtime.in_process import Simulator
@@ -117,7 +117,7 @@ def test_models_are_made_once_where_they_were_tested(
 def test_models_are_kept_whether_they_are_tested_or_not(
     run: Path, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "BATCH", 3)
+    monkeypatch.setattr(observers, "BATCH", 3)
     experiment = tiny("rounds=2", 'evaluate=["global"]', methods=table("fedper", "ifca", "fedbabu", "centralised"))
     untested = contents(loop.start(experiment, tmp_path / "run").folder)
     assert len(untested) > 8

@@ -168,8 +168,9 @@ def whole(folder: Path) -> int:
     saved = checkpoint.latest(folder)
     assert saved is not None
     t = saved.position.round
-    assert wire.encode(saved.state(Params)) == wire.encode(state(t))
-    assert wire.encode(saved.memory(Params)[0]) == wire.encode(state(10 * t))
+    of_server, memory = saved.values(Params, Params, torch.device("cpu"))
+    assert wire.encode(of_server) == wire.encode(state(t))
+    assert wire.encode(memory[0]) == wire.encode(state(10 * t))
     return t
 
 

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from unskew.run.progress import Plain, WhileWritable, watching
+from unskew.run.progress import watching
 
 
 class Gone(io.StringIO):
@@ -38,7 +38,7 @@ def test_a_stream_that_cannot_be_written_is_left_alone(stream: Gone) -> None:
 
 def test_a_stream_that_can_be_written_gets_every_line() -> None:
     stream = io.StringIO()
-    shown = WhileWritable(Plain(stream))
-    shown.note("one")
-    shown.note("two")
+    with watching(quiet=False, stream=stream) as shown:
+        shown.note("one")
+        shown.note("two")
     assert stream.getvalue() == "one\ntwo\n"

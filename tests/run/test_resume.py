@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from unskew import version, wire
+from unskew import signals, version, wire
 from unskew.errors import ConfigError, MemoryShortage, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, load, parse, to_toml
@@ -166,7 +165,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored(tiny: Callable[..., Experimen
 def test_a_later_request_to_terminate_ends_at_once(
     several: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "ECHO_S", 0.0)
+    monkeypatch.setattr(signals, "ECHO_S", 0.0)
     with pytest.raises(Interrupted, match="stopped in the middle of a round"):
         loop.start(several, tmp_path / "run", Presses(2, 2, sign=signal.SIGTERM))
 
@@ -281,7 +280,7 @@ from pathlib import Path
 from unskew.local.executor import Columns, EvalJob, Executor, columns_of
 from unskew.local.trainer import LocalTrainer
 from unskew.experiment import config
-from unskew.run import loop
+from unskew.run import cell, loop
 
 def counted(number, sign, fit, done):
     def wrapped(self, *args):
@@ -293,7 +292,7 @@ def counted(number, sign, fit, done):
 
 def child(folder, toml, number, sign):
     LocalTrainer.fit = counted(number, sign, LocalTrainer.fit, [0])
-    loop.SAVE_AFTER_S = 0.05
+    cell.SAVE_AFTER_S = 0.05
     try:
         loop.start(config.load(Path(toml)), Path(folder))
     except loop.Interrupted as error:
@@ -870,39 +869,33 @@ def test_a_log_that_lost_rows_is_refused_with_the_way_out(log: str, stopped: Pat
     assert contents(loop.resume(stopped).folder) == unstopped
 
 
-def changed(rows: list[bytes]) -> int:
+def changed(rows: list[bytes]) -> None:
     """A digit of the fourth row becomes another."""
     digit = next(i for i, c in enumerate(rows[3]) if chr(c).isdigit())
     rows[3] = rows[3][:digit] + (b"1" if rows[3][digit] == ord("0") else b"0") + rows[3][digit + 1 :]
-    return 4
 
 
-def dropped(rows: list[bytes]) -> int:
+def dropped(rows: list[bytes]) -> None:
     """The third row goes."""
     del rows[2]
-    return 3
 
 
-def swapped(rows: list[bytes]) -> int:
+def swapped(rows: list[bytes]) -> None:
     """The second row and the next that differs from it change places."""
     other = next(i for i in range(2, len(rows)) if rows[i] != rows[1])
     rows[1], rows[other] = rows[other], rows[1]
-    return 2
 
 
 @pytest.mark.parametrize("tamper", [changed, dropped, swapped])
 @pytest.mark.parametrize("log", ["metrics", "ledger", "work"])
-def test_a_row_that_was_changed_dropped_or_swapped_is_refused_by_its_line(
-    log: str, tamper: Callable[[list[bytes]], int], stopped: Path
+def test_a_log_with_a_row_that_was_changed_dropped_or_swapped_is_refused(
+    log: str, tamper: Callable[[list[bytes]], None], stopped: Path
 ) -> None:
     path = stopped / f"{log}.jsonl"
     rows = path.read_bytes().splitlines(keepends=True)
-    line = tamper(rows)
+    tamper(rows)
     path.write_bytes(b"".join(rows))
-    with pytest.raises(RunError, match=rf"{log}\.jsonl.*line {line}\b"):
-        loop.resume(stopped)
-    shutil.rmtree(stopped / "checksums")  # which only say where; the checkpoint has the hash
-    with pytest.raises(RunError, match=rf"{log}\.jsonl.*(rows were removed|some row was changed)"):
+    with pytest.raises(RunError, match=rf"{log}\.jsonl.*(rows were removed|not those that were written)"):
         loop.resume(stopped)
 
 
@@ -922,7 +915,7 @@ def test_models_that_were_lost_are_named_and_another_seed_is_not_taken_for_them(
     assert models.find(run, "fedavg", seed=2).seed == 2
 
 
-@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checksums/metrics.crc32"])
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
 def test_a_link_in_a_run_from_elsewhere_is_not_written_through(stopped: Path, tmp_path: Path, name: str) -> None:
     """What it points at has the very content of the file it stands for, and more, which would be cut off."""
     target, place = tmp_path / "bashrc", stopped / name
@@ -934,7 +927,7 @@ def test_a_link_in_a_run_from_elsewhere_is_not_written_through(stopped: Path, tm
     assert target.read_bytes() == mine
 
 
-@pytest.mark.parametrize("name", ["models", "checkpoints", "checksums", "clients", "tensorboard", "tensorboard/fedavg"])
+@pytest.mark.parametrize("name", ["models", "checkpoints", "clients", "tensorboard", "tensorboard/fedavg"])
 def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_removed(
     stopped: Path, tmp_path: Path, name: str
 ) -> None:
@@ -962,22 +955,12 @@ def test_a_run_that_is_reached_by_a_link_goes_on(stopped: Path, unstopped: dict[
     assert contents(loop.resume(latest).folder) == unstopped
 
 
-def test_checksums_that_were_lost_are_made_again(stopped: Path, unstopped: dict[str, Any]) -> None:
-    shutil.rmtree(stopped / "checksums")
-    assert contents(loop.resume(stopped).folder) == unstopped
-    rows = (stopped / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    sums = b"".join(zlib.crc32(row).to_bytes(4, sys.byteorder) for row in rows)
-    assert (stopped / "checksums" / "metrics.crc32").read_bytes() == sums
-
-
-def test_a_changed_partition_is_refused_where_it_differs(stopped: Path) -> None:
+def test_a_changed_partition_is_refused(stopped: Path) -> None:
     path = stopped / "partition.json"
     table = json.loads(path.read_text())
     table["seeds"]["0"]["clients"][2]["train"][5] += 1
     path.write_text(json.dumps(table))
-    with pytest.raises(
-        RunError, match=r"partition\.json was changed since the run began, first at seeds\.0\.clients\.2\.train\.5;"
-    ):
+    with pytest.raises(RunError, match=r"partition\.json was changed since the run began"):
         loop.resume(stopped)
 
 
@@ -1046,7 +1029,7 @@ def test_a_damaged_row_is_named_before_anything_is_trained(
     lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
     lines[2] = lines[2].replace(f'"{key}"', f'"{key.upper()}"')
     (stopped / "metrics.jsonl").write_text("".join(lines))
-    monkeypatch.setattr(loop._Cell, "one_round", None)
+    monkeypatch.setattr(loop._Loop, "one_round", None)
     with pytest.raises(
         RunError, match=rf"metrics\.jsonl, line 3: {key} is required; the file is corrupt, restore it or run again"
     ):

@@ -12,7 +12,7 @@ import safetensors.torch
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.protocol import hook
-from unskew.record.logs import rows
+from unskew.record.logs import require_none_diverged, rows
 from unskew.run import callbacks, loop, models
 from unskew.run.folder import LOGS, read_json, require_done
 
@@ -54,7 +54,7 @@ def simulate(experiment: Experiment, folder: Path, callback: callbacks.Callback 
         done = loop.resume(folder, callback, allow_code=True)
     else:
         done = loop.start(alone, folder, callback)
-    loop.require_none_diverged(done.summary.get("diverged", ()))  # as the run over a network, which it ends
+    require_none_diverged(done.summary.get("diverged", ()))  # as the run over a network, which it ends
     return done.folder
 
 

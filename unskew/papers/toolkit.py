@@ -29,7 +29,7 @@ from unskew.history import History, load_run, of_all_seeds
 from unskew.keys import Key
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row
-from unskew.record.logs import DIVERGED
+from unskew.record.logs import DIVERGED, require_none_diverged
 from unskew.report.stats import Curve, curve
 from unskew.run import loop
 from unskew.run.callbacks import Callback
@@ -203,7 +203,7 @@ def run(experiment: config.Experiment, folder: Path, callback: Callback) -> Hist
         RunError: If the folder holds another run, or cannot be resumed.
     """
     history = _run(experiment, folder, callback)
-    loop.require_none_diverged(history.diverged)
+    require_none_diverged(history.diverged)
     return history
 
 

@@ -280,15 +280,6 @@ def partition_columns(folder: Path, seed: int, stats: Mapping[str, Any] | None =
     return PartitionColumns(label_counts, test_counts, domains)
 
 
-def training_rows(folder: Path, seed: int) -> Iterator[list[int]]:
-    """Indices of each client's training examples, from the columns beside partition.json.
-
-    Raises:
-        RunError: If the file is not as a run writes it.
-    """
-    return part_rows(folder, seed, "train")
-
-
 def part_rows(folder: Path, seed: int, part: str) -> Iterator[list[int]]:
     """Indices of each client's examples in a part, train, val or test, from the columns beside partition.json.
 

@@ -5,11 +5,10 @@ that differs from what a run writes is refused by file, line and field.  Rows ar
 ledger has millions of them, and pydantic reads these faster than `json.loads` reads any.
 """
 
+import hashlib
 import itertools
 import json
-import zlib
-from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
@@ -19,7 +18,7 @@ from annotated_types import Ge, MinLen
 from typing_extensions import TypedDict
 
 from unskew import schema
-from unskew.errors import RunError
+from unskew.errors import DivergedError, RunError
 from unskew.files import read_bytes, readable
 from unskew.info import Count, Finite, adapter
 from unskew.ledger import Kind
@@ -137,6 +136,18 @@ class ResumedRow(TypedDict):
 def why_diverged(row: DivergedRow) -> str:
     """A method's divergence as an error says it."""
     return f"{row['method']}, seed {row['seed']}: {row['reason']}"
+
+
+def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
+    """Refuse a run's results where they are needed of every method under every seed.
+
+    Raises:
+        DivergedError: Of the first that diverged.
+    """
+    if diverged:
+        error = DivergedError(why_diverged(diverged[0]))
+        error.where = (diverged[0]["method"], diverged[0]["seed"], diverged[0]["round"])
+        raise error
 
 
 def deployed(folder: Path, command: str) -> bool:
@@ -342,24 +353,6 @@ class SplitCards(TypedDict):
     seeds: dict[str, SplitCard]
 
 
-class Holding(TypedDict):
-    """Indices of a client's training examples in the data set."""
-
-    train: list[Count]
-
-
-class HoldingCard(TypedDict):
-    """The part of a seed's division that says which client holds which examples."""
-
-    clients: NotRequired[list[Holding]]
-
-
-class HoldingCards(TypedDict):
-    """partition.json, read only for which client holds which examples."""
-
-    seeds: dict[str, HoldingCard]
-
-
 class Parts(TypedDict):
     """Indices of a client's examples in the data set."""
 
@@ -520,45 +513,36 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise unreadable(path, error) from None
 
 
-def written(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a log as in `lines`; of a finished run with checksums each must be as it was written.
+CHECKSUMS = "checksums.json"
+"""The file with the SHA-256 of each log of a finished run, by the log's name."""
 
-    A run in progress writes checksums after rows; before it is resumed its logs are compared with its checkpoint.
+
+def written(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a log as in `lines`; a log of a finished run must be as it was written.
 
     Raises:
-        RunError: As in `lines`, or if a row was changed, removed, moved or added, naming its line.
+        RunError: As in `lines`, or if it is not.
     """
-    checksums = _checksums(path) if (path.parent / "summary.json").is_file() else None
-    number = 0
-    for number, line in lines(path):
-        if checksums is not None:
-            if number > len(checksums):
-                raise RunError(
-                    f"{path}, line {number}: the run wrote {len(checksums):,} rows by its checksums, and this one was "
-                    f"added; restore the file, or remove {checksums_file(path)} if that is what is damaged"
-                )
-            if zlib.crc32(line) != checksums[number - 1]:
-                raise refusal(path, number, "the rows are not those that were written: this row was changed")
-        yield number, line
-    if checksums is not None and number < len(checksums):
-        raise refusal(path, number + 1, f"rows were removed: {number:,} of {len(checksums):,} are left")
+    if (path.parent / "summary.json").is_file() and (expected := checksums(path.parent).get(path.stem)):
+        actual = hashlib.sha256()
+        for _, line in lines(path):
+            actual.update(line)
+        if actual.hexdigest() != expected:
+            raise refusal(path, None, "its rows are not those that were written")
+    return lines(path)
 
 
-def _checksums(path: Path) -> "array[int] | None":
-    """CRC-32 of each row of a log when it was written; None in folders of older versions, which have none."""
-    file = checksums_file(path)
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of each log of a finished run, by the log's name; empty if the folder does not have them.
+
+    Raises:
+        RunError: If their file is corrupt.
+    """
+    path = folder / CHECKSUMS
     try:
-        content = read_bytes(file)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise unreadable(file, error) from None
-    return array("I", content[: len(content) // 4 * 4])
-
-
-def checksums_file(path: Path) -> Path:
-    """The file with the checksums of a log's rows, four bytes a row."""
-    return path.parent / "checksums" / f"{path.stem}.crc32"
+        return adapter(dict[str, str]).validate_json(read_text(path)) if path.is_file() else {}
+    except pydantic.ValidationError as error:
+        raise refusal(path, None, sentence(error)) from None
 
 
 def read_text(path: Path) -> str:

@@ -475,11 +475,13 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
         RunError: If partition.json is corrupt or does not have the seed.
     """
     path = record.folder / "partition.json"
-    seeds = document(path, logs.HoldingCards)["seeds"]
+    seeds = document(path, logs.PartsCards)["seeds"]
     if str(seed) not in seeds:
         raise refusal(path, None, f"seeds.{seed} is missing")
     clients = seeds[str(seed)].get("clients")
-    rows = columns.training_rows(record.folder, seed) if clients is None else (client["train"] for client in clients)
+    rows = (
+        columns.part_rows(record.folder, seed, "train") if clients is None else (client["train"] for client in clients)
+    )
     return tuple(map(tuple, rows))
 
 

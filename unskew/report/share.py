@@ -3,6 +3,7 @@
 It is made of what is known to be needed, so that nothing new in a run's folder gets into copies by itself.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from unskew.info import AbandonedRound, ExampleBudget, PrivacyBudget
 from unskew.record import columns, logs
 from unskew.record.reader import Record, configured, read
 from unskew.report.html import write_report
-from unskew.run.folder import create, read_json, require_done, row_sums, taken
+from unskew.run.folder import create, read_json, require_done, taken
 
 LOGS = ("metrics", "ledger", "work", "network", "diverged")
 """Logs that are copied row by row."""
@@ -69,14 +70,16 @@ def _files(folder: Path, record: Record) -> Iterator[tuple[str, str | Callable[[
         if "columns" in of:
             yield columns.partition_file(int(seed)), partial(_write_counts, folder, int(seed), of["stats"])
     info = logs.rows(folder / "info.jsonl") if (folder / "info.jsonl").is_file() else ()
-    yield "info.jsonl", "".join(f"{json.dumps(row)}\n" for row in info if row["type"] in INFO)
     failures = logs.rows(folder / "failures.jsonl") if (folder / "failures.jsonl").is_file() else ()
-    lines = [f"{json.dumps({**row, 'reason': _reason(row['reason'])})}\n".encode() for row in failures]
-    yield "failures.jsonl", b"".join(lines).decode()
-    yield "checksums/failures.crc32", partial(_write, row_sums(lines))
-    as_they_are = ["summary.json", "plan.json"]
-    for name in LOGS:
-        as_they_are += [f"{name}.jsonl", f"checksums/{name}.crc32"]
+    changed = {
+        "info": "".join(f"{json.dumps(row)}\n" for row in info if row["type"] in INFO),
+        "failures": "".join(f"{json.dumps({**row, 'reason': _reason(row['reason'])})}\n" for row in failures),
+    }
+    for name, text in changed.items():
+        yield f"{name}.jsonl", text
+    others = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in changed.items()}
+    yield logs.CHECKSUMS, json.dumps({**logs.checksums(folder), **others})
+    as_they_are = ["summary.json", "plan.json", *(f"{name}.jsonl" for name in LOGS)]
     as_they_are += [f"{columns.FOLDER}/{path.name}" for path in sorted((folder / columns.FOLDER).glob("*.npz"))]
     for name in as_they_are:
         if (folder / name).is_file():
@@ -130,8 +133,3 @@ def _copy(source: Path, path: Path) -> None:
             shutil.copyfileobj(file, copy)
     except OSError as error:
         raise RunError(f"{source} cannot be copied: {error.strerror or error}; restore it, or remove it") from None
-
-
-def _write(content: bytes, path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content)

@@ -5,7 +5,6 @@ changed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from unskew.data.federated import FederatedData
 from unskew.data.images import ByteImages, as_tensor, extremes
 from unskew.errors import ConfigError
 from unskew.keys import Key
+from unskew.local.executor import Trainer
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId
 from unskew.run.metrics import Metric
@@ -56,41 +56,24 @@ def honest(attack: Attack, clients: Sequence[ClientId], num_clients: int, seed: 
     return [c for c in clients if c not in malicious] if malicious else clients
 
 
-@dataclass(frozen=True, eq=False)
-class Marked:
-    """Test examples with the mark of a backdoor, of all classes but the one it asks for.
+def success(attack: Attack, fed: FederatedData, trainer: Trainer | None) -> Callable[[Params], Metric] | None:
+    """Measures the share of marked test examples, of all other classes, that a model takes for the attack's class.
 
-    Attributes:
-        x: The marked inputs.
-        y: The class that the attack wants for each.
-        trainer: Evaluates models on them.
+    None if the attack has no mark, all clients are honest, or accuracy is not measured.
     """
-
-    x: Tensor
-    y: Tensor
-    trainer: LocalTrainer
-
-    def metrics(self, params: Params | None) -> list[Metric]:
-        """The share of them that the global model takes for that class; nothing without a global model."""
-        if params is None or not len(self.y):
-            return []
-        columns = self.trainer.evaluate_on(params, self.x, self.y)
-        place = [m.name for m in self.trainer.task.measures].index("accuracy")
-        return [Metric(ATTACK_SUCCESS, self.trainer.task.values(columns)[place], float(len(self.y)))]
-
-
-def marked(attack: Attack, fed: FederatedData, make_trainer: Callable[[], LocalTrainer]) -> Marked | None:
-    """The examples that a backdoor is measured on; None if the attack has no mark, or all clients are honest."""
     dataset = fed.dataset
-    if not attack.malicious(fed.num_clients, Key(fed.seed)):
-        return None
-    if type(attack).trigger is Attack.trigger:
+    if type(attack).trigger is Attack.trigger or not attack.malicious(fed.num_clients, Key(fed.seed)):
         return None
     with_mark = attack.trigger(as_tensor(dataset.x_test).clone(), extremes(dataset.x_train))
-    trainer = make_trainer()
-    if with_mark is None or "accuracy" not in [m.name for m in trainer.task.measures]:
+    assert isinstance(trainer, LocalTrainer)
+    names = [measure.name for measure in trainer.task.measures]
+    if with_mark is None or "accuracy" not in names or bool((dataset.y_test == with_mark[1]).all()):
         return None
-    x, target = with_mark
-    others = dataset.y_test != target
-    y = torch.full((int(others.sum()),), target, dtype=dataset.y_test.dtype)
-    return Marked(x[others].to(trainer.device), y.to(trainer.device), trainer)
+    others = dataset.y_test != with_mark[1]
+    x, y = (t.to(trainer.device) for t in (with_mark[0][others], torch.full_like(dataset.y_test[others], with_mark[1])))
+
+    def measured(params: Params) -> Metric:
+        columns = trainer.evaluate_on(params, x, y)
+        return Metric(ATTACK_SUCCESS, trainer.task.values(columns)[names.index("accuracy")], float(len(y)))
+
+    return measured

@@ -49,28 +49,19 @@ class Callback(Protocol):
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
         """Called before the first round."""
-        ...
+        return
 
     def progress(self, progress: Progress) -> None:
         """Called after every round."""
-        ...
+        return
 
     def note(self, text: str) -> None:
         """Called with a line worth showing."""
-        ...
+        return
 
 
-class NoCallback:
+class NoCallback(Callback):
     """A callback that does nothing; a base class for callbacks that need only one method."""
-
-    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Do nothing."""
-
-    def progress(self, progress: Progress) -> None:
-        """Do nothing."""
-
-    def note(self, text: str) -> None:
-        """Do nothing."""
 
 
 class Several:

@@ -22,7 +22,7 @@ from unskew.errors import RunError, WireError
 from unskew.files import read_bytes, sync_folder, write_synced
 from unskew.protocol import ClientId
 from unskew.run.folder import LogMark, explained, remove
-from unskew.tree import leaves, map_leaves
+from unskew.tree import leaves, map_leaves, moved
 
 SCHEMA = 2
 SHARD = 256
@@ -63,6 +63,9 @@ class Position:
     same: tuple[tuple[str, ...], ...] = ()
 
 
+BEGINNING = Position(0, 0, (), {}, {}, {}, 0.0, 0.0, 0, "", {})
+
+
 @dataclass(frozen=True, eq=False)
 class Saved:
     """A checkpoint on disk, its files verified and its values not yet built.
@@ -77,17 +80,14 @@ class Saved:
     position: Position
     files: tuple[str, ...]
 
-    def state(self, of: Any) -> Any:
-        """The method's state, of the type its `init` returns."""
-        return self._decode("state.safetensors", of)
-
-    def memory(self, of: Any) -> dict[ClientId, Any]:
-        """Client memory, of the type the steps are annotated with."""
-        values: dict[ClientId, Any] = {}
+    def values(self, state: Any, memory: Any, device: torch.device) -> tuple[Any, dict[ClientId, Any]]:
+        """The method's state and the clients' memory on a device, of the types that `init` returns and steps keep."""
+        kept: dict[ClientId, Any] = {}
         for name in self.files:
             if name.startswith("memory-"):
-                values.update(self._decode(name, dict[int, of]))
-        return values
+                kept.update(self._decode(name, dict[int, memory]))
+        of_server = moved(self._decode("state.safetensors", state), device)
+        return shared_again(of_server, moved(kept, device), self.position.same)
 
     def _decode(self, name: str, of: Any) -> Any:
         try:

@@ -26,7 +26,6 @@ from unskew.protocol import ClientId
 from unskew.run.metrics import Metric, reduce_clients
 from unskew.runtime.message import Score
 from unskew.runtime.round import Driver
-from unskew.tasks.measure import Measure
 from unskew.tasks.task import Task
 from unskew.tree import Params
 
@@ -123,7 +122,7 @@ def evaluate(
         metrics += [
             Metric(f"global.{measure.name}", value, on_global.n)
             for measure, value in zip(eval_set.task.measures, on_global.values, strict=True)
-            if _defined(measure, value)
+            if measure.each is not None or not math.isnan(value)  # not defined, as AUROC of one class
         ]
     for name in [n for n in ("personal", "personal_on_global") if n in wanted]:
         metrics += reduced(name, eval_set.task, scores[name], last)
@@ -223,7 +222,10 @@ def _scores(
     on_global = None if model is None else _score(task, by_job["global", 0])
     scores = {name: _on_own_rows(task, by_job, name, tested[name], rows.sizes) for name, rows in parts.items()}
     if "personal_on_global" in wanted:
-        scores["personal_on_global"] = _on_all_rows(task, by_job, "personal_on_global", sharing)
+        by_client: dict[ClientId, Score] = {}
+        for first, some in sharing.items():
+            by_client.update(dict.fromkeys(some.tolist(), _score(task, by_job["personal_on_global", first])))
+        scores["personal_on_global"] = table(task, by_client)
     return on_global, scores
 
 
@@ -281,19 +283,6 @@ def _on_own_rows(
     return ClientScores(clients[order], values[order], sizes[clients[order]].astype(np.float64))
 
 
-def _on_all_rows(
-    task: Task,
-    by_job: Mapping[tuple[str, ClientId], Columns],
-    name: str,
-    sharing: Mapping[ClientId, npt.NDArray[np.int64]],
-) -> ClientScores:
-    """Scores of clients whose models were tested on the same rows: one for all that share a model."""
-    by_client: dict[ClientId, Score] = {}
-    for first, clients in sharing.items():
-        by_client.update(dict.fromkeys(clients.tolist(), _score(task, by_job[name, first])))
-    return table(task, by_client)
-
-
 def table(task: Task, by_client: Mapping[ClientId, Score]) -> ClientScores:
     """Return the clients' scores in columns."""
     clients = sorted(by_client)
@@ -315,11 +304,6 @@ def reduced(name: str, task: Task, scores: ClientScores, last: bool) -> list[Met
             columns = (column[has].tolist() for column in (values, scores.n, scores.clients))
             client_values += [Metric(f"{name}.{measure.name}", *row) for row in zip(*columns, strict=True)]
     return [*metrics, *client_values]
-
-
-def _defined(measure: Measure, value: float) -> bool:
-    """Return false for a measure of all examples together that these examples do not have, as AUROC of one class."""
-    return measure.each is not None or not math.isnan(value)
 
 
 def _score(task: Task, columns: Columns) -> Score:

@@ -15,7 +15,7 @@
                       "framing"}: messages that really crossed the network
     diverged.jsonl    only if one did: {"method", "seed", "round", "reason"}: methods that diverged, each under its seed
     checkpoints/      the last two, each a folder of its own
-    checksums/        CRC-32 of each row of each log, four bytes a row: which row was changed, if one was
+    checksums.json    SHA-256 of each log: written once at the end
     models/           the final models of each method and seed: the global one, and every client's own
     clients/          only where clients are many: columns of their numbers after the last round (record/columns.py)
     tested/           where clients are trained alone, too: the headline of each of their test rows (record/columns.py)
@@ -23,8 +23,8 @@
     report.html       the same for people
 
 The logs are append-only; a checkpoint records their lengths and hashes, and resuming cuts them to those lengths and
-refuses rows that were changed, removed or moved.  In a finished run the checksums are for that, whenever its logs are
-read.  The folder is its owner's alone: client memory is in it.
+refuses logs that were changed.  In a finished run the checksums are for that, whenever its logs are read.  The folder
+is its owner's alone: client memory is in it.
 """
 
 import hashlib
@@ -33,10 +33,8 @@ import itertools
 import json
 import os
 import shutil
-import zlib
-from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,12 +53,11 @@ from unskew.files import (
 from unskew.lock import lock, lockable
 from unskew.record import columns
 from unskew.record.logs import (
+    CHECKSUMS,
     DIVERGED,
     LARGE,
     LARGEST,
-    checksums_file,
     deployed,
-    lines,
     read_text,
     refusal,
     unreadable,
@@ -72,7 +69,7 @@ LOGS = ("metrics", "ledger", "failures", "work", "info")
 # Created with the first row: not every run has one.
 RARE = ("network", "diverged")
 DOCUMENTS = ("run.json", "partition.json")
-FOLDERS = ("models", "checkpoints", "checksums", columns.FOLDER, columns.TESTED, "tensorboard")
+FOLDERS = ("models", "checkpoints", columns.FOLDER, columns.TESTED, "tensorboard")
 """Folders in a run's folder that a run writes to."""
 PIECE = 1 << 20
 """Bytes of a log that are read at a time."""
@@ -246,54 +243,30 @@ EMPTY = LogMark(0, hashlib.sha256().hexdigest())
 
 
 class _Log:
-    """An open log, its hash so far, and a CRC of each row; `verified` is the hash and the rows up to the mark."""
+    """An open log and its hash so far; `content` is the hash up to the mark."""
 
-    def __init__(self, folder: Path, name: str, mark: LogMark, verified: "tuple[hashlib._Hash, int]") -> None:
-        self.path, sums = _files(folder, name)
-        self.hash, rows = verified
-        self.file = appendable(self.path)
-        try:
-            self.sums = appendable(sums)
-        except OSError:
-            self.file.close()
-            raise
-        for file, size in ((self.file, mark.bytes), (self.sums, 0)):
-            file.truncate(size)
-            file.seek(size)  # appends anyway, but tells where it is
-        if rows:  # the rows are verified; their checksums are not synced before the end, and a power cut may cost some
-            with readable(self.path) as f:
-                self.sums.write(row_sums(f))
-        self.mark = mark
+    def __init__(self, path: Path, mark: LogMark, content: "hashlib._Hash") -> None:
+        self.path, self.mark, self.hash = path, mark, content
+        self.file = appendable(path)
+        self.file.truncate(mark.bytes)
+        self.file.seek(mark.bytes)  # appends anyway, but tells where it is
 
-    def append(self, lines: Sequence[bytes]) -> None:
-        data = b"".join(lines)
+    def append(self, data: bytes) -> None:
         self.file.write(data)
         self.hash.update(data)
-        self.sums.write(row_sums(lines))
 
     def flush(self) -> None:
         self.file.flush()
-        self.sums.flush()
         self.mark = LogMark(self.file.tell(), self.hash.hexdigest())
 
 
-def _files(folder: Path, name: str) -> tuple[Path, Path]:
-    """A log, and the checksums of its rows."""
-    return (path := folder / f"{name}.jsonl"), checksums_file(path)
-
-
-def row_sums(lines: Iterable[bytes]) -> bytes:
-    """The checksums of a log's rows, as its file of them has them."""
-    return array("I", map(zlib.crc32, lines)).tobytes()
-
-
-def _verified(path: Path, sums: Path, mark: LogMark) -> "tuple[hashlib._Hash, int]":
-    """The hash of a log up to a mark, to be continued, and the number of rows up to there.
+def _verified(path: Path, mark: LogMark) -> "hashlib._Hash":
+    """The hash of a log up to a mark, to be continued.
 
     Raises:
-        RunError: If the log is shorter, or differs from what was written, naming the first line that does.
+        RunError: If the log is shorter, or differs from what was written.
     """
-    actual, rows, left = hashlib.sha256(), 0, mark.bytes
+    actual, left = hashlib.sha256(), mark.bytes
     try:
         have = path.stat(follow_symlinks=False).st_size
         opened = readable(path)
@@ -301,32 +274,20 @@ def _verified(path: Path, sums: Path, mark: LogMark) -> "tuple[hashlib._Hash, in
         have, opened = 0, io.BytesIO()
     except OSError as error:
         raise unreadable(path, error) from None
-    with opened as f:
-        if have >= mark.bytes:
-            while left and (piece := f.read(min(left, PIECE))):
-                actual.update(piece)
-                rows, left = rows + piece.count(b"\n"), left - len(piece)
-        if actual.hexdigest() == mark.sha256:
-            return actual, rows
-    line = _first_changed_line(path, sums)
     if have < mark.bytes:
-        where = f", the first at line {line}" if line else ""
+        opened.close()
         raise RunError(
-            f"{path} has {have} bytes, the checkpoint saw {mark.bytes}: rows were removed{where}; restore it, or "
-            f"remove {path.parent / 'checkpoints'} and resume, to begin again from round 0"
+            f"{path} has {have} bytes, the checkpoint saw {mark.bytes}: rows were removed; restore it, or remove "
+            f"{path.parent / 'checkpoints'} and resume, to begin again from round 0"
         )
-    deque(rows_of(path), maxlen=0)  # a row that no run writes is refused by the field that is wrong
-    raise refusal(path, line, f"the rows are not those that were written: {'this' if line else 'some'} row was changed")
-
-
-def _first_changed_line(path: Path, sums: Path) -> int | None:
-    """The first line of a log whose checksum is another than when it was written; None if that cannot be told."""
-    try:
-        written = array("I", read_bytes(sums)[: sums.stat().st_size // 4 * 4])
-    except OSError:
-        return None
-    numbered = itertools.zip_longest((crc for crc in written), (zlib.crc32(line) for _, line in lines(path)))
-    return next((i for i, (then, now) in enumerate(numbered, start=1) if then != now), None)
+    with opened as f:
+        while left and (piece := f.read(min(left, PIECE))):
+            actual.update(piece)
+            left -= len(piece)
+    if actual.hexdigest() != mark.sha256:
+        deque(rows_of(path), maxlen=0)  # a row that no run writes is refused by the field that is wrong
+        raise refusal(path, None, "its rows are not those that were written")
+    return actual
 
 
 class RunLogs:
@@ -346,20 +307,18 @@ class RunLogs:
         self._in_folder = False  # True if the names of all logs are on the disk
         names = (*LOGS, *(rare for rare in RARE if rare in marks or (folder / f"{rare}.jsonl").exists()))
         # All are verified before any is cut.
-        verified = {name: _verified(*_files(folder, name), marks.get(name, EMPTY)) for name in names}
-        with explained(folder / "checksums", folder):
-            (folder / "checksums").mkdir(exist_ok=True)
+        verified = {name: _verified(folder / f"{name}.jsonl", marks.get(name, EMPTY)) for name in names}
         for name in names:
             with explained(folder / f"{name}.jsonl", folder):
-                self._logs[name] = _Log(folder, name, marks.get(name, EMPTY), verified[name])
+                self._logs[name] = _Log(folder / f"{name}.jsonl", marks.get(name, EMPTY), verified[name])
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows to a log."""
-        encoded = [f"{_ENCODE(row)}\n".encode() for row in rows]
+        encoded = b"".join(f"{_ENCODE(row)}\n".encode() for row in rows)
         if encoded:
             with explained(self.folder / f"{name}.jsonl", self.folder):
                 if name not in self._logs:
-                    self._logs[name] = _Log(self.folder, name, EMPTY, (hashlib.sha256(), 0))
+                    self._logs[name] = _Log(self.folder / f"{name}.jsonl", EMPTY, hashlib.sha256())
                     self._in_folder = False
                 self._logs[name].append(encoded)
 
@@ -371,7 +330,7 @@ class RunLogs:
 
     def sync(self) -> dict[str, LogMark]:
         """Sync all logs to the disk; return what each held at the end of the last round."""
-        for log in self._logs.values():  # not their checksums, which before the end only say which row was changed
+        for log in self._logs.values():
             with explained(log.path, self.folder):
                 os.fsync(log.file.fileno())
         if not self._in_folder:
@@ -381,19 +340,16 @@ class RunLogs:
         return {name: log.mark for name, log in self._logs.items()}
 
     def seal(self) -> None:
-        """Sync the checksums, too, by which the logs are checked once the run is finished."""
-        self.sync()
-        with explained(self.folder / "checksums", self.folder):
-            for log in self._logs.values():
-                os.fsync(log.sums.fileno())
-            sync_folder(self.folder / "checksums")
+        """Write the hashes by which the logs are checked once the run is finished."""
+        hashes = {name: mark.sha256 for name, mark in self.sync().items()}
+        with explained(self.folder / CHECKSUMS, self.folder):
+            write_atomically(self.folder / CHECKSUMS, json.dumps(hashes))
 
     def close(self) -> None:
         """Close the files."""
         for log in self._logs.values():
-            for file in (log.file, log.sums):
-                with suppress(OSError):
-                    file.close()
+            with suppress(OSError):
+                log.file.close()
 
 
 def document_hashes(folder: Path) -> dict[str, str]:

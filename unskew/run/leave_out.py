@@ -10,6 +10,7 @@ from pathlib import Path
 
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, is_written_in
+from unskew.record.logs import require_none_diverged
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback
@@ -91,4 +92,4 @@ def run(left_out: Sequence[LeftOut], folder: Path, callback: Callback) -> None:
             raise RunError(f"{at} holds a run of another experiment; give another --out")
         else:
             done = loop.resume(at, callback, allow_code=True)  # the user's own file, as `loop.start` has run it
-        loop.require_none_diverged(done.summary.get("diverged", ()))
+        require_none_diverged(done.summary.get("diverged", ()))

@@ -1,8 +1,8 @@
-"""A run that is there already goes on, in a folder of its own, with seeds until its comparisons are decided.
+"""Seeds until a run's comparisons are decided, of a run that begins or of one that is there already.
 
 With a fixed list of seeds one looks at the end, and adding seeds then invalidates Student's interval.  A run with
 `seeds = { until = ... }` has intervals that may be looked at after every seed from the sixth on: the old seeds and
-those to come are such a run, whose rule was only written later.  The old folder stays as it is.
+those to come are such a run, whose rule was only written later.  It goes on in a folder of its own.
 """
 
 import hashlib
@@ -15,16 +15,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, fingerprint, load, to_toml, until_of
+from unskew.experiment.config import Experiment, UntilDecided, fingerprint, load, to_toml, until_of
 from unskew.record import columns
-from unskew.run import checkpoint, documents, loop, unchanged
+from unskew.record.logs import METRICS
+from unskew.run import checkpoint, decide, documents, unchanged
+from unskew.run.cell import Run
 from unskew.run.folder import DOCUMENTS, LOGS, RARE, create, is_deployed, locked, read_json, refuse_links
-from unskew.run.setup import IN_PROCESS
+from unskew.run.metrics import last_name, summarise
+from unskew.run.setup import IN_PROCESS, divide_all
+from unskew.words import listed
 
 COPIED = (
     *(f"{log}.jsonl" for log in (*LOGS, *RARE)),
     "resumed.jsonl",
-    "checksums",
     "models",
     columns.FOLDER,
     columns.TESTED,
@@ -54,6 +57,43 @@ def until(experiment: Experiment, width: float, most: int) -> Experiment:
     kept = {"first": seeds[0]} if rule is None else asdict(rule)
     new = until_of({**kept, "until": width, "most": most})
     return replace(experiment, seeds=new.seeds, until=new)
+
+
+def decided(run: Run, index: int) -> str:
+    """Say that no seed is needed beyond those whose cells come before this one; empty while one is.
+
+    It depends on the log alone, so that a resumed run stops at the same seed.
+    """
+    experiment, headline = run.experiment, run.setup.task.headline
+    until, seeds = experiment.until, index // len(experiment.methods)
+    if until is None or index % len(experiment.methods) or seeds < until.least:
+        return ""
+    gains = _differences(run, until)
+    # A method that diverges under every seed is not compared, however many more seeds it is trained under.
+    lost = [m for m in experiment.compared if sum(row["method"] == m for row in run.diverged) == seeds]
+    if not (decide.is_settled(gains, until.until / headline.scale) if gains else lost):
+        return ""
+    return f"decided after {seeds} seeds" + f", but for {listed(lost)}, which diverged under each" * bool(lost)
+
+
+def _differences(run: Run, until: UntilDecided) -> dict[str, list[float]]:
+    """The headline of each method that is not a reference run minus the baseline's, seed by seed.
+
+    Of a method that is for the clients' own models, or has no global one, it is that of their own.
+    """
+    experiment, measure = run.experiment, run.setup.task.headline
+    labels, base = [method.label for method in experiment.methods], experiment.baseline
+    rows = METRICS.rows(run.folder)
+    table = summarise(rows, labels, experiment.seeds, "", None, base, measure, run.diverged)
+    by_name = {(row["method"], row["metric"]): row["seeds"] for row in table}
+    end = f".{last_name(None)}" * (until.metric == "last_fifth") + f".minus_{base}"
+    gains: dict[str, list[float]] = {}
+    for method in experiment.methods:
+        names = (measure.own, measure.shared) if method.kind == "personal" else (measure.shared, measure.own)
+        known = [by_name[method.label, name + end] for name in names if (method.label, name + end) in by_name]
+        if method.label in experiment.compared and known:
+            gains[method.label] = known[0]
+    return gains
 
 
 def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *, allow_code: bool = False) -> None:
@@ -86,7 +126,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         experiment = until(was, width, most)
         setup = IN_PROCESS.prepare(experiment)
         unchanged.require_same_environment(folder, experiment, setup, force)
-        feds = loop.divide_all(experiment, setup, IN_PROCESS)
+        feds = divide_all(experiment, setup, IN_PROCESS)
         texts = documents.of_run(out, experiment, setup, feds, " ".join(sys.argv))
         partition = json.loads(str(texts["partition.json"]))
         unchanged.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})

@@ -1,17 +1,13 @@
 """Recall of each class by trained models, and warnings where only one is found: accuracy may be high and say little."""
 
-from typing import Any
-
 from torch import Tensor
 
-from unskew.data.federated import FederatedData
-from unskew.data.ragged import Ragged
 from unskew.experiment.config import Experiment
 from unskew.info import OneClassModels, RecallByClass
 from unskew.local.executor import Columns
+from unskew.run.cell import Cell
 from unskew.run.evaluation import OwnModels, on_own_rows
 from unskew.run.setup import Setup
-from unskew.runtime.round import Driver
 from unskew.tasks.classification import MISSED, only_class_found
 from unskew.tasks.task import Task
 
@@ -57,24 +53,22 @@ def recalls(setup: Setup, columns: Columns) -> RecallByClass:
     return RecallByClass(found=tuple(recalled.tolist()), examples=tuple(y.bincount(minlength=classes).tolist()))
 
 
-def of_own(
-    experiment: Experiment, sim: Driver[Any], setup: Setup, fed: FederatedData, test: Ragged, own: OwnModels
-) -> OneClassModels | None:
+def of_own(cell: Cell, own: OwnModels) -> OneClassModels | None:
     """The clients whose own models find examples of one class only, with a warning that names them; None without any.
 
     Where one model is everybody's it is the global one, which is judged on more rows.
     """
     if len({id(model) for model in own.values()}) < 2:
         return None
-    y, rows = setup.dataset.y_train, test.to("cpu")
-    found = {c: right(setup.task, columns) for c, columns in on_own_rows(sim, own, test)}
+    y, rows, names = cell.setup.dataset.y_train, cell.eval_set.test.to("cpu"), cell.fed.client_names
+    found = {c: right(cell.setup.task, columns) for c, columns in on_own_rows(cell.sim, own, cell.eval_set.test)}
     alike = sorted(c for c in found if only_class_found(found[c], y[rows[c]]) is not None)
     if not alike:
         return None
-    names = [fed.client_names[c] if fed.client_names else str(c) for c in alike[:NAMED]]
+    first = [names[c] if names else str(c) for c in alike[:NAMED]]
     more = ", ..." if len(alike) > NAMED else ""
     warning = (
         f"own models that are right on test examples of one class only, where at least {MISSED} are of others: "
-        f"{', '.join(names)}{more} ({len(alike)} of {len(own)} clients); their accuracy {_little(experiment)}"
+        f"{', '.join(first)}{more} ({len(alike)} of {len(own)} clients); their accuracy {_little(cell.experiment)}"
     )
     return OneClassModels(clients=tuple(alike), warnings=(warning,))

@@ -4,8 +4,8 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import TextIO
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -28,7 +28,7 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
     What is shown is no part of a run: once the stream cannot be written, as its reader or its terminal is gone, nothing
     more is.
     """
-    stream = stream or sys.stderr
+    stream = cast("TextIO", _WhileWritable(stream or sys.stderr))
     console = Console(file=stream)
     # In a notebook Rich draws into a widget; without ipywidgets it would warn at every refresh and draw nothing.
     widgets = console.is_jupyter and _importable("ipywidgets")
@@ -37,12 +37,11 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
     elif widgets or (stream.isatty() and not console.is_jupyter):
         live = Live(console)
         try:
-            yield WhileWritable(live)
+            yield live
         finally:  # however the run ends: a bar that goes on turning hides the cursor and the error
-            with suppress(OSError):
-                live.close()
+            live.close()
     else:
-        yield WhileWritable(Plain(stream))
+        yield Plain(stream)
 
 
 def _importable(name: str) -> bool:
@@ -120,33 +119,26 @@ def duration(seconds: float) -> str:
     return f"{total_s // 3600} h {total_s % 3600 // 60} min"
 
 
-class WhileWritable:
-    """A callback that is silent once it could not write."""
+class _WhileWritable:
+    """A stream that takes everything, and shows nothing more once it could not be written."""
 
-    def __init__(self, shown: Callback) -> None:
-        self._shown: Callback = shown
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._gone = stream, False
 
-    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Show the headline of the run."""
-        with self._or_silent():
-            self._shown.start(experiment, setup, feds)
+    def write(self, text: str) -> int:
+        if not self._gone:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except OSError:
+                self._gone = True
+        return len(text)
 
-    def progress(self, progress: Progress) -> None:
-        """Show how far the run is."""
-        with self._or_silent():
-            self._shown.progress(progress)
+    def flush(self) -> None:  # each piece is flushed when it is written
+        return
 
-    def note(self, text: str) -> None:
-        """Show a line."""
-        with self._or_silent():
-            self._shown.note(text)
-
-    @contextmanager
-    def _or_silent(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError:
-            self._shown = NoCallback()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Plain:

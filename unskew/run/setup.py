@@ -541,6 +541,18 @@ class InProcess:
 IN_PROCESS = InProcess()
 
 
+def divide_all(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
+    """Divide the examples among the clients, by seed, and check every method against that.
+
+    Raises:
+        ConfigError, DataError: If the experiment is impossible.
+    """
+    feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
+    for method in experiment.methods:
+        backend.check_method(experiment, method, setup, feds)
+    return feds
+
+
 # ---------------------------------------------------------------- workers
 def cells(experiment: Experiment) -> list[tuple[int, Method]]:
     """Seed and method of each cell of a run, in the run's order."""

@@ -48,8 +48,9 @@ from unskew.lock import lock, lockable
 from unskew.machine import cores
 from unskew.run import setup as run_setup
 from unskew.run.folder import explained, in_use, read_json
-from unskew.run.loop import Interrupted, stop_requests
+from unskew.run.loop import Interrupted
 from unskew.run.setup import Setup
+from unskew.signals import stop_requests
 from unskew.tasks.measure import described
 
 Status = Literal["done", "failed", "open"]

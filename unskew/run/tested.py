@@ -4,37 +4,33 @@ The same rows are tested under every method, so what a difference of two methods
 only from both methods' results on each.
 """
 
-from typing import Any
-
 import numpy as np
 
-from unskew.data.federated import FederatedData
 from unskew.data.patients import fewest_of_a_class
-from unskew.data.ragged import Ragged
 from unskew.record.columns import RowResults
+from unskew.run.cell import Cell
 from unskew.run.evaluation import OwnModels, on_own_rows
-from unskew.runtime.round import Driver
 from unskew.tasks.measure import FEWEST
-from unskew.tasks.task import Task
 
 MOST_ROWS = 20_000
 """Test rows of all clients up to which results by row are kept: that is 300 kB for each method and seed."""
 
 
-def tested_rows(task: Task, sim: Driver[Any], own: OwnModels, test: Ragged, fed: FederatedData) -> RowResults | None:
+def tested_rows(cell: Cell, own: OwnModels) -> RowResults | None:
     """The headline of each test row under its client's own model; None where it has no value by row, or rows are many.
 
     A client whose test rows or patients are too few of a class, or with an event, for a variance is left out.
     """
-    measure, patients = task.headline, fed.dataset.patients
+    test, dataset, measure = cell.eval_set.test, cell.fed.dataset, cell.setup.task.headline
+    patients = dataset.patients
     if test.sizes[list(own)].sum() > MOST_ROWS or not (measure.of_rows or measure.by_row is not None):
         return None
     rows, by_client = test.to("cpu"), {}
-    for c, columns in on_own_rows(sim, own, test):
+    for c, columns in on_own_rows(cell.sim, own, test):
         values = columns[0].double().cpu().numpy() if measure.of_rows else measure.rows_of(*columns[-2:])
         of = rows[c]
         event = 1 if measure.of_events else None
-        few = patients is not None and fewest_of_a_class(patients[of], fed.dataset.labels[of], event) < FEWEST
+        few = patients is not None and fewest_of_a_class(patients[of], dataset.labels[of], event) < FEWEST
         if values is not None and (measure.of_rows or not few):
             by_client[c] = values
     clients = sorted(by_client)

@@ -24,13 +24,12 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from unskew import schema
-from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import TRACKERS, Experiment
 from unskew.record.logs import METRICS, SummaryCard, document
-from unskew.run.callbacks import Callback, Progress
-from unskew.run.setup import Setup
+from unskew.run.cell import Cell, Run
+from unskew.run.observers import Observer
 
 Scalars = Mapping[str, float]
 Table = Sequence[Mapping[str, Any]]
@@ -86,61 +85,50 @@ def opened(name: str, experiment: Experiment, folder: Path) -> Tracker:
 
 
 @contextmanager
-def tracking(experiment: Experiment, folder: Path, callback: Callback) -> Iterator[Callback]:
-    """Yield the callback together with the experiment's trackers, which are closed at the end.
+def tracking(run: Run) -> Iterator[list[Observer]]:
+    """Yield an observer for the experiment's trackers, if it has any; they are closed at the end.
 
     Raises:
         ConfigError: As in `check`.
+        RunError: If one cannot be opened: the user wants to know now, not after the last round.
     """
-    if not experiment.track:
-        yield callback
+    if not run.experiment.track:
+        yield []
         return
-    check(experiment.track)
-    tracked = _Tracked(experiment, folder, callback)
+    check(run.experiment.track)
+    tracked = _Tracked(run)
     try:
-        yield tracked
+        tracked.open(run)
+        yield [tracked]
     finally:
         tracked.close()
 
 
-class _Tracked:
-    """A callback that passes on the rows added to the log since its last look."""
+class _Tracked(Observer):
+    """Passes on the rows added to the log since its last look."""
 
-    def __init__(self, experiment: Experiment, folder: Path, callback: Callback) -> None:
-        self._experiment, self._folder, self._callback = experiment, folder, callback
-        self._seen = 0  # bytes of metrics.jsonl
+    def __init__(self, run: Run) -> None:
+        self._folder, self._note = run.folder, run.callback.note
+        self._seen = METRICS.file(self._folder).stat().st_size  # rows a resumed run has already passed on
         self._trackers: dict[str, Tracker] = {}
 
-    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Open the trackers.
-
-        Raises:
-            RunError: If one cannot be opened: the user wants to know now, not after the last round.
-        """
-        self._seen = METRICS.file(self._folder).stat().st_size  # rows a resumed run has already passed on
-        for name in self._experiment.track:
+    def open(self, run: Run) -> None:
+        """Open the trackers."""
+        for name in run.experiment.track:
             try:
-                self._trackers[name] = opened(name, self._experiment, self._folder)
+                self._trackers[name] = opened(name, run.experiment, run.folder)
             except Exception as error:  # a stranger's code, which raises what it likes
                 raise RunError(
                     f"the tracker {name} could not be started: {_why(error)}; nothing has been trained; fix this and "
                     f"continue with: unskew resume {self._folder}"
                 ) from error
-        self._callback.start(experiment, setup, feds)
 
-    def progress(self, progress: Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         """Pass on the round."""
         self._pass_on()
-        self._callback.progress(progress)
-
-    def note(self, text: str) -> None:
-        """Ignore notes."""
-        self._callback.note(text)
 
     def close(self) -> None:
         """Pass on the remaining rows, and the table if there is one."""
-        if not self._trackers:
-            return
         self._pass_on()
         summary = self._folder / "summary.json"
         table = document(summary, SummaryCard)["rows"] if summary.exists() else None
@@ -165,7 +153,7 @@ class _Tracked:
             call(self._trackers[name])
         except Exception as error:  # a stranger's code; hours of training must not end with it
             del self._trackers[name]
-            self._callback.note(f"the tracker {name} failed and is left out from here: {_why(error)}")
+            self._note(f"the tracker {name} failed and is left out from here: {_why(error)}")
 
 
 def _why(error: Exception) -> str:

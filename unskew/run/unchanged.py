@@ -1,6 +1,7 @@
 """Conditions on which a stopped run goes on: the same settings, data, network and environment."""
 
-import itertools
+import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,13 +9,15 @@ from typing import Any
 
 from unskew import schema
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, Runtime, override, written_fingerprint
+from unskew.experiment.config import Experiment, Runtime, load, override, written_fingerprint
 from unskew.files import append_row
 from unskew.record.logs import RESUMED, ResumedRow
-from unskew.run import checkpoint
+from unskew.run import checkpoint, documents
 from unskew.run import setup as run_setup
+from unskew.run.callbacks import Callback
+from unskew.run.cell import Run
 from unskew.run.documents import begins_here, frozen_sha256, network_sha256
-from unskew.run.folder import document_hashes, explained, read_json, refuse_deployed
+from unskew.run.folder import document_hashes, explained, read_json, refuse_deployed, refuse_links
 from unskew.run.setup import IN_PROCESS, Backend, InProcess, Setup
 
 SAME_BITS = frozenset({"sequential", "workers", "ray"})
@@ -32,7 +35,8 @@ def require_run(folder: Path, backend: Backend = IN_PROCESS) -> None:
     """Refuse a folder that is not that of a run which such a backend can go on with.
 
     Raises:
-        RunError: Naming what it lacks, or the command that goes on with a run over a network.
+        RunError: Naming what it lacks, a link to another folder in it, or the command that goes on with a run over a
+            network.
     """
     if not folder.exists():
         raise RunError(
@@ -41,6 +45,46 @@ def require_run(folder: Path, backend: Backend = IN_PROCESS) -> None:
     if isinstance(backend, InProcess) and not (folder / "summary.json").exists():
         refuse_deployed(folder)
     read_json(folder / "run.json")  # a folder without one is no run
+    refuse_links(folder)
+
+
+def reopened(
+    folder: Path,
+    callback: Callback,
+    stop: threading.Event,
+    backend: Backend,
+    force: bool,
+    allow_code: bool,
+    settings: Sequence[str],
+) -> Run:
+    """Prepare to go on with a run that was stopped, and note in its folder what is other than when it began.
+
+    The arguments are those of `unskew.run.loop.resume`.
+
+    Raises:
+        ConfigError: If the folder names code of one's own and `allow_code` is not given, or a setting is impossible.
+        RunError: If the folder was changed, or (EnvironmentChanged) the environment has changed.
+    """
+    experiment = load(folder / "config.toml", allow_code=allow_code)
+    config_sha256 = require_same_settings(folder)
+    experiment = _run_otherwise(experiment, settings)
+    if isinstance(backend, InProcess):  # another has data of its own
+        experiment = with_data_found(folder, experiment)
+    saved = checkpoint.latest(folder)
+    if saved is not None and saved.position.config_sha256 != config_sha256:
+        raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
+    setup = backend.prepare(experiment)
+    changed = require_same_environment(folder, experiment, setup, force)
+    require_same_network(folder, experiment, setup)
+    feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
+    require_same_data(folder, json.loads(documents.partition(feds, experiment.client_rows)))
+    for name, sha256 in document_hashes(folder).items():
+        if saved is not None and saved.position.documents.get(name) != sha256:
+            raise RunError(f"{folder / name} was changed since the run began; restore it or start a new run")
+    named = {f"runtime.{change.partition(' ')[0]}" for change in changed}
+    other = [setting for setting in settings if setting.partition("=")[0].strip() not in named]
+    _record_resumed(folder, experiment, saved, [*changed, *other])
+    return Run(experiment, setup, feds, folder, callback, stop, backend, saved)
 
 
 def require_same_settings(folder: Path) -> str:
@@ -66,7 +110,7 @@ def require_same_settings(folder: Path) -> str:
     return str(card.get("config_sha256"))
 
 
-def run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experiment:
+def _run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experiment:
     """The experiment with other settings of its `runtime`, on which at most rounding depends.
 
     Raises:
@@ -180,32 +224,7 @@ def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def require_same_documents(folder: Path, saved: checkpoint.Saved, partition: Mapping[str, Any]) -> None:
-    """Refuse to go on if a file that a run began with is another than when its checkpoint was saved.
-
-    Raises:
-        RunError: Naming the first; of partition.json, also where it differs from `partition`, as it should be.
-    """
-    for name, sha256 in document_hashes(folder).items():
-        if saved.position.documents.get(name) != sha256:
-            place = _first_difference(read_json(folder / name), partition)
-            where = f", first at {place}" if name == "partition.json" and place else ""
-            raise RunError(f"{folder / name} was changed since the run began{where}; restore it or start a new run")
-
-
-def _first_difference(a: Any, b: Any, path: str = "") -> str:
-    """Dotted path of the first value in which two JSON documents differ; empty if they are equal."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        pairs = {key: (a.get(key), b.get(key)) for key in {**a, **b}}
-    elif isinstance(a, list) and isinstance(b, list):
-        pairs = dict(enumerate(itertools.zip_longest(a, b)))
-    else:
-        return path if a != b else ""
-    inner = (_first_difference(x, y, f"{path}.{key}".lstrip(".")) for key, (x, y) in pairs.items())
-    return next((place for place in inner if place), "")
-
-
-def record_resumed(
+def _record_resumed(
     folder: Path, experiment: Experiment, saved: checkpoint.Saved | None, changed: Sequence[str]
 ) -> None:
     """Note in the run's folder from which round on it is run otherwise than it began, or as it began again."""

@@ -1,0 +1,172 @@
+"""A run in progress and the cell that it is in, as values: what the loop changes, and observers look at."""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from unskew import wire
+from unskew.data.federated import FederatedData
+from unskew.experiment.config import Experiment
+from unskew.info import AbandonedRound
+from unskew.local.workers.pool import JobPool
+from unskew.protocol import ClientId, hook
+from unskew.record.logs import DIVERGED, INFO, WORK, DivergedRow, RowLog
+from unskew.run import checkpoint
+from unskew.run import setup as run_setup
+from unskew.run.callbacks import Callback
+from unskew.run.checkpoint import BEGINNING
+from unskew.run.evaluation import eval_set
+from unskew.run.folder import RunLogs, document_hashes, read_json
+from unskew.run.setup import Backend, Setup
+from unskew.runtime.memory import Memory
+from unskew.runtime.round import Driver
+
+SAVE_AFTER_S = 10.0
+SAVE_SHARE = 0.05
+"""Most of a run's time that checkpoints take: where clients' memories are gigabytes, one takes seconds."""
+
+
+@dataclass(eq=False)
+class Run:
+    """A run in progress.
+
+    Attributes:
+        experiment, setup: What is run, and the parts that all cells share.
+        feds: The division of the data, by seed.
+        folder: The run's folder.
+        callback: Hears of notes.
+        stop: Set by a request to stop.
+        backend: Runs the clients.
+        saved: The checkpoint that it goes on from.
+        position: What the next checkpoint says of the cells that are done.
+        diverged: Cells that diverged.
+        begun: When it was begun on a clock without its pauses, s.
+        pool: Its worker processes.
+        noted: What was noted once for all cells.
+    """
+
+    experiment: Experiment
+    setup: Setup
+    feds: dict[int, FederatedData]
+    folder: Path
+    callback: Callback
+    stop: threading.Event
+    backend: Backend
+    saved: checkpoint.Saved | None = None
+    pool: JobPool | None = None
+    noted: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.cells = run_setup.cells(self.experiment)
+        self.position = replace(
+            self.saved.position if self.saved else BEGINNING,
+            config_sha256=str(read_json(self.folder / "run.json")["config_sha256"]),
+            environment=run_setup.environment(self.experiment, self.setup),
+            documents=document_hashes(self.folder),
+        )
+        self.begun = time.monotonic() - self.position.seconds
+        self.logs = RunLogs(self.folder, self.position.logs)
+        self.diverged: list[DivergedRow] = list(DIVERGED.rows(self.folder))
+
+    def seconds(self) -> float:
+        """Wall-clock time of the run so far."""
+        return time.monotonic() - self.begun
+
+    def save(self, files: Mapping[str, checkpoint.Pieces], **changes: Any) -> None:
+        """Save a checkpoint: files of the state, and where the run stands otherwise than at the one before."""
+        self.position = replace(self.position, logs=self.logs.sync(), seconds=self.seconds(), **changes)
+        checkpoint.save(self.folder, files, self.position)
+
+    def note_once(self, text: str, about: str = "") -> None:
+        """Note what all cells have in common, a sentence or what it is about, where it is met first."""
+        if (about or text) not in self.noted:
+            self.noted.add(about or text)
+            self.callback.note(text)
+
+
+class Cell:
+    """One method under one seed.
+
+    Attributes:
+        index, seed, method: Its place in the run, its seed and its method.
+        sim: Runs the method's rounds.
+        pooled: True if it trains one client on all data.
+        eval_set: What clients' own models are tested on.
+        state, round: The state after the last finished round, and that round.
+        at: The round in progress.
+        seconds, bytes: What its rounds have taken and sent.
+        trained: Clients that trained in the round in progress, or else the last one.
+        clients_per_second: Client trainings per second in that round.
+        columns: Hash of the clients' numbers, where they are no rows of metrics.jsonl.
+        save_at: When the next checkpoint is due.
+        warned: Warnings that were shown.
+    """
+
+    def __init__(self, run: Run, index: int) -> None:
+        self.run, self.index = run, index
+        self.seed, self.method = run.cells[index]
+        self.experiment, self.setup, self.fed = run.experiment, run.setup, run.feds[self.seed]
+        self.sim: Driver[Any]
+        self.sim, train = run.backend.runtime(self.experiment, self.method, self.setup, self.fed, index, run.pool)
+        elsewhere = self.sim.clients.remote and self.experiment.val_fraction > 0.0
+        self.eval_set = eval_set(self.setup.task, self.fed, self.setup.device, validates=elsewhere)
+        self.pooled = train is not self.fed
+        self.state: Any = None
+        self.round = self.at = self.bytes = 0
+        self.seconds = self.clients_per_second = 0.0
+        self.trained: set[ClientId] = set()
+        self.columns: str | None = None
+        self.warned: set[str] = set()
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The fields of a row that name the cell."""
+        return {"method": self.method.label, "seed": self.seed}
+
+    def recorded(self, log: RowLog[Any]) -> Iterator[Any]:
+        """Its rows of a log, in the order written."""
+        here = (self.method.label, self.seed)
+        return (row for row in log.rows(self.run.folder) if (row["method"], row["seed"]) == here)
+
+    def restore(self) -> None:
+        """Go on from the run's checkpoint, if it is of a round of this cell."""
+        saved, sim = self.run.saved, self.sim
+        self.save_at = time.monotonic() + SAVE_AFTER_S
+        if saved is None or saved.position.cell != self.index or not saved.position.round:
+            return
+        position, kind = saved.position, wire.state_type(self.method.algorithm)
+        self.state, memory = saved.values(kind, sim.clients.memory_type, self.setup.device)
+        sim.memory = Memory(position.round, memory)
+        self.round = self.at = position.round
+        self.seconds, self.bytes = position.cell_seconds, position.cell_bytes
+        self.trained = {row["client"] for row in self.recorded(WORK) if row["round"] == self.round}
+        if not sim.clients.remote:  # a server that was started again has as many tries as before
+            lost = {row["round"] for row in self.recorded(INFO) if row["type"] == AbandonedRound.type}
+            sim.abandoned_last = next(n for n in itertools.count() if self.round - n not in lost)
+
+    def is_due(self) -> bool:
+        """True if a checkpoint is to be saved after this round; the end of the cell is saved anyway."""
+        every = self.experiment.runtime.checkpoint_every
+        if self.round >= self.experiment.rounds:
+            return False
+        if self.sim.clients.remote and hook(self.sim.algorithm, "binding") is not None:
+            return True  # clients may do no finished round again
+        return self.round % every == 0 if every else time.monotonic() >= self.save_at
+
+    def save(self) -> None:
+        """Save a checkpoint at this round."""
+        began, memory = time.monotonic(), self.sim.memory.at(self.round)
+        self.run.save(
+            checkpoint.encode_state(self.state, memory),
+            cell=self.index,
+            round=self.round,
+            cell_seconds=self.seconds,
+            cell_bytes=self.bytes,
+            same=checkpoint.same_tensors(self.state, memory),
+        )
+        ended = time.monotonic()
+        self.save_at = ended + max(SAVE_AFTER_S, (ended - began) * (1.0 / SAVE_SHARE - 1.0))

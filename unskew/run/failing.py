@@ -1,0 +1,77 @@
+"""Failures of a run in words: where in the run it was, and how to go on."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from unskew.errors import (
+    DivergedError,
+    MemoryShortage,
+    ProtocolError,
+    QuorumError,
+    RunError,
+    UnskewError,
+    WireError,
+    WorkerError,
+    shortage,
+)
+from unskew.experiment.config import own_modules
+from unskew.references import IN_PYTHON
+from unskew.run import recording
+from unskew.run import setup as run_setup
+from unskew.run.cell import Cell, Run
+from unskew.words import listed, with_names
+
+UNKEPT = "nothing is kept of a run without out=FOLDER"
+
+
+def going_on(run: Run, then: str = "continue with: {}") -> str:
+    """The end of a message: the call that goes on with a run, in Python if it was called there, or why nobody can."""
+    experiment, inputs = run.experiment, run.setup.inputs
+    if not inputs.kept:
+        return UNKEPT
+    if made_here := [method.label for method in experiment.methods if method.name.startswith(IN_PYTHON)]:
+        return f"it cannot be resumed, since no file describes the code in {listed(made_here)}; run it again"
+    own = bool(own_modules(experiment))
+    if not inputs.from_python:
+        return then.format(f"unskew resume{' --allow-code' * own} {run.folder}")
+    task = experiment.task
+    given = {"model": task.model, "loss": task.loss or "", "transform": task.augment}
+    again = "".join(f", {name}=..." for name, value in given.items() if value.startswith(IN_PYTHON))
+    again += ", metrics=[...]" * any(name.startswith(IN_PYTHON) for name in experiment.metrics)
+    return then.format(f"unskew.resume({str(run.folder)!r}{again}{', allow_code=True' * own})")
+
+
+@contextmanager
+def named(cell: Cell, keep: Callable[[Cell], None]) -> Iterator[None]:
+    """Have errors in a cell name method, seed and round, clients by their names, and what to do.
+
+    What had failed by then is recorded, and where a round can be run again elsewhere, `keep` saves a checkpoint.
+    """
+    try:
+        yield
+    except Exception as error:
+        run, clients = cell.run, cell.fed.client_names or ()
+        place, what, short = f"{cell.method.label}, seed {cell.seed}", with_names(str(error), clients), shortage(error)
+        if not isinstance(error, RunError):  # of a disk that is full, or by request
+            with suppress(RunError):
+                recording.record_failures(cell)
+                run.logs.flush()
+        if cell.at > cell.round and (isinstance(error, WorkerError) or short is not None):
+            keep(cell)
+        if isinstance(error, DivergedError):
+            large = run_setup.large_target(run.experiment.task, run.setup, run_setup.FROM_ONE)
+            raise DivergedError(what + f"; it may be that {large}" * bool(large)) from error
+        if isinstance(error, QuorumError | ProtocolError | WireError):
+            outage = run.experiment.world.outage
+            lossy = isinstance(error, QuorumError) and bool(outage.unreachable or outage.late)
+            remedy = "; a larger clients_per_round or a smaller world.outage leaves more" * lossy
+            raise type(error)(f"{place}: {what}{remedy}") from error
+        if isinstance(error, WorkerError):
+            raise WorkerError(f"{place}, round {cell.at}: {what}; {going_on(run)}") from error
+        if short is not None:
+            then = going_on(run, "on a machine with more, {} goes on")
+            raise MemoryShortage(f"{place}, round {cell.at}: {short}; {then}") from error
+        if not isinstance(error, UnskewError):  # of code of the user's own: its trace says where, not when
+            error.__notes__ = [with_names(note, clients) for note in getattr(error, "__notes__", ())]
+            error.add_note(f"in {place}, round {cell.at}; {going_on(run)}")
+        raise

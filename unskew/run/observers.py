@@ -1,0 +1,365 @@
+"""Observers: whatever watches a run, and is no part of training.
+
+The loop calls an observer before a cell's first round, with every evaluation, to which it may add metrics and reports,
+and after every round.  To add one, write a class here and name it in `Observers`.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from unskew.data.federated import FederatedData
+from unskew.info import Info
+from unskew.keys import drawn_since, global_states
+from unskew.local.executor import EvalJob, columns_of
+from unskew.protocol import ClientId
+from unskew.record import columns
+from unskew.record.logs import METRICS
+from unskew.run import attack, constant, models, one_class, tested, unseen
+from unskew.run import setup as run_setup
+from unskew.run.callbacks import Progress
+from unskew.run.cell import Cell, Run
+from unskew.run.evaluation import OwnModels, own_models
+from unskew.run.folder import explained
+from unskew.run.metrics import Metric
+from unskew.runtime.in_process import Simulator
+from unskew.words import counted
+
+NO_VALIDATION = "{} does nothing while there are no validation results, and none came in this round"
+REPORTED_NONE = ": no client with validation examples reports any, as with metrics = false in its policy"
+UNKEYED = (
+    "numbers were drawn from {} global generator, so the same run again has other results; draw from fed.key or "
+    "me.key: {}"
+)
+UNKEYED_METRICS = (
+    "numbers were drawn from {} global generator while models were evaluated, so the same run again has other "
+    "metrics; a network should draw only while it is trained: if self.training"
+)
+DRAWS = {"PyTorch's": "torch.rand(3, generator=(me.key / 'start').generator())"}
+DRAWN_BY_NUMPY = "(me.key / 'start').numpy().random(3)"
+"""The call that draws by a key in place of any other global generator than those of `DRAWS`."""
+BATCH = 256
+"""Clients whose final models are in memory at a time, where they were not evaluated together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """An evaluation of a cell.
+
+    Attributes:
+        state, round: The state that was evaluated, and the round after which it is.
+        last: True if no round follows.
+        metrics: What was measured so far; what observers add follows.
+        own: The own models of the clients that were evaluated, after the last round of a simulation.
+        all_own: True if these are all clients.
+    """
+
+    state: Any
+    round: int
+    last: bool
+    metrics: list[Metric]
+    own: OwnModels | None
+    all_own: bool
+
+
+class Observer:
+    """Watches the cells of a run, one after the other; does nothing by itself."""
+
+    def start(self, cell: Cell) -> None:
+        """Called before the first round of a cell here, which is not its first if the run was resumed."""
+
+    def evaluated(self, cell: Cell, seen: Seen) -> Iterable[Metric | Info]:
+        """Called with every evaluation; returns what it adds to the record of the round."""
+        return ()
+
+    def ended_round(self, cell: Cell) -> None:
+        """Called after every round, once it is recorded."""
+
+
+class Observers:
+    """The observers of a run, in the order in which they are called; those that `follow` before the callback."""
+
+    def __init__(self, run: Run, *follow: Observer) -> None:
+        self.curve = Curve()
+        self.kept = KeptModels(self.curve)
+        self.all: tuple[Observer, ...] = (
+            self.curve, _Backdoor(), _Unseen(), _OneClassModels(), _TrainedAlone(), _Predictions(), self.kept, *follow,
+            _Shown(run, self.curve),
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------- what is added to an evaluation
+class _Backdoor(Observer):
+    """Measures how often the backdoor of malicious clients opens."""
+
+    def start(self, cell: Cell) -> None:
+        self.success = attack.success(cell.experiment.world.attack, cell.fed, cell.sim.model.server_trainer)
+
+    def evaluated(self, cell: Cell, seen: Seen) -> Iterable[Metric]:
+        params = cell.sim.algorithm.serve(seen.state, None) if self.success else None
+        return [self.success(params)] if self.success and params is not None else ()
+
+
+class _Unseen(Observer):
+    """Measures what the method serves clients that come after training."""
+
+    def start(self, cell: Cell) -> None:
+        sim, task, epochs = cell.sim, cell.setup.task, cell.experiment.unseen.adapt_epochs
+        self.came = unseen.newcomers_of(sim, task, cell.fed, cell.seed, epochs) if isinstance(sim, Simulator) else None
+
+    def evaluated(self, cell: Cell, seen: Seen) -> Iterable[Metric]:
+        every = cell.experiment.unseen.every
+        if self.came is None or not (seen.last or (every and seen.round % every == 0)):
+            return ()
+        scores = self.came.scores(seen.state, seen.round)
+        return unseen.metrics_of(scores, cell.setup.task, seen.metrics, seen.last)
+
+
+class _OneClassModels(Observer):
+    """Names clients whose own models find examples of one class only: their accuracy can be high and says little."""
+
+    def evaluated(self, cell: Cell, seen: Seen) -> Iterator[Info]:
+        wanted = seen.own is not None and seen.all_own and cell.setup.task.kind.correct is not None
+        if seen.own is not None and wanted and (report := one_class.of_own(cell, seen.own)):
+            yield report
+
+
+class _TrainedAlone(Observer):
+    """Keeps, where clients are trained alone as well, what tells their gains from chance and from a constant."""
+
+    def __init__(self) -> None:
+        self.constants: dict[int, Mapping[ClientId, float]] = {}
+
+    def evaluated(self, cell: Cell, seen: Seen) -> Iterator[Info]:
+        if seen.own is None or not any(method.bound == "lower" for method in cell.experiment.methods):
+            return
+        task, folder = cell.setup.task, cell.run.folder
+        if (rows := tested.tested_rows(cell, seen.own)) is not None:
+            path = folder / columns.TESTED / f"{models.stem(cell.method.label, cell.seed)}.npz"
+            with explained(path, folder):
+                columns.write_tested(path, cell.method.label, cell.seed, rows)
+        if cell.seed not in self.constants:
+            self.constants[cell.seed] = constant.of_clients(task.kind, task.headline, cell.fed)
+        name = f"personal.{task.headline.name}"
+        results = {m.client: m.value for m in seen.metrics if m.client is not None and m.name == name}
+        if worse := constant.beside(results, self.constants[cell.seed], task.headline):
+            yield worse
+
+
+class _Predictions(Observer):
+    """Reports on what the global model predicts for the global test set after the last round."""
+
+    def evaluated(self, cell: Cell, seen: Seen) -> Iterator[Info]:
+        kind, setup, experiment = cell.setup.task.kind, cell.setup, cell.experiment
+        wanted = seen.last and "global" in experiment.evaluate and (kind.correct or kind.report)
+        model = cell.sim.algorithm.serve(seen.state, None) if wanted else None
+        if model is None:
+            return
+        (predicted,) = columns_of(cell.sim.executor, [EvalJob(model, "test")])
+        if kind.correct is not None:
+            yield one_class.recalls(setup, predicted)
+            if text := one_class.of_global(experiment, setup, predicted):
+                yield Info(warnings=(text,))
+        if kind.report is not None:
+            outputs, y = (column.cpu().numpy() for column in predicted[-2:])
+            report = kind.report(outputs.astype(np.float64), y)
+            if report is not None and report.warnings and kind.name == "regression":
+                remedy = run_setup.worse_than_the_mean(experiment.task, setup)
+                report = replace(report, warnings=tuple(f"{text}{remedy}" for text in report.warnings))
+            if report is not None:
+                yield report
+
+
+# ---------------------------------------------------------------- how the headline goes
+class Curve(Observer):
+    """Follows a cell's headline: what is shown of it, which round was the best, and when to stop.
+
+    Attributes:
+        value, loss: The headline and the loss of the last evaluation: global, or the clients' mean where there is no
+            global model.
+        at: The round of that evaluation.
+        own: True if they are the clients' mean.
+        validation, best: Round and headline over validation examples, last and best from round 1 on.
+    """
+
+    def start(self, cell: Cell) -> None:
+        """Read again what a resumed cell has recorded."""
+        self.value: float | None = None
+        self.loss: float | None = None
+        self.validation: tuple[int, float] | None = None
+        self.best: tuple[int, float] | None = None
+        self.at, self.own = 0, False
+        rows = cell.recorded(METRICS) if cell.round else ()
+        for t, of_round in itertools.groupby(rows, key=lambda row: int(row["round"])):
+            self._follow(cell, t, {row["name"]: row["value"] for row in of_round if row.get("client") is None})
+
+    def evaluated(self, cell: Cell, seen: Seen) -> Iterator[Info]:
+        """Follow the evaluation, and warn where a setting waits for validation results in vain."""
+        values = {m.name: m.value for m in seen.metrics if m.client is None}
+        self._follow(cell, seen.round, values)
+        choice = cell.experiment.by_validation
+        if seen.round and choice is not None and not any(name.startswith("val.") for name in values):
+            yield Info(warnings=(NO_VALIDATION.format(choice) + REPORTED_NONE * cell.sim.clients.remote,))
+
+    def _follow(self, cell: Cell, t: int, values: Mapping[str, float]) -> None:
+        headline = cell.setup.task.headline
+        if headline.shared in values or headline.own in values:
+            self.at, self.own = t, headline.shared not in values
+        self.value = values.get(headline.shared, values.get(headline.own, self.value))
+        self.loss = values.get("global.loss", values.get("personal.loss.mean", self.loss))
+        now = values.get(f"val.{headline.name}")
+        if now is not None:
+            self.validation = t, now
+            if t and not math.isnan(now) and (self.best is None or headline.better(now - self.best[1])):
+                self.best = t, now
+
+    def reached(self, cell: Cell) -> str | None:
+        """The reason why the cell may end early, if there is one."""
+        stop, headline = cell.experiment.stop, cell.setup.task.headline
+        now, best = self.validation, self.best
+        if stop.metric is not None and now is not None and headline.reaches(now[1], stop.metric):
+            sign = ">=" if headline.higher else "<="
+            return f"validation {headline.label} {now[1]:.4f} {sign} {stop.metric:g} after round {cell.round}"
+        if stop.patience is not None and now is not None and best is not None and now[0] - best[0] >= stop.patience:
+            return (
+                f"validation {headline.label} {best[1]:.4f} of round {best[0]} was not bettered in the "
+                f"{counted(now[0] - best[0], 'round')} up to {cell.round}"
+            )
+        if stop.megabytes is not None and cell.bytes >= stop.megabytes * 1e6:
+            return f"{cell.bytes / 1e6:.3f} MB sent >= {stop.megabytes:g} after round {cell.round}"
+        if stop.seconds is not None and cell.seconds >= stop.seconds:
+            return f"{cell.seconds:.1f} s >= {stop.seconds:g} after round {cell.round}"
+        return None
+
+
+class KeptModels(Observer):
+    """Keeps the global models of rounds that are asked for, and at the end all models."""
+
+    def __init__(self, curve: Curve) -> None:
+        self.curve = curve
+
+    def start(self, cell: Cell) -> None:
+        """Describe what all models of the cell share."""
+        config, setup, fed = cell.experiment.task, cell.setup, cell.fed
+        self.card = models.task_card(config, fed.dataset, setup.task, run_setup.target_scale(config, setup, fed))
+        self.folder = cell.run.folder / "models"
+        self.own: OwnModels | None = None
+
+    def evaluated(self, cell: Cell, seen: Seen) -> Iterable[Info]:
+        """Hold the clients' models until they are saved."""
+        self.own = seen.own if seen.all_own else None
+        return ()
+
+    def ended_round(self, cell: Cell) -> None:
+        """Keep the global model of a round that is asked for; the best so far may be one."""
+        if cell.round not in self._asked(cell, [cell.round]):
+            return
+        label, params = cell.method.label, cell.sim.algorithm.serve(cell.state, None)
+        if params is None:
+            cell.run.note_once(f"{label} has no global model: keep_models keeps none of it")
+        else:
+            with explained(self.folder, cell.run.folder):
+                whole = {**params, **cell.setup.task.constants()}
+                models.save_of_round(self.folder, self.card, label, cell.seed, cell.round, whole)
+
+    def drop(self, cell: Cell) -> None:
+        """Remove models that were the best for a while and are not asked for otherwise.
+
+        Those of rounds after this one are left: of a run that goes on from here they may be the best again.
+        """
+        if cell.experiment.keep_models.best:
+            rounds = models.of_rounds(cell.run.folder, cell.method.label, cell.seed)
+            asked = self._asked(cell, rounds)
+            for t, path in rounds.items():
+                if t <= cell.round and t not in asked:
+                    path.unlink(missing_ok=True)
+
+    def _asked(self, cell: Cell, rounds: Iterable[int]) -> set[int]:
+        asked, best = cell.experiment.keep_models, self.curve.best
+        best_round = best[0] if asked.best and best is not None else None
+        return {t for t in rounds if t == best_round or (asked.every and t % asked.every == 0)}
+
+    def save(self, cell: Cell) -> None:
+        """Save the final global model and, unless clients are remote, their own."""
+        self.drop(cell)
+        fed, best, constants = cell.fed, self.curve.best, cell.setup.task.constants()
+        best_round = best[0] if best is not None and cell.experiment.keep_models.best else None
+        card = models.CellCard(
+            cell.method.label, cell.seed, fed.num_clients, fed.client_names,
+            newcomers=_names_of_unseen(fed), best_round=best_round,
+        )  # fmt: skip
+        with explained(self.folder, cell.run.folder):
+            shared = cell.sim.algorithm.serve(cell.state, None)
+            models.save(self.folder, self.card, card, shared, self._own(cell), constants)
+        self.own = None
+
+    def _own(self, cell: Cell) -> Iterator[OwnModels]:
+        """The models that clients use after training, a few clients' at a time."""
+        if self.own is not None:
+            yield self.own
+        elif not cell.sim.clients.remote:
+            clients = range(cell.fed.num_clients)
+            for first in range(0, len(clients), BATCH):
+                yield own_models(cell.sim, cell.state, cell.round, clients[first : first + BATCH])
+
+
+def _names_of_unseen(fed: FederatedData) -> tuple[str, ...]:
+    if fed.unseen is None:
+        return ()
+    return fed.unseen.client_names or tuple(str(fed.num_clients + k) for k in range(fed.unseen.num_clients))
+
+
+# ---------------------------------------------------------------- what is shown
+class _Shown(Observer):
+    """Tells the run's callback, a progress bar or one of the user's, how far the run is."""
+
+    def __init__(self, run: Run, curve: Curve) -> None:
+        self.curve = curve
+        self.since = time.monotonic()
+        self.before = run.position.cell * run.experiment.rounds + run.position.round
+        self.has_pace = False
+
+    def ended_round(self, cell: Cell) -> None:
+        run, curve, rounds = cell.run, self.curve, cell.experiment.rounds
+        done, now = cell.index * rounds + cell.round, time.monotonic()
+        pace_s = (now - self.since) / (done - self.before)
+        # What is done once, as starting workers and compiling, is in the first round: the others tell the pace.
+        if not self.has_pace:
+            self.since, self.before, self.has_pace = now, done, True
+        run.callback.progress(
+            Progress(
+                method=cell.method.label,
+                seed=cell.seed,
+                round=cell.round,
+                rounds=rounds,
+                cell=cell.index + 1,
+                cells=len(run.cells),
+                headline=cell.setup.task.headline,
+                value=curve.value,
+                loss=curve.loss,
+                own=curve.own,
+                evaluated=curve.at,
+                clients_per_second=cell.clients_per_second,
+                megabytes=cell.bytes / 1e6,
+                left_s=pace_s * (len(run.cells) * rounds - done),
+            )
+        )
+
+
+@contextmanager
+def unkeyed(cell: Cell, text: str) -> Iterator[list[str]]:
+    """Collect a warning for each global generator that is drawn from meanwhile.
+
+    Where worker processes or a network may draw waits it is PyTorch's alone.
+    """
+    states, warnings = global_states(), list[str]()
+    alone = cell.run.pool is None and not cell.sim.clients.remote
+    before = states if alone else {whose: states[whose] for whose in DRAWS}
+    yield warnings
+    warnings += [text.format(whose, DRAWS.get(whose, DRAWN_BY_NUMPY)) for whose in drawn_since(before)]

@@ -1,0 +1,182 @@
+"""The record of a run: what each round adds to the logs, and the summary at the end."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from unskew import info, machine
+from unskew.data.federated import split_label
+from unskew.errors import DivergedError, ProtocolError
+from unskew.files import write_atomically
+from unskew.info import Info
+from unskew.protocol import report_of
+from unskew.record import columns
+from unskew.record.logs import METRICS, sentence
+from unskew.run import models
+from unskew.run.cell import Cell, Run
+from unskew.run.folder import explained
+from unskew.run.metrics import Metric, summarise
+from unskew.runtime.round import Trace
+
+ABANDONED = "too few usable replies for a result, so the model stays as it was"
+
+
+def reports(cell: Cell, state: Any, own: Sequence[str], abandoned: str) -> list[object]:
+    """The method's report on a round, and the run's own warnings of it.
+
+    Of a round that was abandoned there is the privacy that has been spent.
+
+    Raises:
+        ProtocolError: If it cannot be kept, or could not be read: it names a client that there is not.
+    """
+    parts: list[object] = list(report_of(cell.sim.algorithm, state))
+    for part in parts:
+        try:
+            info.check(part, cell.fed.num_clients)
+        except ValidationError as error:
+            raise ProtocolError(f"info has {type(part).__name__}.{sentence(error)}") from None
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(str(error)) from None
+    own = [*cell.sim.drain_warnings(), *own]
+    if abandoned:
+        spent = [part for part in parts if isinstance(part, info.PrivacyBudget)]
+        parts = [*spent, info.AbandonedRound(reason=abandoned, warnings=(ABANDONED,))]
+        cell.warned.add(ABANDONED)
+        # Other methods and seeds lose rounds, too: the report counts them.
+        cell.run.note_once(f"{cell.method.label}, seed {cell.seed}: {ABANDONED}: {abandoned}", ABANDONED)
+    return [*parts, Info(warnings=tuple(own))] if own else parts
+
+
+def record(
+    cell: Cell, t: int, state: Any, metrics: list[Metric], trace: Trace | None = None, parts: Iterable[object] = ()
+) -> None:
+    """Write a round's rows, which reach the files together, and show warnings that were not shown before.
+
+    Raises:
+        DivergedError: If a number is NaN or infinite: training cannot recover, and JSON has no such numbers.
+    """
+    parts = list(parts)
+    for text in (text for part in parts for text in info.warnings_of(part)):
+        if text not in cell.warned:
+            cell.warned.add(text)
+            cell.run.callback.note(f"{cell.method.label}, seed {cell.seed}, round {t}: {text}")
+    for m in metrics:
+        if not math.isfinite(m.value):
+            whose = "" if m.client is None else f" of client {m.client}"
+            raise DivergedError(f"round {t}: {m.name}{whose} {_why(cell, state, m.value, t)}")
+    logs, where = cell.run.logs, cell.where
+    of_clients = [m for m in metrics if m.client is not None]
+    if len({m.client for m in of_clients}) > cell.experiment.client_rows:
+        cell.columns = _write_columns(cell, of_clients, t)
+        metrics = [m for m in metrics if m.client is None]
+    logs.append("metrics", ({**where, "round": t, **_row(m)} for m in metrics))
+    if trace is not None:
+        # Nothing travels in a bound that pools the data; sending the data is not a method's cost.
+        if not cell.pooled:
+            logs.append("ledger", ({**where, **x._asdict()} for x in trace.transfers))
+        logs.append("failures", ({**where, **asdict(f)} for f in trace.failures))
+        logs.append("work", ({**where, **w._asdict()} for w in trace.work))
+    raw = cell.setup.dataset.raw
+    disclosed = "" if raw is None else raw.rules.disclosed(list(raw.train))
+    record_failures(cell)
+    for part in (info.with_disclosed(part, disclosed) for part in parts):
+        logs.append("failures", ({**where, "round": t, **refused} for refused in info.ignored_of(part)))
+        logs.append("info", [{**where, "round": t, **info.row(part)}])
+    logs.flush()
+
+
+def record_failures(cell: Cell) -> None:
+    """Write failures outside a finished round, and what crossed the network."""
+    failures, sent = cell.sim.drain_records()
+    cell.run.logs.append("failures", ({**cell.where, **asdict(f)} for f in failures))
+    cell.run.logs.append("network", ({**cell.where, **s._asdict()} for s in sent))
+
+
+def _why(cell: Cell, state: Any, value: float, t: int) -> str:
+    """The end of a sentence on a metric that is no number: what it became, where that may come from, what to do."""
+    if t == 0:
+        return (
+            f"is {value} before any training, so it is not the learning rate: look at the loss, the network's "
+            "outputs, and the data"
+        )
+    model = cell.sim.algorithm.serve(state, None) or {}
+    below = [n for n in model if n.endswith("running_var") and bool((model[n] < 0).any())]
+    if below:
+        return (
+            f"became {value}, because the method made a variance of a BatchNorm layer negative ({below[0]} of what "
+            "serve returns): step the parameters alone, fed.layout.trainable, and take means of fed.layout.buffers"
+        )
+    return f"became {value}; lower lr or server_lr"
+
+
+def _write_columns(cell: Cell, metrics: Sequence[Metric], t: int) -> str:
+    """Write the numbers of clients as columns; return their hash."""
+    by_name: dict[str, list[Metric]] = {}
+    for m in metrics:
+        by_name.setdefault(m.name, []).append(m)
+    arrays = {
+        name: (
+            np.array([m.client for m in some], np.int64),
+            np.array([m.value for m in some], np.float64),
+            np.array([m.weight for m in some], np.float64),
+        )
+        for name, some in by_name.items()
+    }
+    path = cell.run.folder / columns.FOLDER / f"{models.stem(cell.method.label, cell.seed)}.npz"
+    with explained(path, cell.run.folder):
+        return columns.write_clients(path, cell.method.label, cell.seed, t, arrays)
+
+
+def _row(m: Metric) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": m.name, "value": m.value, "weight": m.weight}
+    if m.clients is not None:
+        row["clients"] = list(m.clients)
+    return row if m.client is None else {**row, "client": m.client}
+
+
+# ---------------------------------------------------------------- at the end
+def write_summary(run: Run) -> dict[str, Any]:
+    """Write summary.json, the table of results, and return what it holds."""
+    experiment, position, task = run.experiment, run.position, run.setup.task
+    table = summarise(
+        METRICS.rows(run.folder),
+        [m.label for m in experiment.methods],
+        experiment.seeds,
+        split_label(next(iter(run.feds.values()))),
+        experiment.mean_last,
+        experiment.baseline,
+        task.headline,
+        run.diverged,
+    )
+    summary: dict[str, Any] = {
+        "run": experiment.name,
+        "fingerprint": _fingerprint(run),
+        "seconds": run.seconds(),
+        "peak_rss": machine.peak_resident(),
+        "headline": task.headline.card(),
+        "asked": [m.card() for m in task.measures[2:]],
+        "rows": table,
+        **({"diverged": run.diverged} if run.diverged else {}),
+        "stopped": position.stopped or None,
+        "executor_notes": position.notes or None,
+    }
+    if experiment.until is not None:
+        summary["seeds"] = list(experiment.seeds[: len(position.done) // len(experiment.methods)])
+    with explained(run.folder / "summary.json", run.folder):
+        write_atomically(run.folder / "summary.json", json.dumps(summary, indent=1))
+    return summary
+
+
+def _fingerprint(run: Run) -> str:
+    """SHA-256 of every final state and every metric; clocks are left out."""
+    digest = hashlib.sha256("\n".join(run.position.done).encode())
+    for row in METRICS.rows(run.folder):
+        if row["name"] != "seconds":
+            digest.update(json.dumps(row, sort_keys=True).encode())
+    return digest.hexdigest()
