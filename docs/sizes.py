@@ -21,7 +21,7 @@ ROOMS = [
     ("tasks, models", "tasks models", 3_000, 3_900),
     ("run", "run experiment record", 5_500, 9_650),
     ("results", "results report history", 4_000, 9_100),
-    ("decide", DECIDE, 3_600, 7_000),
+    ("decide", DECIDE, 3_600, 7_050),
     ("deploy", "deploy runtime", 5_000, 7_200),
     ("priors, world, pricing", "priors world pricing", 2_600, 3_400),
     ("papers", "papers", 3_200, 5_400),
