@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import unskew as us
 from unskew.data import own
-from unskew.data.checks import Table, stands_for_none
+from unskew.data.checks import stands_for_none
 from unskew.data.federated import FederatedData, federate, to_manifest
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import (
@@ -27,6 +27,7 @@ from unskew.data.preprocess import (
 )
 from unskew.data.saved import save
 from unskew.data.split import IID, Natural
+from unskew.data.table import Table
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.keys import Key
 

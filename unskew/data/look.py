@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data import checks
-from unskew.data.checks import MOST_CLASSES, measured
+from unskew.data.checks import MOST_CLASSES
 from unskew.data.dataset import Dataset
 from unskew.data.differs import differs
 from unskew.data.images import stored
@@ -48,6 +48,7 @@ from unskew.data.patients import (
 )
 from unskew.data.places import place
 from unskew.data.preprocess import LARGEST, Preprocess
+from unskew.data.table import Table, Target, codes_of, keys_of, keys_of_inputs, measured
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.tasks.targets import Label, labels_of
@@ -333,7 +334,7 @@ def of_frame(
     keys: tuple[Array, ...] = ()
     if is_test is not None and wanted and columns:
         train, later = ([of[part] for of in columns.values()] for part in (~is_test, is_test))
-        keys = checks.keys_of(train, later, [(of[~is_test], of[is_test]) for of in wanted.values()])
+        keys = keys_of(train, later, [(of[~is_test], of[is_test]) for of in wanted.values()])
     return Rows(
         name,
         columns,
@@ -376,7 +377,8 @@ def of_arrays(name: str, arrays: Mapping[str, Array], pictures: bool = False) ->
     columns, are_measured = _columns_of(x, arrays.get("features"), pictures)
     keys: tuple[Array, ...] = ()
     if test is not None and x.dtype.kind != "O":
-        keys = checks.keys_of_inputs(x[~test], x[test], [(y[~test], y[test])])
+        labels = codes_of(y)[0]
+        keys = keys_of_inputs(x[~test], x[test], labels[~test], labels[test])
     common = owners is not None and test is not None and "client_test" not in arrays
     known = all(f"patient_{part}" in arrays for part in parts)
     patients = np.concatenate([arrays[f"patient_{part}"] for part in parts]) if known else None
@@ -713,8 +715,8 @@ def _notes(
     categories = (*rows.categories, *(rules.categories if rules else ()))
     refused = {column.name: _refused(column, rows.columns.get(column.name), categories) for column in columns}
     sentences += filter(None, refused.values())
-    kept = {called: checks.Target(of[train], _classes(of)[1] is not None, called) for called, of in targets.items()}
-    table = checks.Table(
+    kept = {called: Target(of[train], _classes(of)[1] is not None, called) for called, of in targets.items()}
+    table = Table(
         {name: values[train] for name, values in rows.columns.items() if not refused[name]},
         list(kept.values()),
         None if rows.clients is None else rows.clients[train],
