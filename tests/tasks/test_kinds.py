@@ -2,7 +2,6 @@
 
 import html
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -601,15 +600,6 @@ def test_a_text_of_nothing_to_learn_is_refused() -> None:
     y[7] = -100
     with pytest.raises(DataError, match=r"row 7 is -100 at every position, so that nothing follows; leave it out"):
         run("next_token", data=(TOKENS[:, :-1], y))
-
-
-def test_targets_of_a_client_that_are_mostly_one_token_are_doubted() -> None:
-    """Of all targets they are the lesser part."""
-    x, filled = TOKENS[:, :-1], np.where(np.arange(5) < 2, TOKENS[:, 1:], 0)
-    message = "% of the targets of client short are token 0, .*make these targets -100, which count nowhere"
-    history = run("next_token", data={"long": (x, TOKENS[:, 1:]), "short": (x[:60], filled[:60])}, split=None, rounds=1)
-    assert any(re.search(message, note) for note in history.doubts)
-    assert not any("of the targets" in doubt for doubt in run("next_token", data=(x, PADDED), rounds=1).doubts)
 
 
 # ---------------------------------------------------------------- class weights

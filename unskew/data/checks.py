@@ -398,7 +398,7 @@ def noted(data: Dataset, alone: bool = False, more: Sequence[str] = ()) -> Datas
     table = table_of(data, alone)
     sentences = [*more, *notes(replace(table, tested=None) if more else table)]
     for sentence in sentences:
-        warn(sentence)
+        warn(sentence, stacklevel=3)
     return replace(data, doubts=(*data.doubts, *sentences))
 
 
