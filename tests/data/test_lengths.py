@@ -60,24 +60,18 @@ def test_a_word_of_a_dataframe_that_is_too_long_is_refused_by_its_row(column: st
 def test_labels_and_names_of_arrays_that_are_too_long_are_refused(tmp_path: Path) -> None:
     x, y = np.zeros((4, 2), np.float32), np.array(["a", "b", "a", LONG])
     for arrays, which in (
-        ({"y_train": y}, "y_train[3]"),
-        ({"y_train": np.arange(4) % 2, "classes": np.array(["a", LONG])}, "classes[1]"),
+        ({"y_train": y}, "y_train holds a text of 1,001 characters in row 3"),
+        (
+            {"y_train": np.arange(4) % 2, "classes": np.array(["a", LONG])},
+            "classes holds a text of 1,001 characters in row 1",
+        ),
     ):
         np.savez(tmp_path / "a.npz", x_train=x, **arrays)
         with pytest.raises(DataError) as refused:
             load(f"npz:{tmp_path / 'a.npz'}")
-        assert f"{which} has 1,001 characters" in str(refused.value)
+        assert which in str(refused.value)
     with pytest.raises(DataError, match="holds a text of 1,001 characters in row 3"):
         own.dataset((x, y.tolist()))
-    with pytest.raises(DataError, match=r"clients\[1\] has 1,001 characters"):
-        own.dataset({"a": (x, [0, 1, 0, 1]), LONG: (x, [0, 1, 0, 1])})
-    folder = tmp_path / "plain"
-    folder.mkdir()
-    np.save(folder / "x_train.npy", x)
-    np.save(folder / "y_train.npy", np.arange(4) % 2)
-    (folder / "classes.txt").write_text(f"a\n{LONG}\n")
-    with pytest.raises(DataError, match=r"classes\.txt\[1\] has 1,001 characters"):
-        load(f"folder:{folder}")
 
 
 def test_a_word_as_long_as_allowed_is_read(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from unskew.data.inputs import (
     standardised,
 )
 from unskew.data.latest import Cut, Latest, cut, moments
-from unskew.data.lengths import check_array
+from unskew.data.lengths import check_words
 from unskew.data.patients import PatientIds, check_together, coded, part_of, set_aside
 from unskew.data.preprocess import ColumnRule, Preprocess, RawRows, check_gaps, fit
 from unskew.data.text import tokens, vocabulary
@@ -367,7 +367,7 @@ def content_of(name: str, arrays: Arrays, targets: Targets = CLASS) -> Arrays:
         if key.startswith("y_") and not targets.classes:
             content[key] = targets.read(f"{name}: {key}", content[key])
         elif key.startswith("y_") and content[key].dtype.kind == "U" and content[key].ndim == 1:
-            check_array(content[key], f"{name}: {key}")
+            check_words(content[key], f"{name}: {key}")
         else:
             content[key] = _integers(name, key, content[key])
     for key, array in content.items():
@@ -513,7 +513,7 @@ def names_of(name: str, key: str, arrays: Arrays) -> tuple[str, ...] | None:
     values = arrays[key]
     if values.dtype.kind != "U" or values.ndim != 1 or len(values) == 0:
         raise DataError(f"{name}: {key} must be a list of names, got {values.dtype} of shape {values.shape}")
-    check_array(values, f"{name}: {key}")
+    check_words(values, f"{name}: {key}")
     return tuple(composed(str(v)) for v in values)
 
 

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.lengths import names_array
 from unskew.errors import DataError, did_you_mean
 
 INSTALL = "pip install 'unskew[hub]'"
@@ -140,12 +139,12 @@ def fetch(reference: Reference) -> HubData:
         )
         content[f"y_{key}"] = _numbers(part, reference.label, names, where, "label")
     if names is not None:
-        content["classes"] = names_array(names, "classes")
+        content["classes"] = np.array(names, np.str_)
     if reference.domain is not None:
         domains = _names([train], reference.domain, where, "domain")
         content["domain_train"] = _numbers(train, reference.domain, domains, where, "domain")
         if domains is not None:
-            content["domains"] = names_array(domains, "domains")
+            content["domains"] = np.array(domains, np.str_)
     return HubData(content, reference.text is not None)
 
 

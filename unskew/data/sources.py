@@ -62,7 +62,6 @@ from unskew.data.dataset import Dataset, checked
 from unskew.data.domains import BUNDLED, DOMAINS, Part, join
 from unskew.data.inputs import Inputs, constants_of
 from unskew.data.latest import Cut, Latest, check_gap
-from unskew.data.lengths import names_array
 from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.patients import PatientIds
 from unskew.data.places import path_of, require_allowed
@@ -646,7 +645,7 @@ def _folder(folder: Path, rule: Latest | None = None) -> _Arrays:
                 lines = path.read_text(encoding="utf-8").splitlines()
             except (OSError, UnicodeDecodeError) as error:
                 raise corrupt(path, error) from error
-            arrays[key] = names_array([line.strip() for line in lines if line.strip()], str(path))
+            arrays[key] = np.array([line.strip() for line in lines if line.strip()], np.str_)
     _check_times(folder, arrays, rule, present)
     return arrays
 

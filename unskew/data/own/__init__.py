@@ -34,7 +34,6 @@ from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.data.inputs import Column, Inputs, check_values, is_lazy
 from unskew.data.latest import Latest, check_gap
-from unskew.data.lengths import names_array
 from unskew.data.own.arrays import of_arrays
 from unskew.data.own.classes import (
     are_truths,
@@ -231,7 +230,7 @@ def dataset(
     apart = column is not None or rule is not None
     arrays = _arrays_of(parts, roles, bool(code_names), own_test, None if apart else test_rows_at)
     if (names := code_names or rows.classes or label_names(target, targets)) is not None:
-        arrays["classes"] = names_array(names, "classes")
+        arrays["classes"] = np.array(names, np.str_)
     named = rows.x.dtype.kind == "f" and rows.columns
     given = from_arrays(
         rows.name,
@@ -291,7 +290,7 @@ def _arrays_of(
         clients = (*rows.client_names, *(c for c in later if c not in rows.client_names))
         number = {client_name: i for i, client_name in enumerate(clients)}
         arrays["client_train"] = np.array([number[c] for c in rows.clients], np.int64)
-        arrays["clients"] = names_array(clients, "clients")
+        arrays["clients"] = np.array(clients, np.str_)
         if held_out is not None and own_test:
             if held_out.clients is None:
                 lacking = "as {client: (x, y)}" if roles.client is None else f"the column {roles.client!r}"

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from unskew.data.inputs import is_category, raw_column
-from unskew.data.lengths import names_array
 from unskew.data.own.arrays import of_arrays
 from unskew.data.own.classes import classes_of, kinds_of_labels, order_at_clients
 from unskew.data.own.frames import is_frame, is_frames
@@ -244,9 +243,9 @@ def client_arrays(data: Mapping[Any, Any], patient_ids: PatientIds | None = None
         "x_train": rows.x,
         "y_train": y,
         "client_train": owners,
-        "clients": names_array(rows.client_names, "clients"),
+        "clients": np.array(rows.client_names, np.str_),
         **({} if codes is None else {"patient_train": codes}),
-        **({"features": names_array(tuple(map(str, rows.columns)), "features")} if rows.columns else {}),
+        **({"features": np.array(tuple(map(str, rows.columns)), np.str_)} if rows.columns else {}),
     }
 
 
