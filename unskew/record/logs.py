@@ -376,19 +376,6 @@ class PartsCard(TypedDict):
     unseen: NotRequired[LaterParts]
 
 
-class NamesCard(TypedDict):
-    """The part of a seed's division that names its clients."""
-
-    client_names: NotRequired[list[str] | None]
-    unseen: NotRequired["NamesCard"]
-
-
-class NamesCards(TypedDict):
-    """partition.json, read only for the names of clients."""
-
-    seeds: dict[str, NamesCard]
-
-
 class PartsCards(TypedDict):
     """partition.json, read only for the parts of the clients' examples."""
 

@@ -530,7 +530,7 @@ def client_names(folder: Path) -> dict[int, tuple[tuple[str, ...], tuple[str, ..
     Raises:
         RunError: If partition.json is missing or corrupt.
     """
-    seeds = document(folder / "partition.json", logs.NamesCards)["seeds"]
+    seeds = document(folder / "partition.json", logs.SplitCards)["seeds"]
     return {
         int(seed): (tuple(of.get("client_names") or ()), tuple(of.get("unseen", {}).get("client_names") or ()))
         for seed, of in seeds.items()

@@ -222,10 +222,7 @@ def _scores(
     on_global = None if model is None else _score(task, by_job["global", 0])
     scores = {name: _on_own_rows(task, by_job, name, tested[name], rows.sizes) for name, rows in parts.items()}
     if "personal_on_global" in wanted:
-        by_client: dict[ClientId, Score] = {}
-        for first, some in sharing.items():
-            by_client.update(dict.fromkeys(some.tolist(), _score(task, by_job["personal_on_global", first])))
-        scores["personal_on_global"] = table(task, by_client)
+        scores["personal_on_global"] = _on_all_rows(task, by_job, "personal_on_global", sharing)
     return on_global, scores
 
 
@@ -281,6 +278,19 @@ def _on_own_rows(
                 values[:, i] = [task.whole(measure, own) for own in each_client]
     order = np.argsort(clients)
     return ClientScores(clients[order], values[order], sizes[clients[order]].astype(np.float64))
+
+
+def _on_all_rows(
+    task: Task,
+    by_job: Mapping[tuple[str, ClientId], Columns],
+    name: str,
+    sharing: Mapping[ClientId, npt.NDArray[np.int64]],
+) -> ClientScores:
+    """Scores of clients whose models were tested on the same rows: one for all that share a model."""
+    by_client: dict[ClientId, Score] = {}
+    for first, clients in sharing.items():
+        by_client.update(dict.fromkeys(clients.tolist(), _score(task, by_job[name, first])))
+    return table(task, by_client)
 
 
 def table(task: Task, by_client: Mapping[ClientId, Score]) -> ClientScores:

@@ -115,8 +115,7 @@ def resume(
         RunError: If the folder is not a run, was changed or has links to other folders, is that of a run over a network
             without such a backend, or (`unchanged.EnvironmentChanged`) the environment has changed.
     """
-    unchanged.require_run(folder, backend)
-    unchanged.require_of_runtime(settings)
+    unchanged.require_run(folder, backend, settings)
     with locked(folder):
         if (folder / "summary.json").exists():
             unchanged.require_same_settings(folder)

@@ -125,8 +125,9 @@ class _OneClassModels(Observer):
     """Names clients whose own models find examples of one class only: their accuracy can be high and says little."""
 
     def evaluated(self, cell: Cell, seen: Seen) -> Iterator[Info]:
-        wanted = seen.own is not None and seen.all_own and cell.setup.task.kind.correct is not None
-        if seen.own is not None and wanted and (report := one_class.of_own(cell, seen.own)):
+        if seen.own is None or not seen.all_own or cell.setup.task.kind.correct is None:
+            return
+        if report := one_class.of_own(cell, seen.own):
             yield report
 
 

@@ -31,7 +31,7 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
     stream = cast("TextIO", _WhileWritable(stream or sys.stderr))
     console = Console(file=stream)
     # In a notebook Rich draws into a widget; without ipywidgets it would warn at every refresh and draw nothing.
-    widgets = console.is_jupyter and _importable("ipywidgets")
+    widgets = console.is_jupyter and importable("ipywidgets")
     if quiet:
         yield NoCallback()
     elif widgets or (stream.isatty() and not console.is_jupyter):
@@ -44,7 +44,8 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
         yield Plain(stream)
 
 
-def _importable(name: str) -> bool:
+def importable(name: str) -> bool:
+    """True if there is a package of this name."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):

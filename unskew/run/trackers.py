@@ -13,7 +13,6 @@ After a resume the rest of an interrupted cell is, in MLflow and Weights & Biase
 """
 
 import importlib
-import importlib.util
 import json
 import os
 import time
@@ -30,6 +29,7 @@ from unskew.experiment.config import TRACKERS, Experiment
 from unskew.record.logs import METRICS, SummaryCard, document
 from unskew.run.cell import Cell, Run
 from unskew.run.observers import Observer
+from unskew.run.progress import importable
 
 Scalars = Mapping[str, float]
 Table = Sequence[Mapping[str, Any]]
@@ -60,11 +60,7 @@ def check(names: Sequence[str]) -> None:
     """
     for name in names:
         requires = getattr(TRACKERS.resolve(name), "requires", None)
-        try:
-            installed = requires is None or importlib.util.find_spec(requires) is not None
-        except (ImportError, ValueError):
-            installed = False
-        if not installed:
+        if requires is not None and not importable(requires):
             raise ConfigError(
                 f"track: {name} is not installed; pip install {requires} (all trackers: "
                 "pip install 'unskew[track]'), or leave it out"

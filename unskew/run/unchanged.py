@@ -31,10 +31,11 @@ class EnvironmentChanged(RunError):
     """The run was started with other versions, on another device or by another executor: its bits may differ."""
 
 
-def require_run(folder: Path, backend: Backend = IN_PROCESS) -> None:
-    """Refuse a folder that is not that of a run which such a backend can go on with.
+def require_run(folder: Path, backend: Backend = IN_PROCESS, settings: Sequence[str] = ()) -> None:
+    """Refuse a folder that is not that of a run which such a backend can go on with, with other settings or without.
 
     Raises:
+        ConfigError: If a setting is of something else than its `runtime`.
         RunError: Naming what it lacks, a link to another folder in it, or the command that goes on with a run over a
             network.
     """
@@ -46,6 +47,12 @@ def require_run(folder: Path, backend: Backend = IN_PROCESS) -> None:
         refuse_deployed(folder)
     read_json(folder / "run.json")  # a folder without one is no run
     refuse_links(folder)
+    for setting in settings:
+        if not setting.strip().startswith("runtime."):
+            raise ConfigError(
+                f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got "
+                f"{setting}; begin a new run for that, and set both side by side with unskew compare"
+            )
 
 
 def reopened(
@@ -119,20 +126,6 @@ def _run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experimen
     given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
     table = override({"runtime": given}, settings)["runtime"]
     return replace(experiment, runtime=schema.build(Runtime, table, "runtime"))
-
-
-def require_of_runtime(settings: Sequence[str]) -> None:
-    """Refuse to change anything of a run but where it is run.
-
-    Raises:
-        ConfigError: If a setting is of something else than its `runtime`.
-    """
-    for setting in settings:
-        if not setting.strip().startswith("runtime."):
-            raise ConfigError(
-                f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got "
-                f"{setting}; begin a new run for that, and set both side by side with unskew compare"
-            )
 
 
 def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
