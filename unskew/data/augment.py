@@ -86,7 +86,7 @@ def _each(transform: Transform) -> Augment:
         number = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         try:
             with Key(number).ambient(x.device):
-                new = [torch.as_tensor(transform(one)) for one in x]
+                new = [torch.as_tensor(transform(one)) for one in x.clone()]
         except Exception as error:
             raise ConfigError(f"transform failed on a training example: {type(error).__name__}: {error}") from error
         if odd := [tuple(one.shape) for one in new if one.shape != x.shape[1:]]:

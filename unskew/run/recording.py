@@ -62,6 +62,8 @@ def record(
         DivergedError: If a number is NaN or infinite: training cannot recover, and JSON has no such numbers.
     """
     parts = list(parts)
+    if warnings := [text for part in parts if type(part) is Info for text in part.warnings]:
+        parts = [*(part for part in parts if type(part) is not Info), Info(warnings=tuple(warnings))]
     for text in (text for part in parts for text in info.warnings_of(part)):
         if text not in cell.warned:
             cell.warned.add(text)

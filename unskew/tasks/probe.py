@@ -87,21 +87,29 @@ def _part(module: nn.Module, parameter: str) -> str:
 
 
 # ---------------------------------------------------------------- what training changes
-def statistics_of(module: nn.Module, examples: Tensor) -> frozenset[str]:
-    """Buffers that a pass in training mode changes, or writes to in a layer where it changes another.
+PASSES = 4
+"""Passes in which a buffer that training changes is changed: some wait for a warm-up, or for every second one."""
 
-    A mean may stay zero by chance beside a variance, and a mask may be computed anew.  All buffers, if the network
-    cannot take the examples, (batch, *input_shape).  Their values are then as before, and the mode is that of training.
+
+def statistics_of(module: nn.Module, examples: Tensor) -> frozenset[str]:
+    """Buffers that passes in training mode change, or write to in a layer where they change another.
+
+    A mean may stay zero by chance beside a variance, and a mask may be computed anew.  All floating buffers, if the
+    network cannot take the examples, (batch, *input_shape).  Their values are then as before, and the mode is that of
+    training.
     """
     before = {n: (b, b._version, b.clone()) for n, b in module.named_buffers()}
     try:
-        with _quietly(), torch.no_grad():
-            module.train()(examples.clone())
+        with _quietly(), torch.enable_grad():
+            for _ in range(PASSES):
+                outputs = tree_leaves(module.train()(examples.clone()))
+                torch.stack([t.sum() for t in outputs if isinstance(t, Tensor) and t.requires_grad]).sum().backward()
+        module.zero_grad()
         after = dict(module.named_buffers())
         changed = {n for n in before if n not in after or not same_values(after[n], before[n][2])}
         written = {n for n, (b, version, _) in before.items() if after.get(n) is not b or b._version != version}
     except Exception:  # as BatchNorm's of a single example
-        changed = written = set(before)
+        changed = written = {n for n, (b, _, _) in before.items() if b.is_floating_point()}
     layers = {n.rpartition(".")[0] for n in changed}
     for n, (b, _, value) in before.items():
         layer, _, name = n.rpartition(".")

@@ -27,6 +27,8 @@ LOSS = 1
 """Place of the loss among a task's measures, after the headline."""
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+COUNTER = "num_batches_tracked"
+"""Whole number of a BatchNorm whose momentum is None, which begins anew in each local training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,12 +238,19 @@ def make_task(
         measures=kind.reported(asked, function),
         width=kind.width(num_classes if outputs is None else outputs),
     )
-    buffers = tuple(n for n, b in module.named_buffers() if b.is_floating_point() and n not in frozen)
+    tensors = dict(module.named_buffers())
+    buffers = tuple(n for n, b in tensors.items() if b.is_floating_point() and n not in frozen)
     if examples is not None:
         network = task.module().float()
         task = replace(task, head=task.head or head_of(network, examples, task.width))
+        statistics = statistics_of(network, examples)
+        if whole := [n for n in statistics if not tensors[n].is_floating_point() and not n.endswith(COUNTER)]:
+            raise ConfigError(
+                f"training changes the buffer {min(whole)} of {type(module).__name__}, and whole numbers cannot be "
+                "averaged over clients; make it a floating buffer"
+            )
         # What is another each time the network is made must travel, or each process would have its own.
-        moving = {*statistics_of(network, examples), *_drawn(build, module, buffers, Key(0))} if buffers else ()
+        moving = {*statistics, *_drawn(build, module, buffers, Key(0))} if buffers else ()
         buffers = tuple(n for n in buffers if n in moving)
     first: dict[int, str] = {}
     constant = {id(b) for n, b in module.named_buffers() if n not in buffers}  # which layers may share
