@@ -88,7 +88,7 @@ def test_a_folder_with_sites_in_it_is_not_one_client_s(tmp_path: Path) -> None:
     [
         (
             ("a.dcm", "b.dcm"),
-            r"client's folder, and none of its 2 files is read: 2 end in \.dcm \(DICOM, .*\); expected is PATH/CLASS/",
+            r"client's folder, and none of its 2 files is read \(a\.dcm, b\.dcm\); expected is PATH/CLASS/",
         ),
         ((), "has no file; expected is PATH/CLASS/file, or PATH/train/CLASS/file and PATH/test/CLASS/file"),
         (("val/x/1.png", "train/x/1.png"), "has the folders train, val; expected is PATH/CLASS/file, or"),

@@ -133,6 +133,8 @@ def table_of(data: Dataset, alone: bool = False) -> Table:
             columns = {"number of words": (x != 0).sum(1, dtype=np.float64)}
         elif x.ndim > 2:
             columns = measured(x, data.inputs.kind == "images")
+            if x.dtype == np.uint8:  # which become standardised floats, batch by batch
+                columns = {name: values / 255 for name, values in columns.items()}
     if data.targets.classes and y.ndim == 1:
         targets = [Target(y, True)]
     elif data.targets is SURVIVAL:
