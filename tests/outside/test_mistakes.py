@@ -210,9 +210,26 @@ class DrawsWhenEvaluated(torch.nn.Module):
         return logits if self.training else logits + 0.1 * torch.randn_like(logits)
 
 
-def test_a_network_that_draws_while_it_is_evaluated_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+class FindsOneClass(DrawsWhenEvaluated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 50 * torch.eye(10)[0]
+
+
+def test_both_warnings_of_a_round_are_kept() -> None:
+    """In one row: a reader refuses two of one type."""
+    at: Any = {"split": us.IID(num_clients=2), "rounds": 1, "local": us.SgdConfig(lr=1e-6), "progress": False}
+    doubts = us.simulate("fedavg", data="digits", model=FindsOneClass(), **at).doubts
+    assert any("global generator" in one for one in doubts)
+    assert any("test examples of class 0 only" in one for one in doubts)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "workers"])
+def test_a_network_that_draws_while_it_is_evaluated_is_warned_of(
+    executor: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Trained as it should be, it has other metrics each time."""
-    us.simulate("fedavg", data="digits", model=DrawsWhenEvaluated(), split=us.IID(num_clients=2), rounds=1)
+    at: Any = {"split": us.IID(num_clients=2), "rounds": 1, "runtime": us.Runtime(executor=executor)}
+    us.simulate("fedavg", data="digits", model=DrawsWhenEvaluated(), **at)
     said = capsys.readouterr().err
     assert "numbers were drawn from PyTorch's global generator while models were evaluated" in said
     assert "draw from fed.key" not in said

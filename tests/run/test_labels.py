@@ -92,7 +92,7 @@ def test_names_of_classes_are_answered_where_labels_are_their_numbers() -> None:
         ((("0", "1"), ("0", "01")), None, ("0", "1"), "integer"),
         ((("1.0", "7.0"), ("007", "1")), None, ("1", "7"), "integer"),
         ((("007", "1"), ("1", "007")), ["1", "7"], ("1", "7"), "integer"),
-        ((("007", "1"), ("1", "007")), None, ("007", "1"), "text"),
+        ((("007", "1"), ("1", "007")), None, ("1", "7"), "integer"),
         ((("True", "False"), ("False", "True")), ["False", "True", "unknown"], ("False", "True", "unknown"), "text"),
         ((("0", "1"), ("1", "0")), ["0", "1", "9" * 20], ("0", "1", "9" * 20), "text"),
     ],
@@ -119,13 +119,12 @@ def test_one_number_written_in_two_ways_is_one_class_and_declared_classes_may_be
         ("0", "1", {0, 1}),
         ("-3", "7", {-3, 7}),
         ("0.0", "1.0", {0, 1}),
-        ("007", "100", {"007", "100"}),
-        ("00", "1", {"00", "1"}),
+        ("007", "100", {7, 100}),
         ("false", "true", {False, True}),
         ("no", "yes", {"no", "yes"}),
     ],
 )
-def test_labels_of_a_csv_file_are_numbers_unless_one_begins_with_a_zero(
+def test_labels_of_a_csv_file_that_are_numbers_are_answered_as_such(
     no: str, yes: str, answers: set[Any], whole: bool, tmp_path: Path
 ) -> None:
     table = TABLE.assign(y=np.where(OLD, yes, no))
@@ -137,21 +136,6 @@ def test_labels_of_a_csv_file_are_numbers_unless_one_begins_with_a_zero(
     history = trained(tmp_path / ("all.csv" if whole else "sites"), target="y", **options)
     found = us.predict(history.model("fedavg"), tmp_path / "all.csv")
     assert {(one, type(one)) for one in found} == {(one, type(one)) for one in answers}
-
-
-def test_zeros_of_one_file_make_words_of_the_labels_of_its_test_file(tmp_path: Path) -> None:
-    """And of a deployed client whose own labels have none, where the classes that all agreed on do."""
-    table = TABLE.assign(y=np.where(OLD, "100", "200"))
-    table.to_csv(tmp_path / "new.csv", index=False)
-    table.assign(y=np.where(OLD, "100", "020")).to_csv(tmp_path / "old.csv", index=False)
-    known: dict[str, object] = {"target": "y", "client": "site", "classes": ["020", "100"]}
-    first = 2 + int(np.flatnonzero(~OLD)[0])
-    with pytest.raises(DataError, match=f"'200' in line {first}, none of the 2 classes"):
-        load(f"csv:{tmp_path}/old.csv", data_options={**known, "test": str(tmp_path / "new.csv")})
-    known |= {"classes": ["020", "100", "200"], "alone": True}
-    data = load(f"csv:{tmp_path}/new.csv", data_options=known)
-    assert (data.outputs, data.label_type) == (("020", "100", "200"), "text")
-    assert set(data.y_train.tolist()) == {1, 2}
 
 
 def test_a_runs_own_data_keep_the_type_of_their_labels(tmp_path: Path) -> None:
@@ -220,7 +204,8 @@ def test_a_target_in_a_list_of_one_is_that_target_and_one_named_twice_is_refused
     table = TABLE.assign(y=np.where(OLD, "007", "100"))
     table.to_csv(tmp_path / "t.csv", index=False)
     data: Any = tmp_path / "t.csv" if in_file else table
-    assert set(us.predict(trained(data, target=["y"], client="site").model("fedavg"), data)) == {"007", "100"}
+    labels = {7, 100} if in_file else {"007", "100"}  # a file has numbers
+    assert set(us.predict(trained(data, target=["y"], client="site").model("fedavg"), data)) == labels
     with pytest.raises(DataError, match="target names column 'y' twice; name every column once"):
         trained(data, target=["y", "y"], client="site", task="multi_label")
     with pytest.raises(DataError, match="target names no column; name one"):

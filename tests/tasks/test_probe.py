@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from unskew.errors import ConfigError
 from unskew.local.workspace import FeatureNetwork
 from unskew.tasks.probe import head_of, same_values
 from unskew.tasks.task import make_task
@@ -208,6 +209,22 @@ class Rewritten(nn.Module):
         return x * self.mask
 
 
+class Late(nn.Module):
+    """Follows its inputs while it is trained with gradients, after the first pass."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros((), dtype=dtype))
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and torch.is_grad_enabled():
+            self.passes += 1
+            if self.passes > 1:
+                self.mean = x.detach().mean() + 1
+        return x - self.mean
+
+
 class Still(nn.BatchNorm1d):
     """Stays in evaluation mode."""
 
@@ -224,6 +241,7 @@ class Still(nn.BatchNorm1d):
         (nn.Sequential(nn.BatchNorm1d(8, momentum=0.0), nn.Linear(8, 3)), set()),
         (nn.Sequential(nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3)), set()),
         (nn.Sequential(Still(8), nn.Linear(8, 3)), set()),
+        (nn.Sequential(Late(), nn.Linear(8, 3)), {"0.passes", "0.mean"}),
         (
             nn.Sequential(parametrizations.spectral_norm(nn.Linear(8, 3))),
             {"0.parametrizations.weight.0._u", "0.parametrizations.weight.0._v"},
@@ -260,3 +278,8 @@ def test_where_the_network_cannot_be_run_all_buffers_travel() -> None:
         "0.running_mean",
         "0.running_var",
     )
+
+
+def test_a_whole_number_that_training_changes_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"buffer 0\.passes of Sequential, and whole numbers cannot be averaged"):
+        make_task(lambda: nn.Sequential(Late(torch.int64), nn.Linear(8, 3)), 3, examples=X)

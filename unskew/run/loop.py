@@ -30,7 +30,7 @@ from unskew.run.cell import Cell, Run
 from unskew.run.evaluation import evaluate, evaluated_clients, needs_own_models, own_models
 from unskew.run.folder import create, locked, read_json
 from unskew.run.metrics import Metric
-from unskew.run.observers import UNKEYED, UNKEYED_METRICS, Observers, Seen, unkeyed
+from unskew.run.observers import UNKEYED, Observers, Seen, unkeyed
 from unskew.run.setup import IN_PROCESS, Backend
 from unskew.signals import stop_requests
 from unskew.tree import check_unchanged, marks
@@ -196,7 +196,7 @@ class _Loop:
         if n := sum(k for k, _ in trace.losses):
             metrics.append(Metric("train.loss", sum(k * loss for k, loss in trace.losses) / n, float(n)))
         if last or t % experiment.eval_every == 0:
-            with unkeyed(cell, UNKEYED_METRICS) as more:
+            with unkeyed(cell, run_setup.UNKEYED_METRICS) as more:
                 measured, reports = self.evaluate(cell, state, t, last)
             metrics += measured
             warnings += more

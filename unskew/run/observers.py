@@ -37,10 +37,6 @@ UNKEYED = (
     "numbers were drawn from {} global generator, so the same run again has other results; draw from fed.key or "
     "me.key: {}"
 )
-UNKEYED_METRICS = (
-    "numbers were drawn from {} global generator while models were evaluated, so the same run again has other "
-    "metrics; a network should draw only while it is trained: if self.training"
-)
 DRAWS = {"PyTorch's": "torch.rand(3, generator=(me.key / 'start').generator())"}
 DRAWN_BY_NUMPY = "(me.key / 'start').numpy().random(3)"
 """The call that draws by a key in place of any other global generator than those of `DRAWS`."""

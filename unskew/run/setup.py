@@ -44,6 +44,7 @@ from unskew.runtime.round import Driver
 from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
 from unskew.tasks.needs import needs_of
+from unskew.tasks.probe import draws_in_evaluation
 from unskew.tasks.task import Task, check_network, ends_in, make_task, parameter_count, takes_logits
 from unskew.tree import Params, is_record
 from unskew.units import human_bytes
@@ -712,6 +713,12 @@ def _check_local(local: SgdConfig, setup: Setup) -> None:
         check_network(setup.task, setup.dataset.x_train[:2], setup.dataset.y_train[:2], precision=local.precision)
 
 
+UNKEYED_METRICS = (
+    "numbers were drawn from {} global generator while models were evaluated, so the same run again has other "
+    "metrics; a network should draw only while it is trained: if self.training"
+)
+
+
 def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
     """Sentences on settings that are possible and hardly what was meant."""
     used = {local.precision for method in experiment.methods for local in _optimisations(method.algorithm)}
@@ -729,6 +736,9 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
     if text := weighted_accuracy(experiment.task, setup.task.headline):
         yield text
     yield from _squashed_twice(experiment.task, setup)
+    if setup.executor_kind.processes:  # whose draws the loop does not see
+        drawn = draws_in_evaluation(setup.task.module().float(), setup.dataset.x_train[:2])
+        yield from (UNKEYED_METRICS.format(whose) for whose in drawn)
     need = [m.label for m in experiment.methods if _needs_head(m.algorithm)]
     if need and experiment.task.head is None and experiment.task.model not in models.TABLE:
         head = some([part or "the whole network" for part in setup.task.head])

@@ -6,7 +6,7 @@ buffer is a statistic in one layer and a mask in another.
 
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from unskew.keys import Key
+from unskew.keys import Key, drawn_since, global_states
 
 
 # ---------------------------------------------------------------- what makes the outputs
@@ -103,7 +103,7 @@ def statistics_of(module: nn.Module, examples: Tensor) -> frozenset[str]:
         with _quietly(), torch.enable_grad():
             for _ in range(PASSES):
                 outputs = tree_leaves(module.train()(examples.clone()))
-                torch.stack([t.sum() for t in outputs if isinstance(t, Tensor) and t.requires_grad]).sum().backward()
+                torch.autograd.backward([t.sum() for t in outputs if isinstance(t, Tensor) and t.requires_grad])
         module.zero_grad()
         after = dict(module.named_buffers())
         changed = {n for n in before if n not in after or not same_values(after[n], before[n][2])}
@@ -119,6 +119,15 @@ def statistics_of(module: nn.Module, examples: Tensor) -> frozenset[str]:
         if layer in layers and (n in written or isinstance(owner, nn.modules.batchnorm._NormBase)):
             changed.add(n)
     return frozenset(changed)
+
+
+def draws_in_evaluation(module: nn.Module, examples: Tensor) -> list[str]:
+    """Whose global generators a pass in evaluation mode draws from, as `global_states` names them."""
+    with _quietly(), torch.no_grad():
+        before = global_states()
+        with suppress(Exception):  # the network may be user code; `check_network` says what it cannot take
+            module.eval()(examples.clone())
+        return drawn_since(before)
 
 
 @contextmanager
