@@ -18,7 +18,7 @@ ROOMS = [
     ("wrappers, server", "wrappers server", 4_800, 6_150),
     ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_650),
     ("data", "data", 5_500, 12_650),
-    ("tasks, models", "tasks models", 3_000, 3_900),
+    ("tasks, models", "tasks models", 3_000, 3_950),
     ("run", "run experiment record", 5_500, 9_650),
     ("results", "results report history", 4_000, 9_100),
     ("decide", DECIDE, 3_600, 7_050),
