@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import unskew as us
 from unskew.cli.app import app
+from unskew.data.differs import holm
 from unskew.data.inputs import raw_column
 from unskew.data.look import Look
 from unskew.errors import ConfigError, DataError
@@ -360,15 +361,17 @@ def test_each_of_several_targets_is_described_as_it_is_alone(in_file: bool, tmp_
     look = us.describe(data, target=list(names), client="site")
     assert (look.classes, [column.name for column in look.columns]) == ((), ["age", "hours"])
     assert [target.name for target in look.targets] == list(names)
+    p_alone = {}
     for target in look.targets:
         alone = seen(frame.drop([name for name in names if name != target.name]), target=target.name)
         assert (target.classes, target.sites) == (alone.classes, alone.sites)
         of_it = number(look, f"labels of {target.name}")
         of_alone = number(alone, "labels")
         assert (of_it.value, of_it.chance) == (of_alone.value, of_alone.chance)
-        assert of_it.meaning == of_alone.meaning.replace("the target", f"target {target.name}")
+        p_alone[f"labels of {target.name}"] = of_alone.p
         told = f"target {target.name!r}: "
         assert {n.removeprefix(told) for n in look.notes if n.startswith(told)} <= set(alone.notes)
+    assert {one.name: one.p for one in look.disagreement if one.name in p_alone} == holm(p_alone)
     notes = [note for note in look.notes if "target " in note]
     assert any(note.startswith("column 'hours' tells target 'days' by itself") for note in notes)
     assert any(note.startswith("target 'fever': Bern has training rows of one class only") for note in notes)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 import unskew as us
+from unskew.data.differs import holm
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, UntilDecided, fingerprint
@@ -218,13 +219,13 @@ def test_a_mean_that_hangs_on_one_seed_in_a_hundred_is_beyond_what_is_promised()
 # ---------------------------------------------------------------- Holm
 def test_holm_by_hand() -> None:
     """.005, .011, .02, .04: 4 * .005 = .02; 3 * .011 = .033; 2 * .02 = .04; .04."""
-    corrected = stats.holm({"b": 0.011, "a": 0.005, "d": 0.04, "c": 0.02})
+    corrected = holm({"b": 0.011, "a": 0.005, "d": 0.04, "c": 0.02})
     assert corrected == pytest.approx({"a": 0.02, "b": 0.033, "c": 0.04, "d": 0.04})
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.floats(0.0, 1.0), max_size=6))
 def test_holm_raises_each_value_keeps_their_order_and_starts_from_bonferroni(p: dict[str, float]) -> None:
-    corrected = stats.holm(p)
+    corrected = holm(p)
     assert corrected.keys() == p.keys()
     assert all(p[name] <= corrected[name] for name in p)
     assert all(corrected[a] <= corrected[b] for a in p for b in p if p[a] < p[b])

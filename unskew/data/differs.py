@@ -7,7 +7,7 @@ Values are permuted over rows, the sites' sizes fixed (E. J. G. Pitman, "Signifi
 samples from any populations", 1937).  Of classes, rows at sites are then multivariate hypergeometric.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,3 +139,20 @@ def _of_classes(counts: Ints, times: int, rng: np.random.Generator) -> _Seen:
 
     analytic = float(special.chdtrc((k - 1) * (c - 1), x2))
     return x2, x2 / n / (min(k, c) - 1), counts / rows[:, None], residuals, analytic, drawn()
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """P-values corrected for their number (S. Holm, Scandinavian Journal of Statistics 6, 1979), by name.
+
+    Of k values the smallest counts k times, the next k - 1 times, and so on, never less than the one before.  Calling
+    different what is then at most 0.05 errs anywhere with a probability of at most 5 %, however the tests depend.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'c': 0.06, 'b': 0.06}
+    """
+    corrected: dict[str, float] = {}
+    largest = 0.0
+    for i, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        largest = max(largest, min(1.0, (len(p_values) - i) * p_values[name]))
+        corrected[name] = largest
+    return corrected

@@ -8,8 +8,8 @@ Disagreement is one number for sizes, one for labels, one for columns, each besi
               number the share of its variance that lies between clients, eta^2 (K. Pearson, 1905)
     columns   the same of each column, and their mean
 
-Whether labels and columns differ by more than chance is tested (`unskew.data.differs`); p of columns is corrected for
-their number (S. Holm, "A simple sequentially rejective multiple test procedure", 1979).
+Whether labels and columns differ by more than chance is tested (`unskew.data.differs`), with p corrected for the number
+of targets and of columns (`holm`).
 """
 
 import math
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from unskew.data import checks
 from unskew.data.checks import MOST_CLASSES
 from unskew.data.dataset import Dataset
-from unskew.data.differs import differs
+from unskew.data.differs import differs, holm
 from unskew.data.images import stored
 from unskew.data.inputs import (
     Array,
@@ -660,29 +660,34 @@ def _disagreement(
             f"{names[int(sizes.argmax())]}, has {sizes.max() / n:.0%} of the rows",
         )
     ]
+    of_targets: dict[str, tuple[str, SiteDifference]] = {}
     several = [(f"labels of {name}", f"target {name} ", target) for name, target in rows.targets.items()]
     for name, what, target in [*several, *([] if rows.target is None else [("labels", "the target ", rows.target)])]:
         classes, labels = _classes(target)
         values = np.where(_finite(target), target, np.nan).astype(np.float64) if labels is None else labels
-        if (seen := _difference(values, rows, classes)) is not None:
-            numbers.append(Disagreement(name, seen.share, seen.chance, f"{what}{seen}", seen.p))
-    compared = sorted((of.p, -of.share, c.name, of) for c in columns if (of := c.between) is not None)
-    if compared:
-        # Holm: the i-th smallest of m is compared with .05 / (m - i + 1), as long as all before were below theirs.
-        m = len(compared)
-        adjusted = np.maximum.accumulate([min(1.0, p * (m - i)) for i, (p, *_) in enumerate(compared)])
-        differ = [(name, of) for (*_, name, of), p in zip(compared, adjusted, strict=True) if p < ALPHA]
+        if (one := _difference(values, rows, classes)) is not None:
+            of_targets[name] = (what, one)
+    for name, p in holm({name: one.p for name, (_, one) in of_targets.items()}).items():
+        what, one = of_targets[name]
+        numbers.append(Disagreement(name, one.share, one.chance, f"{what}{replace(one, p=p)}", p))
+    between = {column.name: column.between for column in columns if column.between is not None}
+    if between:
+        adjusted = holm({name: of.p for name, of in between.items()})
+        order = sorted(between, key=lambda name: (adjusted[name], -between[name].share))
+        m, differ = len(order), [(name, between[name]) for name in order if adjusted[name] < ALPHA]
         most = "; ".join(f"{name} {of.levels}" for name, of in differ[:MOST_NAMED])
         reading = f"{len(differ)} of {counted(m, 'column')} differ{'s' * (m == 1)} by more than chance: {most}"
         if not differ:
-            reading = f"no column is shown to differ between sites ({counted(m, 'column')}, {shown_p(adjusted[0])})"
+            reading = (
+                f"no column is shown to differ between sites ({counted(m, 'column')}, {shown_p(adjusted[order[0]])})"
+            )
         numbers.append(
             Disagreement(
                 "columns",
-                float(np.mean([of.share for *_, of in compared])),
-                float(np.mean([of.chance for *_, of in compared])),
+                float(np.mean([of.share for of in between.values()])),
+                float(np.mean([of.chance for of in between.values()])),
                 reading,
-                float(adjusted[0]),
+                adjusted[order[0]],
             )
         )
     return tuple(numbers)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from unskew import algorithms
 from unskew.advice.training import sites_of
+from unskew.data.differs import holm
 from unskew.data.federated import to_manifest
 from unskew.data.split import FromManifest
 from unskew.experiment import config
@@ -151,7 +152,7 @@ def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Cl
         metric = next(n for n in ("global.accuracy", OWN) if (method, n) in values)
         gains[method] = paired(values[method, metric], values["fedavg", metric])
     p_values = {m: p for m, gain in gains.items() if (p := stats.p_value(gain, sequential=True)) is not None}
-    corrected, claims = stats.holm(p_values), []
+    corrected, claims = holm(p_values), []
     for method, gain in gains.items():
         ends, p = stats.interval(gain, sequential=True), corrected.get(method)
         mean = statistics.fmean(gain)

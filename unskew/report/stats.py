@@ -110,23 +110,6 @@ def p_value(values: Sequence[float], sequential: bool = False) -> float | None:
     return 2.0 * float(special.stdtr(n - 1, -abs(statistics.fmean(values)) * math.sqrt(n) / s))
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """P-values corrected for their number (S. Holm, Scandinavian Journal of Statistics 6, 1979), by name.
-
-    Of k values the smallest counts k times, the next k - 1 times, and so on, never less than the one before.  Calling
-    different what is then at most 0.05 errs anywhere with a probability of at most 5 %, however the tests depend.
-
-    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
-    {'a': 0.03, 'c': 0.06, 'b': 0.06}
-    """
-    corrected: dict[str, float] = {}
-    largest = 0.0
-    for i, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
-        largest = max(largest, min(1.0, (len(p_values) - i) * p_values[name]))
-        corrected[name] = largest
-    return corrected
-
-
 def welch(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]], drawn_anew: bool = True
 ) -> tuple[float, float] | None:

@@ -16,11 +16,12 @@ from functools import partial
 from typing import Any, Literal
 
 from unskew.algorithms import TABLE
+from unskew.data.differs import holm
 from unskew.errors import RunError
 from unskew.ledger import DIRECTIONS, KINDS, Direction, Kind
 from unskew.record.logs import ADAPTED, SERVED, Bound
 from unskew.record.reader import Flow, Record, configured
-from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, holm, interval, p_value
+from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, interval, p_value
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
