@@ -135,6 +135,7 @@ def state_norm(history: us.History, clients: bool) -> float:
 def command(*words: str) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of the command `unskew` with these words, in this process."""
     import io
+    import os
     import sys
     from unittest import mock
 
@@ -144,6 +145,7 @@ def command(*words: str) -> tuple[int, str, str]:
     with (
         mock.patch.object(sys, "argv", ["unskew", *words]),
         mock.patch.object(sys, "path", list(sys.path)),  # to which the command adds the working directory
+        mock.patch.dict(os.environ),  # in which it says where a policy lies
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -1,4 +1,4 @@
-"""What may not be meant in a user's data, each said in one sentence that names the column, the client or the number.
+"""Checks of what may not be meant in a user's data: each is a sentence that names the column, the client or the number.
 
 `notes` runs the list once, behind the door: for a run, a deployed client, `us.describe` and the command alike.  What
 cannot be meant is refused where it is read.  Checks look at training rows, and at test rows for copies alone.
@@ -14,7 +14,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.inputs import Array, gaps_in, value_of, word
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import ColumnMoments, ColumnSums, agreed
-from unskew.data.table import Table, Target, codes_of, table_of
+from unskew.data.table import CheckedTable, CheckedTarget, codes_of, table_of
 from unskew.data.text import LENGTH
 from unskew.errors import warn
 from unskew.words import counted, letters, separate_classes, some, spelling_variants
@@ -44,7 +44,7 @@ def have(names: Sequence[object]) -> str:
 
 
 # ---------------------------------------------------------------- clients
-def few_rows(table: Table) -> Iterable[str]:
+def few_rows(table: CheckedTable) -> Iterable[str]:
     """Clients with too few rows to train on."""
     if table.alone:
         return [f"there are fewer than {FEW_ROWS} training {table.what} here: too few to train on alone"] * (
@@ -54,7 +54,7 @@ def few_rows(table: Table) -> Iterable[str]:
     return few and [f"{some(few)} {have(few)} fewer than {FEW_ROWS} training {table.what}: too few to train on alone"]
 
 
-def untested(table: Table) -> Iterable[str]:
+def untested(table: CheckedTable) -> Iterable[str]:
     """Clients without test rows."""
     none = [name for name, n in zip(table.clients, table.tested or (), strict=False) if n == 0]
     return none and [
@@ -63,7 +63,7 @@ def untested(table: Table) -> Iterable[str]:
     ]
 
 
-def spelt_alike(table: Table) -> Iterable[str]:
+def spelt_alike(table: CheckedTable) -> Iterable[str]:
     """Clients, labels and words that differ in case, accents or spaces alone."""
     if alike := spelling_variants(table.clients):
         yield f"clients {alike} differ in case, accents or spaces alone: one client under several names? make them one"
@@ -82,7 +82,7 @@ def spelt_alike(table: Table) -> Iterable[str]:
             )
 
 
-def _held(values: Array, table: Table, known: Sequence[str] = ()) -> tuple[list[str], Callable[[str], str]]:
+def _held(values: Array, table: CheckedTable, known: Sequence[str] = ()) -> tuple[list[str], Callable[[str], str]]:
     """The different words among values, and who holds one."""
 
     def held(one: str) -> str:
@@ -93,7 +93,7 @@ def _held(values: Array, table: Table, known: Sequence[str] = ()) -> tuple[list[
     return [*known, *sorted({v for v in values.tolist() if isinstance(v, str)} - set(known))], held
 
 
-def one_class(table: Table) -> Iterable[str]:
+def one_class(table: CheckedTable) -> Iterable[str]:
     """Clients whose rows, if they are not few, are of one class."""
     for target in table.targets:
         if not target.classes or target.called == "the event":
@@ -112,7 +112,7 @@ def one_class(table: Table) -> Iterable[str]:
             )
 
 
-def no_event(table: Table) -> Iterable[str]:
+def no_event(table: CheckedTable) -> Iterable[str]:
     """Clients among whose rows, if they are not few, no event happened."""
     for target in table.targets:
         if target.called == "the event":
@@ -121,7 +121,7 @@ def no_event(table: Table) -> Iterable[str]:
                 yield f"{some(none)} {have(none)} no event among the training {table.what}: a loss learns nothing there"
 
 
-def no_such_class(table: Table) -> Iterable[str]:
+def no_such_class(table: CheckedTable) -> Iterable[str]:
     """Classes that no row has, where labels are their numbers and nobody has named them."""
     return table.absent and [
         f"there are classes 0 to {len(table.labels) - 1}, and {some(table.absent)} never occur: number those that do "
@@ -130,7 +130,7 @@ def no_such_class(table: Table) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- numbers
-def far_from_others(table: Table) -> Iterable[str]:
+def far_from_others(table: CheckedTable) -> Iterable[str]:
     """Sites whose mean of a column or a target is so far from the others' that its unit may be another."""
     of = {table.called(name): values for name, values in table.columns.items() if not table.by_site(name)}
     for target in table.targets:
@@ -163,7 +163,7 @@ def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:
     return abs(own.mean - together.mean) / (together.sd or max(abs(together.mean), 1.0))
 
 
-def far_from_agreed(table: Table) -> Iterable[str]:
+def far_from_agreed(table: CheckedTable) -> Iterable[str]:
     """A client's numbers whose unit may not be the one agreed on."""
     for name, values in table.columns.items() if table.alone and table.rules else ():
         rule = table.rule(name)
@@ -177,7 +177,7 @@ def far_from_agreed(table: Table) -> Iterable[str]:
             )
 
 
-def stands_for_none(table: Table) -> Iterable[str]:
+def stands_for_none(table: CheckedTable) -> Iterable[str]:
     """Numbers such as -999 that return, farther from all others than these reach."""
     way = "leave it empty (data_options.gaps names such values of a CSV file)"
     of = [(table.called(name), values, way) for name, values in table.columns.items() if not table.measured]
@@ -197,7 +197,7 @@ def stands_for_none(table: Table) -> Iterable[str]:
                 break
 
 
-def unscaled(table: Table) -> Iterable[str]:
+def unscaled(table: CheckedTable) -> Iterable[str]:
     """The column that a network will stumble over."""
     size = {
         name: float(np.sqrt(np.nanmean(values**2)))
@@ -215,7 +215,7 @@ def unscaled(table: Table) -> Iterable[str]:
         )
 
 
-def empty_at(table: Table) -> Iterable[str]:
+def empty_at(table: CheckedTable) -> Iterable[str]:
     """Sites at which a column has no value, or only one where others have many."""
     for name, values in table.columns.items():
         present = ~gaps_in(values)
@@ -232,7 +232,7 @@ def empty_at(table: Table) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- words
-def cut_texts(table: Table) -> Iterable[str]:
+def cut_texts(table: CheckedTable) -> Iterable[str]:
     """Texts of which the end is not read."""
     share = float((table.columns["number of words"] >= LENGTH).mean()) if table.what == "texts" else 0.0
     if share >= 0.05:
@@ -242,7 +242,7 @@ def cut_texts(table: Table) -> Iterable[str]:
         )
 
 
-def codes_beside_words(table: Table) -> Iterable[str]:
+def codes_beside_words(table: CheckedTable) -> Iterable[str]:
     """Columns of words that some sites write in numbers alone."""
     for name, values in table.columns.items():
         sides: dict[bool, list[str]] = {}
@@ -257,7 +257,7 @@ def codes_beside_words(table: Table) -> Iterable[str]:
             )
 
 
-def not_agreed(table: Table) -> Iterable[str]:
+def not_agreed(table: CheckedTable) -> Iterable[str]:
     """Words that were not agreed on; those spelt like one of these are named for that."""
     for name, values in table.columns.items() if table.rules else ():
         known = table.rule(name).words or ()
@@ -268,7 +268,7 @@ def not_agreed(table: Table) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- columns that say too much
-def identifies(table: Table) -> Iterable[str]:
+def identifies(table: CheckedTable) -> Iterable[str]:
     """Columns that number or name the rows: words most of which differ, and whole numbers that never return."""
     yield from _named(
         [name for name, values in _columns(table) if _never_return(values, table)],
@@ -276,7 +276,7 @@ def identifies(table: Table) -> Iterable[str]:
     )
 
 
-def _never_return(values: Array, table: Table) -> bool:
+def _never_return(values: Array, table: CheckedTable) -> bool:
     present = ~gaps_in(values)
     values = values[present]
     if values.dtype.kind == "O":
@@ -289,7 +289,7 @@ def _never_return(values: Array, table: Table) -> bool:
     return bool(dense and len(np.unique(np.stack([values, sites]), axis=1).T) == len(values))
 
 
-def names_the_site(table: Table) -> Iterable[str]:
+def names_the_site(table: CheckedTable) -> Iterable[str]:
     """Columns of values that return, nearly each at one site alone."""
     if table.owners is not None:
         here, owners = table.owners >= 0, table.owners
@@ -299,7 +299,7 @@ def names_the_site(table: Table) -> Iterable[str]:
         )
 
 
-def gives_the_answer(table: Table) -> Iterable[str]:
+def gives_the_answer(table: CheckedTable) -> Iterable[str]:
     """Columns that tell a target: two classes by an AUROC above .99, more by their values, numbers by their order."""
     for target in table.targets:
         yield from _named(
@@ -308,7 +308,7 @@ def gives_the_answer(table: Table) -> Iterable[str]:
         )
 
 
-def _columns(table: Table) -> Iterator[tuple[str, Array]]:
+def _columns(table: CheckedTable) -> Iterator[tuple[str, Array]]:
     return iter(table.columns.items() if table.rows > ENOUGH and not table.measured else ())
 
 
@@ -328,7 +328,7 @@ def _tells(values: Array, kinds: Array) -> bool:
     return wrong <= len(kind) / 100 and len(kind) - most >= max(ENOUGH, 10 * wrong)
 
 
-def _gives(values: Array, target: Target) -> bool:
+def _gives(values: Array, target: CheckedTarget) -> bool:
     present = ~gaps_in(values) & ~gaps_in(target.values)
     numbers, kind = values[present], codes_of(target.values[present])[0]
     if len(kind) <= ENOUGH or not kind.any():
@@ -345,13 +345,13 @@ def _gives(values: Array, target: Target) -> bool:
     return min(n, len(kind) - n) >= FEW_ROWS and max(auroc, 1 - auroc) > 0.99
 
 
-def names_people(table: Table) -> Iterable[str]:
+def names_people(table: CheckedTable) -> Iterable[str]:
     """A column that seems to say who is in a row, where that is not known."""
     return [] if table.people or table.measured else unnamed_patients(table.columns)
 
 
 # ---------------------------------------------------------------- copies
-def copies(table: Table) -> Iterable[str]:
+def copies(table: CheckedTable) -> Iterable[str]:
     """Test rows that stand in training although chance hardly makes them equal."""
     if table.keys:
         train, test, chance = table.keys
@@ -365,7 +365,7 @@ def copies(table: Table) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- the list
-CHECKS: tuple[Callable[[Table], Iterable[str]], ...] = (
+CHECKS: tuple[Callable[[CheckedTable], Iterable[str]], ...] = (
     few_rows,
     untested,
     spelt_alike,
@@ -388,7 +388,7 @@ CHECKS: tuple[Callable[[Table], Iterable[str]], ...] = (
 )
 
 
-def notes(table: Table) -> list[str]:
+def notes(table: CheckedTable) -> list[str]:
     """The sentences of all checks."""
     return [sentence for check in CHECKS for sentence in check(table)]
 
@@ -419,5 +419,5 @@ def of_sums(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
     for name in next(iter(sites.values())):
         held = [(i, one) for i, by_name in enumerate(sites.values()) for one in by_name[name].words or ()]
         words, owners = np.array([one for _, one in held], object), np.array([i for i, _ in held], np.int64)
-        sentences += spelt_alike(Table({name: words}, owners=owners, clients=tuple(sites)))
+        sentences += spelt_alike(CheckedTable({name: words}, owners=owners, clients=tuple(sites)))
     return sentences

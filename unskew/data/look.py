@@ -48,7 +48,7 @@ from unskew.data.patients import (
 )
 from unskew.data.places import place
 from unskew.data.preprocess import LARGEST, Preprocess
-from unskew.data.table import Table, Target, codes_of, keys_of, keys_of_inputs, measured
+from unskew.data.table import CheckedTable, CheckedTarget, codes_of, keys_of, keys_of_inputs, measured
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.tasks.targets import Label, labels_of
@@ -720,8 +720,8 @@ def _notes(
     categories = (*rows.categories, *(rules.categories if rules else ()))
     refused = {column.name: _refused(column, rows.columns.get(column.name), categories) for column in columns}
     sentences += filter(None, refused.values())
-    kept = {called: Target(of[train], _classes(of)[1] is not None, called) for called, of in targets.items()}
-    table = Table(
+    kept = {called: CheckedTarget(of[train], _classes(of)[1] is not None, called) for called, of in targets.items()}
+    table = CheckedTable(
         {name: values[train] for name, values in rows.columns.items() if not refused[name]},
         list(kept.values()),
         None if rows.clients is None else rows.clients[train],

@@ -27,8 +27,8 @@ FEW_VALUES = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
-    """What is learned: words, numbers of classes, or numbers, (N,), and what it is called; one of several by name."""
+class CheckedTarget:
+    """Targets of the rows: words, numbers of classes, or numbers, (N,), and what it is called; one of several by name."""
 
     values: Array
     classes: bool
@@ -40,7 +40,7 @@ class Target:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class CheckedTable:
     """Rows for training, and those for testing.
 
     Attributes:
@@ -62,7 +62,7 @@ class Table:
     """
 
     columns: RawTable
-    targets: Sequence[Target] = ()
+    targets: Sequence[CheckedTarget] = ()
     owners: Ints | None = None
     clients: tuple[str, ...] = ()
     tested: Sequence[int] | None = None
@@ -113,7 +113,7 @@ class Table:
         return self.rules.columns.get(name, ColumnRule()) if self.rules else ColumnRule()
 
 
-def table_of(data: Dataset, alone: bool = False) -> Table:
+def table_of(data: Dataset, alone: bool = False) -> CheckedTable:
     """The rows of a data set; `alone` if they are those of one client of several."""
     train = slice(None) if data.own_test is None else ~data.own_test.numpy()
     x, x_test = stored(data.x_train).numpy()[train], stored(data.x_test).numpy()
@@ -136,18 +136,18 @@ def table_of(data: Dataset, alone: bool = False) -> Table:
             if x.dtype == np.uint8:  # which become standardised floats, batch by batch
                 columns = {name: values / 255 for name, values in columns.items()}
     if data.targets.classes and y.ndim == 1:
-        targets = [Target(y, True)]
+        targets = [CheckedTarget(y, True)]
     elif data.targets is SURVIVAL:
-        targets = [Target(y[:, 0], False, "the time"), Target(y[:, 1], True, "the event")]
+        targets = [CheckedTarget(y[:, 0], False, "the time"), CheckedTarget(y[:, 1], True, "the event")]
     else:
-        targets = [Target(y, False)] if data.targets is NUMBER else []
+        targets = [CheckedTarget(y, False)] if data.targets is NUMBER else []
     labels = data.classes if data.targets.classes else ()
     named = data.ordered or data.label_type != "integer" or labels != tuple(map(str, range(len(labels))))
     present = {*data.y_train.flatten().tolist(), *data.y_test.flatten().tolist()} if labels and not named else set()
     what = "texts" if data.inputs.kind == "texts" else "images" if x.ndim > 2 else "rows"
     if data.inputs.kind == "as given" and are_windows(data.input_shape):
         what = "examples"
-    return Table(
+    return CheckedTable(
         columns,
         targets,
         None if owners is None else owners[train],
@@ -192,7 +192,7 @@ def windows_of(x: Array) -> Array | None:
 
 # ---------------------------------------------------------------- equal rows
 def keys_of(train: Sequence[Array], test: Sequence[Array], more: Sequence[tuple[Array, Array]]) -> tuple[Array, ...]:
-    """Keys of the rows of a table, as `Table.keys`: chance makes n f_a f_b f_c rows equal in the three rarest values.
+    """Keys of rows, as `CheckedTable.keys`: chance makes n f_a f_b f_c rows equal in the three rarest values.
 
     More columns are not multiplied, because real ones depend on each other.  Frequencies f are taken over different
     rows, so that copies do not vouch for each other; those of values that occur once are estimated (I. J. Good, 1953).

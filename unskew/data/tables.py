@@ -32,7 +32,7 @@ from unskew.data.own.values import truths
 from unskew.data.patients import PatientIds
 from unskew.data.places import Place, by_number, path_of, rows_at
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
-from unskew.data.table import Table
+from unskew.data.table import CheckedTable
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
@@ -256,7 +256,7 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
         table = {name: raw_column(frame[name], name)[~tested] for name in names}
         by_column = sums(rules.with_categories(c for c in categories_in(frame) if c in table), table)
         for name in by_column:
-            for note in checks.spelt_alike(Table({name: table[name]})):
+            for note in checks.spelt_alike(CheckedTable({name: table[name]})):
                 warn(note)
         single = [name for name, of in by_column.items() if of.n == 1]
         if single:

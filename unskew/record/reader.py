@@ -30,7 +30,7 @@ AnyInfo = TypeVar("AnyInfo", bound=Info)
 
 
 @dataclass(frozen=True)
-class Cell:
+class RecordedCell:
     """One training of the run: a method on one seed.  `bound` marks a reference that does not compete."""
 
     method: str
@@ -197,7 +197,7 @@ class Record:
     environment: Mapping[str, str]
     config_sha256: str
     config: str
-    cells: tuple[Cell, ...]
+    cells: tuple[RecordedCell, ...]
     series: Mapping[tuple[str, int, str], Mapping[int, float]]
     clients: Mapping[tuple[str, int], Mapping[int, float]]
     flows: Mapping[tuple[str, int, Direction, Kind], Flow]
@@ -277,7 +277,7 @@ class Record:
         """Seeds under which a method diverged."""
         return frozenset(row["seed"] for row in self.diverged if row["method"] == method)
 
-    def cell(self, method: str) -> Cell:
+    def cell(self, method: str) -> RecordedCell:
         """The first cell of a method: its setting and bound are those of every seed."""
         return next(c for c in self.cells if c.method == method)
 
@@ -601,10 +601,10 @@ class _Rows(Generic[AnyRow]):
         return refusal(self.log.file(self.folder), number, what)
 
 
-def _cells(card: logs.RunCard, path: Path) -> tuple[Cell, ...]:
-    cells: dict[tuple[str, int], Cell] = {}
+def _cells(card: logs.RunCard, path: Path) -> tuple[RecordedCell, ...]:
+    cells: dict[tuple[str, int], RecordedCell] = {}
     for row in card["cells"]:
-        cell = Cell(row["method"], row["setting"], row["seed"], row.get("bound"))
+        cell = RecordedCell(row["method"], row["setting"], row["seed"], row.get("bound"))
         # Metrics carry method and seed only, so a second such cell would look like the first.
         if (cell.method, cell.seed) in cells:
             raise refusal(path, None, f"cells name {cell.method}, seed {cell.seed}, twice")

@@ -31,7 +31,7 @@ SAVE_SHARE = 0.05
 
 
 @dataclass(eq=False)
-class Run:
+class LiveRun:
     """A run in progress.
 
     Attributes:
@@ -106,7 +106,7 @@ class Cell:
         warned: Warnings that were shown.
     """
 
-    def __init__(self, run: Run, index: int) -> None:
+    def __init__(self, run: LiveRun, index: int) -> None:
         self.run, self.index = run, index
         self.seed, self.method = run.cells[index]
         self.experiment, self.setup, self.fed = run.experiment, run.setup, run.feds[self.seed]

@@ -18,13 +18,13 @@ from unskew.experiment.config import own_modules
 from unskew.references import IN_PYTHON
 from unskew.run import recording
 from unskew.run import setup as run_setup
-from unskew.run.cell import Cell, Run
+from unskew.run.cell import Cell, LiveRun
 from unskew.words import listed, with_names
 
 UNKEPT = "nothing is kept of a run without out=FOLDER"
 
 
-def going_on(run: Run, then: str = "continue with: {}") -> str:
+def going_on(run: LiveRun, then: str = "continue with: {}") -> str:
     """The end of a message: the call that goes on with a run, in Python if it was called there, or why nobody can."""
     experiment, inputs = run.experiment, run.setup.inputs
     if not inputs.kept:

@@ -26,11 +26,11 @@ from unskew.record.logs import METRICS, DivergedRow, require_none_diverged, why_
 from unskew.run import attack, checkpoint, documents, failing, models, more_seeds, recording, trackers, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback
-from unskew.run.cell import Cell, Run
+from unskew.run.cell import Cell, LiveRun
 from unskew.run.evaluation import evaluate, evaluated_clients, needs_own_models, own_models
 from unskew.run.folder import create, locked, read_json
 from unskew.run.metrics import Metric
-from unskew.run.observers import UNKEYED, Observers, Seen, unkeyed
+from unskew.run.observers import UNKEYED, Evaluation, Observers, unkeyed
 from unskew.run.setup import IN_PROCESS, Backend
 from unskew.signals import stop_requests
 from unskew.tree import check_unchanged, marks
@@ -81,7 +81,7 @@ def start(
     create(folder, documents.of_run(folder, experiment, setup, feds, command))
     with locked(folder):
         callback, stop = callback or NoCallback(), stop or threading.Event()
-        return _Loop(Run(experiment, setup, feds, folder, callback, stop, backend)).go()
+        return _Loop(LiveRun(experiment, setup, feds, folder, callback, stop, backend)).go()
 
 
 def resume(
@@ -128,7 +128,7 @@ def resume(
 class _Loop:
     """The loop of one run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: LiveRun) -> None:
         self.run = run
 
     def go(self) -> RunResult:
@@ -217,7 +217,7 @@ class _Loop:
         if last and not cell.sim.clients.remote and needs_own_models(cell.eval_set, which):
             own = own_models(cell.sim, state, t, clients)
         metrics = evaluate(cell.sim, state, t, cell.eval_set, which, last, own, clients)
-        seen = Seen(state, t, last, metrics, own, all_own=len(clients) == cell.fed.num_clients)
+        seen = Evaluation(state, t, last, metrics, own, all_own=len(clients) == cell.fed.num_clients)
         reports: list[Info] = []
         for observer in self.observers.all:
             for more in observer.evaluated(cell, seen):

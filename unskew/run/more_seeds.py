@@ -19,7 +19,7 @@ from unskew.experiment.config import Experiment, UntilDecided, fingerprint, load
 from unskew.record import columns
 from unskew.record.logs import METRICS
 from unskew.run import checkpoint, decide, documents, unchanged
-from unskew.run.cell import Run
+from unskew.run.cell import LiveRun
 from unskew.run.folder import DOCUMENTS, LOGS, RARE, create, is_deployed, locked, read_json, refuse_links
 from unskew.run.metrics import last_name, summarise
 from unskew.run.setup import IN_PROCESS, divide_all
@@ -59,7 +59,7 @@ def until(experiment: Experiment, width: float, most: int) -> Experiment:
     return replace(experiment, seeds=new.seeds, until=new)
 
 
-def decided(run: Run, index: int) -> str:
+def decided(run: LiveRun, index: int) -> str:
     """Say that no seed is needed beyond those whose cells come before this one; empty while one is.
 
     It depends on the log alone, so that a resumed run stops at the same seed.
@@ -76,7 +76,7 @@ def decided(run: Run, index: int) -> str:
     return f"decided after {seeds} seeds" + f", but for {listed(lost)}, which diverged under each" * bool(lost)
 
 
-def _differences(run: Run, until: UntilDecided) -> dict[str, list[float]]:
+def _differences(run: LiveRun, until: UntilDecided) -> dict[str, list[float]]:
     """The headline of each method that is not a reference run minus the baseline's, seed by seed.
 
     Of a method that is for the clients' own models, or has no global one, it is that of their own.

@@ -24,7 +24,7 @@ from unskew.record.logs import METRICS
 from unskew.run import attack, constant, models, one_class, tested, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Progress
-from unskew.run.cell import Cell, Run
+from unskew.run.cell import Cell, LiveRun
 from unskew.run.evaluation import OwnModels, own_models
 from unskew.run.folder import explained
 from unskew.run.metrics import Metric
@@ -45,7 +45,7 @@ BATCH = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Evaluation:
     """An evaluation of a cell.
 
     Attributes:
@@ -70,7 +70,7 @@ class Observer:
     def start(self, cell: Cell) -> None:
         """Called before the first round of a cell here, which is not its first if the run was resumed."""
 
-    def evaluated(self, cell: Cell, seen: Seen) -> Iterable[Metric | Info]:
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterable[Metric | Info]:
         """Called with every evaluation; returns what it adds to the record of the round."""
         return ()
 
@@ -81,8 +81,8 @@ class Observer:
 class Observers:
     """The observers of a run, in the order in which they are called; those that `follow` before the callback."""
 
-    def __init__(self, run: Run, *follow: Observer) -> None:
-        self.curve = Curve()
+    def __init__(self, run: LiveRun, *follow: Observer) -> None:
+        self.curve = HeadlineCurve()
         self.kept = KeptModels(self.curve)
         self.all: tuple[Observer, ...] = (
             self.curve, _Backdoor(), _Unseen(), _OneClassModels(), _TrainedAlone(), _Predictions(), self.kept, *follow,
@@ -97,7 +97,7 @@ class _Backdoor(Observer):
     def start(self, cell: Cell) -> None:
         self.success = attack.success(cell.experiment.world.attack, cell.fed, cell.sim.model.server_trainer)
 
-    def evaluated(self, cell: Cell, seen: Seen) -> Iterable[Metric]:
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterable[Metric]:
         params = cell.sim.algorithm.serve(seen.state, None) if self.success else None
         return [self.success(params)] if self.success and params is not None else ()
 
@@ -109,7 +109,7 @@ class _Unseen(Observer):
         sim, task, epochs = cell.sim, cell.setup.task, cell.experiment.unseen.adapt_epochs
         self.came = unseen.newcomers_of(sim, task, cell.fed, cell.seed, epochs) if isinstance(sim, Simulator) else None
 
-    def evaluated(self, cell: Cell, seen: Seen) -> Iterable[Metric]:
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterable[Metric]:
         every = cell.experiment.unseen.every
         if self.came is None or not (seen.last or (every and seen.round % every == 0)):
             return ()
@@ -120,7 +120,7 @@ class _Unseen(Observer):
 class _OneClassModels(Observer):
     """Names clients whose own models find examples of one class only: their accuracy can be high and says little."""
 
-    def evaluated(self, cell: Cell, seen: Seen) -> Iterator[Info]:
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
         if seen.own is None or not seen.all_own or cell.setup.task.kind.correct is None:
             return
         if report := one_class.of_own(cell, seen.own):
@@ -133,7 +133,7 @@ class _TrainedAlone(Observer):
     def __init__(self) -> None:
         self.constants: dict[int, Mapping[ClientId, float]] = {}
 
-    def evaluated(self, cell: Cell, seen: Seen) -> Iterator[Info]:
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
         if seen.own is None or not any(method.bound == "lower" for method in cell.experiment.methods):
             return
         task, folder = cell.setup.task, cell.run.folder
@@ -152,7 +152,7 @@ class _TrainedAlone(Observer):
 class _Predictions(Observer):
     """Reports on what the global model predicts for the global test set after the last round."""
 
-    def evaluated(self, cell: Cell, seen: Seen) -> Iterator[Info]:
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
         kind, setup, experiment = cell.setup.task.kind, cell.setup, cell.experiment
         wanted = seen.last and "global" in experiment.evaluate and (kind.correct or kind.report)
         model = cell.sim.algorithm.serve(seen.state, None) if wanted else None
@@ -174,7 +174,7 @@ class _Predictions(Observer):
 
 
 # ---------------------------------------------------------------- how the headline goes
-class Curve(Observer):
+class HeadlineCurve(Observer):
     """Follows a cell's headline: what is shown of it, which round was the best, and when to stop.
 
     Attributes:
@@ -196,7 +196,7 @@ class Curve(Observer):
         for t, of_round in itertools.groupby(rows, key=lambda row: int(row["round"])):
             self._follow(cell, t, {row["name"]: row["value"] for row in of_round if row.get("client") is None})
 
-    def evaluated(self, cell: Cell, seen: Seen) -> Iterator[Info]:
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
         """Follow the evaluation, and warn where a setting waits for validation results in vain."""
         values = {m.name: m.value for m in seen.metrics if m.client is None}
         self._follow(cell, seen.round, values)
@@ -238,7 +238,7 @@ class Curve(Observer):
 class KeptModels(Observer):
     """Keeps the global models of rounds that are asked for, and at the end all models."""
 
-    def __init__(self, curve: Curve) -> None:
+    def __init__(self, curve: HeadlineCurve) -> None:
         self.curve = curve
 
     def start(self, cell: Cell) -> None:
@@ -248,7 +248,7 @@ class KeptModels(Observer):
         self.folder = cell.run.folder / "models"
         self.own: OwnModels | None = None
 
-    def evaluated(self, cell: Cell, seen: Seen) -> Iterable[Info]:
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterable[Info]:
         """Hold the clients' models until they are saved."""
         self.own = seen.own if seen.all_own else None
         return ()
@@ -316,7 +316,7 @@ def _names_of_unseen(fed: FederatedData) -> tuple[str, ...]:
 class _Shown(Observer):
     """Tells the run's callback, a progress bar or one of the user's, how far the run is."""
 
-    def __init__(self, run: Run, curve: Curve) -> None:
+    def __init__(self, run: LiveRun, curve: HeadlineCurve) -> None:
         self.curve = curve
         self.since = time.monotonic()
         self.before = run.position.cell * run.experiment.rounds + run.position.round

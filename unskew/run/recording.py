@@ -19,7 +19,7 @@ from unskew.protocol import report_of
 from unskew.record import columns
 from unskew.record.logs import METRICS, sentence
 from unskew.run import models
-from unskew.run.cell import Cell, Run
+from unskew.run.cell import Cell, LiveRun
 from unskew.run.folder import explained
 from unskew.run.metrics import Metric, summarise
 from unskew.runtime.round import Trace
@@ -143,7 +143,7 @@ def _row(m: Metric) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- at the end
-def write_summary(run: Run) -> dict[str, Any]:
+def write_summary(run: LiveRun) -> dict[str, Any]:
     """Write summary.json, the table of results, and return what it holds."""
     experiment, position, task = run.experiment, run.position, run.setup.task
     table = summarise(
@@ -175,7 +175,7 @@ def write_summary(run: Run) -> dict[str, Any]:
     return summary
 
 
-def _fingerprint(run: Run) -> str:
+def _fingerprint(run: LiveRun) -> str:
     """SHA-256 of every final state and every metric; clocks are left out."""
     digest = hashlib.sha256("\n".join(run.position.done).encode())
     for row in METRICS.rows(run.folder):

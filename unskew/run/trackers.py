@@ -27,7 +27,7 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import TRACKERS, Experiment
 from unskew.record.logs import METRICS, SummaryCard, document
-from unskew.run.cell import Cell, Run
+from unskew.run.cell import Cell, LiveRun
 from unskew.run.observers import Observer
 from unskew.run.progress import importable
 
@@ -81,7 +81,7 @@ def opened(name: str, experiment: Experiment, folder: Path) -> Tracker:
 
 
 @contextmanager
-def tracking(run: Run) -> Iterator[list[Observer]]:
+def tracking(run: LiveRun) -> Iterator[list[Observer]]:
     """Yield an observer for the experiment's trackers, if it has any; they are closed at the end.
 
     Raises:
@@ -103,12 +103,12 @@ def tracking(run: Run) -> Iterator[list[Observer]]:
 class _Tracked(Observer):
     """Passes on the rows added to the log since its last look."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: LiveRun) -> None:
         self._folder, self._note = run.folder, run.callback.note
         self._seen = METRICS.file(self._folder).stat().st_size  # rows a resumed run has already passed on
         self._trackers: dict[str, Tracker] = {}
 
-    def open(self, run: Run) -> None:
+    def open(self, run: LiveRun) -> None:
         """Open the trackers."""
         for name in run.experiment.track:
             try:

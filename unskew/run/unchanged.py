@@ -15,7 +15,7 @@ from unskew.record.logs import RESUMED, ResumedRow
 from unskew.run import checkpoint, documents
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback
-from unskew.run.cell import Run
+from unskew.run.cell import LiveRun
 from unskew.run.documents import begins_here, frozen_sha256, network_sha256
 from unskew.run.folder import document_hashes, explained, read_json, refuse_deployed, refuse_links
 from unskew.run.setup import IN_PROCESS, Backend, InProcess, Setup
@@ -63,7 +63,7 @@ def reopened(
     force: bool,
     allow_code: bool,
     settings: Sequence[str],
-) -> Run:
+) -> LiveRun:
     """Prepare to go on with a run that was stopped, and note in its folder what is other than when it began.
 
     The arguments are those of `unskew.run.loop.resume`.
@@ -91,7 +91,7 @@ def reopened(
     named = {f"runtime.{change.partition(' ')[0]}" for change in changed}
     other = [setting for setting in settings if setting.partition("=")[0].strip() not in named]
     _record_resumed(folder, experiment, saved, [*changed, *other])
-    return Run(experiment, setup, feds, folder, callback, stop, backend, saved)
+    return LiveRun(experiment, setup, feds, folder, callback, stop, backend, saved)
 
 
 def require_same_settings(folder: Path) -> str:
