@@ -412,6 +412,7 @@ def targets_of(kind: str) -> tuple[Any, Any]:
         ("regression", False),
     ],
 )
+@pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")  # of few rows
 def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
     kind: str, own: bool, small: Small, tmp_path: Path
 ) -> None:

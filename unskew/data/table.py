@@ -28,7 +28,7 @@ FEW_VALUES = 5
 
 @dataclass(frozen=True, eq=False)
 class CheckedTarget:
-    """Targets of the rows: words, numbers of classes, or numbers, (N,), and what it is called; one of several by name."""
+    """Targets of the rows: words, numbers of classes, or numbers, (N,), and what they are called."""
 
     values: Array
     classes: bool

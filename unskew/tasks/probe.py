@@ -122,7 +122,7 @@ def statistics_of(module: nn.Module, examples: Tensor) -> frozenset[str]:
 
 
 def draws_in_evaluation(module: nn.Module, examples: Tensor) -> list[str]:
-    """Whose global generators a pass in evaluation mode draws from, as `global_states` names them."""
+    """Global generators that a pass in evaluation mode draws from, as `global_states` names them."""
     with _quietly(), torch.no_grad():
         before = global_states()
         with suppress(Exception):  # the network may be user code; `check_network` says what it cannot take
