@@ -15,7 +15,7 @@ import pytest
 import unskew as us
 from unskew.errors import ConfigError, RunError
 from unskew.record.logs import DivergedRow
-from unskew.record.reader import Bound, Cell, DataSplit, Record, Summary
+from unskew.record.reader import Bound, DataSplit, Record, RecordedCell, Summary
 from unskew.report import table, worth
 from unskew.report.export import FORMATS, client_table
 from unskew.report.summary_text import found, intervals
@@ -42,7 +42,7 @@ def made(
         environment={},
         config_sha256="",
         config="",
-        cells=tuple(Cell(m, "dirichlet(alpha=0.1), 4 clients", s, (bounds or {}).get(m)) for m, s, _ in series),
+        cells=tuple(RecordedCell(m, "dirichlet(alpha=0.1), 4 clients", s, (bounds or {}).get(m)) for m, s, _ in series),
         series=series,
         clients={},
         flows={},

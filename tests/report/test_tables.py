@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from unskew.record.logs import UntilCard
-from unskew.record.reader import Bound, Cell, Flow, Record, Summary
+from unskew.record.reader import Bound, Flow, Record, RecordedCell, Summary
 from unskew.report import table
 from unskew.report.figures import looks
 from unskew.report.stats import Spread, interval
@@ -56,7 +56,7 @@ def record(
         environment={},
         config_sha256="",
         config="",
-        cells=tuple(Cell(m, "iid", s, (bounds or {}).get(m)) for m, s in where),
+        cells=tuple(RecordedCell(m, "iid", s, (bounds or {}).get(m)) for m, s in where),
         series=series,
         clients={},
         flows=flows or {},  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from unskew.experiment.config import Experiment, Stop
 from unskew.record import doubts
 from unskew.record.columns import RowResults
 from unskew.record.logs import DivergedRow
-from unskew.record.reader import Cell, DataSplit, Record, Summary, Warned, read
+from unskew.record.reader import DataSplit, Record, RecordedCell, Summary, Warned, read
 from unskew.report import by_client, worth
 from unskew.report.contributions import Contribution, contributions
 from unskew.report.export import client_table
@@ -49,7 +49,7 @@ def record(
 ) -> Record:
     """A finished run whose clients have these results, by method and seed; "alone" trains every client by itself."""
     seeds = next(iter(results.values()))
-    cells = tuple(Cell(m, "", s, "lower" if m == "alone" else None) for m in results for s in seeds)
+    cells = tuple(RecordedCell(m, "", s, "lower" if m == "alone" else None) for m in results for s in seeds)
     split = DataSplit("d", "", 9, {"name": "natural"}, "", n, ((1,),) * len(n), 0.0, 0.0, 1.0, client_names=names)
     clients = {(m, s): dict(enumerate(values)) for m, of in results.items() for s, values in of.items()}
     return Record(
