@@ -107,12 +107,6 @@ def check_gap(rule: Latest, has_clients: bool) -> None:
         )
 
 
-def column_named(test: object) -> str | None:
-    """The column that says which rows are test rows, or when rows were; None if `test` names none."""
-    column = test.column if isinstance(test, Latest) else test
-    return column if isinstance(column, str) else None
-
-
 def _border(after: str) -> np.datetime64 | None:
     """The last moment of a year, a month, a day, or a time; None for anything else."""
     with suppress(ValueError):

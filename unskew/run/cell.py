@@ -77,7 +77,7 @@ class LiveRun:
         return time.monotonic() - self.begun
 
     def save(self, files: Mapping[str, checkpoint.Pieces], **changes: Any) -> None:
-        """Save a checkpoint: files of the state, and where the run stands otherwise than at the one before."""
+        """Save a checkpoint: the state's files, and `changes` of the position."""
         self.position = replace(self.position, logs=self.logs.sync(), seconds=self.seconds(), **changes)
         checkpoint.save(self.folder, files, self.position)
 

@@ -61,8 +61,8 @@ def of_own(cell: Cell, own: OwnModels) -> OneClassModels | None:
     if len({id(model) for model in own.values()}) < 2:
         return None
     y, rows, names = cell.setup.dataset.y_train, cell.eval_set.test.to("cpu"), cell.fed.client_names
-    found = {c: right(cell.setup.task, columns) for c, columns in on_own_rows(cell.sim, own, cell.eval_set.test)}
-    alike = sorted(c for c in found if only_class_found(found[c], y[rows[c]]) is not None)
+    hits = {c: right(cell.setup.task, columns) for c, columns in on_own_rows(cell.sim, own, cell.eval_set.test)}
+    alike = sorted(c for c in hits if only_class_found(hits[c], y[rows[c]]) is not None)
     if not alike:
         return None
     first = [names[c] if names else str(c) for c in alike[:NAMED]]
