@@ -1,6 +1,5 @@
 """The public names: what `unskew.NAME` is, and where it comes from.  They are listed here and nowhere else."""
 
-from .advice import advise as advise
 from .algorithms.centralised import Centralised as Centralised
 from .algorithms.cfa import CFA as CFA
 from .algorithms.cfl import CFL as CFL
@@ -67,6 +66,8 @@ from .data.split import Natural as Natural
 from .data.split import Pathological as Pathological
 from .data.split import Quantity as Quantity
 from .data.split import Shards as Shards
+from .decide.advice import advise as advise
+from .decide.tuning import tune as tune
 from .errors import ConfigError as ConfigError
 from .errors import DataError as DataError
 from .errors import UnskewError as UnskewError
@@ -89,7 +90,6 @@ from .run.models import load_model as load_model
 from .run.models import predict as predict
 from .run.models import save_model as save_model
 from .tasks.measure import Measure as Measure
-from .tuning import tune as tune
 from .version import __version__ as __version__
 from .world.attack import ALIE as ALIE
 from .world.attack import IPM as IPM

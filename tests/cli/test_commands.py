@@ -453,7 +453,7 @@ def test_how_a_reproduction_is_run_can_be_set_and_nothing_else(
     assert (said.code, "how a reproduction is run, as in runtime.executor=ray, got 'rounds=3'" in said.err) == (2, True)
     for option in (["--status"], ["--cores", "2"], ["--nice", "19"]):
         said = unskew("reproduce", "noniid/digits", *option)
-        assert (said.code, "--status, --cores and --nice go with --campaign" in said.err) == (2, True)
+        assert (said.code, "--status, --cores, --jobs and --nice go with --campaign" in said.err) == (2, True)
     said = unskew("reproduce", "--campaign", "papers", "--set", "runtime.executor=ray")
     assert (said.code, "is for a single reproduction" in said.err) == (2, True)
 

@@ -1,29 +1,25 @@
 """`unskew plan`, `sweep` and `doctor`, called as from a shell."""
 
 import dataclasses
-import io
 import json
-import os
 import re
 import shutil
-import signal
-import sys
-import threading
 import time
-import warnings
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from unskew import cli, machine
+from unskew import machine
 from unskew.cli import plan as plan_command
 from unskew.cli.options import located
 from unskew.cli.sweep import _print_table as sweep_table
+from unskew.decide import sweep
+from unskew.decide.crew import Here
+from unskew.decide.forecast import plan as forecast_plan
+from unskew.decide.runs import LoggedRuns
 from unskew.experiment import config
-from unskew.forecast import plan as forecast_plan
-from unskew.run import sweep
 from unskew.run.doctor import Finding
 
 from .conftest import TINY, Unskew
@@ -165,7 +161,7 @@ def test_too_little_memory_is_a_warning_to_a_run(unskew: Unskew, monkeypatch: py
 
 
 def test_a_plan_that_fails_does_not_stop_a_run(here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unskew.forecast import plan
+    from unskew.decide.forecast import plan
 
     def fail(*_: object, **__: object) -> None:
         raise ValueError("a fault of ours")
@@ -178,7 +174,7 @@ def test_a_plan_that_fails_does_not_stop_a_run(here: Path, unskew: Unskew, monke
 
 def test_a_plan_that_takes_long_says_so(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
     from unskew.cli import plan as command
-    from unskew.forecast import plan
+    from unskew.decide.forecast import plan
 
     monkeypatch.setattr(command, "SILENT_S", 0.0)
     genuine = plan.forecast
@@ -194,121 +190,39 @@ def test_a_plan_that_takes_long_says_so(unskew: Unskew, monkeypatch: pytest.Monk
 
 
 # ---------------------------------------------------------------- sweep
-class Forked:
-    """`python -m unskew` as a child that need not import what this process has imported already: seconds less each."""
+class Made(Here):
+    """This process in the place of a sweep's: the first point fails, another is run."""
 
-    def __init__(self, words: list[str], *, stdout: IO[bytes], env: dict[str, str], **_: object) -> None:
-        assert words[:3] == [sys.executable, "-m", "unskew"]
-        self.returncode: int | None = None
-        with warnings.catch_warnings():  # Python 3.12 warns of a fork beside threads; the child needs none of them
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.pid = os.fork()
-        if self.pid:
-            return
-        code = 70
-        try:
-            for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(sign, signal.default_int_handler)
-            os.setsid()
-            sys.stdout = sys.stderr = io.TextIOWrapper(io.FileIO(stdout.fileno(), "w"))
-            os.environ.update(env)
-            sys.argv = words[2:]
-            cli.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        finally:
-            sys.stdout.flush()
-            os._exit(code)
+    def send(self, worker: int, asked: Any, homes: Any) -> None:
+        failing = (None, ["ConfigError", "no", ""])
+        self.answer = failing if "001" in asked["folder"] else (self.work.train(asked), None)
 
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def send_signal(self, sign: int) -> None:
-        os.kill(self.pid, sign)
-
-
-def test_a_sweep_is_stopped_by_ctrl_c_and_finished_by_the_same_command(
-    here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two points of many rounds: both are under way when the signal comes, both save, and the second call ends them."""
-    monkeypatch.setattr(sweep.subprocess, "Popen", Forked)
-    text = TINY.replace("rounds = 2", "rounds = 100\neval_every = 10").replace("seeds = [0, 1]", "seeds = [0]")
-    (here / "s.toml").write_text(text + SWEEP)
-    logs = [here / "out" / "runs" / f"00{i}-mu={mu}" / "metrics.jsonl" for i, mu in ((1, 0.1), (2, 1.0))]
-
-    def press() -> None:
-        until = time.monotonic() + 60
-        while time.monotonic() < until and not all(f.exists() and f.stat().st_size > 2_000 for f in logs):
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=press)
-    thread.start()
-    said = unskew("sweep", "s.toml", "--out", "out", "--jobs", "2")
-    thread.join()
-    assert (said.code, said.out) == (130, ""), said.err
-    assert said.err.splitlines()[-1].startswith("Interrupted: stopped by request, ")
-    status = {p["point"]: p["status"] for p in json.loads((here / "out" / "sweep.json").read_text())["points"]}
-    assert set(status.values()) <= {"open", "done"}
-    assert "open" in status.values()
-    for point, how in status.items():
-        assert how == "done" or any((here / "out" / "runs" / point / "checkpoints").iterdir())
-
-    said = unskew("sweep", "s.toml", "--out", "out", "--jobs", "2", "--json")
-    assert said.code == 0, said.err
-    found = json.loads(said.out)
-    assert [p["status"] for p in found["points"]] == ["done", "done"]
-    assert (found["comparable"], found["reasons"]) == (True, [])
-    assert {r["method"] for r in found["rows"]} == {
-        f"{p}/{m}" for p in ("001-mu=0.1", "002-mu=1.0") for m in ("fedavg", "fedprox")
-    }
-    assert "comparison: out/comparison.html" in said.err
-    page = (here / "out" / "comparison.html").read_text()
-    assert "tiny mu=0.1" in page
-    assert "tiny mu=1.0" in page
-    assert "do not choose settings by them. unskew tune chooses on validation rows" in page
+    def receive(self) -> Any:
+        return 0, *self.answer
 
 
 def test_a_failing_point_is_named_and_the_exit_code_is_1(
     here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first point's process fails; the second is done from before."""
     (here / "s.toml").write_text(TINY + SWEEP)
-    said = unskew("run", "tiny.toml", "--out", "done", "--quiet")
-    assert said.code == 0
-    _, points = sweep.expand(here / "s.toml")
-    sweep.write_points(points, here / "out")
-    (here / "out" / "runs").mkdir()
-    (here / "done").rename(here / "out" / "runs" / points[1].name)
-    card = here / "out" / "runs" / points[1].name / "run.json"
-    own = json.loads(card.read_text())
-    card.write_text(json.dumps({**own, "config_sha256": sweep.config.fingerprint(points[1].experiment)}))
-    monkeypatch.setattr(
-        sweep.SweepRunner.__init__, "__defaults__", ((sys.executable, "-c", "import sys; sys.exit('no')"),)
-    )
+    monkeypatch.setattr(sweep, "Processes", lambda *_: Made(LoggedRuns(here / "out")))
     said = unskew("sweep", "s.toml", "--out", "out")
     assert said.code == 1
-    assert said.err.splitlines()[-1] == "failed: 001-mu=0.1: no"
-    assert re.search(r"\[2/2\] 001-mu=0\.1: FAILED after \d+ s: no", said.err)
+    assert said.err.splitlines()[-1] == "failed: 001-mu=0.1: ConfigError: no"
+    assert "[1/2] 001-mu=0.1: FAILED: ConfigError: no" in said.err
     # In a file or a pipe, a name is not broken.
     assert [line.split()[:2] for line in said.out.splitlines() if "002" in line] == [
         ["002-mu=1.0", "fedavg"],
         ["002-mu=1.0", "fedprox"],
     ]
     assert "001-mu=0.1" not in said.out
-    # A shard that has only the point that is done is no failure, and names what failed elsewhere.
+    assert "s left" in (here / "out" / "logs" / "002-mu=1.0.txt").read_text()
+    # A shard that has only the point that is done is no failure.
     said = unskew("sweep", "s.toml", "--out", "out", "--shard", "2/2")
     assert said.code == 0
     told = said.err.splitlines()
-    assert told.pop(1).startswith("1 of 4 trainings of a method repeats that of another point")
-    assert told == [
-        "tiny: 2 points in out, 1 of them in shard 2/2",
-        "[1/1] 002-mu=1.0: was done already",
-        "failed: 001-mu=0.1: no",
-    ]
+    assert told[0] == "tiny: 2 points in out, 1 of them in shard 2/2"
+    assert told[2] == "[1/1] 002-mu=1.0: was done already"
     said = unskew("sweep", "s.toml", "--out", "new", "--shard", "3/3", "--json")
     assert (said.code, json.loads(said.out)["rows"]) == (0, [])
     assert said.err.endswith("2 points of other shards not done yet; the last shard to end writes the page of all\n")

@@ -298,7 +298,7 @@ def test_memory_that_runs_out_is_one_line_that_says_what_to_lower(
 
 
 def test_memory_that_runs_out_elsewhere_is_one_line_too(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unskew.forecast.plan.plan", lambda *_: bytearray(1 << 62))
+    monkeypatch.setattr("unskew.decide.forecast.plan.plan", lambda *_: bytearray(1 << 62))
     said = unskew("plan", "tiny.toml")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith("MemoryShortage: memory ran out; lower local.batch_size")
@@ -309,7 +309,7 @@ def test_an_error_nobody_foresaw_keeps_its_traceback(unskew: Unskew, monkeypatch
     def fault(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("unskew.forecast.plan.plan", fault)
+    monkeypatch.setattr("unskew.decide.forecast.plan.plan", fault)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         unskew("plan", "tiny.toml")
 

@@ -22,10 +22,10 @@ import pytest
 
 import unskew
 from unskew.algorithms import TABLE
+from unskew.decide import sweep
 from unskew.experiment import config
 from unskew.papers import overview
 from unskew.protocol import SgdConfig
-from unskew.run import sweep
 from unskew.world.energy import Energy
 from unskew.world.spectrum import Spectrum
 from unskew.world.wireless import Radio

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from unskew import papers
-from unskew.advice.race import FOLD_SEEDS
-from unskew.advice.training import Scores
+from unskew.decide.advice.race import FOLD_SEEDS
+from unskew.decide.scores import Scores
 from unskew.errors import DivergedError
 from unskew.experiment import config
 from unskew.papers import advise, toolkit

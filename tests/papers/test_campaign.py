@@ -1,26 +1,23 @@
 """Campaigns: claims as data, decided one after another, no arm twice, stopped and killed anywhere."""
 
+import contextlib
 import dataclasses
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import unskew
+from unskew.decide.cells import Queue
 from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment.config import Runtime, UntilDecided
 from unskew.papers import campaign, campaign_run, toolkit
 from unskew.papers.campaign import Campaign, Planned
-from unskew.papers.campaign_run import CampaignWork
+from unskew.papers.campaign_run import QUEUE, CampaignWork, arm_cell, known
 from unskew.run import decide
 from unskew.run.callbacks import NoCallback, Progress
 
@@ -135,49 +132,40 @@ def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
     done: tuple[Campaign, Path, int], tmp_path: Path
 ) -> None:
     two, folder, _ = done
-    for card in (folder / "arms").glob("*/seed-*.json"):
-        (tmp_path / "arms" / card.parent.name).mkdir(parents=True, exist_ok=True)
-        shutil.copy(card, tmp_path / "arms" / card.parent.name)
-    here, there = (campaign_run.to_json(two, CampaignWork(of)) for of in (folder, tmp_path))
+    shutil.copy(folder / QUEUE, tmp_path)
+    here, there = (campaign_run.to_json(two, known(of)) for of in (folder, tmp_path))
     assert there == here
     assert there["done"] == len(two.claims)
-    assert not [path for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith("seed-")]
     campaign_run.run(two, tmp_path, NoCallback(), say=silent)
     assert not list(tmp_path.rglob("run.json"))
-    for damage in ("{}", '{"seconds": 1, "curves": {"a": [1]}}', '{"seconds": 1, "measures": [3]}'):
-        (tmp_path / "arms" / card.parent.name / card.name).write_text(damage)
-        with pytest.raises(RunError, match=r"seed-\d+\.json is no outcome of an arm .*; delete it"):
-            campaign_run.to_json(two, CampaignWork(tmp_path))
+    for damage in ('"card"', '{"seconds": 1, "curves": {"a": [1]}}', '{"seconds": 1, "measures": [3]}'):
+        with contextlib.closing(sqlite3.connect(tmp_path / QUEUE)) as file:
+            file.execute("UPDATE cells SET outcome = ?", (damage,))
+            file.commit()
+        with pytest.raises(RunError, match=r"sqlite has no outcomes to go on from \(.*\); delete it"):
+            campaign_run.to_json(two, known(tmp_path))
 
 
-def test_an_arm_killed_before_its_file_was_written_gets_it(done: tuple[Campaign, Path, int], tmp_path: Path) -> None:
-    two, folder, _ = done
-    shutil.copytree(folder, tmp_path / "out")
-    cards = {card: card.read_bytes() for card in (tmp_path / "out" / "arms").glob("*/seed-*.json")}
-    for card in cards:
-        card.unlink()
-    count = Count()
-    campaign_run.run(two, tmp_path / "out", count, say=silent)
-    assert count.rounds == 0
-    assert {card: card.read_bytes() for card in cards} == cards
-
-
-@pytest.mark.parametrize("file", ["run.json", "summary.json"])
 def test_a_run_of_something_else_in_an_arm_s_place_is_not_believed_nor_imported(
-    done: tuple[Campaign, Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    done: tuple[Campaign, Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attack that worked: a folder from elsewhere had a network of its own, imported to resume the arm."""
     two, folder, _ = done
     planned = next(c for c in two.claims if isinstance(c, Planned))
-    arm, work = planned.arms[0], CampaignWork(tmp_path)
+    arm = planned.arms[0]
     (theirs := tmp_path / "arms" / arm.address / "seed-0").mkdir(parents=True)
     written = folder / "arms" / arm.address / "seed-0" / "config.toml"
     (theirs / "config.toml").write_text(re.sub(r'model = "mlp"', 'model = "evil:Net"', written.read_text()))
-    (theirs / file).write_text("{}")
+    (theirs / "run.json").write_text("{}")
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RunError, match=r"seed-0 holds a run of another experiment than \w+; remove it"):
-        work.run(arm, 0, NoCallback())
+    with pytest.raises(RunError, match=r"seed-0 holds a run of another experiment; remove it"):
+        CampaignWork(tmp_path).train(arm_cell(arm, 0).asked)
+
+
+def test_arms_side_by_side_come_to_the_same_numbers(done: tuple[Campaign, Path, int], tmp_path: Path) -> None:
+    campaign_run.run(loaded(tmp_path), tmp_path / "out", NoCallback(), say=silent, jobs=2)
+    assert differences(tmp_path / "out") == differences(done[1])
 
 
 def test_the_status_page_has_verdicts_and_costs(done: tuple[Campaign, Path, int]) -> None:
@@ -193,12 +181,13 @@ def test_the_status_page_has_verdicts_and_costs(done: tuple[Campaign, Path, int]
 
 def test_what_is_to_come_is_estimated_from_arms_of_its_size(tmp_path: Path) -> None:
     two = loaded(tmp_path)
-    work = CampaignWork(tmp_path / "out")
-    assert "to come: not known yet." in campaign_run.markdown(two, work)
+    kept = Queue()
+    assert "to come: not known yet." in campaign_run.markdown(two, kept)
     first = two.claims[0]
     assert isinstance(first, Planned)
-    work.run(first.below, 0, NoCallback())
-    state = campaign_run.to_json(two, work)
+    cell = arm_cell(first.below, 0)
+    kept.put(cell, CampaignWork(tmp_path).train(cell.asked))
+    state = campaign_run.to_json(two, kept)
     cost = state["spent_s"]
     assert cost > 0.0
     # At least 6 seeds of `slow` and FedAvg, and 2 of `same`, but for the one that is done; at most 6 of each.
@@ -251,25 +240,25 @@ def test_a_whole_reproduction_is_a_claim_too_and_runs_once(tmp_path: Path, monke
     mixed = loaded(
         tmp_path, TWO.replace("[[claims]]", '[[claims]]\nreproduce = "feddif/table3-formula"\n[[claims]]', 1)
     )
-    assert [c["least_s"] for c in campaign_run.to_json(mixed, CampaignWork(tmp_path / "out"))["claims"]] == [None] * 3
+    assert [c["least_s"] for c in campaign_run.to_json(mixed, known(tmp_path / "out"))["claims"]] == [None] * 3
     one = loaded(tmp_path, text)
-    assert campaign_run.to_json(one, CampaignWork(tmp_path / "out"))["most_s"] == 1800.0
+    assert campaign_run.to_json(one, known(tmp_path / "out"))["most_s"] == 1800.0
     lines: list[str] = []
     campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
     assert lines == ["1/1: feddif/table3-formula (small): 2 hold, 0 do not, 0 are undecided"]
     monkeypatch.setattr("unskew.papers.reproduce", None)
     campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
     assert "1 of 1 claims are done" in (tmp_path / "out" / "STATUS.md").read_text("utf-8")
-    (kept,) = campaign_run.keep(one, CampaignWork(tmp_path / "out"), tmp_path / "kept")
+    (kept,) = campaign_run.keep(one, tmp_path / "out", tmp_path / "kept")
     assert kept == tmp_path / "kept" / "feddif" / "table3-formula" / "small"
     assert json.loads((kept / "result.json").read_text("utf-8"))["name"] == "feddif/table3-formula"
     assert "### feddif/table3-formula, small" in (tmp_path / "kept" / "README.md").read_text("utf-8")
     twice = dataclasses.replace(one, claims=one.claims * 2)
-    assert not list(campaign_run.keep(twice, CampaignWork(tmp_path / "out"), tmp_path / "kept"))
+    assert not list(campaign_run.keep(twice, tmp_path / "out", tmp_path / "kept"))
 
 
 def test_results_are_kept_as_pages_with_both_headlines(done: tuple[Campaign, Path, int]) -> None:
-    (result,) = campaign_run.results(done[0], CampaignWork(done[1]))
+    (result,) = campaign_run.results(done[0], known(done[1]))
     assert result.name == "campaign/two"
     assert [c.holds for c in result.claims] == [True, False]
     assert {(r.method, r.metric) for r in result.rows} == {
@@ -281,27 +270,6 @@ def test_results_are_kept_as_pages_with_both_headlines(done: tuple[Campaign, Pat
 def test_too_few_seeds_for_an_interval_are_shown_one_by_one() -> None:
     assert campaign_run._evidence([0.04, -0.24, 1.79]) == "+0.53 (by seed +0.04, -0.24, +1.79)"
     assert campaign_run._evidence([0.5] * 5 + [0.6]).startswith("+0.52 [")
-
-
-@pytest.mark.slow
-def test_a_campaign_killed_for_good_goes_on_by_the_same_command(
-    done: tuple[Campaign, Path, int], tmp_path: Path
-) -> None:
-    """kill -9 of the command itself, as soon as its third arm has begun."""
-    loaded(tmp_path)
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "unskew", "reproduce", "--campaign", "two.toml", "--out", str(out), "--quiet"]
-    env = {**os.environ, "PYTHONPATH": str(Path(unskew.__file__).parent.parent)}
-    process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL)
-    until = time.monotonic() + 120
-    while len(list(out.glob("arms/*/seed-*/run.json"))) < 3 and time.monotonic() < until:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert "open" in (out / "STATUS.md").read_text("utf-8")
-    again = subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
-    assert "[does not hold] a millionth of the learning rate is better" in again.stdout
-    assert differences(out) == differences(done[1])
 
 
 def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(

@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 
 import unskew as us
 from unskew.cli import leave_out as command
+from unskew.decide import leave_out
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Stop
 from unskew.record import doubts
@@ -30,7 +31,7 @@ from unskew.report.gain import Chance, Floats, chance_in_mean, gain, over_all_ro
 from unskew.report.html import write_report
 from unskew.report.section import Table
 from unskew.report.tables import reached
-from unskew.run import constant, leave_out
+from unskew.run import constant
 from unskew.run.callbacks import NoCallback
 from unskew.tasks.binary import BINARY
 from unskew.tasks.classification import CLASSIFICATION

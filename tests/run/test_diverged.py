@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 import unskew
 from unskew.cli.app import app
+from unskew.decide import sweep
+from unskew.decide.sweep import PointResult
 from unskew.errors import DivergedError, RunError
 from unskew.experiment.config import Experiment, load, to_toml
 from unskew.record.logs import DIVERGED, rows
@@ -24,7 +26,6 @@ from unskew.report.html import write_report
 from unskew.report.summary_text import found
 from unskew.run import loop
 from unskew.run.callbacks import NoCallback
-from unskew.run.sweep import PointResult, SweepRunner
 
 METHODS = """
 [[methods]]
@@ -169,8 +170,8 @@ def test_the_command_shows_the_results_and_ends_with_exit_code_1(folder: Path, t
 def test_a_sweep_names_what_diverged_in_its_points_and_ends_with_exit_code_1(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = [PointResult("001-mu=1", "done", folder, 1.0)]
-    monkeypatch.setattr(SweepRunner, "run", lambda self: results)
+    results = [PointResult("001-mu=1", "done", folder)]
+    monkeypatch.setattr(sweep, "run", lambda *_: results)
     text = to_toml(load(folder / "config.toml")) + '\n[sweep]\ngrid = { "methods.1.mu" = [1] }\n'
     (tmp_path / "s.toml").write_text(text)
     shown = CliRunner().invoke(app, ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--json"])

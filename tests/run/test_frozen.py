@@ -13,10 +13,10 @@ from torch import nn
 import unskew as us
 from unskew import wire
 from unskew.algorithms.fedavg import ModelMessage, ModelReply
+from unskew.decide.forecast.plan import plan
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
-from unskew.forecast.plan import plan
 from unskew.keys import Key
 from unskew.record.logs import rows
 from unskew.run import loop

@@ -14,9 +14,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from unskew.advice import advise_experiment
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data.federated import FederatedData
+from unskew.decide.advice import advise_experiment
+from unskew.decide.tuning import tune_experiment
+from unskew.decide.tuning.search import Budget
 from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
 from unskew.experiment.config import Experiment, Method, fingerprint
 from unskew.info import AbandonedRound
@@ -27,8 +29,6 @@ from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.recording import ABANDONED
 from unskew.run.setup import Setup
-from unskew.tuning import tune_experiment
-from unskew.tuning.search import Budget
 
 PLAIN = '[[methods]]\nname = "fedavg"\n'
 MIXED = """

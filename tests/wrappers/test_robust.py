@@ -13,9 +13,9 @@ from recipe import LOCAL, simulator
 import unskew as us
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.scaffold import SCAFFOLD
+from unskew.decide.forecast.dry_run import held_uploads
 from unskew.errors import ConfigError, QuorumError
 from unskew.experiment import config
-from unskew.forecast.dry_run import held_uploads
 from unskew.tree import Params, flat
 from unskew.wrappers.base import wrap
 from unskew.wrappers.replies import Centre

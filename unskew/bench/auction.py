@@ -17,8 +17,8 @@ from torch import Tensor
 
 from unskew.algorithms.feddif import FedDif
 from unskew.bench.toolkit import BenchRow, Say, seconds_row
-from unskew.forecast.dry_run import untrained_rounds
-from unskew.forecast.measure import timed
+from unskew.decide.forecast.dry_run import untrained_rounds
+from unskew.decide.forecast.measure import timed
 from unskew.keys import Key
 from unskew.server.auction import edge_weights, feasible, match, valuations
 from unskew.server.distance import DistanceMetric, shares

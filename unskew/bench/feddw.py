@@ -33,7 +33,7 @@ from unskew.algorithms.feduv import FedUV
 from unskew.algorithms.moon import MOON
 from unskew.algorithms.perfedavg import PerFedAvg
 from unskew.bench.toolkit import BenchRow, Say, require_known, take_turns, threads
-from unskew.forecast.measure import timed
+from unskew.decide.forecast.measure import timed
 from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients, require_known, take_turns
+from unskew.decide.forecast.measure import timed
 from unskew.errors import ConfigError
-from unskew.forecast.measure import timed
 from unskew.keys import Key
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer

@@ -9,7 +9,7 @@ import time
 from functools import partial
 
 from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients, require_known, take_turns, threads
-from unskew.forecast.measure import timed
+from unskew.decide.forecast.measure import timed
 from unskew.keys import Key
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Sgd, SgdConfig

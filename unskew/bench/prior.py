@@ -17,8 +17,8 @@ from unskew import priors
 from unskew.bench.toolkit import BenchRow, Say, take_turns, threads
 from unskew.data.images import as_tensor
 from unskew.data.sources import load
+from unskew.decide.forecast.measure import timed
 from unskew.errors import DivergedError
-from unskew.forecast.measure import timed
 from unskew.keys import Key
 from unskew.priors.prior import Inversion, Prior, invert
 

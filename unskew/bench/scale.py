@@ -27,8 +27,8 @@ import torch
 from unskew.bench.toolkit import BenchRow, Say, in_a_process, seconds_row, threads
 from unskew.data.dataset import Dataset, checked
 from unskew.data.federated import federate
+from unskew.decide.forecast.measure import timed
 from unskew.experiment import config
-from unskew.forecast.measure import timed
 from unskew.keys import Key
 from unskew.machine import peak_resident
 from unskew.run import loop

@@ -23,7 +23,11 @@ def advise(
     max_megabytes: Annotated[
         float | None, typer.Option(help="Most megabytes that server and sites together may send in one training.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the page; default runs/NAME-advice-DATE.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that train; the answer is the same with any number.")
+    ] = None,
+    ray: Annotated[str | None, typer.Option(help="Ray cluster that trains: auto, local or HOST:PORT.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the page; advice that was stopped goes on there.")] = None,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -39,8 +43,8 @@ def advise(
     [dim]unskew advise digits[/]
     [dim]unskew advise my.toml --minutes 10 --max-megabytes 50[/]
     """
-    from unskew.advice import advise_experiment
-    from unskew.advice.page import require_place, write_advice
+    from unskew.decide.advice import advise_experiment
+    from unskew.decide.advice.page import own_folder, require_place, write_advice
     from unskew.run.progress import watching
 
     chosen = load_own(experiment, located(settings, data_dir))
@@ -48,7 +52,10 @@ def advise(
     require_place(folder, chosen)
     with watching(quiet) as callback:
         limit = math.inf if minutes is None else minutes
-        advice = advise_experiment(chosen, limit, max_rounds, max_megabytes, callback.note, fresh_seeds=fresh_seeds)
+        advice = advise_experiment(
+            chosen, limit, max_rounds, max_megabytes, callback.note, fresh_seeds=fresh_seeds,
+            folder=own_folder(folder), workers=workers, ray=ray,
+        )  # fmt: skip
     files = write_advice(advice, folder)
     if as_json:
         print(json.dumps(advice.to_json()))

@@ -15,8 +15,8 @@ from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_o
 from unskew.cli.text import escape
 
 if TYPE_CHECKING:
+    from unskew.decide.leave_out import LeftOut
     from unskew.report.contributions import Contribution
-    from unskew.run.leave_out import LeftOut
     from unskew.tasks.measure import Measure
 
 
@@ -41,10 +41,10 @@ def leave_one_out(
     [dim]unskew leave-one-out my.toml --plan[/]
     [dim]unskew leave-one-out my.toml --client Cleveland[/]
     """
+    from unskew.decide.leave_out import WITH_ALL, run, runs
     from unskew.report import read
     from unskew.report.contributions import contributions
     from unskew.report.worth import uncovered
-    from unskew.run.leave_out import WITH_ALL, run, runs
     from unskew.run.progress import watching
 
     chosen = load_own(experiment, located(settings, data_dir))
@@ -69,7 +69,7 @@ def leave_one_out(
 
 def _cost(left_out: "Sequence[LeftOut]") -> str:
     """The number of runs, and their time by the forecast of the one with all clients."""
-    from unskew.forecast.plan import plan as forecast_of
+    from unskew.decide.forecast.plan import plan as forecast_of
     from unskew.run.progress import duration
 
     forecast = forecast_of(left_out[0].experiment)

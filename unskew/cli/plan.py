@@ -19,8 +19,8 @@ from unskew.words import counted
 
 if TYPE_CHECKING:
     from unskew.data.federated import FederatedData
+    from unskew.decide.forecast.values import Forecast
     from unskew.experiment.config import Experiment
-    from unskew.forecast.values import Forecast
     from unskew.run.callbacks import Callback, Progress
     from unskew.run.setup import Setup
 
@@ -47,9 +47,9 @@ def plan(
     [dim]unskew plan my.toml --set clients_per_round=50[/]
     [dim]unskew plan my.toml --cluster 4x16x64[/]
     """
-    from unskew.forecast.plan import ClusterShape
-    from unskew.forecast.plan import plan as forecast_of
-    from unskew.forecast.values import to_json
+    from unskew.decide.forecast.plan import ClusterShape
+    from unskew.decide.forecast.plan import plan as forecast_of
+    from unskew.decide.forecast.values import to_json
 
     shape = None if cluster is None else ClusterShape.parse(cluster)
     forecast = forecast_of(load_own(experiment, located(settings, data_dir)), shape)
@@ -130,10 +130,10 @@ class Planning:
 
     def start(self, experiment: "Experiment", setup: "Setup", feds: "dict[int, FederatedData]") -> None:
         """Plan in about a second, then begin.  Warnings come first: a live display would be torn by them."""
+        from unskew.decide.forecast.memory import too_large
+        from unskew.decide.forecast.plan import forecast
+        from unskew.decide.forecast.values import to_json
         from unskew.files import write_atomically
-        from unskew.forecast.memory import too_large
-        from unskew.forecast.plan import forecast
-        from unskew.forecast.values import to_json
         from unskew.run.folder import explained
 
         word = threading.Timer(SILENT_S, self._watcher.note, ["forecasting the costs of this run, then it begins"])

@@ -37,6 +37,7 @@ def reproduce(
         ),
     ] = None,
     cores: Annotated[int, typer.Option(min=1, help="With --campaign: processes that train.")] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, help="With --campaign: arms at a time, a process each.")] = None,
     nice: Annotated[int, typer.Option(min=0, max=19, help="With --campaign: its priority; 19 is the lowest.")] = 10,
     status: Annotated[
         bool, typer.Option("--status", help="With --campaign: say where it stands, run nothing.")
@@ -62,11 +63,11 @@ def reproduce(
     """
     if (name is None) == (campaign is None):
         raise ConfigError("give the name of a reproduction, or a file of claims with --campaign")
-    if name is not None and (status or cores != 1 or nice != 10):
-        raise ConfigError("--status, --cores and --nice go with --campaign; a reproduction is run as it is")
+    if name is not None and (status or cores != 1 or nice != 10 or jobs):
+        raise ConfigError("--status, --cores, --jobs and --nice go with --campaign; a reproduction is run as it is")
     changes = _runtime(settings or [], campaign)
     if campaign is not None:
-        _campaign(campaign, out, data_dir, cores, nice, status, keep, quiet, as_json)
+        _campaign(campaign, out, data_dir, cores, jobs, nice, status, keep, quiet, as_json)
         return
     from unskew import papers
     from unskew.run.progress import watching
@@ -105,6 +106,7 @@ def _campaign(
     out: Path | None,
     data_dir: Path | None,
     cores: int,
+    jobs: int | None,
     nice: int,
     status: bool,
     keep: bool,
@@ -124,16 +126,15 @@ def _campaign(
         )
     folder = out or Path("runs") / f"campaign-{file if file in campaign.SHIPPED else path.stem}"
     claims = campaign.load(path, data_dir, cores)
-    work = campaign_run.CampaignWork(folder)
     if not status:
         if hasattr(os, "nice"):
             os.nice(max(0, nice - os.nice(0)))
         with watching(quiet) as callback:
-            page = campaign_run.run(claims, folder, callback, data_dir, lambda text: print(text, flush=True))
+            page = campaign_run.run(claims, folder, callback, data_dir, lambda text: print(text, flush=True), jobs)
         print(f"status: {page}", file=sys.stderr)
     if as_json:
-        print(json.dumps(campaign_run.to_json(claims, work)))
+        print(json.dumps(campaign_run.to_json(claims, campaign_run.known(folder))))
     elif status:
-        print(campaign_run.markdown(claims, work), end="")
-    for kept in campaign_run.keep(claims, work, Path("docs") / "results") if keep else ():
+        print(campaign_run.markdown(claims, campaign_run.known(folder)), end="")
+    for kept in campaign_run.keep(claims, folder, Path("docs") / "results") if keep else ():
         print(f"kept: {kept}", file=sys.stderr)

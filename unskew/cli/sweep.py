@@ -31,7 +31,7 @@ from unskew.errors import shown
 from unskew.words import counted
 
 if TYPE_CHECKING:
-    from unskew.run.sweep import Point, PointResult
+    from unskew.decide.sweep import Point, PointResult
 
 NO_CHOICE = (
     "These are results on test data, and the best of many points looks better than it is: do not choose settings by "
@@ -51,6 +51,7 @@ def sweep(
     part: Annotated[
         str | None, typer.Option("--shard", metavar="I/N", help="Run every N-th point only, from the I-th.")
     ] = None,
+    ray: Annotated[str | None, typer.Option(help="Ray cluster that runs them: auto, local or HOST:PORT.")] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -64,32 +65,28 @@ def sweep(
     goes on when the same command is given again.  A point that fails is named
     at the end, with exit code 1; the others are run all the same.
 
-    Several such commands on one folder share its points.  With [bold]--shard[/] each
-    has its own and waits for no other, as jobs of an array; the table and the
-    page are of all points that are done.  Where a method diverged, it is named
-    at the end, and the exit code is 1.
+    With [bold]--shard[/] the jobs of an array have points of their own in one folder;
+    the table and the page are of all points that are done.  Where a method
+    diverged, it is named at the end, and the exit code is 1.
 
     [dim]unskew sweep my.toml --jobs 4[/]
     [dim]unskew sweep digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}'[/]
     """
-    from unskew import machine
+    from unskew.decide.sweep import check, expand, repeated, run, shard
     from unskew.record.logs import why_diverged
     from unskew.run.folder import read_json
-    from unskew.run.sweep import SweepRunner, alone, check, expand, repeated, shard
 
     find_own_code()
     name, points = expand(find_experiment(experiment), located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
     own = points if part is None else shard(points, part)
-
     say = silent if quiet else tell
-    runner = SweepRunner(points, folder, jobs if jobs is not None else machine.cores(), say, own=own)
     check(points)
     share = "" if part is None else f", {len(own)} of them in shard {part}"
     say(f"{name}: {counted(len(points), 'point')} in {folder}{share}")
     if remark := repeated(points):
         say(shown(remark))
-    results = runner.run()
+    results = run(points, folder, jobs, say, part, ray)
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: read_json(r.folder / "summary.json") for r in done}
     if as_json:
@@ -99,9 +96,8 @@ def sweep(
     if len(done) > 1:
         from unskew.report import write_comparison
 
-        with alone(folder):  # and with what other processes have done meanwhile: the last page has all
-            ended = {r.point: r.folder for r in runner.collected() if r.status == "done"}
-            page = write_comparison(list(ended.values()), folder / "comparison.html", list(ended), NO_CHOICE)
+        labels = [r.point for r in done]
+        page = write_comparison([r.folder for r in done], folder / "comparison.html", labels, NO_CHOICE)
         print(f"comparison: {page}", file=sys.stderr)
     failed = [r for r in results if r.status == "failed"]
     for result in failed:

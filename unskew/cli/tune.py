@@ -40,10 +40,10 @@ def tune(
     """
     from typing import cast
 
+    from unskew.decide.tuning import tune_experiment
+    from unskew.decide.tuning.page import EXPERIMENT, PAGE
+    from unskew.decide.tuning.search import Budget, Pruner
     from unskew.run.progress import watching
-    from unskew.tuning import tune_experiment
-    from unskew.tuning.page import EXPERIMENT, PAGE
-    from unskew.tuning.search import Budget, Pruner
 
     budget = Budget(trials, seconds, cast(Pruner, pruner))
     chosen = load_own(experiment, located(settings, data_dir))

@@ -13,7 +13,8 @@ from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.protocol import hook
 from unskew.record.logs import require_none_diverged, rows
-from unskew.run import callbacks, loop, models
+from unskew.run import callbacks, models
+from unskew.run.again import complete
 from unskew.run.folder import LOGS, read_json, require_done
 
 TOLERANCE = 1e-5
@@ -50,10 +51,7 @@ class Parity:
 def simulate(experiment: Experiment, folder: Path, callback: callbacks.Callback | None = None) -> Path:
     """Simulate the same experiment in this process, one client after another; the run's folder."""
     alone = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"), track=())
-    if (folder / "run.json").exists():
-        done = loop.resume(folder, callback, allow_code=True)
-    else:
-        done = loop.start(alone, folder, callback)
+    done = complete(alone, folder, callback)
     require_none_diverged(done.summary.get("diverged", ()))  # as the run over a network, which it ends
     return done.folder
 

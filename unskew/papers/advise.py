@@ -1,4 +1,4 @@
-"""Advice on made situations whose truth is measured, and beside a full comparison on natural suites (`unskew.advice`).
+"""Advice on made situations whose truth is measured, and beside a full comparison on natural suites.
 
 Notation   W    a teacher, ten by four, standard normal: what a row's label follows from is x W plus noise
            n    rows that a site trains on; it has as many for testing
@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew import api
-from unskew.advice import advise_experiment
-from unskew.advice.check import gain
-from unskew.advice.race import ALONE, FEDAVG, FOLD_SEEDS, RATES, Impossible
-from unskew.advice.training import Scores, Sites, Training, sites_of
 from unskew.algorithms.fedavg import FedAvg
+from unskew.decide.advice import advise_experiment
+from unskew.decide.advice.race import ALONE, FEDAVG, FOLD_SEEDS, RATES
+from unskew.decide.scores import Scores, gain
+from unskew.decide.sites import Sites, sites_of
+from unskew.decide.training import Impossible, Training
 from unskew.experiment import config
 from unskew.experiment.config import Method
 from unskew.files import write_atomically

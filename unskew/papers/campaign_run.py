@@ -1,11 +1,10 @@
 """Running a campaign: arms, claims and the status page.
 
-A claim is looked at after every seed, by the confidence sequence of `unskew.run.decide`.  All that is known lies in the
-campaign's folder, and how a claim stands is read from there, so that a campaign may be stopped or killed anywhere:
+A claim is a plan: it asks for both its arms under a seed, and looks at the differences so far by the confidence
+sequence of `unskew.run.decide`.  What arms have come to is in the queue; of it alone follows how a claim stands.
 
-    arms/ADDRESS/seed-0/      an arm under a seed: the folder of a run; arm.toml beside it says what it runs
-    arms/ADDRESS/seed-0.json  its outcome, a few kilobytes: where this file is, the arm is not run again, so it can be
-                              carried to another machine without the run
+    campaign.sqlite           outcomes, a few kilobytes for an arm under a seed: it can be carried to another machine
+    arms/ADDRESS/seed-0/      the run of an arm under a seed
     reproductions/ADDRESS/    the runs of a whole reproduction
     results/ADDRESS/          its result
     STATUS.md, status.json    claims decided, cost so far and to come; written after every arm
@@ -15,16 +14,20 @@ import dataclasses
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from unskew import papers
-from unskew.errors import ConfigError, DivergedError, RunError
+from unskew.decide import cells
+from unskew.decide.cells import Cell, Queue, queue
+from unskew.decide.crew import crew
+from unskew.decide.runs import RunWork
+from unskew.errors import ConfigError, DivergedError
 from unskew.experiment import config
-from unskew.experiment.config import UntilDecided
+from unskew.experiment.config import Experiment, UntilDecided
 from unskew.files import write_atomically
 from unskew.papers import overview, toolkit
 from unskew.papers.campaign import LABEL, Arm, Campaign, Comparison, Planned, Whole
@@ -33,13 +36,16 @@ from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.result import keep as keep_result
 from unskew.papers.toolkit import ReproductionRequest
 from unskew.record.logs import METRICS
-from unskew.run import decide, loop, unchanged
-from unskew.run.callbacks import Callback
+from unskew.run import decide, unchanged
+from unskew.run.again import complete
+from unskew.run.callbacks import Callback, NoCallback
 from unskew.run.folder import read_json
 from unskew.run.metrics import last_value, mean_of_last, minus
 from unskew.run.progress import duration
 from unskew.tasks.measure import Measure, described
 from unskew.words import in_markdown
+
+QUEUE = "campaign.sqlite"
 
 
 # ---------------------------------------------------------------- arms
@@ -85,131 +91,111 @@ class Standing:
     why: str = ""
 
 
-class CampaignWork:
-    """The work done in the folder of a campaign."""
+# ---------------------------------------------------------------- cells
+def arm_cell(arm: Arm, seed: int) -> Cell:
+    """The cell of an arm under a seed."""
+    experiment = config.to_toml(dataclasses.replace(arm.experiment, seeds=(seed,)))
+    folder = f"arms/{arm.address}/seed-{seed}"
+    return Cell({"experiment": experiment, "folder": folder, "needs_all": arm.needs_all}, name=f"{arm.address}/{seed}")
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._known: dict[tuple[str, int], Outcome] = {}
 
-    def outcome(self, arm: Arm, seed: int) -> Outcome | None:
-        """The outcome of an arm under a seed; None if it has not run to its end."""
-        key, place = (arm.address, seed), self._place(arm, seed)
-        if key not in self._known:
-            if (card := _card_of(place)).exists():
-                self._known[key] = _read_card(card)
-            elif self._has(arm, seed, "summary.json"):
-                self._known[key] = _outcome(_read_run(place))
-        return self._known.get(key)
+def whole_cell(whole: Whole) -> Cell:
+    """The cell of a whole reproduction."""
+    return Cell({"whole": dataclasses.asdict(whole)}, name=whole.address)
 
-    def run(self, arm: Arm, seed: int, callback: Callback) -> Outcome:
-        """The outcome of an arm under a seed, after it has been run, or resumed, if it had not."""
-        if (known := self.outcome(arm, seed)) is not None:
-            return known
-        place, experiment = self._place(arm, seed), dataclasses.replace(arm.experiment, seeds=(seed,))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place.parent / "arm.toml", config.to_toml(arm.experiment))
-        try:
-            if self._has(arm, seed, "run.json"):
-                try:
-                    loop.resume(place, callback, allow_code=True)  # the user's own file, as `loop.start` has run it
-                except unchanged.EnvironmentChanged:
-                    callback.note(f"{arm.label}, seed {seed}, was begun in another environment, and begins anew")
-                    shutil.rmtree(place)
-            if not (place / "run.json").exists():
-                loop.start(experiment, place, callback)
-        except DivergedError as error:
-            spent = sum(row["value"] for row in METRICS.rows(place) if row["name"] == "seconds")
-            card = {"seconds": spent, "diverged": str(error).removeprefix(f"{LABEL}, ")}
-            write_atomically(_card_of(place), json.dumps(card))
-        self.write_card(arm, seed)
-        outcome = self.outcome(arm, seed)
-        assert outcome is not None
+
+@dataclass(eq=False)
+class CampaignWork(RunWork):
+    """A worker's work: arms, and whole reproductions, with their data in `data_dir`."""
+
+    data_dir: Path | None = None
+
+    def train(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Run an arm or a reproduction; what is known of it then."""
+        if "whole" in asked:
+            whole = Whole(**asked["whole"])
+            place = self.root / "reproductions" / whole.address
+            result = papers.reproduce(whole.reproduce, whole.scale, place, self.data_dir, self.callback, whole.changes)
+            keep_result(result, self.root / "results" / whole.address)
+            return {"seconds": result.seconds, "holds": [claim["holds"] for claim in result.to_json()["claims"]]}
+        if asked["needs_all"]:
+            request = ReproductionRequest("campaign", "paper", self.root, self.data_dir, self.callback)
+            toolkit.load(request, asked["needs_all"])
+        outcome: dict[str, Any] = super().train(asked)
         return outcome
 
-    def write_card(self, arm: Arm, seed: int) -> None:
-        """Write the file of an arm that has run, if it is not there: its run may have been killed just before."""
-        place = self._place(arm, seed)
-        if not _card_of(place).exists() and self._has(arm, seed, "summary.json"):
-            write_atomically(_card_of(place), json.dumps(_read_run(place)))
-
-    def _has(self, arm: Arm, seed: int, name: str) -> bool:
-        """True if the arm's run under a seed has this file; the folder may have come from elsewhere.
-
-        Raises:
-            RunError: If it is a run of something else, which would be believed, and whose code would be imported.
-        """
-        place, experiment = self._place(arm, seed), dataclasses.replace(arm.experiment, seeds=(seed,))
-        if not (place / name).exists():
-            return False
-        if not config.is_written_in(place / "config.toml", experiment):
-            raise RunError(
-                f"{place} holds a run of another experiment than {arm.label}; remove it, and the arm runs again"
-            )
-        return True
-
-    def _place(self, arm: Arm, seed: int) -> Path:
-        return self.folder / "arms" / arm.address / f"seed-{seed}"
-
-    def result(self, whole: Whole) -> Path:
-        """The file with a reproduction's result."""
-        return self.folder / "results" / whole.address / whole.reproduce / whole.scale / "result.json"
-
-    def standing(self, planned: Planned) -> Standing:
-        """The standing of a comparison by the arms that have run, seed by seed.
-
-        Raises:
-            ConfigError: If an arm does not have the claim's metric.
-        """
-        rule, claim = planned.rule, planned.claim
-        last: list[float] = []
-        fifth: list[float] = []
-        for seed in rule.seeds:
-            above, below = (self.outcome(arm, seed) for arm in planned.arms)
-            for arm, outcome in zip(planned.arms, (above, below), strict=True):
-                if outcome is not None and outcome.diverged:
-                    return Standing(tuple(last), tuple(fifth), "diverged", f"{arm.label}, {outcome.diverged}")
-            if above is None or below is None:
-                return Standing(tuple(last), tuple(fifth))
-            metric, scale = above.metric(claim), above.scale(claim)
-            for arm, outcome in zip(planned.arms, (above, below), strict=True):
-                if metric not in outcome.curves:
-                    raise ConfigError(f"{claim.text!r}: {arm.label} has no {metric}, but {', '.join(outcome.curves)}")
-            a, b = above.curves[metric], below.curves[metric]
-            for found, pick in ((last, last_value), (fifth, mean_of_last)):
-                found += [scale * apart for apart in [minus(pick(a), pick(b))] if apart is not None]
-            values = last if rule.metric == "last_round" else fifth
-            percent = above.scale(claim) == 100.0
-            if len(values) >= rule.least and (verdict := _verdict(values, claim, rule, percent)):
-                return Standing(tuple(last), tuple(fifth), *verdict)
-        return Standing(tuple(last), tuple(fifth), "undecided", f"{rule.most} seeds, the most")
+    def outcome(self, experiment: Experiment, folder: Path) -> dict[str, Any]:
+        """Run an arm; its curves."""
+        try:
+            try:
+                complete(experiment, folder, self.callback)
+            except unchanged.EnvironmentChanged:
+                self.callback.note(f"{folder} was begun in another environment, and begins anew")
+                shutil.rmtree(folder)
+                complete(experiment, folder, self.callback)
+        except DivergedError as error:
+            spent = sum(row["value"] for row in METRICS.rows(folder) if row["name"] == "seconds")
+            return {"seconds": spent, "diverged": str(error).removeprefix(f"{LABEL}, ")}
+        curves: dict[str, dict[int, float]] = {}
+        for row in METRICS.rows(folder):
+            if "client" not in row:
+                curves.setdefault(row["name"], {})[row["round"]] = row["value"]
+        seconds, measures = read_json(folder / "summary.json")["seconds"], read_json(folder / "run.json")["measures"]
+        return {"seconds": seconds, "curves": curves, "measures": measures}
 
 
-def _card_of(place: Path) -> Path:
-    return place.with_name(f"{place.name}.json")
+def result_of(whole: Whole, folder: Path) -> Path:
+    """The file with a reproduction's result."""
+    return folder / "results" / whole.address / whole.reproduce / whole.scale / "result.json"
 
 
-def _read_run(place: Path) -> dict[str, Any]:
-    """Read what is known of an arm that has run, as its file has it."""
-    curves: dict[str, dict[int, float]] = {}
-    for row in METRICS.rows(place):
-        if "client" not in row:
-            curves.setdefault(row["name"], {})[row["round"]] = row["value"]
-    seconds, measures = read_json(place / "summary.json")["seconds"], read_json(place / "run.json")["measures"]
-    return {"seconds": seconds, "curves": curves, "measures": measures}
+def known(folder: Path) -> Queue:
+    """What the campaign in a folder has come to."""
+    return Queue(folder / QUEUE if (folder / QUEUE).exists() else None)
 
 
-def _read_card(path: Path) -> Outcome:
-    """The outcome in an arm's file, which may come from another machine."""
+def outcome_of(kept: Queue, arm: Arm, seed: int) -> Outcome | None:
+    """The outcome of an arm under a seed; None if it has not run to its end."""
+    card = kept.known.get(f"{arm.address}/{seed}")
+    if card is None:
+        return None
     try:
-        return _outcome(read_json(path))
+        curves = {name: {int(t): value for t, value in of.items()} for name, of in card.get("curves", {}).items()}
+        measures = tuple(map(described, card.get("measures", ())))
+        return Outcome(card["seconds"], curves, measures, card.get("diverged", ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{path} is no outcome of an arm ({error!r}); delete it, and the arm runs again") from None
+        raise kept.damaged(repr(error)) from None
 
 
-def _outcome(card: Mapping[str, Any]) -> Outcome:
-    curves = {name: {int(t): value for t, value in of.items()} for name, of in card.get("curves", {}).items()}
-    return Outcome(card["seconds"], curves, tuple(map(described, card.get("measures", ()))), card.get("diverged", ""))
+# ---------------------------------------------------------------- claims
+def standing(planned: Planned, kept: Queue) -> Standing:
+    """The standing of a comparison by the arms that have run, seed by seed.
+
+    Raises:
+        ConfigError: If an arm does not have the claim's metric.
+    """
+    rule, claim = planned.rule, planned.claim
+    last: list[float] = []
+    fifth: list[float] = []
+    for seed in rule.seeds:
+        above, below = (outcome_of(kept, arm, seed) for arm in planned.arms)
+        for arm, outcome in zip(planned.arms, (above, below), strict=True):
+            if outcome is not None and outcome.diverged:
+                return Standing(tuple(last), tuple(fifth), "diverged", f"{arm.label}, {outcome.diverged}")
+        if above is None or below is None:
+            return Standing(tuple(last), tuple(fifth))
+        metric, scale = above.metric(claim), above.scale(claim)
+        for arm, outcome in zip(planned.arms, (above, below), strict=True):
+            if metric not in outcome.curves:
+                raise ConfigError(f"{claim.text!r}: {arm.label} has no {metric}, but {', '.join(outcome.curves)}")
+        a, b = above.curves[metric], below.curves[metric]
+        for values, pick in ((last, last_value), (fifth, mean_of_last)):
+            values += [scale * apart for apart in [minus(pick(a), pick(b))] if apart is not None]
+        values = last if rule.metric == "last_round" else fifth
+        percent = above.scale(claim) == 100.0
+        if len(values) >= rule.least and (verdict := _verdict(values, claim, rule, percent)):
+            return Standing(tuple(last), tuple(fifth), *verdict)
+    return Standing(tuple(last), tuple(fifth), "undecided", f"{rule.most} seeds, the most")
 
 
 def _verdict(
@@ -242,8 +228,9 @@ def run(
     callback: Callback,
     data_dir: Path | None = None,
     say: Callable[[str], None] = print,
+    jobs: int | None = None,
 ) -> Path:
-    """Decide the claims one after another; return the status page, which is written after every arm.
+    """Decide the claims, those before others first; return the status page, which is written after every arm.
 
     Args:
         campaign: The claims.
@@ -251,45 +238,41 @@ def run(
         callback: Callback of every run.
         data_dir: Folder of named data sets.
         say: Called with a line for every claim.
+        jobs: Arms at a time, each in a process; by default one, in this.
 
     Raises:
         ConfigError, DataError: If an arm or a reproduction is impossible, or data at a paper's size are not whole.
         RunError: If the folder cannot be written, or (Interrupted) the user stopped; the same command goes on.
     """
-    work = CampaignWork(folder)
-    checked: set[str] = set()
     folder.mkdir(parents=True, exist_ok=True)
-    for i, claim in enumerate(campaign.claims, start=1):
-        if isinstance(claim, Planned):
-            for seed in claim.rule.seeds:
-                for arm in claim.arms:
-                    if not work.standing(claim).verdict and work.outcome(arm, seed) is None:
-                        write_status(campaign, work)
-                        if arm.needs_all and arm.needs_all not in checked:
-                            request = ReproductionRequest(campaign.name, "paper", folder, data_dir, callback)
-                            toolkit.load(request, arm.needs_all)
-                            checked.add(arm.needs_all)
-                        work.run(arm, seed, callback)
-                    work.write_card(arm, seed)
-        elif not work.result(claim).exists():
-            write_status(campaign, work)
-            place = folder / "reproductions" / claim.address
-            result = papers.reproduce(claim.reproduce, claim.scale, place, data_dir, callback, claim.changes)
-            keep_result(result, folder / "results" / claim.address)
-        say(f"{i}/{len(campaign.claims)}: {_outcome_of(claim, work)}")
-    return write_status(campaign, work)
+    work = CampaignWork(folder, callback if jobs is None else NoCallback(), data_dir=data_dir)
+    with queue(folder / QUEUE) as kept, crew(work, jobs) as at_work:
+
+        def decided(number: int, claim: Planned | Whole) -> Generator[Sequence[Cell], Sequence[Any], None]:
+            if isinstance(claim, Whole):
+                yield [whole_cell(claim)]
+            else:
+                for seed in claim.rule.seeds:
+                    if not standing(claim, kept).verdict:
+                        yield [arm_cell(arm, seed) for arm in claim.arms]
+            say(f"{number}/{len(campaign.claims)}: {_outcome_of(claim, kept)}")
+
+        write_status(campaign, kept, folder)
+        plans = [decided(i, claim) for i, claim in enumerate(campaign.claims, start=1)]
+        cells.run(plans, kept, at_work, ended=lambda *_: write_status(campaign, kept, folder) and None)
+        return write_status(campaign, kept, folder)
 
 
-def _outcome_of(claim: Planned | Whole, work: CampaignWork) -> str:
+def _outcome_of(claim: Planned | Whole, kept: Queue) -> str:
     if isinstance(claim, Whole):
-        return f"{claim.reproduce} ({claim.scale}): {_counts(work.result(claim))}"
-    standing = work.standing(claim)
-    scored = standing.last if claim.rule.metric == "last_round" else standing.fifth
-    return f"[{standing.verdict}] {claim.claim.text}: {_evidence(scored)}"
+        return f"{claim.reproduce} ({claim.scale}): {_counts(claim, kept)}"
+    at = standing(claim, kept)
+    scored = at.last if claim.rule.metric == "last_round" else at.fifth
+    return f"[{at.verdict}] {claim.claim.text}: {_evidence(scored)}"
 
 
-def _counts(path: Path) -> str:
-    verdicts = [claim["holds"] for claim in read_json(path)["claims"]]
+def _counts(whole: Whole, kept: Queue) -> str:
+    verdicts = kept.known[whole.address]["holds"]
     return f"{verdicts.count(True)} hold, {verdicts.count(False)} do not, {verdicts.count('undecided')} are undecided"
 
 
@@ -304,14 +287,14 @@ def _evidence(differences: Sequence[float]) -> str:
 
 
 # ---------------------------------------------------------------- the status
-def to_json(campaign: Campaign, work: CampaignWork) -> dict[str, Any]:
+def to_json(campaign: Campaign, kept: Queue) -> dict[str, Any]:
     """The campaign's state; seconds to come are at least and at most so many, None where that is not known yet.
 
     An arm costs what it has cost under other seeds, or what arms of its experiment have cost.
     """
     planned = [c for c in campaign.claims if isinstance(c, Planned)]
     arms = {(arm.address, seed): arm for c in planned for arm in c.arms for seed in c.rule.seeds}
-    spent = {key: o.seconds for key, arm in arms.items() if (o := work.outcome(arm, key[1])) is not None}
+    spent = {key: o.seconds for key, arm in arms.items() if (o := outcome_of(kept, arm, key[1])) is not None}
 
     def cost(arm: Arm) -> float | None:
         own = [s for (address, _), s in spent.items() if address == arm.address]
@@ -326,9 +309,9 @@ def to_json(campaign: Campaign, work: CampaignWork) -> dict[str, Any]:
         soon: dict[Any, float | None] = {}
         later: dict[Any, float | None] = {}
         if isinstance(claim, Planned):
-            standing, rule = work.standing(claim), claim.rule
-            fewest = max(rule.least, decide.FIRST if claim.claim.within is None else 2, len(standing.last) + 1)
-            for n, seed in enumerate(rule.seeds if not standing.verdict else ()):
+            at, rule = standing(claim, kept), claim.rule
+            fewest = max(rule.least, decide.FIRST if claim.claim.within is None else 2, len(at.last) + 1)
+            for n, seed in enumerate(rule.seeds if not at.verdict else ()):
                 for arm in claim.arms:
                     if (key := (arm.address, seed)) not in spent:
                         later[key] = cost(arm)
@@ -338,17 +321,17 @@ def to_json(campaign: Campaign, work: CampaignWork) -> dict[str, Any]:
                 "text": claim.claim.text,
                 "experiment": claim.claim.experiment,
                 "arms": [arm.address for arm in claim.arms],
-                "verdict": standing.verdict,
-                "why": standing.why,
-                "last_round": list(standing.last),
-                "last_fifth": list(standing.fifth),
+                "verdict": at.verdict,
+                "why": at.why,
+                "last_round": list(at.last),
+                "last_fifth": list(at.fifth),
             }
         else:
-            done = work.result(claim).exists()
-            mine = read_json(work.result(claim))["seconds"] if done else 0.0
+            done = claim.address in kept.known
+            mine = kept.known[claim.address]["seconds"] if done else 0.0
             whole_s[claim.address] = mine
             soon = later = {} if done else {i: None if claim.hours is None else 3600.0 * claim.hours}
-            verdict = _counts(work.result(claim)) if done else ""
+            verdict = _counts(claim, kept) if done else ""
             row = {"text": claim.text, "reproduce": claim.reproduce, "scale": claim.scale, "verdict": verdict}
         least |= soon
         most |= later
@@ -370,9 +353,9 @@ def _total(costs: Iterable[float | None]) -> float | None:
     return None if None in known else float(sum(c for c in known if c is not None))
 
 
-def markdown(campaign: Campaign, work: CampaignWork) -> str:
+def markdown(campaign: Campaign, kept: Queue) -> str:
     """The status as a page: claims decided, cost so far and to come."""
-    state = to_json(campaign, work)
+    state = to_json(campaign, kept)
     lines = [
         f"# {campaign.title}",
         "",
@@ -403,61 +386,61 @@ def _range(row: Mapping[str, Any]) -> str:
     return duration(most) if least == most else f"{duration(least)} to {duration(most)}"
 
 
-def write_status(campaign: Campaign, work: CampaignWork) -> Path:
+def write_status(campaign: Campaign, kept: Queue, folder: Path) -> Path:
     """Write the page and status.json into the campaign's folder; return the page's path."""
-    write_atomically(work.folder / "status.json", json.dumps(to_json(campaign, work), indent=1) + "\n")
-    page = work.folder / "STATUS.md"
-    write_atomically(page, markdown(campaign, work))
+    write_atomically(folder / "status.json", json.dumps(to_json(campaign, kept), indent=1) + "\n")
+    page = folder / "STATUS.md"
+    write_atomically(page, markdown(campaign, kept))
     return page
 
 
 # ---------------------------------------------------------------- results to keep
-def keep(campaign: Campaign, work: CampaignWork, root: Path) -> Iterator[Path]:
+def keep(campaign: Campaign, folder: Path, root: Path) -> Iterator[Path]:
     """Keep the results of claims, and of whole reproductions that are done, below `root`; gives their folders.
 
     A reproduction that the campaign has twice at one scale, in parts, is no page and is not kept.
     """
-    for result in results(campaign, work):
+    for result in results(campaign, known(folder)):
         yield papers.keep(result, root)
     wholes = [c for c in campaign.claims if isinstance(c, Whole)]
     times = Counter((w.reproduce, w.scale) for w in wholes)
     for whole in wholes:
-        if (done := work.result(whole)).exists() and times[whole.reproduce, whole.scale] == 1:
-            folder = root / whole.reproduce / whole.scale
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(done.parent, folder)
+        if (done := result_of(whole, folder)).exists() and times[whole.reproduce, whole.scale] == 1:
+            page = root / whole.reproduce / whole.scale
+            shutil.rmtree(page, ignore_errors=True)
+            shutil.copytree(done.parent, page)
             overview.write(root)
-            yield folder
+            yield page
 
 
-def results(campaign: Campaign, work: CampaignWork) -> tuple[Result, ...]:
+def results(campaign: Campaign, kept: Queue) -> tuple[Result, ...]:
     """A result for each page that claims name, to be kept as a reproduction's: arms by both headlines, claims."""
     pages: dict[str, list[Planned]] = {}
     for claim in campaign.claims:
         if isinstance(claim, Planned):
             pages.setdefault(claim.claim.page or f"campaign/{campaign.name}", []).append(claim)
-    return tuple(_result(name, campaign.title, claims, work) for name, claims in pages.items())
+    return tuple(_result(name, campaign.title, claims, kept) for name, claims in pages.items())
 
 
-def _result(name: str, title: str, planned: Sequence[Planned], work: CampaignWork) -> Result:
+def _result(name: str, title: str, planned: Sequence[Planned], kept: Queue) -> Result:
     rows: list[Row] = []
     claims: list[Claim] = []
     spent: dict[tuple[str, int], float] = {}
     for p in planned:
-        standing = work.standing(p)
+        at = standing(p, kept)
         claims.append(
             Claim(
                 p.claim.text,
-                {"holds": True, "does not hold": False}.get(standing.verdict),
-                f"last round {_evidence(standing.last)}, mean of the last fifth {_evidence(standing.fifth)}, decided "
+                {"holds": True, "does not hold": False}.get(at.verdict),
+                f"last round {_evidence(at.last)}, mean of the last fifth {_evidence(at.fifth)}, decided "
                 f"by the {'first' if p.rule.metric == 'last_round' else 'second'}; 95 % confidence sequence "
-                f"{'over' if len(standing.last) >= decide.FIRST else f'from {decide.FIRST} seeds on, here'} "
-                f"{len(standing.last)} seeds{'; ' + standing.why if standing.why else ''}",
-                standing.why == LEVEL_WORDS,
+                f"{'over' if len(at.last) >= decide.FIRST else f'from {decide.FIRST} seeds on, here'} "
+                f"{len(at.last)} seeds{'; ' + at.why if at.why else ''}",
+                at.why == LEVEL_WORDS,
             )
         )
         for arm in p.arms:
-            ran = {s: o for s in p.rule.seeds if (o := work.outcome(arm, s)) is not None and not o.diverged}
+            ran = {s: o for s in p.rule.seeds if (o := outcome_of(kept, arm, s)) is not None and not o.diverged}
             for ending, of in (("", last_value), (".mean_last_fifth", mean_of_last)) if ran else ():
                 metric = next(iter(ran.values())).metric(p.claim)
                 values = [value for o in ran.values() if (value := of(o.curves[metric])) is not None]

@@ -11,10 +11,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from unskew import algorithms
-from unskew.advice.training import sites_of
 from unskew.data.differs import holm
 from unskew.data.federated import to_manifest
 from unskew.data.split import FromManifest
+from unskew.decide.cells import queue, run
+from unskew.decide.crew import Here
+from unskew.decide.identity import about
+from unskew.decide.sites import sites_of
 from unskew.experiment import config
 from unskew.files import write_atomically
 from unskew.papers.claims import LEVEL, SAME, Claim, decide, paired, same
@@ -32,7 +35,6 @@ from unskew.papers.toolkit import (
 )
 from unskew.report import stats
 from unskew.report.stats import CONFIDENCE
-from unskew.run.folder import locked
 
 METRICS = (
     "global.accuracy",
@@ -103,19 +105,17 @@ defaults_heart = defaults_mnist_writers = defaults_fashion_mnist = defaults
 
 def tuned_mnist_writers(request: ReproductionRequest) -> Result:
     """Tune at equal budgets on validation rows, then add seeds until it is decided, on rows that no trial has read."""
-    from unskew.tuning.search import Budget, search
-    from unskew.tuning.space import ranges_of
-    from unskew.tuning.trainers import TrialWorker, judging_fold, trainers
+    from unskew.decide.tuning.search import Budget, TuningWork, search
+    from unskew.decide.tuning.space import ranges_of
 
     draft = Draft.of(request)
     name, folder = request.name.replace("/", "-"), request.folder / "tuning"
     sites = sites_of(experiment(name, _asked(request, draft, TWELVE)))
     folder.mkdir(parents=True, exist_ok=True)
     budget, note = Budget(draft["trials"]), request.callback.note
-    with locked(folder):
-        methods = sites.experiment.methods
-        here = trainers(TrialWorker(sites, methods, judging_fold(sites)), None, None)
-        searches = search(sites, [(m, ranges_of(m)) for m in methods], budget, folder, here, note)
+    with queue(folder / "trials.sqlite", about(sites, folder / "trials.sqlite")) as kept:
+        plans = [search(sites, m, ranges_of(m), budget, note) for m in sites.experiment.methods]
+        searches = run(plans, kept, Here(TuningWork(sites)))
     write_atomically(folder / "clients.json", json.dumps(to_manifest(sites.fed)))
     compared = dataclasses.replace(
         sites.experiment,

@@ -23,7 +23,7 @@ import torch
 
 from unskew.data import sources
 from unskew.data.dataset import Dataset
-from unskew.errors import DataError, DivergedError, RunError
+from unskew.errors import DataError, DivergedError
 from unskew.experiment import config
 from unskew.history import History, load_run, of_all_seeds
 from unskew.keys import Key
@@ -31,7 +31,7 @@ from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row
 from unskew.record.logs import DIVERGED, require_none_diverged
 from unskew.report.stats import Curve, curve
-from unskew.run import loop
+from unskew.run.again import complete
 from unskew.run.callbacks import Callback
 
 FOLDER = Path(__file__).parent
@@ -202,18 +202,9 @@ def run(experiment: config.Experiment, folder: Path, callback: Callback) -> Hist
         DivergedError: If a method diverged, once the others are done.
         RunError: If the folder holds another run, or cannot be resumed.
     """
-    history = _run(experiment, folder, callback)
+    history = load_run(complete(experiment, folder, callback).folder)
     require_none_diverged(history.diverged)
     return history
-
-
-def _run(experiment: config.Experiment, folder: Path, callback: Callback) -> History:
-    """`run`, whose history may be that of methods of which some diverged."""
-    if not (folder / "run.json").exists():
-        return load_run(loop.start(experiment, folder, callback).folder)
-    if not config.is_written_in(folder / "config.toml", experiment):
-        raise RunError(f"{folder} holds a run of another experiment than {experiment.name}; give another --out")
-    return load_run(loop.resume(folder, callback).folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +231,7 @@ def run_survivors(experiment: config.Experiment, folder: Path, callback: Callbac
         ConfigError, DataError, RunError: As in `run`.
     """
     try:
-        history = _run(experiment, folder, callback)
+        history = load_run(complete(experiment, folder, callback).folder)
     except DivergedError:
         history = History([], {"rows": [], "seconds": 0.0}, None)
     diverged: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Contribution of each client to the others, from the runs of a leave-one-out (`unskew.run.leave_out`)."""
+"""Contribution of each client to the others, from the runs of a leave-one-out (`unskew.decide.leave_out`)."""
 
 import statistics
 from collections.abc import Mapping

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import unskew as us
+from unskew.decide.forecast.plan import plan
 from unskew.experiment import config
-from unskew.forecast.plan import plan
 from unskew.info import ExampleBudget, Privacy, PrivacyBudget
 from unskew.record.reader import info_of
 from unskew.report import read

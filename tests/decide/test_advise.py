@@ -1,0 +1,1420 @@
+"""Advice on small made sites: what decides, what is kept to, and what comes out."""
+
+import dataclasses
+import html
+import itertools
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+import unskew as us
+from unskew import api
+from unskew.data.patients import by_patient, fewest_of_a_class
+from unskew.data.saved import save
+from unskew.decide.advice import Advice, advise_experiment, page
+from unskew.decide.advice.check import Check, SetAside, set_aside
+from unskew.decide.advice.measure import AdviceWork, measure, proposals
+from unskew.decide.advice.page import write_advice
+from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Candidate, _Race, candidates, choose
+from unskew.decide.cells import Queue, run
+from unskew.decide.crew import Here
+from unskew.decide.scores import Scores, difference, gain, together
+from unskew.decide.sites import Clock, Constraints, Sites, sites_of
+from unskew.decide.training import Training
+from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
+from unskew.experiment import config
+from unskew.experiment.config import Experiment, Method
+from unskew.report.gain import Floats, Gain
+from unskew.report.worth import bracket
+from unskew.run.setup import InMemoryInputs, divide
+from unskew.tasks.binary import BINARY
+from unskew.tasks.measure import ACCURACY, Measure
+from unskew.tasks.regression import REGRESSION
+from unskew.tasks.survival import SURVIVAL
+
+Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+ANSWER = sys.modules[Advice.__module__]
+RACE = sys.modules[Candidate.__module__]  # `unskew.decide.advice.race` is the function
+LOCAL = us.SgdConfig(lr=0.5, local_epochs=1, batch_size=16)
+
+
+def made(n: int = 24, sites: int = 4, opposite: tuple[int, ...] = ()) -> dict[str, Site]:
+    """Sites whose label is the sign of a sum; of those in `opposite` it is the other one."""
+    draw = np.random.default_rng(0)
+    out = {}
+    for k in range(sites):
+        x = draw.normal(size=(n, 6)).astype(np.float32)
+        out[f"site {'ABCDEFGH'[k]}"] = (x, ((x.sum(1) > 0) ^ (k in opposite)).astype(np.int64))
+    return out
+
+
+def described(data: object, rounds: int = 2, **settings: Any) -> tuple[Experiment, InMemoryInputs]:
+    methods = us.FedAvg(local=LOCAL)
+    return api.described(methods, {"rounds": rounds, **settings}, data=data, model="logistic")
+
+
+def advice(data: object, rounds: int = 2, seeds: int = 2, **limits: Any) -> Advice:
+    experiment, inputs = described(data, rounds)
+    return advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=seeds, folds=1, **limits)
+
+
+def played(plan: Any, sites: Sites) -> Any:
+    """What a part of the plan of an advice comes to."""
+    (result,) = run([plan], Queue(), Here(AdviceWork(sites)))
+    return result
+
+
+@pytest.fixture(scope="module")
+def simple() -> Iterator[Advice]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RACE, "RATES", (1.0,))
+        yield advice(made())
+
+
+@pytest.fixture
+def one_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is tried at other local rates, which is two thirds of the work."""
+    monkeypatch.setattr(RACE, "RATES", (1.0,))
+
+
+# ---------------------------------------------------------------- what decides
+def _with_labels(inputs: InMemoryInputs, tested: Tensor, turned: bool) -> InMemoryInputs:
+    """The data with these rows for testing, at their sites; if turned, every label that is for testing is wrong."""
+    data = inputs.dataset
+    assert data is not None
+    y = torch.where(tested & turned, 1 - data.y_train, data.y_train)
+    y_test = 1 - data.y_test if turned else data.y_test
+    return dataclasses.replace(inputs, dataset=dataclasses.replace(data, y_train=y, y_test=y_test, own_test=tested))
+
+
+def test_corrupting_the_test_labels_changes_no_choice_and_every_result() -> None:
+    experiment, inputs = described(made(sites=3, opposite=(2,)), rounds=1)
+    fed = sites_of(experiment, inputs).fed
+    tested = torch.isin(torch.arange(len(fed.dataset.y_train)), fed.clients.test.values)
+    assert tested.any()
+    a, b = (
+        advise_experiment(experiment, math.inf, inputs=_with_labels(inputs, tested, turned), fresh_seeds=1, folds=1)
+        for turned in (False, True)
+    )
+    assert a.measured.numbers == b.measured.numbers
+    assert a.measured.proposals == b.measured.proposals
+    assert {k: e.method for k, e in a.race.bounds.items()} == {k: e.method for k, e in b.race.bounds.items()}
+    assert a.race.close == b.race.close
+    assert a.race.chosen is not None
+    assert b.race.chosen is not None
+    assert a.race.chosen.method == b.race.chosen.method
+    for one, other in zip(a.race.entries, b.race.entries, strict=True):
+        assert one.method == other.method
+        assert {t: s.values for t, s in one.scores.items()} == {t: s.values for t, s in other.scores.items()}
+    for label in (ALONE, FEDAVG, POOLED):
+        ours, theirs = (x.check.results[label][0].values for x in (a, b))
+        assert all(ours[c] == pytest.approx(1 - theirs[c]) for c in ours)
+
+
+def test_every_training_row_decides_in_one_fold_and_is_trained_on_in_the_others() -> None:
+    sites = sites_of(*described(made()))
+    parts = sites.fed.clients
+    assert len(sites.folds) == 4
+    for c in range(4):
+        train, test = set(parts.train[c].tolist()), set(parts.test[c].tolist())
+        assert test
+        assert not train & test
+        decides = [set(fold.clients.val[c].tolist()) for fold in sites.folds]
+        assert sorted(itertools.chain(*decides)) == sorted(train)
+        for fold, val in zip(sites.folds, decides, strict=True):
+            assert set(fold.clients.train[c].tolist()) == train - val
+            assert len(fold.clients.test[c]) == 0
+
+
+def test_a_patient_decides_in_one_fold_with_all_rows() -> None:
+    experiment, inputs = described(made())
+    data = inputs.dataset
+    assert data is not None
+    assert data.owners is not None
+    n = len(data.y_train)
+    people = data.owners * n + torch.arange(n) % 7
+    known = dataclasses.replace(inputs, dataset=dataclasses.replace(data, patients=people))
+    sites = sites_of(experiment, known)
+    for c in range(4):
+        train, test = (set(people[part[c]].tolist()) for part in (sites.fed.clients.train, sites.fed.clients.test))
+        decides = [set(people[fold.clients.val[c]].tolist()) for fold in sites.folds]
+        assert sorted(itertools.chain(*decides)) == sorted(train)
+        assert not train & test
+        for fold, val in zip(sites.folds, decides, strict=True):
+            assert set(people[fold.clients.train[c]].tolist()) == train - val
+    trained = Training(config.method("fedavg", {}), sites, 1, 0, sites.fed)
+    trained.go_on(1)
+    scores = trained.scores(sites.fed.clients.test)
+    assert all(len(scores.patients[c]) == len(scores.each[c]) for c in scores.each)
+    assert len(scores.patients) == 4
+
+
+def test_where_times_are_known_a_fold_decides_after_training_on_what_was_before_it() -> None:
+    """The latest fold decides first; the earliest rows train only, so that of four folds three decide."""
+    experiment, inputs = described(made())
+    data = inputs.dataset
+    assert data is not None
+    when = torch.from_numpy(np.random.default_rng(0).permutation(len(data.y_train)) // 3)
+    sites = sites_of(experiment, dataclasses.replace(inputs, dataset=dataclasses.replace(data, when=when)))
+    assert len(sites.folds) == 3
+    for c in range(4):
+        assert when[sites.fed.clients.train[c]].max() < when[sites.fed.clients.test[c]].min()
+        before = sites.fed.clients.train[c]
+        for fold in sites.folds:
+            train, val = fold.clients.train[c], fold.clients.val[c]
+            assert len(train)
+            assert len(val)
+            assert sorted([*train.tolist(), *val.tolist()]) == before.tolist()
+            assert when[train].max() < when[val].min()
+            before = train
+
+
+def test_rows_of_one_time_are_refused() -> None:
+    experiment, inputs = described(made())
+    data = inputs.dataset
+    assert data is not None
+    once = dataclasses.replace(
+        data, when=torch.zeros(len(data.y_train), dtype=torch.int64), own_test=torch.arange(len(data.y_train)) % 5 == 0
+    )
+    with pytest.raises(DataError, match="no site has training rows of two times"):
+        sites_of(experiment, dataclasses.replace(inputs, dataset=once))
+
+
+def test_sites_of_one_patient_each_are_refused() -> None:
+    experiment, inputs = described(made())
+    data = inputs.dataset
+    assert data is not None
+    assert data.owners is not None
+    own_test = torch.arange(len(data.y_train)) % 3 == 0
+    people = 2 * data.owners + own_test  # one trains, and one tests
+    known = dataclasses.replace(inputs, dataset=dataclasses.replace(data, patients=people, own_test=own_test))
+    with pytest.raises(DataError, match="no site has two patients to train on, one of whom could decide"):
+        sites_of(experiment, known)
+
+
+def test_patients_stand_for_future_ones_in_the_words(simple: Advice) -> None:
+    fed = simple.sites.fed
+    people = torch.arange(len(fed.dataset.y_train)) // 2
+    known = dataclasses.replace(fed, dataset=dataclasses.replace(fed.dataset, patients=people))
+    of = dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, fed=known))
+    count = sum(len(people[fed.clients.test[c]].unique()) for c in simple.by_site)
+    single = {simple.check.chosen or "": {0: Gain(0.1, None, None, "")}}
+    of_one = dataclasses.replace(of, check=dataclasses.replace(of.check, by_site=single))
+    assert "site A has a single test patient, too few to tell" in dict(of_one.sentences())["Which sites benefit?"]
+    assert f" test rows of {count:,} patients that no choice has seen" in dict(of.sentences())["How certain is this?"]
+    assert "over seeds and test patients" in of.headline
+
+
+def test_a_site_of_one_row_trains_on_it_in_every_fold() -> None:
+    x, y = made()["site A"]
+    data = {**made(), "lone": (x[:1], y[:1])}
+    sites = sites_of(*described(data, test_fraction=0.3))
+    lone = sites.names.index("lone")
+    assert [len(fold.clients.train[lone]) for fold in sites.folds] == [1] * 4
+    assert [len(fold.clients.val[lone]) for fold in sites.folds] == [0] * 4
+
+
+def test_pooled_data_do_not_train_on_the_rows_that_decide() -> None:
+    sites = sites_of(*described(made()))
+    training = Training(config.method("centralised", {}), sites, 1, 0, sites.folds[1])
+    assert int(training.sim.population.histograms.sum()) == int(sites.folds[1].clients.train.sizes.sum())
+
+
+def test_rounds_that_lose_all_replies_end_no_training() -> None:
+    """One site of four trains in a round, and half of all replies are late; if all are, that is said."""
+    sites = sites_of(*described(made(), clients_per_round=1, world=us.World(outage=us.Outage(late=0.5))))
+    training = Training(config.method("fedavg", {}), sites, 12, 0, sites.fed)
+    training.go_on(12)
+    assert 0 < len({w.round for w in training.work if w.examples}) <= training.at == 12
+    assert len({t.round for t in training.transfers if t.dst == 0}) < 12
+    lost = sites_of(*described(made(), world=us.World(outage=us.Outage(late=1.0))))
+    with pytest.raises(QuorumError, match="3 rounds in a row have no result"):
+        Training(config.method("fedavg", {}), lost, 3, 0, lost.fed).go_on(3)
+
+
+def test_the_folds_of_a_site_are_scored_as_one() -> None:
+    """Rows (1, 0) in one fold and (1) in the other: two of three; a site that one fold lacks has the other's rows."""
+    both = together([_scores([1, 0], [1]), Scores({0: 1.0}, {0: np.array([1.0])})])
+    assert both.values == {0: pytest.approx(2 / 3), 1: 1.0}
+    assert [len(both.each[c]) for c in (0, 1)] == [3, 1]
+
+
+def test_what_is_no_mean_over_rows_is_averaged_over_the_folds_that_have_it() -> None:
+    assert together([Scores({0: 0.5}, {}), Scores({0: 0.7, 1: 0.9}, {})]).values == {0: pytest.approx(0.6), 1: 0.9}
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_two_folds_train_twice_and_all_their_rows_decide() -> None:
+    experiment, inputs = described(made(sites=3), rounds=1)
+    of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=1, folds=2)
+    assert of.race.folds == 2
+    fedavg = of.race.bounds[FEDAVG]
+    decided = sum(len(fold.clients.val[0]) for fold in of.sites.folds[:2])
+    assert len(fedavg.last.each[0]) == decided
+
+
+def test_final_seeds_are_new_and_those_of_the_recommended_file_are_new_again(simple: Advice) -> None:
+    asked = simple.sites.experiment.seeds
+    assert set(simple.check.seeds).isdisjoint(asked)
+    assert set(simple.experiment().seeds).isdisjoint({*asked, *simple.check.seeds})
+
+
+# ---------------------------------------------------------------- intervals
+def _scores(*rows: Sequence[float] | Floats) -> Scores:
+    each = {c: np.array(r) for c, r in enumerate(rows)}
+    return Scores({c: float(v.mean()) for c, v in each.items()}, each)
+
+
+def test_a_difference_has_the_standard_error_of_its_rows() -> None:
+    """Differences (1, 0) and (0, 0): mean .25; pooled variance (.25 + .25) / (4 - 2); two sites of two rows."""
+    mean, error = difference(_scores([1, 0], [1, 1]), _scores([0, 0], [1, 1]), ACCURACY)
+    assert mean == pytest.approx(0.25)
+    assert error == pytest.approx(math.sqrt(0.25 * (1 / 2 + 1 / 2) / 4))
+
+
+def test_a_difference_turns_around_where_lower_is_better() -> None:
+    error = Measure("mse", "MSE", "lower", high=None, percent=False)
+    assert difference(_scores([1.0, 2.0]), _scores([2.0, 3.0]), error)[0] == pytest.approx(1.0)
+
+
+def test_four_rows_won_of_four_are_no_certain_gain() -> None:
+    """Agresti and Min: n = 4 + 2, sum 4, squares 4 + 1: 4/6 -+ 1.96 sqrt((5/6 - 4/9) / 6), which is .50.
+
+    A single row won, or two, are nothing: 1/3 -+ .84, and 1/2 -+ .69.
+    """
+    _, of_sites = gain([_scores([1, 1, 1, 1])] * 2, [_scores([0, 0, 0, 0])] * 2, ACCURACY)
+    half = 1.959964 * math.sqrt((5 / 6 - 4 / 9) / 6)
+    assert of_sites[0].mean == 1.0
+    assert of_sites[0].low == pytest.approx(4 / 6 - half, abs=1e-4)
+    for won in ([1], [1, 1]):
+        _, of_few = gain([_scores(won)] * 2, [_scores([0] * len(won))] * 2, ACCURACY)
+        assert of_few[0].verdict == "open"
+
+
+def test_methods_that_agree_on_every_one_of_few_rows_are_not_certainly_equal() -> None:
+    """Two sites of six rows: as if one of 6 + 2 rows differed in each, 2.23 sqrt((1/8^2 + 1/8^2) / 4) = .197."""
+    same = [_scores([1, 0, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1])] * 2
+    whole, _ = gain(same, same, ACCURACY)
+    assert whole.mean == 0.0
+    assert whole.high == pytest.approx(0.197, abs=1e-3)  # Student's t of ten degrees of freedom
+    many = [_scores(np.ones(20_000), np.ones(20_000))] * 2
+    high = gain(many, many, ACCURACY)[0].high
+    assert high is not None
+    assert high < 1e-3
+
+
+def test_rows_of_a_patient_count_as_the_patient_does() -> None:
+    """Eight rows of four patients, two each and alike: the intervals are those of four rows, one of each patient.
+
+    As eight rows the site's variance would be (9/10 - .64) / 10 and not (5/6 - 4/9) / 6.
+    """
+    people = {0: np.repeat(np.arange(4), 2)}
+    for won in ([1, 1, 1, 1], [1, 0, 1, 1], [1, 0, -1, 1]):
+        rows, none = _scores(won), _scores([0] * 4)
+        twice = dataclasses.replace(_scores(np.repeat(won, 2)), patients=people)
+        others = dataclasses.replace(_scores([0] * 8), patients=people)
+        assert gain([twice], [others], ACCURACY) == gain([rows], [none], ACCURACY)
+        assert difference(twice, others, ACCURACY) == pytest.approx(difference(rows, none, ACCURACY))
+        assert (
+            difference(twice, others, ACCURACY)[1]
+            >= difference(_scores(np.repeat(won, 2)), _scores([0] * 8), ACCURACY)[1]
+        )
+
+
+def test_the_variance_of_a_mean_over_patients_of_several_sizes_is_the_linearised_one() -> None:
+    """Rows 1, 1, 1 | 0 | 0, 1: mean 2/3, sums of differences 1, -2/3, -1/3; sum of squares 14/9 over 6^2, 3/2 of it."""
+    rows, people = np.array([1.0, 1, 1, 0, 0, 1]), np.array([4, 4, 4, 9, 2, 2])
+    values = by_patient(rows, people)
+    assert values.mean() == pytest.approx(rows.mean())
+    assert values.var(ddof=1) / 3 == pytest.approx(1.5 * 14 / 9 / 36)
+    assert by_patient(rows, np.arange(6)) == pytest.approx(rows)
+
+
+def test_an_interval_over_patients_misses_about_one_gain_in_twenty() -> None:
+    """Ten rows of each of 40 patients, who differ as much as rows do; over rows about half of all would miss."""
+    draws, rng, people = 400, np.random.default_rng(3), {0: np.repeat(np.arange(40), 10)}
+    none = dataclasses.replace(_scores(np.zeros(400)), patients=people)
+    missed = 0
+    for _ in range(draws):
+        rows = np.repeat(rng.normal(size=40), 10) + rng.normal(size=400)
+        _, of_sites = gain([dataclasses.replace(_scores(rows), patients=people)] * 2, [none] * 2, SCORE)
+        missed += of_sites[0].verdict != "open"
+    assert 0.025 <= missed / draws <= 0.08
+
+
+def test_an_interval_says_where_most_of_its_chance_is_from() -> None:
+    """Two seeds, gains 0 and 1 of a site whose rows all agree: hardly anything varies over rows.
+
+    Agresti and Min's, of 50 differences of .5: (13.5 / 52 - (25 / 52)^2) / 52 = .00055, beside .25 over seeds.
+    """
+    rows = [[0.0] * 50, [1.0] * 50]
+    whole, _ = gain([_scores(rows[0]), _scores(rows[1])], [_scores(rows[0]), _scores(rows[0])], ACCURACY)
+    assert whole.over == "seeds"
+    assert whole.part == pytest.approx(0.25 / 0.25055, abs=1e-5)
+    assert (whole.low, whole.high) == (-1.0, 1.0)  # .5 ∓ 6.35, and no share changes by more than one
+    equal, _ = gain([_scores([0, 1, 1]), _scores([0, 1, 1])], [_scores([1, 0, 1]), _scores([1, 0, 1])], ACCURACY)
+    assert (equal.over, equal.part) == ("test examples", 1.0)
+
+
+SCORE = Measure("score", "score", percent=False)
+
+
+def test_the_variances_over_seeds_and_over_test_rows_are_added() -> None:
+    """Gains 0, 1, 2 under three seeds: 1/3 with 2 degrees of freedom.  Rows 1 ∓ 1, four of them: 4/3 / 4 with 3.
+
+    Degrees of freedom (2/3)^2 / ((1/3)^2 / 2 + (1/3)^2 / 3) = 4.8, Student's t 2.602, times the root of 2/3: 2.124.
+    """
+    seeds = [_scores([s - 1, s - 1, s + 1, s + 1]) for s in (0.0, 1.0, 2.0)]
+    whole, of_sites = gain(seeds, [_scores([0.0] * 4)] * 3, SCORE)
+    assert whole.mean == of_sites[0].mean == pytest.approx(1.0)
+    assert whole.high == of_sites[0].high == pytest.approx(1.0 + 2.602 * math.sqrt(2 / 3), abs=2e-3)
+    assert whole.part == pytest.approx(0.5)
+
+
+def test_of_two_seeds_the_squares_of_both_half_widths_are_added() -> None:
+    """Gains 0 and 2: 1, t 12.71.  Rows 1 ∓ 1, four of them: 1/3, t 3.182."""
+    seeds = [_scores([s - 1, s - 1, s + 1, s + 1]) for s in (0.0, 2.0)]
+    whole, _ = gain(seeds, [_scores([0.0] * 4)] * 2, SCORE)
+    assert whole.high == pytest.approx(1.0 + math.sqrt(12.7062**2 + 3.18245**2 / 3), abs=1e-3)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+@pytest.mark.parametrize("chance", ["rows", "seeds", "both"])
+def test_an_interval_misses_about_one_gain_in_twenty_whatever_its_chance_is_from(seeds: int, chance: str) -> None:
+    """Gains of zero, drawn 500 times: the share of misses has a standard deviation of one point.
+
+    Both together are .1 over 100 rows and `.1 sqrt(seeds)` over seeds, in the mean .1 too; the wider of two intervals
+    misses 10 % with ten seeds.  With two seeds it may miss fewer.
+    """
+    n, draws, rng = 100, 500, np.random.default_rng(7)
+    over_rows, over_seeds = {"rows": (1.0, 0.01), "seeds": (0.05, 0.1), "both": (1.0, 0.1)}[chance]
+    none = [_scores(np.zeros(n))] * seeds
+    missed = 0
+    for _ in range(draws):
+        rows, shifts = over_rows * rng.normal(size=n), over_seeds * math.sqrt(seeds) * rng.normal(size=seeds)
+        _, of_sites = gain([_scores(rows + shift) for shift in shifts], none, SCORE)
+        missed += of_sites[0].verdict != "open"
+    assert (0.0 if seeds == 2 else 0.025) <= missed / draws <= 0.08
+
+
+def test_of_a_measure_without_rows_the_mean_gain_has_an_interval_over_sites() -> None:
+    """Gains .1, .2, .3 of three sites, two seeds: Student's interval .2 ∓ 4.30 * .1 / sqrt(3); no site has one."""
+    ours, theirs = Scores({0: 0.6, 1: 0.7, 2: 0.8}, {}), Scores({0: 0.5, 1: 0.5, 2: 0.5}, {})
+    whole, of_sites = gain([ours] * 2, [theirs] * 2, Measure("auroc", "AUROC", percent=False))
+    assert whole.low == pytest.approx(0.2 - 4.30265 * 0.1 / math.sqrt(3), abs=1e-4)
+    assert all(g.low is None for g in of_sites.values())
+
+
+AUROC = BINARY.headline
+
+
+def _ranked(scores: Sequence[float], y: Sequence[int]) -> Scores:
+    """Scores of one site by AUROC, from the log odds that its model gives its rows."""
+    outputs, labels = torch.tensor(scores)[:, None], torch.tensor(y)
+    assert AUROC.whole is not None
+    rows = AUROC.rows_of(outputs, labels)
+    return Scores({0: AUROC.whole(outputs.numpy(), labels.numpy())}, {}, {} if rows is None else {0: rows})
+
+
+def test_a_site_s_auroc_has_delong_s_paired_interval_over_its_test_rows() -> None:
+    """Ten rows of each class; positives at 4 and 2, negatives at 3 and 1: shares 1 and 1/2 of the other class below.
+
+    The other model turns the positives round: both areas are .75.  Differences of the positives' shares are ∓1/2, of
+    the negatives' 0: S = 10 * .25 / 9, variance S / 10.  A model alone has twice 10 * .0625 / 9 / 10.
+    """
+    y = [1, 1, 0, 0] * 5
+    one, other = _ranked([4.0, 2.0, 3.0, 1.0] * 5, y), _ranked([2.0, 4.0, 3.0, 1.0] * 5, y)
+    assert one.by_row[0].mean() == pytest.approx(0.75)
+    assert one.by_row[0].var() / 20 == pytest.approx(2 * 0.0625 / 9)
+    _, of_sites = gain([one] * 2, [other] * 2, AUROC)
+    half = 1.959964 * math.sqrt(0.25 / 9)
+    assert of_sites[0].low == pytest.approx(-half, abs=1e-6)
+    assert of_sites[0].high == pytest.approx(half, abs=1e-6)
+    _, still = gain([one] * 3, [other] * 3, AUROC)  # seeds that agree do not make it narrower
+    assert still[0] == of_sites[0]
+
+
+def test_the_chance_in_an_auroc_over_patients_has_their_degrees_of_freedom() -> None:
+    """Twelve patients of two rows: DeLong's values by patient, variance over 11, and Student's t of 11 (Obuchowski)."""
+    rng, y, people = np.random.default_rng(1), [0, 0, 1, 1] * 6, np.repeat(np.arange(12), 2)
+    better, worse = (
+        dataclasses.replace(_ranked((shift * np.array(y) + rng.normal(size=24)).tolist(), y), patients={0: people})
+        for shift in (1.0, 0.0)
+    )
+    _, of_sites = gain([better] * 2, [worse] * 2, AUROC)
+    values = by_patient(better.by_row[0] - worse.by_row[0], people)
+    half = 2.200985 * math.sqrt(values.var(ddof=1) / 12)
+    assert of_sites[0].low == pytest.approx(of_sites[0].mean - half)
+
+
+def test_few_rows_of_a_class_leave_a_site_s_auroc_open_however_seeds_agree() -> None:
+    y = [1] * 9 + [0] * 50
+    better, worse = _ranked([1.0] * 9 + [0.0] * 50, y), _ranked([0.0] * 59, y)
+    _, of_sites = gain([better] * 5, [worse] * 5, AUROC)
+    assert (of_sites[0].mean, of_sites[0].low, of_sites[0].verdict) == (0.5, None, "open")
+
+
+@pytest.mark.parametrize(("each", "known"), [(1, True), (20, False)])
+def test_few_patients_of_a_class_leave_a_site_s_auroc_open_however_many_rows(each: int, known: bool) -> None:
+    """80 rows of a site; as many patients, or four of twenty rows."""
+    rng = np.random.default_rng(0)
+    data = {s: (rng.normal(size=(200, 2)), (np.arange(200) % 2).astype(np.int64)) for s in ("a", "b")}
+    experiment, inputs = api.described(
+        us.FedAvg(local=LOCAL), {"rounds": 1, "test_fraction": 0.4}, data=data, model="logistic", task="binary"
+    )
+    assert inputs.dataset is not None
+    assert inputs.dataset.owners is not None
+    people = torch.arange(len(inputs.dataset.y_train)) // each + 1000 * inputs.dataset.owners
+    sites = sites_of(
+        experiment, dataclasses.replace(inputs, dataset=dataclasses.replace(inputs.dataset, patients=people))
+    )
+    training = Training(config.method("fedavg", {}), sites, 1, 0, sites.fed)
+    training.go_on(1)
+    assert bool(training.scores(sites.fed.clients.test).by_row) == known
+
+
+def test_patients_of_a_class_are_counted_or_those_with_an_event() -> None:
+    """Three patients: one of class 0, and two of class 1."""
+    people, labels = torch.tensor([1, 1, 2, 3]), torch.tensor([0, 0, 1, 1])
+    assert (fewest_of_a_class(people, labels), fewest_of_a_class(people, labels, event=1)) == (1, 2)
+    assert fewest_of_a_class(people, torch.zeros(4), event=1) == 0
+
+
+def test_of_a_measure_without_rows_seeds_alone_name_no_site() -> None:
+    ours, theirs = Scores({0: 0.8, 1: 0.8}, {}), Scores({0: 0.5, 1: 0.4}, {})
+    _, of_sites = gain([ours] * 3, [theirs] * 3, Measure("r2", "R²", percent=False))
+    assert [g.verdict for g in of_sites.values()] == ["open", "open"]
+
+
+def test_what_intervals_are_over_and_why_a_site_has_none_is_said(simple: Advice) -> None:
+    def said(gains: Sequence[Gain], measure: Measure) -> tuple[str, str]:
+        task = SimpleNamespace(headline=measure, measures=())
+        setup = cast(Any, SimpleNamespace(**{**vars(simple.sites.setup), "task": task}))
+        check = dataclasses.replace(simple.check, by_site={simple.check.chosen or "": dict(enumerate(gains))})
+        of = dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=setup), check=check)
+        answers = dict(of.sentences())
+        return answers["Which sites benefit?"], answers["How certain is this?"]
+
+    known, none = Gain(0.1, 0.05, 0.15, "test examples"), Gain(0.1, None, None, "")
+    who, sure = said([known, none, known, known], AUROC)
+    assert "site B has fewer than 10 test rows of one class, too few to tell its gain from chance." in who
+    assert "of a site over seeds and its test rows" in sure
+    assert "Of 3 sites about 0.15" in sure
+    (survival,) = SURVIVAL.measures
+    assert "site B has fewer than 10 test rows with an event" in said([known, none, known, known], survival)[0]
+    who, sure = said([none] * 4, Measure("r2", "R²", percent=False))
+    assert "there is no interval over test rows for R²" in who
+    assert "of a site" not in sure
+    assert "by chance alone" not in sure
+
+
+# ---------------------------------------------------------------- groups
+@pytest.mark.parametrize(
+    ("kind", "target", "says"),
+    [
+        ("survival", ["days", "died"], ["the target differs between sites by more than chance (p < 0.001): "]),
+        (
+            "multi_label",
+            ["died", "moved", "other"],  # without the last no site's test rows had both values of a label
+            [
+                "target died differs between sites by more than chance (p < 0.001): 0 100% at Basel, 0% at Bern",
+                "target moved differs between sites by more than chance (p < 0.001): ",
+                "target other is not shown to differ between sites (p = ",
+            ],
+        ),
+    ],
+)
+def test_sites_differ_in_events_and_in_each_of_several_labels(kind: str, target: list[str], says: list[str]) -> None:
+    x, days = np.random.default_rng(0).exponential(size=(2, 160))
+    site = np.repeat(["Basel", "Bern"], 80)
+    table = pd.DataFrame({"x": x, "site": site, "days": days, "died": 1 * (site == "Bern")})
+    table = table.assign(moved=1 - table["died"], other=np.arange(160) % 2)[["x", "site", *target]]
+    experiment, inputs = api.described(
+        us.FedAvg(local=LOCAL), {"rounds": 1, "test_fraction": 0.5},
+        data=table, model="logistic", target=target, client="site", task=kind,
+    )  # fmt: skip
+    sites = sites_of(experiment, inputs)
+    numbers = played(measure(sites, {}), sites).numbers
+    meant = [of.meaning for of in numbers if of.name.startswith("labels")]
+    assert [m[: len(s)] for m, s in zip(meant, says, strict=True)] == says
+
+
+def test_two_groups_of_opposite_directions_are_proposed() -> None:
+    side = np.array([1, -1, 1, -1, 1])
+    cosines = np.where(np.equal.outer(side, side), 0.8, -0.8)
+    np.fill_diagonal(cosines, 1.0)
+    assert proposals(cosines)[0] == ((0, 2, 4), (1, 3))
+
+
+def test_the_site_that_agrees_least_is_proposed_by_itself() -> None:
+    cosines = np.full((6, 6), 0.5)
+    cosines[3, :] = cosines[:, 3] = 0.1
+    np.fill_diagonal(cosines, 1.0)
+    assert ((0, 1, 2, 4, 5), (3,)) in proposals(cosines)
+
+
+def test_two_sites_are_no_groups() -> None:
+    assert proposals(np.eye(2)) == ()
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_hidden_groups_are_found_and_named() -> None:
+    of = advice(made(n=100, opposite=(1, 3)), rounds=4, seeds=1)
+    assert of.family == "groups"
+    assert {frozenset(g) for g in of.groups} == {frozenset({0, 2}), frozenset({1, 3})}
+    assert "site A and site C" in of.sentences()[2][1]
+    assert of.verdict != "alone"
+
+
+def _entry(label: str, *rows: list[float], rate: float = 0.5) -> Candidate:
+    return Candidate(config.method("fedavg", {"local": {"lr": rate}}, label), scores={1: _scores(*rows)})
+
+
+def test_fedavg_is_chosen_unless_another_is_clearly_better(simple: Advice) -> None:
+    """Of twenty rows FedAvg has ten.  All of four more: gap .2, error sqrt((.2 - .04) / 19) = .092, over 2 times.
+
+    Three won and one lost: gap .1, error sqrt((.2 - .01) / 19) = .1.  Ditto is near the best, whatever its order.
+    """
+    fedavg = _entry(FEDAVG, [1.0] * 10 + [0.0] * 10)
+    better, noisy = _entry("better", [1.0] * 14 + [0.0] * 6), _entry("noisy", [0.0] + [1.0] * 12 + [0.0] * 7)
+    assert choose([noisy, fedavg], simple.sites) == (fedavg, ("noisy",))
+    assert choose([noisy, fedavg, better], simple.sites)[0] is better
+    assert choose([noisy], simple.sites)[0] is noisy
+    assert choose([], simple.sites) == (None, ())
+
+
+def test_a_method_that_is_worse_by_chance_alone_is_not_chosen(simple: Advice) -> None:
+    """4 points worse, error 15: before, such a method was "within a standard error of the best", and so was chosen."""
+    sites = [[0.0, 1.0] * 5 for _ in range(4)]
+    best = _entry("best", *[[1.0] * 6 + [0.0] * 4 for _ in sites])
+    worse = _entry("worse", *[[0.0] * 4 + [1.0] * 6 if k else [0.0] * 6 + [1.0] * 4 for k in range(4)])
+    gap, error = difference(best.last, worse.last, ACCURACY)
+    assert 0 < gap < error
+    assert choose([worse, best], simple.sites)[0] is best
+
+
+def test_groups_that_ifca_found_are_given_to_a_method_that_needs_no_luck(simple: Advice) -> None:
+    sites = simple.sites
+    here = _Race(sites, 1, 1, Constraints(), lambda text: None)
+    ifca = Candidate(config.method("ifca", {"clusters": 2}, "IFCA"))
+    assert played(here.train([ifca], 1, 1), sites) == [ifca]
+    groups = ifca.found
+    here.entries = [ifca]
+    played(here.given_groups(), sites)
+    if len(groups) == 1:
+        assert here.entries == [ifca]
+        return
+    twin = here.entries[1]
+    assert set(twin.groups) == set(groups)
+    assert twin.method.name == "grouped"
+    assert ifca.out == f"its groups are those of {twin.method.label}"
+
+
+def test_hcct_races_where_its_pilot_may_talk_and_is_out_where_it_lets_everybody_train_alone(simple: Advice) -> None:
+    sites = simple.sites
+    local: dict[str, Any] = {"lr": 0.5, "local_epochs": 1, "batch_size": 16}
+
+    def racing(limits: Constraints) -> set[str]:
+        return {e.method.name for e in candidates(sites, local, local, (), limits)}
+
+    assert "hcct" in racing(Constraints()) & racing(Constraints(megabytes=1.0))
+    assert "hcct" not in racing(Constraints(rounds=2))
+    here = _Race(sites, 1, 1, Constraints(), lambda text: None)
+    alone, together = (  # with alpha 0 a merge costs more than it brings, with a large one everybody gains from all
+        Candidate(config.method("hcct", {"local": local, "alpha": alpha}, "HCCT")) for alpha in (0.0, 1e9)
+    )
+    assert not played(here.train([alone], 1, 1), sites)
+    assert alone.out == "it lets every site train by itself"
+    assert played(here.train([together], 2, 2), sites)
+    assert together.found == ((0, 1, 2, 3),)
+
+
+# ---------------------------------------------------------------- limits and the budget
+@pytest.mark.usefixtures("one_rate")
+def test_one_round_is_one_round() -> None:
+    of = advice(made(sites=3), rounds=3, seeds=1, max_rounds=1)
+    assert of.race.rounds == 1
+    assert all(max(e.scores, default=0) <= 1 for e in of.race.entries)
+    recommended = of.experiment()
+    assert recommended.rounds == 1
+    alone = next(m for m in recommended.methods if m.label == ALONE)
+    assert alone.options["local"]["local_epochs"] == 3
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_no_method_sends_more_than_it_may(simple: Advice) -> None:
+    assert simple.check.cost is not None
+    cap = 0.8 * simple.check.cost.megabytes  # of two rounds
+    of = advice(made(), rounds=4, seeds=1, max_megabytes=cap)
+    assert of.check.cost is not None
+    assert 0 < of.check.cost.megabytes <= cap
+    assert of.experiment().stop.megabytes == cap
+    assert of.experiment().rounds == of.check.cost.rounds < 4  # before, 4, and a run stops after a round too many
+    assert of.check.training is not None
+    check = dataclasses.replace(of.check, training=dataclasses.replace(of.check.training, ended=""))
+    unhurried = dataclasses.replace(of, limits=Constraints(megabytes=2.5 * of.check.cost.megabytes), check=check)
+    assert unhurried.experiment().rounds == 2 * of.check.cost.rounds
+
+
+@pytest.mark.parametrize(
+    ("raced", "lost", "chosen", "gained"),
+    [
+        (FEDAVG, (FEDAVG,), None, None),
+        ("m", (FEDAVG, "m"), None, None),
+        ("m", ("m",), FEDAVG, -0.2),  # FedAvg stands in
+        ("m", (FEDAVG,), "m", -0.2),
+        ("m", (FEDAVG,), "m", 0.0),  # the interval leaves it open by itself
+    ],
+)
+def test_a_method_lost_under_a_fresh_seed_is_no_reason_to_train_alone(
+    simple: Advice, raced: str, lost: tuple[str, ...], chosen: str | None, gained: float | None
+) -> None:
+    """One divergence is no interval below a point, neither of the race's choice nor of FedAvg."""
+    aside = SetAside("m", None, None) if chosen == FEDAVG else None
+    gains = {} if chosen is None or gained is None else {chosen: Gain(gained, gained - 0.1, gained + 0.1, "seeds")}
+    check = dataclasses.replace(
+        simple.check,
+        results={ALONE: simple.check.results[ALONE]},
+        gains=gains,
+        by_site={},
+        over_pooled=None,
+        cost=None,
+        training=None,
+        lost=dict.fromkeys(lost, "under seed 2, round 3, its loss is not finite"),
+        chosen=chosen,
+        set_aside=aside,
+    )
+    race = dataclasses.replace(simple.race, chosen=_at(0.5, "fedavg", raced))
+    of = dataclasses.replace(simple, race=race, check=check)
+    assert of.verdict == "undecided"
+    assert of.family == "one model"
+    reason = f"{lost[0]} could not be trained under seed 2, round 3, its loss is not finite"
+    assert of.headline.startswith("Undecided: ")
+    assert (reason in of.headline) == (gained != 0.0)
+    assert "(local rate 0.5, 1 local epoch, 2 rounds)" in str(of)
+    more = dict(of.sentences()).get("What would make it more certain?", "")
+    assert more.startswith("Methods that can be trained under every seed") == (gained == -0.2)
+    kept = dataclasses.replace(of, check=dataclasses.replace(check, lost={}))
+    assert (kept.verdict == "alone") == (gained == -0.2)
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_where_no_round_fits_the_answer_is_to_train_alone() -> None:
+    of = advice(made(sites=3), seeds=1, max_megabytes=1e-6)
+    assert of.race.chosen is None
+    assert (of.verdict, of.family) == ("alone", "alone")
+    assert of.headline == "Train alone: no method could be trained within the limits."
+    assert of.experiment().methods[0].name == "independent"
+
+
+def test_a_folder_of_something_else_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("")
+    with pytest.raises(RunError, match=r"has other files already \(mine\.txt\), and no advice; choose another --out"):
+        us.advise(made(), out=tmp_path, progress=False)
+
+
+def test_only_advice_on_the_same_experiment_and_data_is_replaced(simple: Advice, tmp_path: Path) -> None:
+    asked = simple.sites.experiment
+    (tmp_path / page.PAGE).write_text("somebody else's")
+    with pytest.raises(RunError, match=r"\(advice\.html\), and no advice; choose another --out"):
+        page.require_place(tmp_path, asked)
+    write_advice(simple, tmp_path)
+    page.require_place(tmp_path, dataclasses.replace(asked, rounds=9))
+    with pytest.raises(RunError, match=rf"another experiment \({asked.name}, as advised\); choose another --out"):
+        page.require_place(tmp_path, dataclasses.replace(asked, name="other"))
+    with pytest.raises(RunError, match=r"advised\.toml is advice on other data .*; choose another --out"):
+        page.require_place(tmp_path, dataclasses.replace(asked, task=dataclasses.replace(asked.task, data="heart")))
+
+
+def test_advice_on_other_arrays_is_not_replaced_although_both_have_no_name(tmp_path: Path) -> None:
+    asked, inputs = described(made(), rounds=1, name="advice")
+    other = described(made(sites=3), rounds=1, name="advice")[1]
+    assert inputs.dataset is not None
+    assert other.dataset is not None
+    (tmp_path / page.PAGE).touch()
+    (tmp_path / page.EXPERIMENT).write_text(config.to_toml(dataclasses.replace(asked, name=page.advised_name(asked))))
+    save(inputs.dataset, tmp_path / api.DATA_FILE)
+    page.require_place(tmp_path, asked, inputs.dataset)
+    with pytest.raises(RunError, match=r"advised\.toml is advice on other data, those in .*data\.npz; choose another"):
+        page.require_place(tmp_path, asked, other.dataset)
+    (tmp_path / api.DATA_FILE).write_text("no archive")
+    with pytest.raises(DataError, match=r"data\.npz"):
+        page.require_place(tmp_path, asked, inputs.dataset)
+
+
+def test_a_rule_that_adds_seeds_is_that_of_the_recommended_experiment(simple: Advice) -> None:
+    """It compares methods with FedAvg: where nothing else is recommended there are five seeds."""
+    until = us.UntilDecided(until=3.0, most=10)
+    ditto, fedavg = (config.method(name, {}, label) for name, label in (("ditto", "Ditto"), ("fedavg", FEDAVG)))
+    asked = dataclasses.replace(simple.sites.experiment, methods=(fedavg, ditto), seeds=(0,), until=until)
+    sites = dataclasses.replace(simple.sites, experiment=asked)
+
+    def recommended(method: Method) -> Experiment:
+        gain = {method.label: Gain(0.1, 0.05, 0.15, "seeds")}
+        check = dataclasses.replace(simple.check, chosen=method.label, gains=gain)
+        race = dataclasses.replace(simple.race, chosen=Candidate(method))
+        return dataclasses.replace(simple, sites=sites, race=race, check=check).experiment()
+
+    first = max(simple.check.seeds) + 1
+    assert recommended(ditto).until == dataclasses.replace(until, first=first)
+    assert recommended(ditto).seeds == tuple(range(first, first + 10))
+    assert recommended(fedavg).seeds == tuple(range(first, first + 5))
+
+
+def _seeds(share: float, n: int = 200) -> tuple[Scores, ...]:
+    """Two seeds under which so many rows of each of two sites are right, the first ones."""
+    rows = [1.0] * round(share * n) + [0.0] * (n - round(share * n))
+    return (_scores(rows, rows),) * 2
+
+
+@pytest.mark.parametrize(
+    ("alone", "fedavg", "raced", "aside"),
+    [
+        (0.5, 0.7, 0.5, True),  # FedAvg is shown to gain, the choice is not
+        (0.5, 0.7, 0.6, True),  # both gain, and the choice is worse than FedAvg
+        (0.5, 0.45, 0.3, True),  # neither gains, and the choice is worse
+        (0.5, 0.7, 0.7, False),
+        (0.5, 0.6, 0.7, False),
+        (0.5, 0.5, 0.5, False),
+    ],
+)
+def test_a_choice_that_does_not_hold_up_beside_fedavg_is_set_aside(
+    alone: float, fedavg: float, raced: float, aside: bool
+) -> None:
+    done = {ALONE: _seeds(alone), FEDAVG: _seeds(fedavg), "m": _seeds(raced)}
+    assert (set_aside(done, "m", ACCURACY) is not None) == aside
+    assert set_aside(done, FEDAVG, ACCURACY) is None
+    assert set_aside({ALONE: done[ALONE], "m": done["m"]}, "m", ACCURACY) is None
+
+
+def test_a_choice_that_cannot_be_trained_under_fresh_seeds_is_set_aside() -> None:
+    aside = set_aside({ALONE: _seeds(0.5), FEDAVG: _seeds(0.7)}, "m", ACCURACY)
+    assert aside == SetAside("m", None, None)
+
+
+@pytest.mark.usefixtures("one_rate", "undrawn")
+def test_fedavg_stands_in_for_a_choice_that_test_rows_do_not_bear_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice is FedAvgM of a rate that learns nothing; the answer, the file and the cost are FedAvg's then."""
+    experiment, inputs = described(made(100), rounds=8)
+    useless = _at(1e-6, "fedavgm", "slow")
+    monkeypatch.setattr(RACE, "choose", lambda finished, sites: (useless, ("Ditto",)))
+    of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=3, folds=1)
+    assert of.check.set_aside is not None
+    assert of.check.training is not None
+    assert of.check.chosen == FEDAVG
+    assert {m.label for m in of.experiment().methods} == {ALONE, FEDAVG, POOLED}
+    assert of.method.label in (ALONE, FEDAVG)
+    wider = of.check.gains[FEDAVG]
+    narrow, _ = gain(of.check.results[FEDAVG], of.check.results[ALONE], ACCURACY)
+    assert wider.low is not None
+    assert narrow.low is not None
+    assert wider.low < narrow.low
+    first, text = of.sentences()[0][1], str(of)
+    assert "(97.5 % interval over " in first
+    assert "slow, chosen on validation rows, is set aside: on test rows it is worse than FedAvg (−" in first
+    assert "Ditto" not in dict(of.sentences())["Which method and settings?"]
+    assert "slow, which was chosen there, is set aside" in text
+    shown = str(page.view(of, "")["sections"])
+    assert "that of FedAvg 97.5 %" in shown
+    assert "below='set aside'" in shown
+    assert of.to_json()["set_aside"]["label"] == "slow"
+
+
+# ---------------------------------------------------------------- what would make it surer
+GAIN = Gain(0.1, 0.05, 0.15, "seeds")
+
+
+def _surer(of: Advice, chosen: Candidate, alone: Candidate, known: Gain = GAIN, **changed: Any) -> str:
+    label = chosen.method.label
+    gain = {label: known}
+    race = dataclasses.replace(of.race, chosen=chosen, bounds={ALONE: alone}, rounds=5)
+    check = dataclasses.replace(of.check, chosen=label, gains=gain)
+    return dict(dataclasses.replace(of, race=race, check=check, **changed).sentences())[
+        "What would make it more certain?"
+    ]
+
+
+def _at(rate: float, name: str, label: str, *scores: Scores) -> Candidate:
+    method = config.method(name, {"local": {**dataclasses.asdict(LOCAL), "lr": rate}}, label)
+    return Candidate(method, scores=dict(zip((2, 5), scores, strict=False)))
+
+
+def test_a_rate_at_the_edge_of_what_was_tried_is_named(simple: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 0.158, 0.5 and 1.58; before, nothing was said of it."""
+    monkeypatch.setattr(RACE, "RATES", (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0)))
+    middle, alone = _at(0.5, "fedavg", "FedAvg"), _at(0.5, "independent", ALONE)
+    assert "rate" not in _surer(simple, middle, alone)
+    highest = _surer(simple, _at(1.58, "fedavg", "FedAvg"), _at(1.58, "independent", ALONE))
+    assert "higher local rates, or more rounds: 1.58, the highest tried, did best for FedAvg and each site" in highest
+    assert "lower local rates: 0.158, the lowest tried, did best for each site alone" in _surer(
+        simple, middle, _at(0.158, "independent", ALONE)
+    )
+
+
+def test_more_of_one_kind_of_chance_is_suggested_only_if_it_can_decide(simple: Advice) -> None:
+    """A gain of .04 ∓ .05: a half-width of .04 tells it from 0, so .64 of its square may be left.
+
+    Of rows' .8 with seeds' .2 the rows may have .44, as with 1.82 times as many.  Of .3 seeds leave .7: too much.
+    """
+    middle, alone = _at(0.5, "fedavg", "FedAvg"), _at(0.5, "independent", ALONE)
+    rows = sum(len(simple.sites.fed.clients.test[c]) for c in simple.by_site)
+    much, half = (Gain(0.04, -0.01, 0.09, "test examples", part) for part in (0.8, 0.3))
+    more = math.ceil(0.8 / 0.44 * rows)
+    assert f"more test rows: about {more:,} instead of {rows:,}" in _surer(simple, middle, alone, much).lower()
+    assert (
+        "more test rows and more seeds: about 1.6 times as many of each" in _surer(simple, middle, alone, half).lower()
+    )
+    little = Gain(0.014, -0.036, 0.064, "test examples", 0.6)  # 3.6 times too wide, of which rows are .6
+    assert "many times more test rows, or none" in _surer(simple, middle, alone, little).lower()
+
+
+def test_the_side_of_the_interval_that_must_shrink_says_how_many_more(simple: Advice) -> None:
+    """An adjusted interval is not in the middle: .37 with .70 below it and .30 above it, of rows alone, is not above 0.
+
+    It takes (.70 / .37)^2 = 3.6 times as many rows.  Of .3 the answer was fewer rows than there are.
+    """
+    middle, alone = _at(0.5, "fedavg", "FedAvg"), _at(0.5, "independent", ALONE)
+    rows = sum(len(simple.sites.fed.clients.test[c]) for c in simple.by_site)
+    skewed = Gain(0.3663, -0.3343, 0.6682, "test examples")
+    more = math.ceil((0.7006 / 0.3663) ** 2 * rows)
+    assert f"more test rows: about {more:,} instead of {rows:,}" in _surer(simple, middle, alone, skewed).lower()
+    touching = Gain(0.2, 0.0, 0.4, "test examples")
+    said = _surer(simple, middle, alone, touching).lower()
+    assert f"more test rows: about {rows + 1:,} instead of {rows:,}" in said
+
+
+def test_fedavg_s_interval_says_how_many_more_where_it_alone_is_in_the_way(simple: Advice) -> None:
+    """The choice is below a point; FedAvg, .04 below it, reaches just below .08 higher: four times as many rows."""
+    gains = {"m": Gain(-0.1, -0.15, -0.05, "test examples"), FEDAVG: Gain(-0.03, -0.08, 0.0499, "test examples")}
+    by_site = {"m": {c: gains["m"] for c in simple.by_site}}
+    of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, chosen="m", gains=gains, by_site=by_site))
+    assert of.verdict == "undecided"
+    rows = sum(len(simple.sites.fed.clients.test[c]) for c in simple.by_site)
+    said = dict(of.sentences())["What would make it more certain?"].lower()
+    assert f"more test rows: about {4 * rows:,} instead of {rows:,}" in said
+
+
+def test_a_site_of_a_single_patient_has_no_single_row(simple: Advice) -> None:
+    data = dataclasses.replace(simple.sites.fed.dataset, patients=torch.arange(96))
+    fed = dataclasses.replace(simple.sites.fed, dataset=data)
+    none = {simple.check.chosen or "": {c: Gain(0.1, None, None, "") for c in range(4)}}
+    of = dataclasses.replace(
+        simple,
+        sites=dataclasses.replace(simple.sites, fed=fed),
+        check=dataclasses.replace(simple.check, by_site=none),
+    )
+    text = dict(of.sentences())["Which sites benefit?"]
+    assert "site C and site D have a single test patient, too few to tell their gain from chance." in text
+
+
+def test_rounds_that_end_while_a_curve_rises_are_named(simple: Advice) -> None:
+    """From half of the rows right to all of 20 is more than a standard error; from 10 to 10 is none."""
+    half, all_right = (_scores([1.0] * n + [0.0] * (20 - n)) for n in (10, 20))
+    alone = _at(0.5, "independent", ALONE, half, half)
+    rising = _surer(simple, _at(0.5, "fedavg", "FedAvg", half, all_right), alone)
+    said = "more rounds than 5: FedAvg went from 50.0 % on validation rows after round 2 to 100.0 % after round 5"
+    assert said in rising
+    assert "more rounds" not in _surer(simple, _at(0.5, "fedavg", "FedAvg", half, half), alone)
+    limited = _surer(simple, _at(0.5, "fedavg", "FedAvg", half, all_right), alone, limits=Constraints(rounds=5))
+    assert "more rounds" not in limited
+
+
+def test_a_headline_says_what_its_interval_is_over(simple: Advice) -> None:
+    def headline(gain: Gain, measure: Measure = ACCURACY) -> str:
+        task = SimpleNamespace(headline=measure, measures=())
+        setup = cast(Any, SimpleNamespace(**{**vars(simple.sites.setup), "task": task}))
+        check = dataclasses.replace(simple.check, chosen="m", gains={"m": gain})
+        return dataclasses.replace(simple, sites=dataclasses.replace(simple.sites, setup=setup), check=check).headline
+
+    rows = Gain(0.1, 0.05, 0.15, "test examples")
+    both = headline(dataclasses.replace(rows, over="seeds"), simple.sites.measure)
+    assert both.endswith("(95 % interval over seeds and test rows, mostly seeds).")
+    assert headline(rows, simple.sites.measure).endswith("(95 % interval over seeds and test rows, mostly test rows).")
+    assert headline(rows, Measure("auroc", "AUROC")).endswith("(95 % interval over seeds and sites, mostly sites).")
+
+
+# ---------------------------------------------------------------- work and time
+def _slow(seconds: float, tick: float) -> Clock:
+    """A clock that is this much later at each look."""
+    ticks = itertools.count(0.0, tick)
+    return Clock(seconds, lambda: next(ticks))
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_the_answer_is_the_same_on_a_machine_ten_times_as_slow() -> None:
+    experiment, inputs = described(made())
+    answers = [
+        advise_experiment(experiment, inputs=inputs, fresh_seeds=2, folds=1, clock=_slow(1e6, tick)).to_json()
+        for tick in (0.1, 1.0)
+    ]
+    assert answers[0].pop("seconds") < answers[1].pop("seconds")
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.usefixtures("one_rate", "undrawn")
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+def test_where_time_ends_first_the_answer_is_undecided_and_says_so(
+    share: float, simple: Advice, tmp_path: Path
+) -> None:
+    """Time ends before the first round, in the race, and under the second fresh seed."""
+    experiment, inputs = described(made())
+    rounds = int(share * simple.sites.clock.rounds)
+    of = advise_experiment(experiment, inputs=inputs, fresh_seeds=2, folds=1, clock=_slow(rounds + 0.5, 1.0))
+    assert of.verdict == "undecided"
+    assert (
+        f" were enough for {of.sites.clock.rounds} of about {of.sites.clock.planned} rounds of training" in of.headline
+    )
+    assert not of.by_site
+    assert of.gain is None
+    answers = dict(of.sentences())
+    assert "With nobody" not in str(of)
+    assert answers["Which sites benefit?"].startswith("No verdict on any site: ")
+    assert write_advice(of, tmp_path).page.exists()
+
+
+def test_from_one_seed_there_is_no_verdict_on_joining_nor_on_a_site() -> None:
+    of = advice(made(100), seeds=1)
+    assert of.gain is not None
+    assert of.gain.mean > 0.01
+    assert of.verdict == "undecided"
+    assert of.headline.endswith("but one seed is too few; give it two fresh seeds or more.")
+    assert {g.verdict for g in of.by_site.values()} == {"open"}
+    assert dict(of.sentences())["Which sites benefit?"].startswith("No verdict on any site: one seed is too few")
+
+
+def test_a_rate_that_wins_at_first_and_fails_later_is_not_taken(
+    simple: Advice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The highest rate is best halfway, and diverges in the last round: the answer rests on another."""
+    go_on, scores = Training.go_on, Training.scores
+
+    def fails(self: Training, rounds: int) -> None:
+        go_on(self, rounds)
+        if self.method.options["local"]["lr"] > 1 and self.at == self.rounds:
+            raise DivergedError("its training loss is not finite")
+
+    def best_first(self: Training, rows: Any) -> Scores:
+        of = scores(self, rows)
+        if self.method.options["local"]["lr"] > 1:
+            return _scores(*[np.ones(len(v)) for v in of.each.values()])
+        return of
+
+    monkeypatch.setattr(Training, "go_on", fails)
+    monkeypatch.setattr(Training, "scores", best_first)
+    here = _Race(simple.sites, 2, 1, Constraints(), lambda text: None)
+    played(here.train_bounds(dataclasses.asdict(LOCAL)), simple.sites)
+    assert here.bounds.keys() == {ALONE, FEDAVG, POOLED}
+    assert {e.method.options["local"]["lr"] for e in here.bounds.values()} <= {0.5, 0.158}
+
+
+def test_where_fedavg_fails_at_every_rate_training_alone_is_not_advised(simple: Advice) -> None:
+    worse = Gain(-0.2, -0.3, -0.1, "seeds")
+    check = dataclasses.replace(simple.check, chosen="m", gains={"m": worse})
+    of = dataclasses.replace(simple, check=check)
+    assert of.verdict == "alone"
+    race = dataclasses.replace(simple.race, lost={FEDAVG: "round 3, its loss is not finite"})
+    of = dataclasses.replace(of, race=race)
+    assert of.verdict == "undecided"
+    assert "FedAvg could not be trained at any rate: round 3, its loss is not finite" in of.headline
+    within = dataclasses.replace(of, limits=Constraints(megabytes=1.0))  # what does not fit has not failed
+    assert within.verdict == "alone"
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_a_method_that_diverges_leaves_the_race_and_the_others_go_on() -> None:
+    methods = {"FedAvg": us.FedAvg(local=LOCAL), "wild": us.FedProx(mu=0.3, local=dataclasses.replace(LOCAL, lr=1e38))}
+    experiment, inputs = api.described(methods, {"rounds": 2}, data=made(), model="logistic")
+    of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=1, folds=1)
+    (wild,) = [e for e in of.race.entries if e.method.label == "wild"]
+    assert wild.out
+    assert of.race.chosen is not None
+
+
+class Killed(BaseException):
+    """A kill between two rounds."""
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_advice_is_the_same_with_two_workers_and_where_it_was_killed(
+    simple: Advice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, inputs = described(made())
+    asked: dict[str, Any] = {"inputs": inputs, "fresh_seeds": 2, "folds": 1}
+
+    def table(of: Advice) -> dict[str, Any]:
+        return {name: value for name, value in of.to_json().items() if name != "seconds"}
+
+    assert table(advise_experiment(experiment, **asked, workers=2)) == table(simple)
+    numbers, go_on = itertools.count(), Training.go_on
+
+    def killed(self: Training, until: int) -> None:
+        if next(numbers) == 12:
+            raise Killed
+        go_on(self, until)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "go_on", killed)
+        with pytest.raises(Killed):
+            advise_experiment(experiment, **asked, folder=tmp_path)
+    rounds: list[int] = []
+    monkeypatch.setattr(Training, "go_on", lambda self, until: rounds.append(until) or go_on(self, until))
+    assert table(advise_experiment(experiment, **asked, folder=tmp_path)) == table(simple)
+    assert len(rounds) > 0
+    rounds.clear()
+    assert table(advise_experiment(experiment, **asked, folder=tmp_path)) == table(simple)
+    assert not rounds
+
+
+# ---------------------------------------------------------------- what is refused
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"max_rounds": 0}, "max_rounds must be above zero, got 0"),
+        ({"max_megabytes": -1.0}, "max_megabytes must be above zero, got -1"),
+        ({"minutes": math.nan}, "minutes must be above zero, got nan"),
+    ],
+)
+def test_impossible_limits_are_refused(limits: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        us.advise(made(), progress=False, **limits)
+
+
+def test_a_single_site_is_refused() -> None:
+    with pytest.raises(ConfigError, match="advice needs at least two sites, got 1"):
+        us.advise(made(sites=1), model="logistic", progress=False)
+
+
+def test_sites_without_test_rows_are_refused(tiny: Callable[..., Experiment]) -> None:
+    with pytest.raises(DataError, match="no site has test rows; raise test_fraction"):
+        advise_experiment(tiny("test_fraction=0.0"))
+
+
+@pytest.mark.parametrize("kind", ["binary", "survival"])
+def test_test_rows_from_which_the_headline_cannot_be_measured_are_refused_beforehand(kind: str, tmp_path: Path) -> None:
+    """AUROC of one class and concordance without an event are not defined; at one site of four they may be."""
+    draw = np.random.default_rng(1)
+    x_test = {name: draw.normal(size=(6, 6)).astype(np.float32) for name in made()}
+    if kind == "binary":
+        task, sites = us.TaskConfig(kind="binary"), made()
+        tested = {name: (x, np.zeros(6, np.int64)) for name, x in x_test.items()}
+        enough = (x_test["site A"], np.arange(6) % 2)
+        label = "AUROC"
+    else:
+        task = us.TaskConfig(kind="survival")
+        sites = {n: (x, np.stack([draw.exponential(size=24), np.arange(24) % 2], 1)) for n, (x, _) in made().items()}
+        tested = {n: (x, np.stack([np.arange(1.0, 7.0), np.zeros(6)], 1)) for n, x in x_test.items()}
+        enough = (x_test["site A"], np.stack([np.arange(1.0, 7.0), np.ones(6)], 1))
+        label = "concordance index"
+    says = f"no site has test rows from which {label} can be measured"
+    with pytest.raises(DataError, match=says):
+        us.advise(sites, test=tested, task=task, rounds=2, minutes=0.05, progress=False)
+    out = tmp_path / "tuning"
+    with pytest.raises(DataError, match=says):
+        us.tune("fedavg", data=sites, test=tested, task=task, rounds=2, trials=1, out=out, progress=False)
+    assert not out.exists()
+    methods, settings = us.FedAvg(local=LOCAL), {"rounds": 2}
+    experiment, inputs = api.described(methods, settings, data=sites, test={**tested, "site A": enough}, task=task)
+    assert sites_of(experiment, inputs).fed.num_clients == 4
+
+
+def test_where_no_site_has_a_result_a_gain_has_no_interval() -> None:
+    of_mean, of_sites = gain([Scores({}, {})] * 2, [Scores({}, {})] * 2, BINARY.headline)
+    assert (of_mean.low, of_mean.high, of_sites) == (None, None, {})
+
+
+def test_a_setting_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown argument roundz; did you mean rounds"):
+        us.advise(made(), roundz=3, progress=False)
+
+
+@pytest.mark.parametrize("given", [{"model": "logistic"}, {"methods": "ditto"}, {"rounds": 3}, {"eval_every": 2}])
+def test_an_experiment_s_file_says_everything(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="says everything about the experiment"):
+        us.advise(tmp_path / "my.toml", progress=False, **given)
+
+
+# ---------------------------------------------------------------- what comes out
+def test_every_question_has_an_answer_and_every_site_its_name(simple: Advice) -> None:
+    asked = [question for question, _ in simple.sentences()]
+    assert asked == [
+        "Is it worth it?", "Which sites benefit?", "Who should train with whom?", "Which method and settings?",
+        "What does it cost?", "What about a new site?", "How certain is this?", "What would make it more certain?",
+    ]  # fmt: skip
+    assert [n.name for n in simple.newcomers] == ["site A", "site B", "site C", "site D"]
+    assert simple.by_site.keys() == {0, 1, 2, 3}
+    assert set(simple.to_json()["sites"]) == {"site A", "site B", "site C", "site D"}
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_sites_that_come_later_are_the_newcomers_and_take_no_part() -> None:
+    experiment, inputs = described(made(sites=3), rounds=1, unseen={"clients": ["site B"]})
+    of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=1, folds=1)
+    assert [(n.name, n.alone, n.joined) for n in of.newcomers] == [("site B", None, None)]
+    assert {of.sites.names[c] for c in of.by_site} == {"site A", "site C"}
+    assert "site B, which comes later," in dict(of.sentences())["What about a new site?"]
+
+
+def test_labels_that_are_one_but_for_case_are_asked_about(simple: Advice) -> None:
+    assert "Are the labels right?" not in dict(simple.sentences())
+    sites = simple.sites
+    data = dataclasses.replace(sites.setup.dataset, classes=("Yes", "yes"))
+    doubtful = dataclasses.replace(
+        simple, sites=dataclasses.replace(sites, setup=dataclasses.replace(sites.setup, dataset=data))
+    )
+    assert dict(doubtful.sentences())["Are the labels right?"].startswith("Labels 'Yes', 'yes' differ in case")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_of_many_sites_the_page_has_those_that_gain_and_lose_most(
+    simple: Advice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(page, "MOST_LISTED", 2)
+    section = page._for_whom(simple)
+    assert section is not None
+    (table,) = section.tables
+    order = sorted(simple.by_site, key=lambda c: -simple.by_site[c].mean)
+    assert [e.name for e in table.entries] == [simple.sites.names[c] for c in (order[0], order[-1])]
+    assert table.note == "Those shown to gain come first, those shown to lose last; 2 between them are in --json."
+
+
+def test_a_sentence_names_eight_sites_and_counts_the_others(simple: Advice) -> None:
+    worse = {c: Gain(-0.1 - c / 100, -0.2, -0.05, "seeds") for c in range(11)}
+    named = SimpleNamespace(
+        names=tuple(f"site {c}" for c in range(11)), measure=simple.sites.measure, constants={}, clock=Clock()
+    )
+    text = dataclasses.replace(simple, sites=cast(Any, named), check=_with_gains(simple, worse))._for_whom()
+    assert "no site is shown to gain; site 10 (" in text
+    assert "site 3 (−13.00 [−20.00, −5.00]) and 3 more lose" in text
+
+
+def test_the_answer_says_better_and_worse_not_above_and_below_where_lower_is_better(simple: Advice) -> None:
+    """Of an error a gain of 1 is a value lower by 1."""
+    error = Measure("mse", "MSE", "lower", high=None, percent=False)
+    check = dataclasses.replace(simple.check, over_pooled=Gain(-1.0, -2.0, -0.5, "seeds"))
+    fake = SimpleNamespace(
+        clock=Clock(), measure=error, constants={}, setup=simple.sites.setup, experiment=simple.sites.experiment
+    )
+    of = dataclasses.replace(simple, sites=cast(Any, fake), check=check)
+    assert f"With {check.chosen} the mean is worse than that of pooled data (−1.00 [−2.00, −0.50])." in of._worth()
+    assert "over local training, with the sign reversed so that positive is better" in of.headline
+
+
+def _with_gains(of: Advice, gains: dict[int, Gain]) -> Check:
+    return dataclasses.replace(of.check, by_site={of.check.chosen or "": gains})
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_and_a_file_that_a_run_takes_are_written(simple: Advice, tmp_path: Path) -> None:
+    files = write_advice(simple, tmp_path)
+    text = files.page.read_text("utf-8")
+    for question, _ in simple.sentences()[1:]:
+        assert question in text
+    assert "site D" in text
+    recommended = config.load(files.experiment)
+    assert recommended.methods[0].label == simple.method.label
+    assert {m.name for m in recommended.methods} >= {"independent", "centralised"}
+    from unskew.run import loop
+
+    outcome = loop.start(dataclasses.replace(recommended, seeds=recommended.seeds[:1], rounds=1), tmp_path / "run")
+    assert (outcome.folder / "summary.json").exists()
+
+
+@pytest.mark.usefixtures("undrawn", "one_rate")
+def test_groups_of_sites_that_were_drawn_stay_those_sites_in_the_file(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    of = advise_experiment(tiny("rounds=1"), fresh_seeds=1, folds=1)
+    files = write_advice(of, tmp_path)
+    recommended = config.load(files.experiment)
+    again = divide(recommended, of.sites.setup.dataset, 77)
+    assert [t.tolist() for t in again.clients.test] == [t.tolist() for t in of.sites.fed.clients.test]
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_torch_is_left_as_it_was() -> None:
+    before = torch.get_num_threads()
+    us.advise(made(sites=2), model="logistic", rounds=1, minutes=0.01, progress=False)
+    assert torch.get_num_threads() == before
+
+
+def test_a_site_that_trains_by_itself_is_not_said_to_be_open(simple: Advice) -> None:
+    groups = ((0, 1), (2,), (3,))
+    of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, groups=groups, by_site=_all_open(simple)))
+    assert of.by_themselves == {2, 3}
+    text = dict(of.sentences())["Which sites benefit?"]
+    assert text.endswith("for 2 of 2 sites the result is undecided; site C and site D train by themselves.")
+
+
+def _imbalanced(rng: np.random.Generator, n: int = 400) -> Site:
+    """Nine in ten rows are positive, of which the inputs tell nothing."""
+    return rng.normal(size=(n, 4)).astype(np.float32) - 1.0, (rng.random(n) < 0.9).astype(np.int64)
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_a_site_whose_own_model_finds_one_class_is_not_advised_as_better_off_alone() -> None:
+    """What Bern and Chur learn is the reverse of what a model of the class at Sion says."""
+    rng = np.random.default_rng(0)
+    sites = {"Sion": _imbalanced(rng)}
+    for name in ("Bern", "Chur"):
+        y = (rng.random(400) < 0.5).astype(np.int64)
+        sites[name] = ((2 * y[:, None] - 1 + rng.normal(size=(400, 4))).astype(np.float32), y)
+    of = advice(sites)
+    of = dataclasses.replace(of, check=dataclasses.replace(of.check, chosen=FEDAVG, groups=()))
+    text = dict(of.sentences())["Which sites benefit?"]
+    assert re.search(r"Sion \(−[^;]*\) loses", text)
+    assert "Alone Sion finds examples of one class only, so that its accuracy says little." in text
+    assert of.to_json()["one_class_alone"] == ["Sion"]
+    assert "one class alone" in str(page.view(of, "")["sections"])
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_where_every_site_alone_finds_one_class_training_alone_is_not_advised() -> None:
+    rng = np.random.default_rng(0)
+    of = advice({name: _imbalanced(rng, 4000) for name in ("Bern", "Chur", "Sion")}, rounds=1)
+    assert of.verdict == "undecided"
+    assert "but alone every site finds examples of one class only, so that its accuracy says little." in of.headline
+    assert dict(of.sentences())["What would make it more certain?"] == (
+        'Models that find every class: task.class_weights = "balanced".'
+    )
+
+
+@pytest.mark.usefixtures("one_rate")
+def test_models_that_are_worse_than_the_mean_make_no_site_better_off() -> None:
+    """Targets near 1,000 and a rate at which nothing comes near: the answer is no *join*, however large the gain."""
+    rng = np.random.default_rng(0)
+    data = {}
+    for site in ("Bern", "Chur"):
+        x = rng.normal(size=(40, 3)).astype(np.float32)
+        data[site] = (x, (1000 + x[:, 0]).astype(np.float32))
+    experiment, inputs = api.described(
+        us.FedAvg(local=us.SgdConfig(lr=1e-5)),
+        {"rounds": 2},
+        data=data,
+        model="mlp",
+        task=us.TaskConfig(kind="regression", target_scale=False),
+    )
+    of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=2, folds=1)
+    label = of.check.chosen or ""
+    gains, by_site = {label: Gain(900.0, 800.0, 1000.0, "seeds")}, dict.fromkeys((0, 1), Gain(900.0, 800.0, 1000.0, ""))
+    of = dataclasses.replace(of, check=dataclasses.replace(of.check, gains=gains, by_site={label: by_site}))
+    assert of.verdict == "undecided"
+    assert "but both are worse than what training rows alone would always say (" in of.headline
+    assert of.useless == {0, 1}
+    answers = dict(of.sentences())
+    assert "no site is shown to gain" in answers["Which sites benefit?"]
+    assert f"At Bern and Chur both, alone and with {label}, are worse" in answers["Which sites benefit?"]
+    assert "task.target_scale = [1000, 1]" in answers["What would make it more certain?"]
+    assert of.to_json()["worse_than_constant"] == ["Bern", "Chur"]
+    assert of.site_row(0)[-1] == "worse than a constant"
+
+
+@pytest.mark.usefixtures("one_rate", "undrawn")
+def test_advice_goes_by_the_headline_that_is_chosen_and_has_the_metrics_that_were_asked_for() -> None:
+    task = us.TaskConfig(headline="macro_f1", class_weights="balanced")
+    settings = {"rounds": 2, "evaluate": ["global", "personal", "accuracy"]}
+    experiment, inputs = api.described(
+        us.FedAvg(local=LOCAL), settings, data=made(60, sites=2), model="logistic", task=task
+    )
+    of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=1, folds=1)
+    assert of.sites.measure.name == "macro_f1"
+    first = of.sentences()[0][1]
+    alone = of.check.results[ALONE][0]
+    assert f"Mean over sites on test rows: {ALONE} {100 * alone.mean:.1f} %" in first
+    assert f"Accuracy: {ALONE} {100 * alone.asked['accuracy']:.1f} %, FedAvg " in first
+    assert "class weights" not in first.lower()
+    assert "('Accuracy', 'mean over sites, %')" in str(page.view(of, "")["sections"])
+    assert all(m.name != "macro_f1" for m in of.sites.setup.task.measures[2:])
+    assert 'headline = "macro_f1"' in config.to_toml(of.experiment())
+    fake = SimpleNamespace(headline=ACCURACY, measures=())
+    setup = cast(Any, SimpleNamespace(**{**vars(of.sites.setup), "task": fake}))
+    sites = dataclasses.replace(of.sites, setup=setup)
+    assert "Class weights give accuracy away" in dataclasses.replace(of, sites=sites).sentences()[0][1]
+
+
+def test_who_trains_with_whom_is_not_answered_as_if_whether_at_all_were_decided(simple: Advice) -> None:
+    said = "Whether with anybody is undecided; if so: "
+    gains = {"undecided": Gain(-0.02, -0.1, 0.06, "seeds"), "join": Gain(0.1, 0.05, 0.15, "seeds")}
+    for verdict, interval in gains.items():
+        check = dataclasses.replace(simple.check, gains=dict.fromkeys(simple.check.gains, interval))
+        of = dataclasses.replace(simple, check=check)
+        assert of.verdict == verdict
+        answer = dict(of.sentences())["Who should train with whom?"]
+        assert answer.startswith(said) == (verdict == "undecided")
+
+
+def test_a_site_without_test_rows_is_named_and_has_no_verdict(simple: Advice) -> None:
+    judged = {label: {c: g for c, g in gains.items() if c < 3} for label, gains in _all_open(simple).items()}
+    of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, groups=(), by_site=judged))
+    text = dict(of.sentences())["Which sites benefit?"]
+    assert "for 3 of 3 sites the result is undecided" in text
+    assert text.endswith("site D has no test rows from which accuracy can be measured, so there is no verdict on it.")
+    assert of.to_json()["no_verdict"] == ["site D"]
+
+
+def _all_open(of: Advice) -> dict[str, dict[int, Gain]]:
+    return {of.check.chosen or "": {c: Gain(0.0, -0.1, 0.1, "seeds") for c in range(4)}}
+
+
+def test_a_site_whose_training_diverges_is_named() -> None:
+    g = np.random.default_rng(0)
+    data = {}
+    for site, size in (("Bern", 1.0), ("Chur", 3e4)):
+        x = size * g.normal(size=(60, 4)).astype("float32")
+        data[site] = (x, (x[:, 0] + size * g.normal(size=60) > 0).astype(int))
+    advice = us.advise(data, minutes=0.2, rounds=4, progress=False)
+    assert re.fullmatch(
+        r"Undecided: sites could not be trained alone: under seed 1, round \d, client 1 \(Chur\), step .*; lower lr .*",
+        advice.headline,
+    )
+    assert "0 test rows" not in str(advice)
+    assert ": ." not in str(advice)
+    data["Chur"] = (1e30 * data["Chur"][0], data["Chur"][1])
+    with pytest.raises(DivergedError, match=r"^independent, seed 0: round 1, client 1 \(Chur\), step "):
+        us.simulate("independent", data=data, rounds=4, progress=False)
+
+
+def test_a_notebook_shows_an_answer_and_a_table_by_site_and_its_repr_is_a_line(simple: Advice) -> None:
+    assert repr(simple) == f"<Advice: {simple.headline} print() says more>"
+    page = simple._repr_html_()
+    for question, answer in simple.sentences():
+        assert f"{html.escape(question)}</b></dt><dd>{html.escape(answer)}</dd>" in page
+    assert page.count("<tr>") == 1 + len(simple.by_site)
+    for c, of in simple.by_site.items():
+        assert f"<th>{simple.sites.names[c]}</th>" in page
+        assert html.escape(bracket(of, simple.sites.measure)) in page
+
+
+def test_of_many_sites_a_notebook_shows_those_at_the_ends(simple: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ANSWER, "SITES_SHOWN", 1)
+    page = simple._repr_html_()
+    assert page.count("<tr>") == 3
+    assert f"{len(simple.by_site) - 2} in the middle are left out" in page
+
+
+def test_advice_says_that_a_target_is_too_large_to_train_on(simple: Advice) -> None:
+    setup = simple.sites.setup
+    large = dataclasses.replace(
+        setup,
+        dataset=dataclasses.replace(setup.dataset, y_train=torch.full_like(setup.dataset.y_train.float(), 130.0)),
+        task=dataclasses.replace(setup.task, kind=REGRESSION),
+    )
+    check = dataclasses.replace(simple.check, gains={}, results={}, lost={ALONE: "lower lr or set clip_norm"})
+    experiment = simple.sites.experiment
+    as_is = dataclasses.replace(experiment, task=dataclasses.replace(experiment.task, target_scale=False))
+    sites = dataclasses.replace(simple.sites, setup=large, experiment=as_is)
+    of = dataclasses.replace(simple, sites=sites, check=check)
+    assert re.fullmatch(
+        r"Undecided: sites could not be trained alone: lower lr or set clip_norm; the target has a root mean square of "
+        r"130 \(.*target_scale = \[100, 100\]\)\.",
+        of.headline,
+    )

@@ -1,0 +1,293 @@
+"""A sweep: one file becomes many, all are checked before one is run, and each goes its own way."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import unskew
+from unskew.decide import sweep
+from unskew.decide.crew import Here, _answer
+from unskew.decide.sweep import Point, check, expand, run
+from unskew.errors import ConfigError, DataError, RunError
+from unskew.experiment import config
+
+BASE = """
+name = "base"
+rounds = 3
+task = { data = "digits", model = "mlp", model_options = { hidden = [8] } }
+split = { name = "dirichlet", num_clients = 4, alpha = 0.5 }
+local = { lr = 0.1, batch_size = 128 }
+[[methods]]
+name = "fedprox"
+mu = 0.1
+"""
+
+
+class Fake:
+    """A stand-in for runs: one writes its last files, fails, or stays stopped, by its experiment."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.did = out, list[str]()
+
+    def keep(self, homes: object) -> None:
+        """Nothing is kept."""
+
+    def train(self, asked: Mapping[str, Any]) -> Any:
+        self.did.append(Path(asked["folder"]).name)
+        if "mu = 0.2" in asked["experiment"]:
+            raise ConfigError("mu is not to my liking")
+        folder = self.out / asked["folder"]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.json").write_text(json.dumps({"rows": [], "seconds": 12.5}))
+        (folder / "report.html").write_text("")
+        return {"seconds": 12.5}
+
+
+class Forgiving(Here):
+    """This process, where a failure is told as a worker does."""
+
+    def send(self, worker: int, asked: Mapping[str, Any], homes: Any) -> None:
+        self.answer = _answer(self.work, asked, homes)
+
+    def receive(self) -> Any:
+        return 0, *self.answer
+
+
+def write(tmp_path: Path, table: str, base: str = BASE) -> Path:
+    path = tmp_path / "sweep.toml"
+    path.write_text(f"{base}\n[sweep]\n{table}\n")
+    return path
+
+
+def points(tmp_path: Path, table: str) -> tuple[Point, ...]:
+    return expand(write(tmp_path, table))[1]
+
+
+def swept(made: Sequence[Point], out: Path, said: list[str] | None = None, **more: Any) -> tuple[Any, list[str]]:
+    """The results of a sweep, and the points that were run now."""
+    work = Fake(out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "Processes", lambda *_: Forgiving(work))
+        results = run(made, out, 2, ([] if said is None else said).append, **more)
+    return results, work.did
+
+
+# ---------------------------------------------------------------- from one file to many
+def test_a_grid_is_all_combinations_in_the_order_written(tmp_path: Path) -> None:
+    name, made = expand(write(tmp_path, 'grid = { "methods.0.mu" = [0.01, 0.1], "split.alpha" = [0.1, 1.0] }'))
+    assert name == "base"
+    assert [p.name for p in made] == [
+        "001-mu=0.01,alpha=0.1",
+        "002-mu=0.01,alpha=1.0",
+        "003-mu=0.1,alpha=0.1",
+        "004-mu=0.1,alpha=1.0",
+    ]
+    assert [p.experiment.methods[0].options["mu"] for p in made] == [0.01, 0.01, 0.1, 0.1]
+    assert made[1].experiment.name == "base mu=0.01,alpha=1.0"
+
+
+def test_the_points_of_a_list_follow_those_of_a_grid(tmp_path: Path) -> None:
+    made = points(tmp_path, 'grid = { "rounds" = [4, 5] }\nlist = [{ "local.lr" = 0.5, "rounds" = 9 }]')
+    assert [p.experiment.rounds for p in made] == [4, 5, 9]
+    assert made[2].settings == {"local.lr": 0.5, "rounds": 9}
+
+
+def test_a_point_trains_alone_on_one_thread_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    (plain,) = points(tmp_path, 'grid = { "rounds" = [4] }')
+    assert (plain.experiment.runtime.executor, plain.experiment.runtime.threads) == ("sequential", 1)
+    (own,) = points(tmp_path, 'list = [{ "runtime.executor" = "workers", "runtime.threads" = 2 }]')
+    assert (own.experiment.runtime.executor, own.experiment.runtime.threads) == ("workers", 2)
+
+
+def test_paths_with_the_same_last_part_are_written_in_full(tmp_path: Path) -> None:
+    (point,) = points(tmp_path, 'grid = { "local.lr" = [0.1], "methods.0.local.lr" = [0.2], "rounds" = [4] }')
+    assert point.name == "001-local.lr=0.1,methods.0.local.lr=0.2,rounds=4"
+
+
+def test_a_table_of_settings_goes_by_its_name_and_its_other_settings(tmp_path: Path) -> None:
+    """Before, files were called 002-split=--name----shards-,--num_clients---4,..."""
+    iid, shards = points(
+        tmp_path,
+        'grid = { "split" = [{ name = "iid", num_clients = 4 }, '
+        '{ num_clients = 4, name = "shards", shards_per_client = 3 }], "local.lr_schedule" = [{ name = "constant" }] }',
+    )
+    assert iid.name == "001-split=iid,num_clients=4,lr_schedule=constant"
+    assert shards.name == "002-split=shards,num_clients=4,shards_per_client=3,lr_schedule=constant"
+    assert shards.experiment.name == "base split=shards,num_clients=4,shards_per_client=3,lr_schedule=constant"
+
+
+def test_a_name_is_short_and_of_safe_characters_and_never_twice_there(tmp_path: Path) -> None:
+    paths = ["a/b: *" * 30 + end for end in "xy"]
+    splits = ", ".join(f'{{ name = "manifest", path = "{path}" }}' for path in paths)
+    one, other = (p.name for p in points(tmp_path, f'grid = {{ "split" = [{splits}] }}'))
+    assert one[:33] == "001-split=manifest,path=a-b---a-b"
+    assert len(one) == len(other) == sweep.LONGEST_NAME
+    assert one != other
+
+
+VALUES = st.recursive(
+    st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(VALUES)
+def test_every_value_of_a_sweep_arrives_as_it_was_written(value: object) -> None:
+    assert config.override({}, [f"a.b={sweep._toml(value)}"]) == {"a": {"b": value}}
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ("", "is empty: give sweep.grid or sweep.list"),
+        ("list = []", "is empty"),
+        ("grid = {}", "sweep.grid must be a table"),
+        ('grid = { "local.lr" = [] }', "local.lr must be a list of at least one value"),
+        ('grid = { "local.lr" = 0.1 }', "local.lr must be a list"),
+        ("grid = { local.lr = [0.1] }", 'write the path in quotes: "local.lr"'),
+        ("list = [{}]", "tables of at least one setting"),
+        ("list = 3", "sweep.list must be a list"),
+        ("list = [{ rounds = 4 }]\nsteps = 3", "unknown key sweep.steps"),
+        ('grid = { "rounds" = [4, 4] }', "001-rounds=4 and 002-rounds=4 .* are the same experiment"),
+    ],
+)
+def test_a_sweep_without_points_or_with_nonsense_is_refused(tmp_path: Path, table: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        points(tmp_path, table)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_a_sweep_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(BASE)
+    with pytest.raises(ConfigError, match=r"has no \[sweep\] table"):
+        expand(path)
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ('grid = { "methods.0.mu" = [0.1, -1.0] }', r"^point 002-mu=-1.0: methods.0.mu must be >= 0, got -1.0"),
+        ('grid = { "split.alhpa" = [0.1] }', r"^point 001-alhpa=0.1: unknown key split.alhpa; did you mean alpha"),
+        ('grid = { "local.lr" = [1979-05-27] }', r"^point 001-lr=1979-05-27: local.lr must be .*, got 1979-05-27"),
+        ('grid = { "methods.3.mu" = [0.1] }', r"^point 001-mu=0.1: .*'3' is not an entry of a list of 1"),
+    ],
+)
+def test_one_impossible_point_refuses_the_sweep_and_is_named(tmp_path: Path, table: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        points(tmp_path, table)
+    assert str(caught.value).endswith("; nothing was run")
+
+
+def test_a_point_that_only_its_data_make_impossible_is_refused_before_any_is_run(tmp_path: Path) -> None:
+    check(points(tmp_path, 'grid = { "split.num_clients" = [3, 4] }'))
+    with pytest.raises(DataError, match=r"^point 002-num_clients=999: 999 clients x at least 2 examples = 1998"):
+        check(points(tmp_path, 'grid = { "split.num_clients" = [3, 999] }'))
+
+
+def test_methods_that_train_the_same_in_several_points_are_named(tmp_path: Path) -> None:
+    """Of 2 x 3 points each trains FedAvg and FedProx; FedAvg differs with the split only: 4 of its 6 are repeats."""
+    two = f'{BASE}\n[[methods]]\nname = "fedavg"\n'
+    grid = 'grid = { "methods.0.mu" = [0.1, 0.2, 0.3], "split.alpha" = [0.1, 1.0] }'
+    said = sweep.repeated(expand(write(tmp_path, grid, two))[1])
+    assert said.startswith("4 of 12 trainings of a method repeat that of another point, ")
+    assert "settings of other methods only (fedavg); to train these once, leave them out of the sweep" in said
+    assert sweep.repeated(expand(write(tmp_path, 'grid = { "split.alpha" = [0.1, 1.0] }', two))[1]) == ""
+
+
+# ---------------------------------------------------------------- running
+MU = 'grid = {{ "methods.0.mu" = [{}] }}'
+
+
+def test_failures_are_results_and_the_rest_goes_on(tmp_path: Path) -> None:
+    said: list[str] = []
+    made = points(tmp_path, MU.format("0.1, 0.2, 0.4"))
+    results, _ = swept(made, tmp_path / "out", said)
+    assert [(r.point, r.status, r.error) for r in results] == [
+        ("001-mu=0.1", "done", None),
+        ("002-mu=0.2", "failed", "ConfigError: mu is not to my liking"),
+        ("003-mu=0.4", "done", None),
+    ]
+    assert said[1] == "[2/3] 002-mu=0.2: FAILED: ConfigError: mu is not to my liking"
+
+
+def test_what_is_done_is_left_alone_and_what_failed_or_was_removed_is_tried_again(tmp_path: Path) -> None:
+    made, out = points(tmp_path, MU.format("0.1, 0.2, 0.4")), tmp_path / "out"
+    swept(made, out)
+    (out / "runs" / made[2].name / "report.html").unlink()
+    said: list[str] = []
+    results, did = swept(made, out, said)
+    assert did == [made[1].name, made[2].name]
+    assert [r.status for r in results] == ["done", "failed", "done"]
+    assert said[0] == "[1/3] 001-mu=0.1: was done already"
+
+
+def test_a_run_of_another_experiment_in_a_points_place_is_refused(tmp_path: Path) -> None:
+    made = points(tmp_path, MU.format("0.1"))
+    folder = tmp_path / "out" / "runs" / made[0].name
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    (folder / "config.toml").write_text(config.to_toml(dataclasses.replace(made[0].experiment, rounds=99)))
+    with pytest.raises(RunError, match="holds a run of another experiment"):
+        swept(made, tmp_path / "out")
+
+
+def test_shards_have_points_of_their_own_and_the_results_of_all(tmp_path: Path) -> None:
+    made, out = points(tmp_path, MU.format("0.5, 0.6, 0.7")), tmp_path / "out"
+    results, did = swept(made, out, part="2/2")
+    assert did == [made[1].name]
+    assert [r.status for r in results] == ["open", "done", "open"]
+    results, did = swept(made, out, part="1/2")
+    assert did == [made[0].name, made[2].name]
+    assert {r.status for r in results} == {"done"}
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "1", "1/3x", "-1/3", "a/b"])
+def test_a_shard_that_is_none_is_refused(part: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--shard must be I/N"):
+        sweep.shard(points(tmp_path, MU.format("0.5, 0.6")), part)
+
+
+def test_no_jobs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--jobs must be at least 1, got 0"):
+        run(points(tmp_path, MU.format("0.1")), tmp_path / "out", 0, print)
+
+
+@pytest.mark.seconds
+def test_a_sweep_that_is_killed_or_stopped_goes_on_to_the_results_of_one_that_was_not(tmp_path: Path) -> None:
+    """Two processes of the real thing: killed in mid-queue, then asked to stop, then let be."""
+    file = write(tmp_path, MU.format("0.1, 0.3, 1.0"), BASE.replace("rounds = 3", "rounds = 60\neval_every = 20"))
+    env = {**os.environ, "PYTHONPATH": str(Path(unskew.__file__).parents[1])}
+
+    def command(out: str, jobs: int) -> list[str]:
+        return [sys.executable, "-m", "unskew", "sweep", str(file), "--out", out, "--jobs", str(jobs), "--json"]
+
+    def fingerprint(done: "subprocess.CompletedProcess[str]") -> str:
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["fingerprint"])
+
+    for sign in (signal.SIGKILL, signal.SIGINT):
+        began = subprocess.Popen(command("out", 2), cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 120
+        logs = tmp_path / "out" / "runs"
+        while time.monotonic() < until and not any(f.stat().st_size for f in logs.glob("*/metrics.jsonl")):
+            time.sleep(0.02)
+        began.send_signal(sign)
+        assert began.wait() in (-signal.SIGKILL, 130, 0)
+        time.sleep(1.0)
+    two = subprocess.run(command("out", 2), cwd=tmp_path, env=env, capture_output=True, text=True)
+    one = subprocess.run(command("whole", 1), cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert fingerprint(two) == fingerprint(one)
+    assert "clients" in (tmp_path / "whole" / "logs" / "001-mu=0.1.txt").read_text()

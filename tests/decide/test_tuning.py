@@ -1,0 +1,575 @@
+"""`us.tune` and `unskew tune`: equal budgets, validation rows only, a search that goes on, and what comes out."""
+
+import dataclasses
+import functools
+import importlib
+import json
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unskew as us
+from unskew import api
+from unskew.data.split import FromManifest
+from unskew.decide.cells import Queue, run
+from unskew.decide.crew import Here
+from unskew.decide.follow_up import division
+from unskew.decide.identity import code_sha256
+from unskew.decide.sites import sites_of
+from unskew.decide.training import Training
+from unskew.decide.tuning.page import write_tuning
+from unskew.decide.tuning.result import NO_GAIN, TuningGain, compared, corrected
+from unskew.decide.tuning.search import Budget, Searched, Trial, TuningWork, optuna_module
+from unskew.decide.tuning.space import LR, present, ranges_of, with_values
+from unskew.errors import ConfigError, DataError, DivergedError, RunError
+from unskew.experiment import config
+from unskew.report.gain import Gain
+from unskew.run.setup import divide, prepare
+from unskew.schema import Search
+
+team = importlib.import_module("unskew.decide.crew")
+optuna = pytest.importorskip("optuna", reason="optuna is not installed (extra [tune])")
+
+
+def clients(seed: int = 0) -> dict[str, tuple[Any, Any]]:
+    rng = np.random.default_rng(seed)
+    return {
+        f"site {k}": ((x := rng.normal(size=(24, 4)).astype(np.float32)), (x[:, 0] + 0.3 * k > 0).astype(np.int64))
+        for k in range(3)
+    }
+
+
+def tune(out: Path, data: Any = None, **options: Any) -> Any:
+    asked: dict[str, Any] = {"trials": 3, "rounds": 2, "final_seeds": 2, "progress": False, **options}
+    return us.tune({"FedProx": us.FedProx(mu=0.1), "FedAvg": us.FedAvg()}, out=out, data=data or clients(), **asked)
+
+
+# ---------------------------------------------------------------- what is searched
+def test_ranges_stand_beside_hyperparameters_and_hold_the_present_value() -> None:
+    assert ranges_of(config.method("fedprox", {"mu": 20.0, "local": {"lr": 0.3}})) == {
+        LR: Search(0.01, 3.0),
+        "mu": Search(0.001, 20.0),
+    }
+    assert ranges_of(config.method("fedprox", {"mu": 0.0}))["mu"] == Search(0.001, 10.0)
+    assert set(ranges_of(config.method("fedadam", {}))) == {LR, "server_lr"}
+
+
+def test_values_are_put_where_they_belong_and_everything_else_stays() -> None:
+    method = config.method("fedprox", {"mu": 0.5, "local": {"lr": 0.2, "batch_size": 7}})
+    tuned = with_values(method, {LR: 0.4, "mu": 2.0})
+    assert (tuned.options["mu"], tuned.options["local"]["lr"], tuned.options["local"]["batch_size"]) == (2.0, 0.4, 7)
+    assert present(tuned, ranges_of(tuned)) == {LR: 0.4, "mu": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"trials": 3, "seconds": 1.0}, "not both"),
+        ({"trials": 0}, "trials must be above zero, got 0"),
+        ({"pruner": "best"}, 'pruner must be "median"'),
+    ],
+)
+def test_an_impossible_budget_is_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Budget(**options)
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(RunError, match=r"pip install 'unskew\[tune\]'"):
+        optuna_module()
+
+
+@pytest.mark.parametrize(
+    "rule", [{"metric": 0.9}, {"patience": 2}, {"seconds": 5.0}], ids=lambda rule: next(iter(rule))
+)
+def test_a_rule_that_would_end_no_trial_is_refused_before_any_work(rule: dict[str, Any], tmp_path: Path) -> None:
+    """Before, trials ignored it, and the tuned file had it."""
+    with pytest.raises(ConfigError, match=rf"^stop\.{next(iter(rule))} would be ignored: .* leave it out"):
+        tune(tmp_path / "out", stop={**rule, "megabytes": 1.0})
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match=rf"^stop\.{next(iter(rule))} would be ignored"):
+        us.advise(clients(), stop=rule, progress=False)
+
+
+# ---------------------------------------------------------------- the search
+def test_each_method_has_the_same_budget_and_begins_with_its_present_settings(tmp_path: Path) -> None:
+    tuning = tune(tmp_path / "out", trials=4, pruner="none")
+    assert [len(s.trials) for s in tuning.searches] == [4, 4]
+    prox, avg = tuning.searches
+    assert prox.trials[0].values == {LR: 0.1, "mu": 0.1}
+    assert avg.trials[0].values == {LR: 0.1}
+    for s in tuning.searches:
+        scores = [t.score for t in s.trials]
+        assert s.trials[s.best].score == max(scores)
+        assert all(r.low <= t.values[n] <= r.high for t in s.trials for n, r in s.ranges.items())
+
+
+def test_test_rows_decide_nothing(tmp_path: Path) -> None:
+    """With other labels on the test rows the trials and choices are the same; only what is reported differs."""
+    data = clients()
+    x, y = (np.concatenate([part[i] for part in data.values()]) for i in (0, 1))
+    test = x[:30] + 0.1
+    outcomes = []
+    for labels in (np.zeros(30, np.int64), np.ones(30, np.int64)):
+        out = tmp_path / f"out{labels[0]}"
+        options = {"test": (test, labels), "split": us.IID(num_clients=3), "test_fraction": 0.2}
+        tuning = tune(out, (x, y), pruner="none", **options)
+        outcomes.append([[(t.values, t.score) for t in s.trials] for s in tuning.searches])
+    assert outcomes[0] == outcomes[1]
+
+
+def test_no_trial_reads_a_row_that_the_comparison_is_made_on(tmp_path: Path) -> None:
+    sites = tune(tmp_path / "out").sites
+    tested = set(sites.fed.clients.test.values.tolist())
+    assert tested
+    for fold in sites.folds:
+        assert not tested & {*fold.clients.train.values.tolist(), *fold.clients.val.values.tolist()}
+
+
+def test_a_search_that_stopped_goes_on_with_the_trials_of_one_that_did_not(tmp_path: Path) -> None:
+    whole = tune(tmp_path / "whole", trials=7, pruner="none")
+    tune(tmp_path / "parts", trials=3, pruner="none")
+    parts = tune(tmp_path / "parts", trials=7, pruner="none")
+    for a, b in zip(whole.searches, parts.searches, strict=True):
+        assert [(t.values, t.score) for t in a.trials] == [(t.values, t.score) for t in b.trials]
+
+
+def test_a_smaller_budget_is_that_of_every_method(tmp_path: Path) -> None:
+    """Before, a method whose trials of a larger budget were in the folder had the best of all of them."""
+    of: dict[str, Any] = {
+        "out": tmp_path,
+        "data": clients(),
+        "rounds": 1,
+        "final_seeds": 1,
+        "progress": False,
+        "pruner": "none",
+    }
+    avg, prox = {"FedAvg": us.FedAvg()}, {"FedProx": us.FedProx(mu=0.1)}
+    us.tune({**avg, **prox}, **of, trials=1)
+    kept = [(t.values, t.score) for t in us.tune({**avg, **prox}, **of, trials=4).searches[0].trials]
+    fewer = us.tune({**avg, **prox}, **of, trials=2)
+    assert [(t.values, t.score) for t in fewer.searches[0].trials] == kept[:2]
+    assert [len(s.trials) for s in fewer.searches] == [2, 2]
+    assert {m["trials"] for m in json.loads((tmp_path / "tuning.json").read_text())["methods"].values()} == {2}
+    assert "2 trials for each of 2 methods" in (tmp_path / "tuning.html").read_text()
+
+
+def test_a_time_pays_for_the_first_trials_that_it_has_room_for() -> None:
+    trials = [Trial({}, 0.5, "complete", 1, seconds) for seconds in (3.0, 4.0, 5.0)]
+    begins = {s: [n for n in range(3) if Budget(seconds=s).next(trials[:n])] for s in (1.0, 3.0, 3.5, 7.5, 60.0)}
+    assert begins == {1.0: [0], 3.0: [0], 3.5: [0, 1], 7.5: [0, 1, 2], 60.0: [0, 1, 2]}
+    assert [[*Budget(7).next(trials[:1] * n)] for n in (0, 3, 5, 7)] == [[0, 1, 2, 3, 4], [3, 4], [5, 6], []]
+
+
+def of_classes(*positives: int) -> dict[str, Any]:
+    """Clients of 24 rows, of which so many are positive."""
+    data = clients()
+    return {name: (x, np.arange(24) < k) for (name, (x, _)), k in zip(data.items(), positives, strict=True)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_trials_are_judged_by_a_fold_in_which_the_headline_is_defined(seed: int, tmp_path: Path) -> None:
+    """Before, all trials had diverged if the one positive row was not in the first fold."""
+    tested = {name: (x, np.arange(24) < 12) for name, (x, _) in clients(1).items()}
+    tuning = us.tune(
+        "fedavg", out=tmp_path, data=of_classes(1, 0, 0), test=tested, task="binary", rounds=1, trials=1,
+        final_seeds=1, seeds=[seed], progress=False,
+    )  # fmt: skip
+    assert [t.state for t in tuning.searches[0].trials] == ["complete"]
+
+
+def test_data_in_which_no_trial_could_be_judged_are_refused(tmp_path: Path) -> None:
+    tested = {name: (x, np.arange(24) < 12) for name, (x, _) in clients(1).items()}
+    data = {"data": of_classes(24, 0, 0), "test": tested}
+    with pytest.raises(
+        DataError, match=r"^AUROC is defined for no client's validation rows in any of \d folds.*val_frac"
+    ):
+        us.tune("fedavg", out=tmp_path / "out", **data, task="binary", rounds=1, progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_trials_end_by_bytes_in_the_round_in_which_a_run_does(tmp_path: Path) -> None:
+    """Before, they ended before the limit was reached, a round earlier."""
+    sent = us.simulate("fedavg", data=clients(), rounds=1, progress=False).value("fedavg", "bytes.total")
+    asked: dict[str, Any] = {"data": clients(), "rounds": 4, "stop": {"megabytes": 1.5 * sent / 1e6}, "progress": False}
+    (searched,) = us.tune("fedavg", out=tmp_path, trials=1, final_seeds=1, **asked).searches
+    assert searched.trials[0].rounds == 2
+    assert us.simulate("fedavg", **asked).value("fedavg", "bytes.total") == 2 * sent
+
+
+def test_bad_trials_end_early_and_a_diverged_one_is_never_the_best(tmp_path: Path) -> None:
+    method = {"FedAvg": us.FedAvg(us.SgdConfig(lr=1e20))}
+    tuning = us.tune(method, out=tmp_path, data=clients(), trials=2, rounds=2, final_seeds=1, progress=False)
+    (s,) = tuning.searches
+    assert s.trials[0].state == "diverged"
+    assert s.best != 0
+
+
+def test_fresh_seeds_follow_those_of_the_search_and_the_file_has_fresher_ones(tmp_path: Path) -> None:
+    tuning = tune(tmp_path / "out", seeds=[3])
+    assert tuning.seeds == (4, 5)
+    written = config.load(tmp_path / "out" / "tuned.toml")
+    assert written.seeds == (6, 7, 8, 9, 10)
+    assert [m.label for m in written.methods] == ["FedProx", "FedAvg"]
+    for method, s in zip(written.methods, tuning.searches, strict=True):
+        assert present(method, s.ranges) == pytest.approx(dict(s.trials[s.best].values))
+    page = (tmp_path / "out" / "tuning.html").read_text()
+    assert "FedProx: mu" in page
+    assert json.loads((tmp_path / "out" / "tuning.json").read_text())["methods"]["FedProx"]["trials"] == 3
+
+
+def test_the_tuned_file_tests_on_rows_that_no_trial_has_read_whatever_its_seed(tmp_path: Path) -> None:
+    """Sites of one's own have no test rows of theirs: drawn anew under another seed, they would be rows of trials."""
+    tuning = tune(tmp_path / "out", trials=1, rounds=1)
+    written = config.load(tmp_path / "out" / "tuned.toml")
+    for seed in written.seeds[:2]:
+        fed = divide(written, prepare(written).dataset, seed)
+        assert fed.clients.test.values.tolist() == tuning.sites.fed.clients.test.values.tolist()
+
+
+def test_the_folder_of_a_tuning_can_be_moved(own_rules: Any, tmp_path: Path) -> None:
+    """Before, the file had the whole path of its division, and data lay beside it in vain."""
+    moved = shutil.copytree(own_rules[0], tmp_path / "moved")
+    written = config.load(moved / "tuned.toml")
+    assert str(own_rules[0]) not in (moved / "tuned.toml").read_text()
+    assert written.split == FromManifest(str(moved / "clients.json"))
+
+
+@pytest.fixture(scope="module")
+def own_rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[Any, ...]]]:
+    """A tuning of an experiment that adds seeds until it is decided, and names a cluster; with what began there."""
+    began: list[tuple[Any, ...]] = []
+
+    def actors(work: Any, address: str, count: int | None) -> Any:
+        began.append((address, count))
+        return team.Here(work)
+
+    folder = tmp_path_factory.mktemp("rules")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(team, "OnRay", actors)
+        runtime = us.Runtime(executor="ray", workers=3, executor_options={"address": "here:1", "store_mb": 100})
+        tune(folder, trials=1, rounds=1, final_seeds=1, seeds=us.UntilDecided(until=3.0, most=10), runtime=runtime)
+    return folder, began
+
+
+def test_the_rule_that_adds_seeds_and_the_runtime_are_those_of_the_tuned_file(own_rules: Any) -> None:
+    """Before, the rule became five seeds, and the runtime was that of the trials."""
+    written = config.load(own_rules[0] / "tuned.toml")
+    assert written.until == us.UntilDecided(until=3.0, most=10, first=11)
+    assert written.seeds == tuple(range(11, 21))
+    assert (written.runtime.executor, written.runtime.workers) == ("ray", 3)
+    assert written.runtime.executor_options == {"address": "here:1", "store_mb": 100}
+
+
+def test_the_cluster_that_an_experiment_names_trains_the_trials(own_rules: Any) -> None:
+    """Before, its options were refused as those of an executor that has none."""
+    assert own_rules[1] == [("here:1", 3)]
+
+
+def test_a_search_goes_on_where_its_trials_are_trained_elsewhere(tmp_path: Path) -> None:
+    def seconds(**runtime: Any) -> list[float]:
+        (prox, avg) = tune(tmp_path, trials=1, rounds=1, final_seeds=1, runtime=us.Runtime(**runtime)).searches
+        return [prox.trials[0].seconds, avg.trials[0].seconds]
+
+    assert seconds() == seconds(executor="workers", workers=2)
+
+
+def test_file_and_page_say_that_the_spread_is_without_that_of_the_division(own_rules: Any) -> None:
+    said = "Every seed has the test rows of clients.json"
+    assert (own_rules[0] / "tuned.toml").read_text().startswith(f"# {said}")
+    assert said in (own_rules[0] / "tuning.html").read_text()
+
+
+def test_a_division_that_is_drawn_is_named_and_one_that_data_fix_is_not(tmp_path: Path) -> None:
+    sites = tune(tmp_path, trials=1, rounds=1, final_seeds=1).sites
+    drawn = dataclasses.replace(sites, experiment=dataclasses.replace(sites.experiment, split=us.IID(num_clients=3)))
+    assert division(drawn, "c.json").startswith("Every seed has the clients' rows and test rows of c.json")
+    fixed = dataclasses.replace(sites.setup.dataset, own_test=np.zeros(72, bool))
+    assert division(dataclasses.replace(sites, setup=dataclasses.replace(sites.setup, dataset=fixed)), "c.json") == ""
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RunError, match=r"has other files already \(a run\), and no tuning; choose another --out"):
+        tune(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_other_settings_do_not_go_on_from_these_trials(tmp_path: Path) -> None:
+    tune(tmp_path, trials=2)
+    again = tune(tmp_path, trials=2, rounds=3)
+    assert all(t.rounds == 3 for s in again.searches for t in s.trials if t.state == "complete")
+
+
+class Hidden(torch.nn.Module):
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(4, width), torch.nn.Linear(width, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.body(x)))
+
+
+class Bent(Hidden):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.body(x)))
+
+
+Bent.__qualname__ = "Hidden"
+
+
+def frozen() -> torch.nn.Module:
+    network = Hidden()
+    network.body.requires_grad_(False)
+    return network
+
+
+def weighted(weight: float, held: object = None) -> Any:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        _ = held
+        return weight * torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    return loss
+
+
+def step(scale: float) -> Any:
+    return lambda x: scale * x
+
+
+def seconds_of(out: Path, model: Any = None, loss: Any = None) -> float:
+    """The time of the one trial, which is the same where it was not trained again."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        given = {"model": Hidden if model is None else model(), "loss": weighted(1.0) if loss is None else loss}
+    tuning = us.tune("fedavg", out=out, data=clients(), trials=1, rounds=1, final_seeds=1, progress=False, **given)
+    return tuning.searches[0].trials[0].seconds
+
+
+def test_a_search_goes_on_with_the_same_network_and_loss_alone(tmp_path: Path) -> None:
+    """Before, trials of another network or loss of that name counted as its own, and nothing was trained."""
+    first = seconds_of(tmp_path)
+    assert seconds_of(tmp_path) == first
+    assert seconds_of(tmp_path, loss=weighted(2.0)) != first
+    network = seconds_of(tmp_path, Hidden)
+    assert seconds_of(tmp_path, Hidden) == network
+    others = [seconds_of(tmp_path, model) for model in (lambda: Hidden(8), Bent, frozen)]
+    assert len({first, network, *others}) == 5
+
+
+def test_trials_of_code_that_cannot_be_compared_are_not_continued(tmp_path: Path) -> None:
+    loss = weighted(1.0, held=threading.Lock())
+    seconds_of(tmp_path, loss=loss)
+    with pytest.raises(RunError, match=r"sqlite has outcomes, and nobody can tell whether .* give another folder"):
+        seconds_of(tmp_path, loss=loss)
+
+
+def test_values_are_the_same_by_their_code_and_what_it_holds() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Scaled:
+        by: Any
+
+        def __call__(self, x: float) -> float:
+            return x * SCALE * self.by(x)
+
+    def hashes() -> list[str]:
+        parts = [np.arange(3), {"a", "b"}, torch.ones(2), Hidden, functools.partial(step, 2.0), torch.float32]
+        return [code_sha256(value) for value in (*map(step, (1.0, 2.0)), *map(Scaled, (step(1.0), *parts)))]
+
+    one = hashes()
+    assert len({*one}) == len(one)
+    assert hashes() == one
+    globals()["SCALE"] = 3.0
+    try:
+        assert [a == b for a, b in zip(one, hashes(), strict=True)] == [True, True, *[False] * (len(one) - 2)]
+    finally:
+        globals()["SCALE"] = 2.0
+
+
+SCALE = 2.0
+
+
+def test_settings_that_no_range_holds_are_tried_first_as_they_are(tmp_path: Path) -> None:
+    methods = {"Ditto": us.Ditto(lam=0.0)}
+    (s,) = us.tune(
+        methods, out=tmp_path, data=clients(), trials=2, rounds=1, final_seeds=1, pruner="none", progress=False
+    ).searches
+    assert s.trials[0].values == {LR: 0.1}
+    assert set(s.trials[1].values) == {LR, "lam"}
+
+
+def test_the_page_bears_a_first_trial_that_no_range_holds(tmp_path: Path) -> None:
+    tuning = us.tune(
+        {"Ditto": us.Ditto(lam=0.0)}, out=tmp_path, data=clients(), trials=5, rounds=1, final_seeds=1, pruner="none",
+        progress=False,
+    )  # fmt: skip
+    assert all(t.complete for t in tuning.searches[0].trials)
+    assert "as it was" in (tmp_path / "tuning.html").read_text()
+
+
+def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(tmp_path: Path) -> None:
+    tuning = tune(tmp_path, rounds=1)
+    assert str(tuning) == tuning.lead
+    assert repr(tuning).startswith("<Tuning of ")
+    assert repr(tuning).endswith(" each; print() says what it was worth>")
+    assert len(repr(tuning)) < 200
+    gains = {"gains": Gain(0.1, 0.05, 0.15, "seeds"), "open": Gain(0.0, -0.1, 0.1, "seeds"), "lost": None}
+
+    def said(*names: str) -> str:
+        worth = {name: TuningGain(None, None, gains[name], diverged=(1, 0)) for name in names}
+        return dataclasses.replace(tuning, worth=worth).lead
+
+    assert said("gains").startswith("Tuning is better for gains (")
+    assert "apart" not in said("gains")
+    assert said("open").startswith("Tuning cannot be told apart from default settings for open: ")
+    kept = dataclasses.replace(tuning, worth={"same": TuningGain(None, None, NO_GAIN, kept=True)})
+    assert kept.lead.startswith("Tuning keeps the default settings of same: ")
+    assert said("open").endswith(
+        "on test rows, mean over clients, 95 % intervals over 2 fresh seeds and test rows together, verdicts corrected "
+        "for the number of methods."
+    )
+    assert "mean over clients, one fresh seed, without intervals, " in dataclasses.replace(kept, seeds=(4,)).lead
+    assert said("lost").startswith(
+        "Tuning cannot be compared for lost, which diverged with default settings under 1 of 2"
+    )
+    assert said("gains", "open", "lost").count("; ") == 2
+
+
+def test_settings_that_were_kept_gain_nothing_in_every_seed(tmp_path: Path) -> None:
+    """Before, they had an interval over test rows, and could not be told apart from themselves."""
+    tuning = tune(tmp_path, trials=1, rounds=1)
+    assert tuning.worth.keys() == {"FedProx", "FedAvg"}
+    assert all(w.kept and w.gain == NO_GAIN and w.before == w.after for w in tuning.worth.values())
+    page = (tmp_path / "tuning.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert page.count("0.00 [in every seed]") == 2
+    assert "95 % intervals over 2 fresh seeds and test rows together, each its own" in page
+    of = json.loads((tmp_path / "tuning.json").read_text())["methods"]["FedAvg"]
+    assert (of["kept"], of["gain"]) == (True, [0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("diverging", "rate", "fate"),
+    [
+        ({0.2: 1}, 0.1, "which diverged with tuned settings under 1 of 2 fresh seeds, so that the default is kept: "),
+        (
+            {0.1: 2},
+            0.2,
+            "which diverged with default settings under 2 of 2 fresh seeds, so that the tuned ones are taken: ",
+        ),
+        (
+            {0.1: 1, 0.2: 1},
+            0.2,
+            "which diverged with default settings under 1 and tuned settings under 1 of 2 fresh seeds, so that ",
+        ),
+    ],
+)
+def test_settings_that_diverge_under_a_fresh_seed_are_named_and_the_safer_ones_taken(
+    diverging: dict[float, int], rate: float, fate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, tuned settings that diverged were in tuned.toml, and nothing said which of the two did."""
+
+    class Failing(Training):
+        def go_on(self, rounds: int) -> None:
+            if self.seed <= diverging.get(self.method.options["local"]["lr"], 0):
+                raise DivergedError("it diverged")
+            super().go_on(rounds)
+
+    monkeypatch.setattr("unskew.decide.training.Training", Failing)
+    experiment, inputs = api.described("fedavg", {"rounds": 1}, data=clients())
+    method, tuned = config.method("fedavg", {"local": {"lr": 0.1}}), Trial({LR: 0.2}, 0.9, "complete", 1, 1.0)
+    searched = Searched(method, ranges_of(method), (tuned,), 0)
+    sites, fresh = sites_of(experiment, inputs), (1, 2)
+    worth = run([compared(sites, searched, fresh, print)], Queue(), Here(TuningWork(sites)))
+    tuning = corrected(sites, (searched,), worth, Budget(1), fresh)
+    assert tuning.lead.startswith(f"Tuning cannot be compared for {method.label}, {fate}")
+    assert [m.options["local"]["lr"] for m in tuning.experiment.methods] == [rate]
+    write_tuning(tuning, tmp_path)
+    assert ("default kept" in (tmp_path / "tuning.html").read_text()) == (rate == 0.1)
+
+
+def test_verdicts_are_corrected_for_the_number_of_methods_by_hand() -> None:
+    """Of four, a excludes zero at 1 - .05/4; b then at 1 - .05/3; c does not at 1 - .05/2, though it does at .95."""
+    from unskew.report.gain import standing
+
+    most = {"a": 0.99, "b": 0.985, "c": 0.96, "d": 0.5}  # confidence up to which each excludes zero
+    gains = {
+        n: (lambda level, most=at: Gain(0.1, 0.01 if level <= most else -0.01, 0.2, "seeds")) for n, at in most.items()
+    }
+    assert standing(gains) == {"a", "b"}
+    assert standing({"c": gains["c"]}) == {"c"}
+
+
+def test_a_verdict_that_does_not_stand_is_open(tmp_path: Path) -> None:
+    gain = Gain(0.1, 0.05, 0.15, "seeds")
+    assert (TuningGain(None, None, gain).verdict, TuningGain(None, None, gain, stands=False).verdict) == (
+        "gains",
+        "open",
+    )
+    assert TuningGain(None, None, None).verdict == ""
+
+
+def test_whole_numbers_are_searched_in_whole_numbers(tmp_path: Path) -> None:
+    (s,) = us.tune(
+        {"IFCA": us.IFCA()}, out=tmp_path, data=clients(), trials=3, rounds=1, final_seeds=1, progress=False
+    ).searches
+    assert {type(t.values["clusters"]) for t in s.trials} == {int}
+    assert {t.values["clusters"] for t in s.trials} <= set(range(2, 9))
+
+
+def test_hyperband_ends_trials_early_too(tmp_path: Path) -> None:
+    tuning = tune(tmp_path, trials=14, rounds=5, pruner="hyperband", final_seeds=1)
+    states = [t.state for s in tuning.searches for t in s.trials]
+    assert "pruned" in states
+    assert all(t.rounds == 5 for s in tuning.searches for t in s.trials if t.complete)
+
+
+def of_trials(tuning: Any) -> list[Any]:
+    return [[(t.values, t.score, t.state, t.rounds) for t in s.trials] for s in tuning.searches]
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("pruner", ["median", "hyperband"])
+def test_trials_are_the_same_with_any_number_of_workers(pruner: str, tmp_path: Path) -> None:
+    """Three methods over two batches and a part, and rounds enough that some are pruned."""
+    asked: dict[str, Any] = {"trials": 11, "rounds": 5, "pruner": pruner, "final_seeds": 1}
+    one = of_trials(tune(tmp_path / "one", **asked))
+    assert of_trials(tune(tmp_path / "three", workers=3, **asked)) == one
+    assert any(state == "pruned" for search in one for *_, state, _ in search)
+
+
+def test_a_trial_has_one_thread_and_the_comparison_those_of_the_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, one worker trained with the experiment's, and rounded otherwise than several."""
+    threads, go_on = [], Training.go_on
+
+    def noted(self: Training, *args: Any) -> bool:
+        threads.append(torch.get_num_threads())
+        return go_on(self, *args)
+
+    monkeypatch.setattr(Training, "go_on", noted)
+    asked: dict[str, Any] = {"rounds": 1, "trials": 1, "final_seeds": 1, "progress": False}
+    us.tune("fedavg", out=tmp_path, data=clients(), runtime=us.Runtime(threads=2), **asked)
+    assert threads == [1, 2]
+
+
+def test_a_trial_knows_of_earlier_batches_only(tmp_path: Path) -> None:
+    """Ended one after the other or all at once, stopped within a batch or not: the same trials."""
+    whole = of_trials(tune(tmp_path / "whole", trials=8, rounds=1))
+    for trials in (2, 6, 8):
+        parts = tune(tmp_path / "parts", trials=trials, rounds=1)
+    assert of_trials(parts) == whole
+
+
+@pytest.mark.network
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_trials_on_ray_are_those_of_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
+    on_ray = tune(tmp_path / "ray", trials=6, ray="local", workers=2)
+    assert of_trials(on_ray) == of_trials(tune(tmp_path / "here", trials=6))

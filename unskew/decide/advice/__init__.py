@@ -1,0 +1,190 @@
+"""Advice: is federation worth it for these sites, for whom, with whom, how, and at what cost.
+
+How much is trained follows from the experiment, the folds and the fresh seeds, never from the clock: the same question
+has the same answer on any machine.  Where a limit of time cuts it, the answer is that.
+
+measure.py    how much the sites disagree, and groups that this suggests
+race.py       local rates, bounds, and successive halving of methods, all on validation rows
+check.py      test rows, under fresh seeds: gains, cost, newcomers
+answer.py     the decision, its words, and the experiment that it recommends
+page.py       the page
+"""
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unskew import api
+from unskew.data.patients import PatientIds
+from unskew.data.preprocess import Preprocess
+from unskew.data.split import Split
+from unskew.decide.advice.answer import Advice
+from unskew.decide.advice.check import MOST_LEFT_OUT, SEEDS, check, newcomers
+from unskew.decide.advice.measure import AdviceWork, measure
+from unskew.decide.advice.page import CELLS, own_folder, require_place, write_advice
+from unskew.decide.advice.race import FOLDS, local_of, race
+from unskew.decide.cells import Cell, Outcome, queue, run
+from unskew.decide.crew import crew
+from unskew.decide.identity import about
+from unskew.decide.sites import Clock, Constraints, Sites, sites_of
+from unskew.errors import ConfigError
+from unskew.experiment import config
+from unskew.experiment.config import Experiment, TaskConfig
+from unskew.files import user_path
+from unskew.protocol import SgdConfig
+from unskew.run.progress import duration, watching
+from unskew.run.setup import InMemoryInputs
+from unskew.tasks.kind import Loss
+
+OF_A_FOLD, OF_A_SEED = 24, 4
+"""Trainings in a fold, about: nine of bounds, six of the race, others of the best and of groups; and under a seed."""
+
+
+def advise(
+    data: object = ...,
+    *,
+    model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
+    methods: object = None,
+    target: str | Sequence[str] | None = None,
+    client: str | None = None,
+    patient: str | None = None,
+    patient_ids: PatientIds | None = None,
+    test: object = None,
+    preprocess: Preprocess | bool | None = None,
+    split: Split | None = None,
+    local: SgdConfig | None = None,
+    task: TaskConfig | str | None = None,
+    loss: str | Loss | None = None,
+    rounds: int | None = None,
+    fresh_seeds: int = SEEDS,
+    minutes: float = math.inf,
+    max_rounds: int | None = None,
+    max_megabytes: float | None = None,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Advice:
+    """Answer whether these sites should train together, which of them, with whom and how.
+
+    It measures how much the sites disagree; trains each site alone, FedAvg and pooled data; lets
+    methods race by successive halving on validation rows of the sites; and measures the one it chooses on test rows
+    that no choice has seen, under fresh seeds.
+
+    Args:
+        data: As in `simulate`, or the path of an experiment's file (.toml), which then says everything else.
+        model, target, client, patient, patient_ids, test, preprocess, split, local, task, loss, rounds: As in
+            `simulate`.
+        methods: Methods that race beside ours, as in `simulate`, FedAvg if none is given; the first one's local
+            training is that of all.
+        fresh_seeds: Seeds under which the numbers are measured; of one there is no verdict.
+        minutes: The most time, without a limit by default; if it ends before the work does, the answer is "undecided"
+            and says so.
+        max_rounds: The most communication rounds of a federation.
+        max_megabytes: The most that all sites and the server together may send in one training, 10^6 bytes.
+        out: A folder for the page, advice.html, and the experiment it recommends, advised.toml.  Advice that was
+            stopped goes on there.
+        workers: Processes that train side by side, 1 if none are given; the answer is the same with any number.
+        ray: Address of a Ray cluster whose cores train, as in `tune`.
+        progress: Say on stderr how far it is.
+        settings: Further settings of the experiment, such as clients_per_round or val_fraction.
+
+    Raises:
+        ConfigError, DataError: If the experiment or a limit is impossible, or there are fewer than two sites.
+        RunError: If `out` cannot be written, or has files of something else, as advice on another experiment.
+        WorkerError: If a worker is lost, or there is no cluster at the address.
+    """
+    with api.torch_left_alone(), watching(not progress) as watcher:
+        if isinstance(data, str | Path) and str(data).endswith(".toml"):
+            columns = (target, client, patient, patient_ids, test)
+            given = (model, methods, *columns, preprocess, split, local, task, loss, rounds)
+            if settings or any(one is not None for one in given):
+                raise ConfigError(f"{data} says everything about the experiment; leave the other settings out")
+            experiment, inputs = config.load(user_path(data), allow_code=True), InMemoryInputs()
+        else:
+            api.require_settings(settings, "advise")
+            chosen = {"name": "advice", "rounds": 20 if rounds is None else rounds, **settings}
+            experiment, inputs = api.described(
+                "fedavg" if methods is None else methods, chosen, data=data, model=model, target=target,
+                client=client, patient=patient, patient_ids=patient_ids, test=test,
+                preprocess=preprocess, split=split, local=local,
+                task=task, loss=loss,
+            )  # fmt: skip
+        if out is not None:
+            require_place(user_path(out), experiment, inputs.dataset)
+        advice = advise_experiment(
+            experiment, minutes, max_rounds, max_megabytes, watcher.note, fresh_seeds=fresh_seeds, inputs=inputs,
+            folder=None if out is None else own_folder(user_path(out)), workers=workers, ray=ray,
+        )  # fmt: skip
+    if out is not None:
+        write_advice(advice, user_path(out))
+    return advice
+
+
+def advise_experiment(
+    experiment: Experiment,
+    minutes: float = math.inf,
+    max_rounds: int | None = None,
+    max_megabytes: float | None = None,
+    note: Callable[[str], None] = lambda text: None,
+    *,
+    inputs: InMemoryInputs = InMemoryInputs(),
+    fresh_seeds: int = SEEDS,
+    folds: int = FOLDS,
+    clock: Clock | None = None,
+    folder: Path | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
+) -> Advice:
+    """Give advice for an experiment.
+
+    Args:
+        experiment, minutes, max_rounds, max_megabytes, fresh_seeds, workers, ray: As in `advise`.
+        note: Gets a line for each stage.
+        inputs: Values of the experiment that no file names.
+        folds: Folds whose rows decide.
+        clock: Ends training instead of one of `minutes`.
+        folder: Keeps outcomes, so that advice that was stopped goes on.
+
+    Raises:
+        ConfigError, DataError, RunError, WorkerError: As in `advise`.
+    """
+    experiment.check_choice("unskew advise")
+    given = {"minutes": minutes, "max_rounds": max_rounds, "max_megabytes": max_megabytes, "fresh_seeds": fresh_seeds}
+    for name, value in given.items():
+        whole = name in ("max_rounds", "fresh_seeds")
+        if value is not None and (not value > 0 or (whole and value != int(value))):
+            raise ConfigError(f"{name} must be above zero, got {value:g}")
+    clock, limits = clock or Clock(60 * minutes), Constraints(max_rounds, max_megabytes or experiment.stop.megabytes)
+
+    def say(text: str) -> None:
+        note(f"[{duration(clock.spent)}, round {clock.rounds:,} of about {clock.planned:,}] {text}")
+
+    sites = replace(sites_of(experiment, inputs), clock=clock)
+    trainings = OF_A_FOLD * folds + OF_A_SEED * fresh_seeds + min(sites.fed.num_clients, MOST_LEFT_OUT)
+    clock.planned = trainings * min(experiment.rounds, max_rounds or experiment.rounds)
+    file = None if folder is None else folder / CELLS
+    with queue(file, "" if file is None else about(sites, file)) as kept, crew(AdviceWork(sites), workers, ray) as team:
+        (advice,) = run([_plan(sites, limits, say, folds, fresh_seeds)], kept, team)
+    return advice
+
+
+def _plan(
+    sites: Sites, limits: Constraints, say: Callable[[str], None], folds: int, fresh_seeds: int
+) -> Generator[Sequence[Cell], Sequence[Outcome], Advice]:
+    say(f"{sites.experiment.name}: {sites.fed.num_clients} sites of {sites.setup.dataset.name}; how they differ")
+    measured = yield from measure(sites, local_of(sites))
+    raced = yield from race(sites, measured, limits, say, folds)
+    if raced.chosen is not None:
+        say(f"chosen: {raced.chosen.method.label}; now test rows")
+    checked = yield from check(sites, raced, limits, say, fresh_seeds)
+    came = yield from newcomers(sites, raced, checked, limits, say)
+    return Advice(sites, limits, measured, raced, checked, came, sites.clock.spent)
+
+
+__all__ = ["Advice", "advise", "advise_experiment"]

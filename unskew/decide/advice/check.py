@@ -1,0 +1,213 @@
+"""The numbers of an advice: on test rows, under fresh seeds, after every choice is made."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Asking, Candidate, Race
+from unskew.decide.scores import Scores, gain
+from unskew.decide.sites import Constraints, OutOfTime, Sites
+from unskew.decide.training import Groups, Job, Trained, TrainingCost, trained
+from unskew.protocol import ClientId
+from unskew.report.gain import Gain
+from unskew.report.stats import CONFIDENCE
+from unskew.tasks.measure import Measure
+from unskew.words import with_names
+
+CONFIDENCE_OF_TWO = 1 - (1 - CONFIDENCE) / 2
+"""Confidence of FedAvg's interval where it stands in for the race's choice: it is the second method that could gain."""
+
+SEEDS = 5
+"""Fresh seeds, at least two for a verdict."""
+
+MOST_LEFT_OUT = 8
+"""Sites up to which each is left out by itself; more are left out a quarter at a time."""
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A site that came after training.
+
+    Attributes:
+        name: Its name.
+        served: The headline of the model it is given.
+        adapted: The same after training on its own rows.
+        alone: Its result alone.
+        joined: Its result as a member.
+    """
+
+    name: str
+    served: float
+    adapted: float
+    alone: float | None
+    joined: float | None
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """The race's choice, where it did not hold up on test rows and FedAvg stands in for it.
+
+    Attributes:
+        label: Its label.
+        gain: Its gain over local training; None if it could not be trained under fresh seeds.
+        over_fedavg: Its mean minus FedAvg's; None likewise.
+    """
+
+    label: str
+    gain: Gain | None
+    over_fedavg: Gain | None
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """Results on test rows.
+
+    Attributes:
+        seeds: Seeds under which all methods were trained.
+        results: Scores by label and seed.
+        gains: Gain over local training by label, of the mean over sites; 95 % intervals, but of FedAvg one of 97.5 %
+            where it stands in for the race's choice.
+        by_site: The same for each site.
+        over_pooled: The chosen method's mean minus that of pooled data; None if these could not be trained.
+        groups: Groups in which the chosen method trained, where it has groups.
+        cost: What the chosen method costs; None if nothing was trained.
+        lost: Reasons why a method could not be trained under some seed, by label: it has no results then.
+        chosen: Label of the method that the answer is about: the race's choice, or FedAvg where that is set aside.
+        training: Its training under the first seed.
+        set_aside: The race's choice, where it is set aside.
+        cut: True if time ended before the last seed did: there are results then, and no gains.
+    """
+
+    seeds: tuple[int, ...]
+    results: Mapping[str, tuple[Scores, ...]]
+    gains: Mapping[str, Gain]
+    by_site: Mapping[str, Mapping[ClientId, Gain]]
+    over_pooled: Gain | None
+    groups: Groups
+    cost: TrainingCost | None
+    lost: Mapping[str, str]
+    chosen: str | None
+    training: Trained | None
+    set_aside: SetAside | None = None
+    cut: bool = False
+
+    def answering(self, race: Race) -> Candidate | None:
+        """The method that the answer is about, with its settings."""
+        return race.chosen if self.set_aside is None else race.bounds[FEDAVG]
+
+
+def check(
+    sites: Sites, race: Race, limits: Constraints, say: Callable[[str], None], fresh_seeds: int = SEEDS
+) -> Asking[Check]:
+    """The plan that trains bounds and the chosen method anew, and scores them on test rows."""
+    chosen = race.chosen
+    entries: dict[str, Candidate] = {
+        label: race.bounds[label] for label in (ALONE, FEDAVG, POOLED) if label in race.bounds
+    }
+    if chosen is not None:
+        entries[chosen.method.label] = chosen
+    results: dict[str, list[Scores]] = {label: [] for label in entries}
+    lost: dict[str, str] = {}
+    kept: dict[str, Trained] = {}
+    seeds: list[int] = []
+    first = max(sites.experiment.seeds) + 1
+    for seed in range(first, first + fresh_seeds):
+        jobs = []
+        for label, entry in entries.items():
+            free = label in (ALONE, POOLED)
+            rounds, cap = (sites.experiment.rounds, None) if free else (race.rounds, limits.megabytes)
+            priced = seed == first and chosen is not None and label in (chosen.method.label, FEDAVG)
+            jobs.append(Job(entry.method, seed, rounds, rounds, megabytes=cap, priced=priced))
+        try:
+            of_seed = dict(zip(entries, (yield from trained(sites, jobs)), strict=True))
+        except OutOfTime:
+            break
+        for label, of in of_seed.items():
+            if of.scores is None:
+                lost[label] = f"under seed {seed}, {with_names(of.why, sites.names)}"
+                del entries[label], results[label]
+            else:
+                results[label].append(of.scores)
+                kept.setdefault(label, of)
+        if not entries:
+            break
+        seeds.append(seed)
+        shown = ", ".join(f"{label} {sites.measure.with_unit(results[label][-1].mean)}" for label in entries)
+        say(f"seed {seed}, on test rows: {shown}")
+    done = {label: tuple(scores) for label, scores in results.items() if scores}
+    if sites.clock.cut:
+        return Check(tuple(seeds), done, {}, {}, None, (), None, lost, None, None, cut=True)
+    gains, by_site = {}, {}
+    if ALONE in done:
+        for label, of_seeds in done.items():
+            if label != ALONE:
+                gains[label], by_site[label] = gain(of_seeds, done[ALONE], sites.measure)
+    raced = None if chosen is None else chosen.method.label
+    aside = None if raced is None else set_aside(done, raced, sites.measure)
+    name = FEDAVG if aside is not None else raced if raced in done else None
+    if aside is not None:
+        gains[FEDAVG], _ = gain(done[FEDAVG], done[ALONE], sites.measure, CONFIDENCE_OF_TWO)
+    pooled = None
+    if name is not None and POOLED in done:
+        pooled, _ = gain(done[name], done[POOLED], sites.measure)
+    of_it = kept.get(name or "")
+    groups = () if name is None or of_it is None else entries[name].groups or of_it.groups
+    cost = None if of_it is None else of_it.cost
+    return Check(tuple(seeds), done, gains, by_site, pooled, groups, cost, lost, name, of_it, aside)
+
+
+def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure) -> SetAside | None:
+    """The race's choice if it does not hold up on test rows beside FedAvg, which no race has chosen; None if it does.
+
+    It does not hold up if it is shown to be worse than FedAvg, if FedAvg is shown to gain over local training and it is
+    not, or if it cannot be trained under fresh seeds.
+
+    Args:
+        done: Scores of each seed by label.
+        raced: Label of the race's choice.
+        measure: The measure of the scores.
+    """
+    if raced == FEDAVG or not {FEDAVG, ALONE} <= done.keys():
+        return None
+    if raced not in done:
+        return SetAside(raced, None, None)
+    chosen, fedavg = (gain(done[label], done[ALONE], measure)[0] for label in (raced, FEDAVG))
+    over_fedavg, _ = gain(done[raced], done[FEDAVG], measure)
+    holds = over_fedavg.verdict != "loses" and (chosen.verdict == "gains" or fedavg.verdict != "gains")
+    return None if holds else SetAside(raced, chosen, over_fedavg)
+
+
+# ---------------------------------------------------------------- newcomers
+def newcomers(
+    sites: Sites, race: Race, checked: Check, limits: Constraints, say: Callable[[str], None]
+) -> Asking[tuple[Newcomer, ...]]:
+    """The plan of sites set aside to come later; or else of sites left out, one by one or a quarter at a time."""
+    chosen, n = checked.answering(race), sites.fed.num_clients
+    if chosen is None or checked.chosen is None or checked.training is None:
+        return ()
+    if (later := sites.fed.unseen) is not None:
+        names = later.client_names or tuple(f"newcomer {k}" for k in range(later.num_clients))
+        return tuple(Newcomer(names[k], *of, None, None) for k, of in checked.training.newcomers.items())
+    if n < 3:
+        return ()
+    folds = [(c,) for c in range(n)] if n <= MOST_LEFT_OUT else [tuple(range(k, n, 4)) for k in range(4)]
+    alone, joined = (
+        checked.results[label][0].values if label in checked.results else {} for label in (ALONE, checked.chosen)
+    )
+    results: list[Newcomer] = []
+    for fold in folds:
+        seed, rounds = checked.seeds[0], race.rounds
+        try:
+            (of,) = yield from trained(
+                sites, [Job(chosen.method, seed, rounds, rounds, megabytes=limits.megabytes, without=fold)]
+            )
+        except OutOfTime:
+            say("newcomers: there was no time for all")
+            break
+        if of.why:
+            say(f"newcomers: {of.why}")
+            break
+        results += [
+            Newcomer(sites.names[fold[k]], *both, alone.get(fold[k]), joined.get(fold[k]))
+            for k, both in of.newcomers.items()
+        ]
+    return tuple(results)

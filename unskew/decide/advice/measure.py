@@ -1,0 +1,167 @@
+"""Disagreement of the sites: in sizes, labels and columns of their data, and in the directions their training takes.
+
+Directions  g_i is what local training changes of a common model at site i, and c_ij the cosine of g_i and g_j; the
+            model is FedAvg's, and c_ij the mean over its first rounds.  It is HCCT's matrix (Y. Sun et al., "How to
+            Collaborate", IEEE TMC 2024, eq. 5), taken with one group of all.
+Groups      Average linkage on 1 - c_ij, cut into two to four groups (R. R. Sokal, C. D. Michener, 1958), and the site
+            that agrees least with the others by itself.  These are proposals: validation rows decide.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from unskew.algorithms.hcct import HCCTState
+from unskew.data.images import stored
+from unskew.data.look import Disagreement, look, of_arrays
+from unskew.decide.cells import Cell, Outcome
+from unskew.decide.sites import OutOfTime, Sites
+from unskew.decide.training import Groups, Training, TrainingWork, threads
+from unskew.errors import UnskewError
+from unskew.experiment import config
+from unskew.report.gain import Floats
+from unskew.server import cluster
+
+ROUNDS = 5
+MOST_SITES = 100
+"""Sites up to which directions are compared."""
+
+MOST_GROUPS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class SiteDisagreement:
+    """Disagreement of the sites.
+
+    Attributes:
+        numbers: Sizes, labels and columns, each beside what chance would give; training rows only.
+        sizes: Training rows of each site.
+        cosines: Cosines of the sites' directions, (sites, sites); None if they were not compared, `why` says why.
+        proposals: Divisions into groups that the directions suggest.
+    """
+
+    numbers: tuple[Disagreement, ...]
+    sizes: tuple[int, ...]
+    cosines: Floats | None
+    proposals: tuple[Groups, ...]
+    why: str = ""
+
+
+def measure(sites: Sites, local: dict[str, Any]) -> Generator[Sequence[Cell], Sequence[Outcome], SiteDisagreement]:
+    """The plan that measures the disagreement of the sites; `local` are the settings of their training."""
+    sizes = tuple(int(n) for n in sites.fed.clients.train.sizes)
+    numbers = _numbers(sites)
+    if len(sizes) > MOST_SITES:
+        return SiteDisagreement(numbers, sizes, None, (), f"directions are compared for up to {MOST_SITES} sites")
+    cell = Cell({"do": "directions", "local": local})
+    (outcome,) = yield [cell]
+    if outcome is None:
+        sites.clock.cut = True
+        return SiteDisagreement(numbers, sizes, None, (), "directions were not compared")
+    sites.clock.counted[cell.key] = outcome["begun"]
+    if outcome["cosines"] is None:
+        return SiteDisagreement(numbers, sizes, None, (), outcome["why"])
+    cosines = np.array(outcome["cosines"])
+    return SiteDisagreement(numbers, sizes, cosines, proposals(cosines))
+
+
+class AdviceWork(TrainingWork):
+    """A worker's work: directions of the sites' training, and trainings."""
+
+    def train(self, asked: Mapping[str, Any]) -> Outcome:
+        """Compare directions, or do as `TrainingWork` does."""
+        if asked["do"] != "directions":
+            return super().train(asked)
+        training: Training | None = None
+        try:
+            with threads(self.threads):
+                training = _for_directions(self.sites, asked["local"])
+                cosines = _cosines(training)
+        except UnskewError as error:
+            begun = 0 if training is None else training.begun
+            return {"cosines": None, "why": f"directions could not be compared: {error}", "begun": begun}
+        except OutOfTime:
+            return None
+        table = None if cosines is None else cosines.tolist()
+        return {"cosines": table, "why": "directions were not compared", "begun": training.begun}
+
+
+def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
+    """The numbers of `us.describe`, of training rows; of several labels each has its number."""
+    data, train = sites.fed.dataset, sites.fed.clients.train
+    y = data.y_train[train.values].numpy()
+    arrays: dict[str, Any] = {
+        "x_train": stored(data.x_train)[train.values].numpy(),
+        "y_train": y if y.ndim == 1 else data.labels[train.values].numpy(),
+        "client_train": np.repeat(np.arange(len(train)), train.sizes),
+        "clients": np.array(sites.names),
+    }
+    if data.classes:
+        arrays["classes"] = np.array(data.classes)
+    names = [feature for column in data.inputs.columns for feature in column.features]
+    if names:
+        arrays["features"] = np.array(names)
+    rows = of_arrays(data.name, arrays)
+    if y.ndim == 2 and len(data.targets.groups) == 1:
+        several = data.outputs if len(data.outputs) == y.shape[1] and not data.targets.tokens else ()
+        rows = replace(rows, target=None, targets={name: y[:, i] for i, name in enumerate(several)})
+    return look(rows).disagreement
+
+
+def _for_directions(sites: Sites, local: Mapping[str, Any]) -> Training:
+    everyone = replace(sites.experiment, fraction=None, clients_per_round=None)
+    method = config.method("hcct", {"groups": 1, "warmup": "global", "local": local}, "directions")
+    return Training(method, replace(sites, experiment=everyone), ROUNDS, everyone.seeds[0], sites.folds[0])
+
+
+def _cosines(training: Training) -> Floats | None:
+    by_round: list[Floats] = []
+    while training.at < ROUNDS:
+        training.go_on(training.at + 1)
+        state = training.state
+        assert isinstance(state, HCCTState)
+        if state.evidence is not None and len(state.evidence.clients) == training.fed.num_clients:
+            by_round.append(cluster.cosines(state.evidence.gram).numpy())
+    if not by_round:
+        return None
+    mean = np.nan_to_num(np.mean(by_round, axis=0))
+    np.fill_diagonal(mean, 1.0)
+    return np.asarray((mean + mean.T) / 2)
+
+
+def proposals(cosines: Floats) -> tuple[Groups, ...]:
+    """Divisions into two to four groups, and the site that agrees least with the others by itself.
+
+    >>> proposals(np.array([[1.0, 0.9, -0.9], [0.9, 1.0, -0.9], [-0.9, -0.9, 1.0]]))
+    (((0, 1), (2,)),)
+    """
+    n = len(cosines)
+    if n < 3:
+        return ()
+    tree = linkage(squareform(np.clip(1.0 - cosines, 0.0, None), checks=False), "average")
+    divisions = [_groups(fcluster(tree, k, "maxclust").tolist()) for k in range(2, min(MOST_GROUPS, n - 1) + 1)]
+    least = int(((cosines.sum(1) - 1.0) / (n - 1)).argmin())
+    divisions.append(_groups([int(c == least) for c in range(n)]))
+    return tuple(dict.fromkeys(d for d in divisions if len(d) > 1))
+
+
+def _groups(numbers: list[int]) -> Groups:
+    members: dict[int, list[int]] = {}
+    for client, number in enumerate(numbers):
+        members.setdefault(number, []).append(client)
+    return tuple(sorted(tuple(m) for m in members.values()))
+
+
+def inside_and_across(cosines: Floats, groups: Groups) -> tuple[float | None, float | None]:
+    """Mean cosine of two sites of one group, and of two sites of different groups; None where there are none."""
+    number = np.empty(len(cosines), np.int64)
+    for k, members in enumerate(groups):
+        number[list(members)] = k
+    same = number[:, None] == number
+    apart = ~np.eye(len(cosines), dtype=bool)
+    inside, across = cosines[same & apart], cosines[~same]
+    return (float(inside.mean()) if inside.size else None, float(across.mean()) if across.size else None)

@@ -1,0 +1,381 @@
+"""A race of methods on validation rows: local rates first, then successive halving.
+
+K. Jamieson, A. Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016: all
+methods train for a part of the rounds, the better half goes on for twice as long, and so on.  Sites alone, FedAvg and
+pooled data are bounds: they are trained to the end, each at the local rate that did best on validation rows.
+"""
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from unskew.decide.advice.measure import MOST_SITES, SiteDisagreement
+from unskew.decide.cells import Cell, Outcome
+from unskew.decide.scores import Scores, difference, together
+from unskew.decide.sites import Constraints, OutOfTime, Sites
+from unskew.decide.training import Groups, Job, Trained, trained
+from unskew.experiment import config, from_python
+from unskew.experiment.config import Method
+from unskew.tasks.measure import Measure
+from unskew.words import listed, with_names
+
+T = TypeVar("T")
+
+RATES = (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0))
+"""Factors on the experiment's local rate that are tried, its own first."""
+
+FOLDS = 2
+"""Folds whose rows decide."""
+
+MOST_HELD = 50_000_000
+"""Numbers in models of one method and all sites up to which more than one fold is in memory."""
+
+SPARED = 4
+"""Rounds before which no method is dropped."""
+
+CLEARLY = 2.0
+"""Standard errors by which a method must be better than FedAvg on validation rows to take its place."""
+
+FOLD_SEEDS = 10_000
+"""Distance of the seeds of two folds: a method that depends on a lucky start is found out."""
+
+PILOT = {"rounds": 3}
+"""HCCT's pilot in a race: half as long as by default, because two folds and more pay for it."""
+
+AT_RATE = " at rate 0.000316"
+"""Longest suffix that a label may get."""
+
+ALONE, FEDAVG, POOLED = "each site alone", "FedAvg", "pooled data"
+
+Asking = Generator[Sequence[Cell], Sequence[Outcome], T]
+"""A part of a plan."""
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A method in the race.
+
+    Attributes:
+        method: The method.
+        groups: The groups it was given; empty if none.
+        scores: Scores on validation rows by round.
+        out: Reason why it left the race; empty for one that reached the end.
+        at: Rounds that all its trainings have done.
+        found: Groups that it was given, or that it reports in the first fold.
+    """
+
+    method: Method
+    groups: Groups = ()
+    scores: dict[int, Scores] = field(default_factory=dict)
+    out: str = ""
+    at: int = 0
+    found: Groups = ()
+
+    @property
+    def last(self) -> Scores:
+        """Its last scores."""
+        return self.scores[max(self.scores)]
+
+    def rising(self, measure: Measure) -> tuple[int, int] | None:
+        """The last two rounds it was scored at, if it did better at the later by a standard error; else None."""
+        before, end = ([0, 0, *sorted(self.scores)])[-2:]
+        if not before:
+            return None
+        gain, error = difference(self.scores[end], self.scores[before], measure)
+        return (before, end) if gain > error else None
+
+
+@dataclass(frozen=True, eq=False)
+class Race:
+    """The race as it ended.
+
+    Attributes:
+        rounds: Rounds of a federation: those of the experiment within the limits.
+        folds: Folds whose rows decided.
+        bounds: Sites alone, FedAvg and pooled data, by label, each at its best rate.
+        lost: Reasons why a bound could not be trained to the end at any rate, by label.
+        entries: All methods, the best first.
+        chosen: The best method, or FedAvg unless that is clearly better; None if none could be trained.
+        close: Labels of other methods that are as good.
+    """
+
+    rounds: int
+    folds: int
+    bounds: dict[str, Candidate]
+    lost: dict[str, str]
+    entries: tuple[Candidate, ...]
+    chosen: Candidate | None
+    close: tuple[str, ...]
+
+
+def local_of(sites: Sites) -> dict[str, Any]:
+    """The settings of local training: those of the experiment's first method."""
+    return from_python.local_of(sites.experiment.methods)
+
+
+def race(
+    sites: Sites, measured: SiteDisagreement, limits: Constraints, say: Callable[[str], None], folds: int = FOLDS
+) -> Asking[Race]:
+    """Train bounds and methods on all folds but one, and choose by the rows of that one if there is time for all."""
+    local, rounds = local_of(sites), sites.experiment.rounds
+    rounds = rounds if limits.rounds is None else min(rounds, limits.rounds)
+    held = sites.setup.parameters * sites.fed.num_clients
+    here = _Race(sites, rounds, 1 if held > MOST_HELD else min(folds, len(sites.folds)), limits, say)
+    chosen: tuple[Candidate | None, tuple[str, ...]] = None, ()
+    try:
+        yield from here.train_bounds(local)
+        one, own = (
+            here.bounds[label].method.options["local"] if label in here.bounds else local for label in (FEDAVG, ALONE)
+        )
+        yield from here.halving(candidates(sites, one, own, measured.proposals, limits))
+        yield from here.other_rates(local)
+        yield from here.given_groups()
+        chosen = choose([e for e in here.entries if e.scores and not e.out], sites)
+    except OutOfTime:
+        say("the time is over")
+    return Race(rounds, here.folds, here.bounds, here.lost, here.ranked(), *chosen)
+
+
+def _rated(local: dict[str, Any], factor: float) -> dict[str, Any]:
+    return local if factor == 1.0 or "lr" not in local else {**local, "lr": float(f"{local['lr'] * factor:.3g}")}
+
+
+def at_edge(method: Method, sites: Sites) -> Literal["highest", "lowest", ""]:
+    """Return whether a method's local rate is the highest or lowest of those that are tried; empty if neither."""
+    local, rate = local_of(sites), method.options.get("local", {}).get("lr")
+    tried = [_rated(local, factor)["lr"] for factor in RATES] if "lr" in local else []
+    if rate is None or len(tried) < 2:
+        return ""
+    return "highest" if rate >= max(tried) else "lowest" if rate <= min(tried) else ""
+
+
+def _method(name: str, label: str, local: dict[str, Any], **options: Any) -> Method:
+    return config.method(name, {"local": local, **options}, label)
+
+
+def candidates(
+    sites: Sites,
+    local: dict[str, Any],
+    own: dict[str, Any],
+    proposals: Sequence[Groups],
+    limits: Constraints,
+) -> list[Candidate]:
+    """The methods that race: the experiment's own, and ours for skew, groups, malicious clients, and limits.
+
+    Methods with one model take the settings `local`, those with several, or with long local training, `own`: where
+    sites contradict each other, the rate that is best for one model of all is too low for those who agree.
+    """
+    n, alone_rounds = sites.fed.num_clients, sites.experiment.rounds
+    entries = [Candidate(_method("fedavg", FEDAVG, local))]
+    if limits.tight:
+        often = {**local, "local_epochs": 4 * local.get("local_epochs", 1)}
+        entries += [
+            Candidate(_method("oneshot", "OneShot", own, rounds_worth=alone_rounds)),
+            Candidate(_method("oneshot", "OneShot, a quarter", own, rounds_worth=max(alone_rounds // 4, 1))),
+        ]
+        if "local_steps" not in local:
+            entries.append(Candidate(_method("fedavg", "FedAvg, 4 times the epochs", often)))
+    if limits.megabytes is not None:
+        bits = {"bits": 4}
+        entries += [
+            Candidate(_method("fedavg+quantise", "FedAvg in 4 bits", local, quantise=bits)),
+            Candidate(_method("stc", "STC", local)),
+            Candidate(
+                _method("oneshot+quantise", "OneShot in 4 bits", own, rounds_worth=alone_rounds, quantise={"bits": 4})
+            ),
+        ]
+    entries += [
+        Candidate(_method("fedprox", "FedProx", local, mu=0.1)),
+        Candidate(_method("scaffold", "SCAFFOLD", local)),
+        Candidate(_method("fedavgm", "FedAvgM", local, beta=0.5)),
+        Candidate(_method("ditto", "Ditto", own)),
+    ]
+    layout = sites.setup.task.layout
+    if layout.head and not set(layout.trainable) <= set(layout.head):  # otherwise nothing would travel
+        entries.append(Candidate(_method("fedper", "FedPer", own)))
+    if sites.setup.task.batch_norm:
+        entries.append(Candidate(_method("fedbn", "FedBN", own)))
+    if n >= 5:
+        entries.append(Candidate(_method("fedavg+median", "median", local)))
+    for groups in proposals:
+        label = _name_of(groups, sites.names)
+        entries.append(Candidate(_method("grouped", label, own, groups=[list(g) for g in groups]), groups))
+    if n >= 4:
+        entries.append(Candidate(_method("ifca", "IFCA, 2 groups", own, clusters=2)))
+    if 4 <= n <= MOST_SITES and limits.rounds is None:  # its pilot takes more rounds than it is given
+        entries.append(Candidate(_method("hcct", "HCCT", own, pilot=PILOT)))
+    ours = {_apart_from_rate(e.method) for e in entries}
+    labels = {e.method.label for e in entries} | {ALONE, POOLED}
+    for m in sites.experiment.methods:
+        if m.name not in ("independent", "centralised") and _apart_from_rate(m) not in ours:
+            label = m.label if m.label not in labels else f"{m.label}, as in the file"
+            entries.append(Candidate(replace(m, label=label)))
+    return entries
+
+
+def _apart_from_rate(method: Method) -> str:
+    """Return what identifies a method apart from its local rate: entries that differ in that only are one."""
+    local = {key: value for key, value in method.options.get("local", {}).items() if key != "lr"}
+    return repr((method.name, sorted({**method.options, "local": sorted(local.items())}.items())))
+
+
+def _name_of(groups: Groups, names: Sequence[str]) -> str:
+    """A label for groups: who trains together, or who does not, whichever is said more shortly; or their sizes."""
+    apart = [names[g[0]] for g in groups if len(g) == 1]
+    together = [g for g in groups if len(g) > 1]
+    text = f"groups of {listed([str(len(g)) for g in sorted(groups, key=len, reverse=True)])}"
+    if len(together) == 1:
+        inside = [names[c] for c in together[0]]
+        text = f"all but {listed(apart)}" if len(apart) < len(inside) else f"only {listed(inside)}"
+    return text if len(text) <= config.LONGEST_LABEL - len(AT_RATE) else f"{len(groups)} groups"
+
+
+@dataclass(eq=False)
+class _Race:
+    """A race in progress."""
+
+    sites: Sites
+    rounds: int
+    folds: int
+    limits: Constraints
+    say: Callable[[str], None]
+    bounds: dict[str, Candidate] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    entries: list[Candidate] = field(default_factory=list)
+
+    def train(
+        self, entries: Sequence[Candidate], until: int, rounds: int, limited: bool = True
+    ) -> Asking[list[Candidate]]:
+        """Train entries up to a round and score them; return those that are not out.
+
+        Raises:
+            OutOfTime: If there was no time to get there.
+        """
+        sites, folds = self.sites, range(self.folds)
+        cap, seed = self.limits.megabytes if limited else None, sites.experiment.seeds[0]
+        jobs = [Job(e.method, seed + k * FOLD_SEEDS, rounds, until, k, cap) for e in entries for k in folds]
+        results = yield from trained(sites, jobs)
+        for i, entry in enumerate(entries):
+            self.take(entry, results[i * self.folds : (i + 1) * self.folds])
+        return [e for e in entries if not e.out]
+
+    def take(self, entry: Candidate, results: Sequence[Trained]) -> None:
+        """Note what an entry has come to in each fold."""
+        why = next((r.why for r in results if r.why), "")
+        entry.at = min(r.at for r in results)
+        entry.found = entry.groups or results[0].groups
+        if why:
+            entry.out = with_names(why, self.sites.names).removeprefix(f"{entry.method.label}: ")
+        elif not all(r.within for r in results):
+            entry.out = f"a round sends {results[0].sent / 1e6:.3g} MB, more than is allowed"
+        else:
+            entry.scores[entry.at] = together([r.scores for r in results if r.scores is not None])
+            if all(_all_alone(entry.groups or r.groups) for r in results):
+                entry.out = "it lets every site train by itself"
+
+    def train_bounds(self, local: dict[str, Any]) -> Asking[None]:
+        """Train sites alone, FedAvg and pooled data to the end at each rate, and keep each at its best."""
+        for label, name, limited in (
+            (ALONE, "independent", False),
+            (FEDAVG, "fedavg", True),
+            (POOLED, "centralised", False),
+        ):
+            rounds = self.rounds if limited else self.sites.experiment.rounds
+            factors = RATES if "lr" in local else RATES[:1]
+            tried = ended = [Candidate(_method(name, label, _rated(local, factor))) for factor in factors]
+            for look in sorted({math.ceil(rounds / 2), rounds}):
+                ended = yield from self.train(ended, look, rounds, limited)
+            if not ended:
+                self.lost[label] = tried[0].out
+                self.say(f"{label}: {tried[0].out}")
+                continue
+            best = self.bounds[label] = max(ended, key=lambda e: merit(e, self.sites.measure))
+            rate = f", local rate {best.method.options['local']['lr']:g}" if "lr" in local else ""
+            self.say(f"{label}: {self.sites.measure.with_unit(best.last.mean)} on validation rows{rate}")
+
+    def halving(self, entries: list[Candidate]) -> Asking[None]:
+        """Successive halving; FedAvg is a bound and was trained already."""
+        for e in entries:
+            e.out = self.lost.get(e.method.label, "")
+        self.entries = [self.bounds.get(e.method.label, e) for e in entries]
+        running = [e for e in entries if e.method.label != FEDAVG]
+        until = min(max(math.ceil(self.rounds / 4), SPARED), self.rounds)
+        while running := (yield from self.train(running, until, self.rounds)):
+            running.sort(key=lambda e: -merit(e, self.sites.measure))
+            best = f"{running[0].method.label} {self.sites.measure.with_unit(running[0].last.mean)}"
+            self.say(f"round {until} of {self.rounds}: {len(running)} methods, best {best}")
+            if until >= self.rounds:
+                break
+            keep = max(math.ceil(len(running) / 2), 2)
+            for e in running[keep:]:
+                e.out = f"behind after round {until}"
+            running, until = running[:keep], min(2 * until, self.rounds)
+
+    def other_rates(self, local: dict[str, Any]) -> Asking[None]:
+        """Train the two best to the end at the other rates, too."""
+        if "lr" not in local:
+            return
+        finalists = sorted(
+            (e for e in self.entries if e.scores and not e.out), key=lambda e: -merit(e, self.sites.measure)
+        )[:2]
+        more: list[Candidate] = []
+        for best in finalists:
+            theirs = best.method.options.get("local", {})
+            for rate in (_rated(local, factor)["lr"] for factor in RATES):
+                if "lr" not in theirs or rate == theirs["lr"] or best.method.label == FEDAVG:
+                    continue  # FedAvg's rates were tried as a bound's
+                label = f"{best.method.label[: config.LONGEST_LABEL - len(AT_RATE)]} at rate {rate:g}"
+                options = {**best.method.options, "local": {**theirs, "lr": rate}}
+                more.append(Candidate(config.method(best.method.name, options, label), best.groups))
+        self.entries += more
+        yield from self.train(more, self.rounds, self.rounds)
+
+    def given_groups(self) -> Asking[None]:
+        """Give the groups that IFCA or HCCT found to FedAvg in groups: from another start IFCA may find none, and HCCT
+        pays for its pilot each time."""
+        for finder in [e for e in self.entries if e.method.name in ("ifca", "hcct") and e.scores and not e.out]:
+            groups = tuple(sorted(finder.found))
+            same = [e for e in self.entries if e.groups and set(e.groups) == set(groups) and not e.out]
+            if len(groups) > 1 and not same:
+                label = f"{_name_of(groups, self.sites.names)}, as {finder.method.name.upper()}"
+                options = {"local": finder.method.options["local"], "groups": [list(g) for g in groups]}
+                same = [Candidate(config.method("grouped", options, label), groups)]
+                self.entries += same
+                yield from self.train(same, self.rounds, self.rounds)
+            if any(e.scores and not e.out for e in same):
+                finder.out = f"its groups are those of {same[0].method.label}"
+
+    def ranked(self) -> tuple[Candidate, ...]:
+        """All entries, the best first: those that reached the end, then those that came furthest."""
+        scored = [e for e in self.entries if e.scores]
+        scored.sort(key=lambda e: (bool(e.out), -max(e.scores) if e.out else 0, -merit(e, self.sites.measure)))
+        return (*scored, *(e for e in self.entries if not e.scores))
+
+
+def merit(entry: Candidate, measure: Measure) -> float:
+    """Its last mean on validation rows, higher is better; -inf where it is not defined."""
+    mean = entry.last.mean if measure.higher else -entry.last.mean
+    return -math.inf if math.isnan(mean) else mean
+
+
+def _all_alone(groups: Groups) -> bool:
+    return bool(groups) and all(len(g) == 1 for g in groups)
+
+
+def choose(finished: Sequence[Candidate], sites: Sites) -> tuple[Candidate | None, tuple[str, ...]]:
+    """The best method on validation rows, but FedAvg unless the best is clearly better; and labels of others as good.
+
+    Of many methods one is the best by chance.  So it takes FedAvg's place only if it is better by `CLEARLY` standard
+    errors of their difference.  Others are as good if they are within one of the best.
+    """
+    if not finished:
+        return None, ()
+    best = max(finished, key=lambda e: merit(e, sites.measure))
+    behind = {e.method.label: difference(best.last, e.last, sites.measure) for e in finished}
+    chosen = next((e for e in finished if e.method.label == FEDAVG), best)
+    gap, error = behind[chosen.method.label]
+    if gap > CLEARLY * error:
+        chosen = best
+    near = [label for label, (gap, error) in behind.items() if gap <= error]
+    return chosen, tuple(label for label in near if label != chosen.method.label)

@@ -1,0 +1,285 @@
+"""Where cells are worked on: in this process, in processes of this machine, or in actors of a Ray cluster.
+
+Nothing but what a cell asks goes to a worker, and nothing but its outcome comes back, as JSON.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_all_start_methods
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any, ClassVar
+
+import torch
+
+from unskew.decide.cells import Crew, Outcome, Work
+from unskew.errors import ConfigError, WorkerError
+from unskew.local import ray as on_ray
+from unskew.local.workers.process import Process, fork
+from unskew.local.workers.worker import failure
+
+Answer = tuple[Outcome, list[str] | None]
+WATCH_S = 0.5
+"""How often a worker looks whether the process that began it is still there."""
+
+
+@contextmanager
+def crew(work: Work, workers: int | None = None, ray: str | None = None) -> Iterator[Crew]:
+    """Begin workers, and end them: actors where `ray` is an address, else as many processes, or this one.
+
+    Raises:
+        ConfigError, WorkerError: If they cannot be had.
+    """
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers must be at least 1, got {workers}")
+    if ray is not None:
+        begun: Crew = OnRay(work, ray, workers)
+    else:
+        begun = Here(work) if workers is None or workers == 1 else Processes(work, workers)
+    try:
+        yield begun
+    finally:
+        begun.close()
+
+
+def _answer(work: Work, asked: Mapping[str, Any], homes: Collection[str]) -> Answer:
+    """An outcome, or the failure that is told instead."""
+    try:
+        work.keep(homes)
+        return work.train(asked), None
+    except Exception as error:
+        return None, failure(error)
+
+
+# ---------------------------------------------------------------- this process
+@dataclass(eq=False)
+class Here:
+    """This process: a cell is done when it is asked for, and a failure is raised as it is."""
+
+    work: Work
+    count: int = 1
+    stops: bool = False
+    outcome: Outcome = None
+
+    def send(self, worker: int, asked: Mapping[str, Any], homes: Collection[str]) -> None:
+        """Work."""
+        self.work.keep(homes)
+        self.outcome = self.work.train(asked)
+
+    def receive(self) -> tuple[int, Outcome, None]:
+        """The outcome."""
+        return 0, self.outcome, None
+
+    def ask_to_stop(self) -> None:
+        """Do nothing: what is asked of this process is heard by the work itself."""
+
+    def close(self) -> None:
+        """Do nothing: there is no process to end."""
+
+
+# ---------------------------------------------------------------- processes
+@dataclass(frozen=True)
+class Recipe:
+    """Work that is made in a new Python process, which imports what this one has: a function by name, its arguments."""
+
+    target: str
+    arguments: tuple[Any, ...]
+
+
+class Processes:
+    """Processes of this machine, forked with the work, or new ones that make it by a recipe.
+
+    New ones hear of a request to stop, and one that is lost is begun again.
+
+    Raises:
+        ConfigError: If the system cannot fork.
+        WorkerError: If they could not be started.
+    """
+
+    THREADS: ClassVar[tuple[str, ...]] = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+    def __init__(self, work: Work | Recipe, count: int, threads: int = 1) -> None:
+        if not isinstance(work, Recipe) and "fork" not in get_all_start_methods():
+            raise ConfigError(f"workers = {count} needs a system that can fork; leave it out, or give ray an address")
+        self.work, self.count, self.threads, self.stops = work, count, threads, isinstance(work, Recipe)
+        self.pipes: list[Connection] = []
+        self.processes: list[Process] = []
+        self.busy: set[int] = set()
+        try:
+            for number in range(count):
+                self._begin(number)
+        except OSError as error:
+            self.close()
+            raise WorkerError(f"{count} worker processes could not be started: {error.strerror}; give fewer") from error
+
+    def _begin(self, number: int) -> None:
+        mine, theirs = Pipe()
+        if isinstance(self.work, Recipe):
+            process = _started(self.work, theirs, self.threads)
+        else:
+            work = self.work
+            process = fork(lambda: _serve(work, theirs), (mine, *self.pipes))
+        theirs.close()
+        self.pipes[number : number + 1] = [mine]
+        self.processes[number : number + 1] = [process]
+
+    def send(self, worker: int, asked: Mapping[str, Any], homes: Collection[str]) -> None:
+        """Write the cell into the worker's pipe; that it is lost is told by `receive`."""
+        self.busy.add(worker)
+        with suppress(OSError):
+            self.pipes[worker].send_bytes(json.dumps([asked, sorted(homes)]).encode())
+
+    def receive(self) -> tuple[int, Outcome, list[str] | None]:
+        """Read the first answer that is there; that of a lost worker is a WorkerError."""
+        worker = self.pipes.index(wait([self.pipes[n] for n in sorted(self.busy)])[0])  # type: ignore[arg-type]
+        self.busy.discard(worker)
+        try:
+            outcome, why = json.loads(self.pipes[worker].recv_bytes())
+        except (EOFError, OSError):
+            outcome, why = None, ["WorkerError", f"worker {worker} is lost: {self._how(worker)}", ""]
+            self.pipes[worker].close()
+            self.processes[worker].end()
+            self._begin(worker)
+        return worker, outcome, why
+
+    def _how(self, worker: int) -> str:
+        until = time.monotonic() + 1.0  # its pipe is closed a moment before it has ended
+        while (how := self.processes[worker].ended()) is None and time.monotonic() < until:
+            time.sleep(0.01)
+        killed = "; the system does so if memory runs out" if "SIGKILL" in (how or "") else ""
+        return f"{how or 'it no longer answers'}{killed}"
+
+    def ask_to_stop(self) -> None:
+        """Interrupt those that are at work, as Ctrl-C would."""
+        for worker in self.busy:
+            if self.processes[worker].ended() is None:
+                os.kill(self.processes[worker].pid, signal.SIGINT)
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self.pipes:
+            pipe.close()
+        for process in self.processes:
+            process.end()
+        self.pipes, self.processes = [], []
+
+
+def _started(recipe: Recipe, pipe: Connection, threads: int) -> Process:
+    """Start a new Python process that answers at this end of a pipe, in a session of its own."""
+    os.set_inheritable(pipe.fileno(), True)
+    code = f"import sys; sys.path[:] = {sys.path!r}; from unskew.decide.crew import begun; begun(sys.argv[1])"
+    order = json.dumps([pipe.fileno(), recipe.target, recipe.arguments])
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, order],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[pipe.fileno()],
+        env={**os.environ, **dict.fromkeys(Processes.THREADS, str(threads))},
+        start_new_session=True,  # Ctrl-C in a terminal reaches the whole group at once; these get it from us, once
+    )
+    return Process(child.pid, child)
+
+
+def begun(order: str) -> None:
+    """Begin as a new process; `order` is what `_started` wrote."""
+    fd, target, arguments = json.loads(order)
+    module, _, name = target.partition(":")
+    _serve(getattr(import_module(module), name)(*arguments), Connection(fd), one_thread=False)
+
+
+def _serve(work: Work, pipe: Connection, one_thread: bool = True) -> None:
+    """Answer cells until the other end is closed, or the process that began this one is gone."""
+    if one_thread:
+        torch.set_num_threads(1)
+    parent = os.getppid()
+
+    def watch() -> None:  # a cell may take hours, and nobody waits for it any longer
+        while os.getppid() == parent:
+            time.sleep(WATCH_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        while True:
+            pipe.send_bytes(json.dumps(_answer(work, *json.loads(pipe.recv_bytes()))).encode())
+    except (EOFError, OSError, KeyboardInterrupt):
+        pass
+
+
+# ---------------------------------------------------------------- Ray
+class _Actor:
+    """A worker on a core of the cluster."""
+
+    def __init__(self, path: list[str], work: list[Any], expected: dict[str, str]) -> None:
+        torch.set_num_threads(1)
+        sys.path.extend(p for p in path if p not in sys.path)  # methods and data of the user's own are found there
+        # A reference in a list is not resolved, so the constructor does not fail when an actor begins again.
+        self._put, self._expected = work[0], expected
+        self._work: Work | None = None
+
+    def answer(self, asked: dict[str, Any], homes: list[str]) -> Answer:
+        """Work on a cell."""
+        try:
+            if apart := on_ray.differences(self._expected):
+                raise WorkerError(f"a node of the Ray cluster is not like this one ({'; '.join(apart)}); take it out")
+            if self._work is None:
+                self._work = on_ray.imported().get(self._put)
+        except Exception as error:
+            return None, failure(error)
+        return _answer(self._work, asked, homes)
+
+
+class OnRay:
+    """Actors of a Ray cluster, one a core, begun anew where they are lost.
+
+    Raises:
+        ConfigError: If Ray is not installed.
+        WorkerError: If there is no cluster at the address.
+    """
+
+    stops = False
+
+    def __init__(self, work: Work, address: str, count: int | None) -> None:
+        try:
+            self._ray = on_ray.imported()
+        except ConfigError:
+            raise ConfigError("workers on a cluster need Ray: pip install 'unskew[ray]'") from None
+        self._owned = not self._ray.is_initialized()
+        if self._owned:
+            on_ray.connect(address, count)
+        self.count = count or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        put = self._ray.put(work)
+        kind = self._ray.remote(_Actor).options(num_cpus=1, max_restarts=-1, max_task_retries=on_ray.RETRIES)
+        self._actors = [kind.remote(sys.path, [put], on_ray.machine_kind()) for _ in range(self.count)]
+        self._sent: dict[Any, int] = {}
+
+    def send(self, worker: int, asked: Mapping[str, Any], homes: Collection[str]) -> None:
+        """Call the actor."""
+        self._sent[self._actors[worker].answer.remote(dict(asked), sorted(homes))] = worker
+
+    def receive(self) -> tuple[int, Outcome, list[str] | None]:
+        """Wait for the first actor that is done; one that died again and again is a WorkerError."""
+        (done,), _ = self._ray.wait([*self._sent], num_returns=1)
+        worker = self._sent.pop(done)
+        try:
+            return worker, *self._ray.get(done)
+        except self._ray.exceptions.RayError as error:
+            reason = str(error).strip().partition("\n")[0]
+            return worker, None, ["WorkerError", f"Ray gave up after {on_ray.RETRIES} retries: {reason}", ""]
+
+    def ask_to_stop(self) -> None:
+        """Do nothing: cells on a cluster are begun again."""
+
+    def close(self) -> None:
+        """End the actors, and Ray where it was begun here."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        if self._owned:
+            self._ray.shutdown()

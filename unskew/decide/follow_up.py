@@ -1,0 +1,57 @@
+"""The experiment that follows from choices among methods: under fresh seeds, on test rows that no choice has read.
+
+Drawn anew under another seed, test rows would be some that methods were chosen by.  So data that do not fix the rows
+are divided in all seeds as they were for the choices, and the file says what that does to the spread over seeds.
+"""
+
+import json
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+from unskew.api import DATA_FILE, RUN_DATA
+from unskew.data.federated import to_manifest
+from unskew.data.saved import save
+from unskew.data.split import FromManifest, Natural
+from unskew.decide.sites import Sites
+from unskew.experiment.config import Experiment, to_toml
+from unskew.files import write_atomically
+
+
+def under_fresh_seeds(experiment: Experiment, first: int, count: int) -> Experiment:
+    """Return the experiment under so many seeds from `first` on, or under its rule for adding seeds, from there on."""
+    if experiment.until is None:
+        return replace(experiment, seeds=tuple(range(first, first + count)))
+    until = replace(experiment.until, first=first)
+    return replace(experiment, until=until, seeds=until.seeds)
+
+
+def division(sites: Sites, file: str) -> str:
+    """Say that the rows are divided as in this file under every seed; empty where the data fix them anyway."""
+    if isinstance(sites.experiment.split, Natural) and sites.setup.dataset.own_test is not None:
+        return ""
+    drawn = "test rows" if isinstance(sites.experiment.split, Natural) else "clients' rows and test rows"
+    return (
+        f"Every seed has the {drawn} of {file}: drawn anew, test rows would be some that choices were made by. The "
+        "spread over seeds is therefore without that of the division, and is not to be compared with the spread of "
+        "the experiment as it was, which draws it anew for each seed."
+    )
+
+
+def write_experiment(sites: Sites, experiment: Experiment, file: Path, clients: str) -> str:
+    """Write an experiment and what it needs beside it, the division of rows in `clients` and data; return its text.
+
+    The file names what lies beside it without a folder, so that they can be moved together.
+
+    Raises:
+        OSError: If they cannot be written.
+    """
+    comment = division(sites, clients)
+    if comment:
+        write_atomically(file.with_name(clients), json.dumps(to_manifest(sites.fed)))
+        experiment = replace(experiment, split=FromManifest(clients))
+    if experiment.task.data == RUN_DATA:
+        save(sites.setup.dataset, file.with_name(DATA_FILE))
+    text = "".join(f"# {line}\n" for line in textwrap.wrap(comment, 100)) + to_toml(experiment)
+    write_atomically(file, text)
+    return text

@@ -1,0 +1,195 @@
+"""Identity of values of Python that no name tells apart: a hash of their code and what it holds.
+
+A function is its compiled code, its defaults, what it closes over and the globals that it reads; a class its functions;
+anything else what pickle would keep of it.  Code of unskew, Python and installed packages goes by its name.
+"""
+
+import dataclasses
+import dis
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unskew import wire
+from unskew.decide.sites import Sites
+from unskew.errors import ConfigError, RunError
+from unskew.experiment.config import fingerprint
+from unskew.references import is_installed
+from unskew.run.documents import frozen_sha256, weights_sha256
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType)
+
+
+def about(sites: Sites, file: Path) -> str:
+    """Text of what outcomes on these sites follow from: other data, network, code or settings are others.
+
+    Raises:
+        RunError: If the file has outcomes, and nobody can tell whether they are of the same.
+    """
+    experiment, task = sites.experiment, sites.setup.task
+    runtime = dataclasses.replace(experiment.runtime, executor=sites.setup.executor, workers=None, executor_options={})
+    trained = fingerprint(dataclasses.replace(experiment, runtime=runtime, until=None))
+    try:
+        code = code_sha256(*(m.algorithm for m in experiment.methods), task.module(), task.loss, task.headline)
+    except ConfigError as error:
+        if file.exists():
+            raise RunError(
+                f"{file} has outcomes, and nobody can tell whether they are of these methods, network and loss "
+                f"({error}); give another folder"
+            ) from error
+        code = ""
+    hashes = (sites.setup.dataset.sha256, sites.fed.sha256, weights_sha256(sites.setup), frozen_sha256(sites.setup))
+    return " ".join((trained, *map(str, hashes), code))
+
+
+def code_sha256(*values: Any) -> str:
+    """The hash of what these values do.
+
+    Raises:
+        ConfigError: If one holds what cannot be told from another, such as a lock or an open file.
+    """
+    try:
+        return hashlib.sha256(json.dumps(_Reader().read(values)).encode()).hexdigest()
+    except Exception as error:  # anybody's objects
+        raise ConfigError(" ".join(str(error).split())) from error
+
+
+class _Reader:
+    """Values that were read, so that what refers to itself ends; kept, as another could get one's place in memory."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[int, Any]] = {}
+
+    def read(self, value: Any) -> Any:
+        """A value as lists and text."""
+        if isinstance(value, Enum) or type(value) in PLAIN:
+            return repr(value)
+        if isinstance(value, Tensor):
+            return wire.tensors_hash({"": value.detach()})
+        if type(value) in (tuple, list):
+            return [type(value).__name__, *map(self.read, value)]
+        if isinstance(value, set | frozenset):
+            return ["set", *sorted(json.dumps(self.read(one)) for one in value)]
+        if type(value) is dict:
+            return ["dict", *([self.read(k), self.read(v)] for k, v in value.items())]
+        if id(value) in self.seen:
+            return self.seen[id(value)][0]
+        self.seen[id(value)] = len(self.seen), value
+        return [type(value).__qualname__, *self._parts(value)]
+
+    def _parts(self, value: Any) -> Iterator[Any]:
+        if isinstance(value, FunctionType):
+            yield from self._of_function(value)
+        elif isinstance(value, type):
+            yield from self._of_class(value)
+        elif isinstance(value, ModuleType):
+            yield value.__name__
+        elif isinstance(value, BuiltinFunctionType):
+            yield value.__qualname__
+            yield self.read(value.__self__)
+        elif isinstance(value, MethodType | staticmethod | classmethod):
+            yield self.read(value.__func__)
+            yield self.read(getattr(value, "__self__", None))
+        elif isinstance(value, property):
+            yield self.read((value.fget, value.fset))
+        elif isinstance(value, functools.cached_property):
+            yield self.read(value.func)
+        elif isinstance(value, DESCRIPTORS):
+            yield value.__qualname__
+        elif isinstance(value, functools._lru_cache_wrapper):
+            yield self.read(value.__wrapped__)
+        else:
+            yield self.read(type(value))
+            yield from self._of_object(value)
+
+    def _of_function(self, function: FunctionType) -> Iterator[Any]:
+        yield f"{function.__module__}:{function.__qualname__}"
+        yield self.read((function.__defaults__, function.__kwdefaults__))
+        yield self.read(tuple(cell.cell_contents for cell in function.__closure__ or ()))
+        if is_installed(Path(function.__code__.co_filename)):
+            return
+        yield self._code(function.__code__)
+        names = set(_names(function.__code__))
+        for name in sorted(name for name, is_global in names if is_global and name in function.__globals__):
+            value = function.__globals__[name]
+            yield [name, self.read(value)]
+            if isinstance(value, ModuleType) and not _of_package(value.__name__):
+                parts = sorted({of for of, is_global in names if not is_global and hasattr(value, of)})
+                yield [[of, self.read(getattr(value, of))] for of in parts]
+
+    def _code(self, code: CodeType) -> list[Any]:
+        constants = [self._code(c) if isinstance(c, CodeType) else self.read(c) for c in code.co_consts]
+        return [code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars]
+
+    def _of_class(self, of: type) -> Iterator[Any]:
+        yield f"{of.__module__}:{of.__qualname__}"
+        if _of_package(of.__module__):
+            return
+        yield self.read(of.__bases__)
+        for name, value in vars(of).items():
+            of_dataclass = isinstance(value, FunctionType) and value.__code__.co_filename == "<string>"
+            if (
+                not of_dataclass
+                and name != "_abc_impl"
+                and (isinstance(value, FunctionType) or not name.startswith("__"))
+            ):
+                yield [name, self.read(value)]
+
+    def _of_object(self, value: Any) -> Iterator[Any]:
+        if isinstance(value, nn.Module):
+            yield wire.tensors_hash({n: t.detach() for n, t in value.state_dict().items() if isinstance(t, Tensor)})
+            for name, module in value.named_modules():
+                own = {k: v for k, v in vars(module).items() if not k.startswith("_") and k != "training"}
+                yield [name, self.read(type(module)), self.read(own)]
+        elif dataclasses.is_dataclass(value):  # not what it has computed for itself
+            yield [[f.name, self.read(getattr(value, f.name))] for f in dataclasses.fields(value)]
+        elif isinstance(value, torch.Generator):
+            yield self.read(value.get_state())
+        else:
+            reduced = value.__reduce_ex__(4)
+            yield self.read(reduced if isinstance(reduced, str) else tuple(map(_listed, reduced)))
+
+
+def _listed(part: Any) -> Any:
+    return list(part) if isinstance(part, Iterator) else dict(part) if isinstance(part, Mapping) else part
+
+
+def _names(code: CodeType) -> Iterator[tuple[str, bool]]:
+    """Names that code reads, and the code within it; true for globals, false for attributes and what it imports."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval, True
+        elif instruction.opcode in dis.hasname:
+            yield instruction.argval, False
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _of_package(name: str) -> bool:
+    """True if a module is Python's, unskew's or an installed package's; not one that was made here."""
+    module = sys.modules.get(name)
+    if module is None or name == "__main__":
+        return False
+    file = getattr(module, "__file__", None)
+    return file is None or is_installed(Path(file))

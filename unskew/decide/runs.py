@@ -1,0 +1,111 @@
+"""Whole runs as cells: each in a folder of its own, begun, gone on with, or read."""
+
+import os
+import sys
+import traceback
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unskew.decide.cells import Cell, Outcome
+from unskew.decide.crew import Recipe
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
+from unskew.files import appendable, from_toml
+from unskew.run.again import complete
+from unskew.run.callbacks import Callback, NoCallback
+from unskew.run.folder import read_json
+from unskew.run.progress import watching
+
+COMPLETE = ("summary.json", "report.html")
+"""Files that a run of a sweep writes last."""
+
+
+def run_cell(experiment: Experiment, folder: str) -> Cell:
+    """The cell of a run; its folder lies in that of the work."""
+    return Cell({"experiment": config.to_toml(experiment), "folder": folder})
+
+
+def is_complete(folder: Path) -> bool:
+    """True if a run is done, and its report written."""
+    return all((folder / name).exists() for name in COMPLETE)
+
+
+@dataclass(eq=False)
+class RunWork:
+    """A worker's work: runs.
+
+    Attributes:
+        root: Folder of their folders.
+        callback: Watches each.
+        cwd: Folder that paths of experiments are relative to.
+    """
+
+    root: Path
+    callback: Callback = field(default_factory=NoCallback)
+    cwd: str = field(default_factory=os.getcwd)
+
+    def keep(self, homes: Collection[str]) -> None:
+        """Do nothing: what runs go on from is in their folders."""
+
+    def train(self, asked: Mapping[str, Any]) -> Outcome:
+        """Complete a run; its time."""
+        folder = self.root / asked["folder"]
+        os.chdir(self.cwd)
+        return self.outcome(config.parse(from_toml(asked["experiment"]), allow_code=True), folder)
+
+    def outcome(self, experiment: Experiment, folder: Path) -> Outcome:
+        """Complete a run; its time."""
+        complete(experiment, folder, self.callback)
+        return {"seconds": float(read_json(folder / "summary.json")["seconds"])}
+
+
+class LoggedRuns(RunWork):
+    """Runs with their reports, in a process of their own, which writes what it says to a file for each."""
+
+    def train(self, asked: Mapping[str, Any]) -> Outcome:
+        """Complete a run and write its report."""
+        from unskew.report import write_report
+
+        with _output_to(self.root / "logs" / f"{Path(asked['folder']).name}.txt"), watching(False) as self.callback:
+            try:
+                outcome = super().train(asked)
+                write_report(self.root / asked["folder"])
+            except BaseException:
+                traceback.print_exc()
+                raise
+        return outcome
+
+
+def logged_runs(root: str, cwd: str) -> LoggedRuns:
+    """The work of `recipe`."""
+    return LoggedRuns(Path(root), cwd=cwd)
+
+
+def recipe(root: Path) -> Recipe:
+    """How a new process makes the work of `LoggedRuns`."""
+    return Recipe("unskew.decide.runs:logged_runs", (str(root.absolute()), os.getcwd()))
+
+
+@contextmanager
+def _output_to(file: Path) -> Iterator[None]:
+    """Append what this process and those it starts say to a file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    before = [os.dup(fd) for fd in (1, 2)]
+    with appendable(file) as log:
+        for fd in (1, 2):
+            os.dup2(log.fileno(), fd)
+    try:
+        yield
+    finally:
+        for stream, fd, old in zip((sys.stdout, sys.stderr), (1, 2), before, strict=True):
+            stream.flush()
+            os.dup2(old, fd)
+            os.close(old)
+
+
+def at_once(cells: Sequence[Cell]) -> Any:
+    """The plan of cells that do not depend on each other: their outcomes."""
+    return (yield cells)

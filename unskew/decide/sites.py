@@ -1,0 +1,238 @@
+"""The sites of a choice among methods, divided once.
+
+A site's rows are divided once, under the experiment's first seed, and the division stays: test rows, which nothing
+reads before all choices are made, and folds of the others.  A choice trains on all folds but one and is judged by the
+rows of that one, for as many folds as there is time for (cross-validation).
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, apart
+from unskew.data.latest import latest
+from unskew.data.patients import most_frequent
+from unskew.errors import ConfigError, DataError
+from unskew.experiment.config import Experiment
+from unskew.keys import Key
+from unskew.protocol import ClientId
+from unskew.run import constant
+from unskew.run import setup as run_setup
+from unskew.run.setup import InMemoryInputs, Setup
+from unskew.tasks import kind_of
+from unskew.tasks.measure import Measure
+from unskew.tasks.task import Task
+from unskew.words import listed
+
+VALIDATION = 0.25
+"""Share of a site's rows in a fold, where the experiment does not say."""
+
+
+class OutOfTime(Exception):
+    """The time that a choice may take is over."""
+
+
+class Clock:
+    """Ends training when its time is over.
+
+    `rounds` were trained, of about so many `planned`; `cut` is true once time was over before they were.
+
+    Args:
+        seconds: The most time; without a limit nothing depends on the clock.
+        now: Tells the time, s.
+    """
+
+    def __init__(self, seconds: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
+        self.seconds, self._now, self._begun = seconds, now, now()
+        self.planned, self.cut = 0, False
+        self.counted: dict[str, int] = {}
+
+    def __reduce__(self) -> tuple[type["Clock"], tuple[float]]:
+        return Clock, (self.seconds - self.spent,)  # another machine's clock says something else
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all trainings so far."""
+        return sum(self.counted.values())
+
+    @property
+    def spent(self) -> float:
+        """Seconds since it began."""
+        return self._now() - self._begun
+
+    def require_time(self) -> None:
+        """Let a round begin.
+
+        Raises:
+            OutOfTime: If the time is over.
+        """
+        self.cut = self.cut or self.spent > self.seconds
+        if self.cut:
+            raise OutOfTime
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Limits that a federation must keep to.
+
+    Attributes:
+        rounds: The most communication rounds.
+        megabytes: The most that all clients and the server send in one training, 10^6 bytes.
+    """
+
+    rounds: int | None = None
+    megabytes: float | None = None
+
+    @property
+    def tight(self) -> bool:
+        """True if there is a limit."""
+        return self.rounds is not None or self.megabytes is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """The sites that are advised, and the task they share.
+
+    Attributes:
+        experiment: What they would run; it says model, rounds and local training.
+        setup: Task, network and data.
+        fed: Division into sites, and of each site's rows into training and test rows.
+        clock: Counts the rounds of all trainings on them.
+    """
+
+    experiment: Experiment
+    setup: Setup
+    fed: FederatedData
+    clock: Clock = field(default_factory=Clock)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each site."""
+        return self.fed.client_names or tuple(f"client {k}" for k in range(self.fed.num_clients))
+
+    @property
+    def measure(self) -> Measure:
+        """The measure that decides."""
+        return self.setup.task.headline
+
+    @property
+    def drawn(self) -> str:
+        """The name of what stands for future ones: test rows, or the patients whose rows they are."""
+        return "test rows" if self.fed.dataset.patients is None else "test patients"
+
+    @cached_property
+    def constants(self) -> Mapping[ClientId, float]:
+        """The headline on each site's test rows of what its training rows would always say; empty where not known."""
+        return constant.of_clients(kind_of(self.experiment.task.kind), self.measure, self.fed)
+
+    @cached_property
+    def folds(self) -> tuple[FederatedData, ...]:
+        """The sites without test rows, and with a fold of their rows for validation: a division for each fold.
+
+        A site of one row has it for training in all of them.  Where patients are known, all rows of one are in one
+        fold, and so it is with a site of one patient.  Where it is known when rows were, folds follow one another in
+        time, the latest first, each is judged after training on what was before it, and the earliest only trains.
+        """
+        count = max(round(1 / self.experiment.val_fraction), 2)
+        if self.fed.dataset.when is not None:
+            return self._in_time(count)
+        key = Key(self.experiment.seeds[0]) / "advice" / "folds"
+        train = self.fed.clients.train
+        units, owner = _units(self.fed, train.values), np.repeat(np.arange(len(train)), train.sizes)
+        home = most_frequent(units, owner)  # of a patient of several sites, the one that has most rows
+        fold = np.full(len(home), -1)
+        order = np.argsort(home, kind="stable")
+        for client, mine in enumerate(np.split(order, np.searchsorted(home[order], np.arange(1, len(train))))):
+            drawn = (key / client).numpy().permutation(len(mine))
+            for number, chosen in enumerate(np.array_split(drawn, count)):
+                fold[mine[chosen[: len(mine) - 1]]] = number
+        of_row = np.split(fold[units], np.cumsum(train.sizes)[:-1])
+
+        def divided(number: int) -> ClientIndices:
+            val = [torch.from_numpy(of == number) for of in of_row]
+            parts = zip(train, val, strict=True)
+            return ClientIndices.of([ClientIndex(rows[~chosen], rows[chosen], rows[:0]) for rows, chosen in parts])
+
+        return tuple(divided_as(self.fed, divided(number)) for number in range(count))
+
+    def _in_time(self, count: int) -> tuple[FederatedData, ...]:
+        data = self.fed.dataset
+        folds, left = [], list(self.fed.clients.train)
+        for k in range(count - 1):
+            clients = []
+            for client, rows in enumerate(left):
+                when, patients = (None if of is None else of[rows].numpy() for of in (data.when, data.patients))
+                assert when is not None
+                late, early = (torch.from_numpy(part) for part in latest(when, 1 / (count - k), patients))
+                clients.append(ClientIndex(rows[early], rows[late], rows[:0]))
+                left[client] = rows[~late]
+            known = None if data.patients is None else data.patients.numpy()
+            folds.append(divided_as(self.fed, ClientIndices.of(apart(clients, known))))
+        return tuple(fold for fold in folds if fold.clients.val.sizes.any())
+
+
+def _units(fed: FederatedData, rows: torch.Tensor) -> npt.NDArray[np.int64]:
+    """The patient of each of these rows, counted from 0; where patients are not known, each row by itself."""
+    patients = fed.dataset.patients
+    if patients is None:
+        return np.arange(len(rows))
+    return np.unique(patients[rows].numpy(), return_inverse=True)[1]
+
+
+def divided_as(fed: FederatedData, clients: ClientIndices) -> FederatedData:
+    """The same examples, divided otherwise."""
+    return replace(fed, clients=clients, sha256=clients.sha256)
+
+
+def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), minimum: int = 2) -> Sites:
+    """Read the data and divide them.
+
+    Raises:
+        ConfigError, DataError: If the experiment is impossible, there are fewer than `minimum` sites, or none
+            has rows to choose by, or to test on, from which the headline can be measured.
+    """
+    early = [f"stop.{name}" for name in ("metric", "patience", "seconds") if getattr(experiment.stop, name) is not None]
+    if early:
+        raise ConfigError(
+            f"{listed(early)} would be ignored: methods are chosen and tuned by trainings that take all their rounds; "
+            "leave it out, and give as many rounds as a training should have (stop.megabytes may stay)"
+        )
+    share = experiment.val_fraction or VALIDATION
+    experiment = replace(experiment, val_fraction=0.0)
+    setup = run_setup.prepare(experiment, inputs)
+    if setup.executor_kind.processes:  # several methods are in training at a time, and workers serve one
+        here = replace(experiment.runtime, executor="sequential", executor_options={})
+        executor, kind = run_setup.choose_executor(here, setup.device, setup.parameters, 0.0)
+        setup = replace(setup, executor=executor, executor_kind=kind)
+    fed = run_setup.divide(experiment, setup.dataset, experiment.seeds[0])
+    if fed.num_clients < minimum:
+        raise ConfigError(f"advice needs at least two sites, got {fed.num_clients}")
+    if not fed.clients.test.sizes.any():
+        raise DataError("no site has test rows; raise test_fraction, or give the sites more rows")
+    if not any(measurable(setup.task, fed.dataset.y_train[rows]) for rows in fed.clients.test):
+        raise DataError(
+            f"no site has test rows from which {setup.task.headline.label} can be measured, as rows of one class or "
+            "without events; give a site others, or choose another task.headline"
+        )
+    if fed.clients.train.sizes.max() < 2:
+        raise DataError("no site has two rows to train on, one of which could decide; give the sites more rows")
+    if all(len(rows) == 0 or _units(fed, rows).max() == 0 for rows in fed.clients.train):
+        raise DataError("no site has two patients to train on, one of whom could decide; give the sites more patients")
+    sites = Sites(replace(experiment, val_fraction=share), setup, fed)
+    if not sites.folds:
+        raise DataError("no site has training rows of two times, the later of which could decide; give the sites more")
+    return sites
+
+
+def measurable(task: Task, y: torch.Tensor) -> bool:
+    """Return true if the headline can be measured with these targets; no model changes that."""
+    if task.headline.whole is None or not len(y):
+        return len(y) > 0
+    outputs = torch.linspace(-1.0, 1.0, len(y) * task.width).reshape(len(y), task.width)
+    return not math.isnan(task.whole(task.headline, (outputs, y)))

@@ -1,0 +1,333 @@
+"""Sweeps: many runs of one experiment with different settings, given as a grid, a list, or both.
+
+    [sweep]
+    grid = { "methods.0.mu" = [0.01, 0.1], "split.alpha" = [0.1, 1.0] }
+    list = [ { "rounds" = 50, "local.lr" = 0.05 } ]
+
+The points of the grid are all combinations, in the order written; those of the list follow.  A key is a dotted path
+as for `--set`.  All points are checked before any is run.
+
+    OUT/runs/001-mu=0.1,alpha=0.1/          the run folder of a point
+    OUT/logs/001-mu=0.1,alpha=0.1.txt       the output of its processes, one after the other
+    OUT/sweep.sqlite                        the queue, by which a sweep that was stopped goes on
+
+Each point is a process of its own, one per core, so it trains one client after another on one thread unless the file
+says otherwise.  The jobs of an array take a part of the points each, by `shard`.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from unskew import machine
+from unskew.decide.cells import Cell, Crew, Failure, Outcome, queue
+from unskew.decide.cells import run as run_plans
+from unskew.decide.crew import OnRay, Processes
+from unskew.decide.runs import LoggedRuns, at_once, is_complete, recipe, run_cell
+from unskew.errors import ConfigError, DataError, ProtocolError, RunError, UnskewError
+from unskew.experiment import config
+from unskew.experiment.config import Experiment
+from unskew.run import setup as run_setup
+from unskew.run.again import require_same
+from unskew.run.folder import explained, read_json
+from unskew.run.setup import Setup
+from unskew.tasks.measure import described
+
+Status = Literal["done", "failed", "open"]
+
+LONGEST_NAME = 80
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """One run of a sweep.
+
+    Attributes:
+        name: Number and settings; the name of its files.
+        settings: Settings that differ from the sweep's experiment, by dotted path.
+        experiment: The experiment of this point.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class PointResult:
+    """Result of a point.
+
+    Attributes:
+        point: Name of the point.
+        status: "open" if the point was not started, was stopped before its end, or is another shard's.
+        folder: Run folder.
+        error: What a failed point failed with.
+    """
+
+    point: str
+    status: Status
+    folder: Path
+    error: str | None = None
+
+
+# ---------------------------------------------------------------- from one file to many
+def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point, ...]]:
+    """Read a sweep's name and points from its file.
+
+    Raises:
+        ConfigError: If there is no [sweep], it is empty, or a point is not a valid experiment; names the point.
+    """
+    raw = config.override(config.read(path), overrides)
+    table = raw.pop("sweep", None)
+    if not isinstance(table, dict):
+        raise ConfigError(
+            f"{path} has no [sweep] table; write one with a grid or a list, give one as in "
+            """--set 'sweep.grid={"split.alpha"=[0.1,1.0]}', or use unskew run"""
+        )
+    name = raw.get("name", "experiment")
+    combinations = [*_grid(table, path), *_list(table, path)]
+    unknown = sorted(table.keys() - {"grid", "list"})
+    if unknown:
+        raise ConfigError(f"unknown key sweep.{unknown[0]} (sweep has: grid, list) ({path})")
+    if not combinations:
+        raise ConfigError(f"the sweep in {path} is empty: give sweep.grid or sweep.list at least one point")
+    short = _short_names([key for settings in combinations for key in settings])
+    points = tuple(
+        _point(raw, settings, i, len(combinations), short, path) for i, settings in enumerate(combinations, start=1)
+    )
+    seen: dict[str, str] = {}
+    for point in points:
+        same = seen.setdefault(config.fingerprint(point.experiment), point.name)
+        if same != point.name:
+            raise ConfigError(f"points {same} and {point.name} of {path} are the same experiment; leave one out")
+    return str(name), points
+
+
+def _grid(table: Mapping[str, Any], path: Path) -> Iterator[dict[str, Any]]:
+    grid = table.get("grid")
+    if grid is None:
+        return
+    if not isinstance(grid, dict) or not grid:
+        raise ConfigError(f'sweep.grid must be a table such as {{ "local.lr" = [0.1, 0.01] }}, got {grid!r} ({path})')
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            inner = next(iter(values), None) if isinstance(values, dict) else None
+            hint = f'; write the path in quotes: "{key}.{inner}"' if inner else ""
+            raise ConfigError(f"sweep.grid: {key} must be a list of at least one value, got {values!r}{hint} ({path})")
+    for combination in itertools.product(*grid.values()):
+        yield dict(zip(grid, combination, strict=True))
+
+
+def _list(table: Mapping[str, Any], path: Path) -> Iterator[dict[str, Any]]:
+    entries = table.get("list", [])
+    if not isinstance(entries, list):
+        raise ConfigError(f"sweep.list must be a list of tables, got {entries!r} ({path})")
+    for entry in entries:
+        if not isinstance(entry, dict) or not entry:
+            raise ConfigError(f"sweep.list must hold tables of at least one setting, got {entry!r} ({path})")
+        yield entry
+
+
+def _short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Last part of each path, or the whole path if two have the same last part."""
+    last = {key: key.rpartition(".")[2] for key in keys}
+    names = list(last.values())
+    return {key: name if names.count(name) == 1 else key for key, name in last.items()}
+
+
+def _point(
+    raw: Mapping[str, Any], settings: Mapping[str, Any], number: int, count: int, short: Mapping[str, str], path: Path
+) -> Point:
+    label = ",".join(f"{short[key]}={_plain(value)}" for key, value in settings.items())
+    digits = max(3, len(str(count)))
+    name = f"{number:0{digits}d}-{''.join(c if c.isalnum() or c in '-_.+=,' else '-' for c in label)}"[:LONGEST_NAME]
+    try:
+        table = config.override(raw, [f"{key}={_toml(value)}" for key, value in settings.items()])
+        table["name"] = f"{table.get('name', 'experiment')} {label}"
+        # One process per core: a point that took all cores would take them from the others.
+        if isinstance(table.setdefault("runtime", {}), dict):
+            table["runtime"].setdefault("executor", "sequential")
+            table["runtime"].setdefault("threads", 1)
+        parsed = config.parse(table, str(path), allow_code=True)
+    except ConfigError as error:
+        raise ConfigError(f"point {name}: {error}; nothing was run") from None
+    return Point(name, dict(settings), parsed)
+
+
+def _plain(value: Any) -> str:
+    """Write a value for people; of a table its name, then its other settings."""
+    if isinstance(value, dict):
+        others = [f"{key}={_plain(of)}" for key, of in value.items() if key != "name"]
+        return ",".join([_plain(value["name"]), *others] if "name" in value else others)
+    return value if isinstance(value, str) else json.dumps(value, default=str).strip('"')
+
+
+def _toml(value: Any) -> str:
+    """Write a value as TOML on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return tomli_w.dumps({"v": value}).partition("=")[2].strip()
+
+
+def repeated(points: Sequence[Point]) -> str:
+    """A sentence on methods that train the same in several points, as none of their settings differs; empty if none."""
+    seen: set[str] = set()
+    labels: dict[str, None] = {}
+    total = again = 0
+    for experiment in (p.experiment for p in points):
+        if experiment.until is not None:  # how many seeds there will be depends on all methods
+            return ""
+        table = config.resolved(experiment)
+        table.pop("name")
+        for method in table.pop("methods"):
+            key = repr((table, method))
+            total += 1
+            if key in seen:
+                again += 1
+                labels[method["label"]] = None
+            seen.add(key)
+    if not again:
+        return ""
+    return (
+        f"{again} of {total} trainings of a method repeat{'s' * (again == 1)} that of another point, because the "
+        f"points differ in settings of other methods only ({', '.join(labels)}); to train these once, leave them "
+        "out of the sweep, give them a run of their own, and set it beside the points with unskew compare"
+    )
+
+
+def check(points: Sequence[Point]) -> None:
+    """Refuse points that a run would refuse before its first round: data, splits, cohorts, networks, local steps.
+
+    Raises:
+        ConfigError, DataError, ProtocolError: Naming the point.
+    """
+    setups: dict[str, Setup] = {}
+    for point in points:
+        experiment = point.experiment
+        try:
+            # Points that differ in methods or splits only share data and network.
+            key = repr((experiment.task, experiment.runtime))
+            if key not in setups:
+                setups.clear()
+                setups[key] = run_setup.prepare(experiment)
+            setup = setups[key]
+            feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
+            for method in experiment.methods:
+                run_setup.check_method(experiment, method, setup, feds)
+        except (ConfigError, DataError, ProtocolError) as error:
+            raise type(error)(f"point {point.name}: {error}; nothing was run") from None
+
+
+def shard(points: Sequence[Point], part: str) -> tuple[Point, ...]:
+    """The points of one job of several: of I/N every N-th, beginning with the I-th; none if there are fewer than I.
+
+    Raises:
+        ConfigError: If `part` is not such a pair of numbers.
+    """
+    numbers = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", part)
+    if numbers is None or not 1 <= (i := int(numbers[1])) <= (n := int(numbers[2])):
+        raise ConfigError(f"--shard must be I/N with I from 1 to N, such as 3/16, got {part!r}")
+    return tuple(points[i - 1 :: n])
+
+
+# ---------------------------------------------------------------- running
+def run(
+    points: Sequence[Point],
+    out: Path,
+    jobs: int | None,
+    say: Callable[[str], None],
+    part: str | None = None,
+    ray: str | None = None,
+) -> list[PointResult]:
+    """Run points to their ends, each in a process of its own; a failed point is a result too, and the others go on.
+
+    Args:
+        points: All points, in the order in which they are started.
+        out: Folder of the sweep.
+        jobs: Number of processes at a time; by default one a core.
+        say: Called with a line whenever a point ends.
+        part: The part of them to run, as `shard` takes it; by default all.
+        ray: Address of a Ray cluster whose actors run them; the folder lies where its machines find it.
+
+    Returns:
+        The results of all points in the folder so far.
+
+    Raises:
+        ConfigError: If `jobs` is below one.
+        RunError: If the folder holds another sweep, or (Interrupted) the user stopped; the same command goes on.
+    """
+    jobs = machine.cores() if jobs is None else jobs
+    if jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {jobs}")
+    own = points if part is None else shard(points, part)
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file, not the folder of a sweep; choose another --out")
+    for point in points:
+        require_same(point.experiment, folder_of(point, out))
+    with explained(out, None):
+        out.mkdir(parents=True, exist_ok=True)
+    cells = {run_cell(p.experiment, f"runs/{p.name}"): p for p in own}
+    by_key = {cell.key: point for cell, point in cells.items()}
+    counted = iter(range(1, len(own) + 1))
+    place = out if part is None else out / f"shard-{part.replace('/', '-of-')}"
+
+    def ended(cell: Cell, outcome: Outcome) -> None:
+        point = by_key[cell.key]
+        what = f"FAILED: {outcome}"
+        if not isinstance(outcome, Failure):
+            what = f"done in {outcome['seconds']:.0f} s{_best(folder_of(point, out))}"
+        say(f"[{next(counted)}/{len(own)}] {point.name}: {what}")
+
+    with explained(place, None):
+        place.mkdir(exist_ok=True)
+    with queue(place / "sweep.sqlite") as kept:
+        for cell, point in cells.items():
+            if not is_complete(folder_of(point, out)):
+                kept.forget(cell)
+            else:  # by whomever
+                kept.put(cell, {})
+                say(f"[{next(counted)}/{len(own)}] {point.name}: was done already")
+        if any(cell.key not in kept.known for cell in cells):
+            if ray is None:
+                crew: Crew = Processes(recipe(out), min(jobs, len(own)), max(1, machine.cores() // jobs))
+            else:
+                crew = OnRay(LoggedRuns(out.absolute()), ray, jobs)
+            with closing(crew):
+                run_plans([at_once([*cells])], kept, crew, lenient=True, ended=ended)
+        failed = {by_key[key].name: why for key, why in kept.failed.items() if key in by_key}
+    return [_result(point, folder_of(point, out), failed.get(point.name)) for point in points]
+
+
+def folder_of(point: Point, out: Path) -> Path:
+    """A point's run folder."""
+    return out / "runs" / point.name
+
+
+def _result(point: Point, folder: Path, failed: str | None) -> PointResult:
+    if is_complete(folder):
+        return PointResult(point.name, "done", folder)
+    return PointResult(point.name, "open" if failed is None else "failed", folder, failed)
+
+
+def _best(folder: Path) -> str:
+    """Describe the headline metric of the best method; empty if no model was evaluated."""
+    try:
+        summary = read_json(folder / "summary.json")
+    except UnskewError:
+        return ""
+    measure = described(summary.get("headline"))
+    rows = (r for r in summary["rows"] if r["metric"] == measure.shared and not r.get("undefined"))
+    means = {r["method"]: r["mean"] for r in rows}
+    if not means:
+        return ""
+    best = measure.first(means)
+    return f", {best} {measure.with_unit(means[best])}"

@@ -1,0 +1,423 @@
+"""Methods in training on the sites, cells of a runner that train them, and what they come to."""
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from unskew.data.federated import ClientIndices, FederatedData
+from unskew.data.patients import fewest_of_a_class
+from unskew.data.ragged import Ragged
+from unskew.decide.cells import Cell, Outcome
+from unskew.decide.scores import Scores
+from unskew.decide.sites import OutOfTime, Sites, divided_as
+from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
+from unskew.experiment import config
+from unskew.experiment.config import Method
+from unskew.info import ClientGroups
+from unskew.ledger import Transfer
+from unskew.local.executor import Columns, EvalJob, columns_of
+from unskew.pricing import radio
+from unskew.pricing.traffic import training as traffic_of
+from unskew.protocol import ClientId, report_of
+from unskew.record.logs import ADAPTED, SERVED
+from unskew.run import setup as run_setup
+from unskew.run.evaluation import own_models
+from unskew.run.one_class import right
+from unskew.run.unseen import newcomers_of
+from unskew.runtime.in_process import Simulator
+from unskew.runtime.round import Effort
+from unskew.tasks.classification import only_class_found
+from unskew.tasks.measure import FEWEST
+from unskew.world import wireless
+from unskew.world.wireless import Radio
+
+ASKED = 2
+"""Place from which on a task's measures are those that `evaluate` asks for: headline and loss come first."""
+
+Impossible = (ConfigError, DataError, DivergedError, ProtocolError, QuorumError)
+Groups = tuple[tuple[ClientId, ...], ...]
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of those that are defined; NaN without any."""
+    known = [value for value in values if not math.isnan(value)]
+    return statistics.fmean(known) if known else math.nan
+
+
+@dataclass(eq=False)
+class Training:
+    """A method under one seed, some rounds on.
+
+    Attributes:
+        method: The method.
+        sites: The sites.
+        rounds: Rounds it may take.
+        seed: Seed of everything that is drawn.
+        fed: Division it trains on, one of `Sites.folds`, or `Sites.fed`; nothing trains on its validation rows.
+        megabytes: What it may send, 10^6 bytes; None is no limit.
+        enough: What it has sent when it stops, 10^6 bytes, as a run by `stop.megabytes`; None is never.
+        at, begun: Rounds done, and begun.
+        sent: Bytes sent so far.
+        transfers, work: Messages and local training, as `unskew.pricing` takes them.
+        ended: Reason why it goes no further, before its last round; empty if there is none.
+    """
+
+    method: Method
+    sites: Sites
+    rounds: int
+    seed: int
+    fed: FederatedData
+    megabytes: float | None = None
+    enough: float | None = None
+    at: int = 0
+    begun: int = 0
+    sent: int = 0
+    transfers: list[Transfer] = field(default_factory=list)
+    work: list[Effort] = field(default_factory=list)
+    ended: str = ""
+
+    def __post_init__(self) -> None:
+        sites = self.sites
+        parts = self.fed.clients
+        nobody = Ragged(parts.val.values[:0], np.zeros(len(parts.val), np.int64))
+        # Pooled data would have the validation rows among them.
+        fed = divided_as(self.fed, ClientIndices(parts.train, nobody, parts.test))
+        run_setup.check_method(sites.experiment, self.method, sites.setup, {self.seed: fed})
+        self.sim: Simulator[Any]
+        self.sim, train = run_setup.simulator(sites.experiment, self.method, sites.setup, fed, self.seed)
+        self.pooled = train is not fed
+        self.state: Any = self.sim.start()
+
+    def go_on(self, rounds: int) -> None:
+        """Train up to a round, or to its own end.
+
+        Raises:
+            DivergedError: If it diverged.
+            OutOfTime: If there was no time to get there.
+            QuorumError: If none of its first rounds had enough replies.
+        """
+        while self.at < min(rounds, self.rounds) and not self.ended:
+            per_round = self.sent / self.at if self.at else 0.0
+            if self.megabytes is not None and self.sent + per_round > self.megabytes * 1e6:
+                self.ended = f"{self.sent / 1e6:.2f} of {self.megabytes:g} MB were sent after round {self.at}"
+                break
+            if self.enough is not None and self.sent >= self.enough * 1e6:
+                self.ended = f"{self.sent / 1e6:.2f} >= {self.enough:g} MB were sent after round {self.at}"
+                break
+            self.sites.clock.require_time()
+            self.begun += 1
+            self.state, trace = self.sim.attempt(self.state, self.at + 1, self.at + 1 == self.rounds)
+            self.at += 1
+            if not self.pooled:  # what pooling sends is not part of a method's cost
+                self.transfers += trace.transfers
+                self.work += trace.work
+                self.sent += sum(t.bytes for t in trace.transfers)
+            if any(not math.isfinite(loss) for _, loss in trace.losses):
+                raise DivergedError(f"its training loss is not finite in round {self.at}")
+
+    @property
+    def within(self) -> bool:
+        """True if it sent no more than it may."""
+        return self.megabytes is None or self.sent <= self.megabytes * 1e6
+
+    def scores(self, rows: Ragged) -> Scores:
+        """Evaluate the sites' models, as they are now, on rows of each."""
+        task, clients = self.sites.setup.task, [int(c) for c in np.flatnonzero(rows.sizes)]
+        models = own_models(self.sim, self.state, self.at, clients)
+        jobs = {c: EvalJob(models[c], "train", rows[c].to(self.sites.setup.device)) for c in clients if c in models}
+        measured = dict(zip(jobs, columns_of(self.sim.executor, list(jobs.values())), strict=True))
+        every = {c: task.values(columns) for c, columns in measured.items()}
+        values = {c: of[0] for c, of in every.items()}
+        headline = self.sites.measure
+        each = {c: columns[0].double().cpu().numpy() for c, columns in measured.items()} if headline.of_rows else {}
+        if any(math.isinf(v) or (math.isnan(v) and headline.each is not None) for v in values.values()):
+            raise DivergedError(f"its {headline.label} is not finite after round {self.at}")
+        patients = self.fed.dataset.patients
+        by_row = {c: headline.rows_of(*columns[-2:]) for c, columns in measured.items() if headline.by_row is not None}
+        if patients is not None:  # a class of one patient's many rows says as little as one row
+            labels, event = self.fed.dataset.labels, 1 if headline.of_events else None
+            by_row = {
+                c: of
+                for c, of in by_row.items()
+                if fewest_of_a_class(patients[rows[c]], labels[rows[c]], event) >= FEWEST
+            }
+        return Scores(
+            {c: v for c, v in values.items() if not math.isnan(v)},
+            each,
+            {c: rows for c, rows in by_row.items() if rows is not None},
+            {} if patients is None else {c: patients[rows[c]].numpy() for c in values},
+            frozenset(self._of_one_class(measured, rows)) if headline.name == "accuracy" else frozenset(),
+            {m.name: _mean([of[i] for of in every.values()]) for i, m in enumerate(task.measures) if i >= ASKED},
+            {c: len(rows[c]) for c in values},
+        )
+
+    def _of_one_class(self, measured: Mapping[ClientId, Columns], rows: Ragged) -> Iterator[ClientId]:
+        """Sites whose model finds only one of the classes of these rows."""
+        task, y = self.sites.setup.task, self.fed.dataset.y_train
+        if task.kind.correct is not None:
+            for c, columns in measured.items():
+                if only_class_found(right(task, columns), y[rows[c]]) is not None:
+                    yield c
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of the last round, where the method reports them."""
+        for part in report_of(self.sim.algorithm, self.state):
+            if isinstance(part, ClientGroups):
+                return tuple(tuple(g) for g in part.groups if g)
+        return ()
+
+    @property
+    def cost(self) -> "TrainingCost":
+        """What it has cost so far."""
+        sites, channel = self.sites, self.sites.experiment.world.channel
+        own = isinstance(channel, Radio)
+        sent = traffic_of(self.method.label, self.seed, self.transfers, self.work)
+        priced = radio.summed(radio.price([sent], channel if isinstance(channel, Radio) else wireless.PAPER))
+        numbers = [radio.measures(cost) for cost in priced.values()]
+        up = sum(t.bytes for t in self.transfers if t.direction == "up") / 1e6
+        return TrainingCost(
+            self.at,
+            self.sent / 1e6,
+            up,
+            up / max(self.at, 1) / sites.experiment.cohort(sites.fed.num_clients),
+            sum(n.get("seconds", 0.0) for n in numbers),
+            sum(n.get("joules.transmit", 0.0) for n in numbers),
+            "the experiment's own" if own else "paper",
+        )
+
+    def newcomers(self) -> dict[int, tuple[float, float]]:
+        """The headline of unseen clients as they are served and after adapting, by their place among those."""
+        fed, epochs = self.fed, self.sites.experiment.unseen.adapt_epochs
+        came = newcomers_of(self.sim, self.sites.setup.task, fed, self.seed, epochs)
+        assert came is not None
+        by_part = came.scores(self.state, self.at)
+        served, adapted = (
+            dict(zip(scores.clients.tolist(), scores.values[:, 0].tolist(), strict=True))
+            for scores in (by_part[part] for part in (SERVED, ADAPTED))
+        )
+        both = (c for c in served if c in adapted and not math.isnan(served[c] + adapted[c]))
+        return {c - fed.num_clients: (served[c], adapted[c]) for c in both}
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """Cost of one training with a method.
+
+    Attributes:
+        rounds: Its rounds.
+        megabytes: Sent by all, 10^6 bytes; `up` is the clients' part.
+        up: Sent by clients.
+        per_site: Of these, by a site in a round it takes part in.
+        seconds: On the air of a radio cell; `channel` says which.
+        joules: Of the senders on the air.
+        channel: "the experiment's own", or "paper", the cell of FedDif.
+    """
+
+    rounds: int
+    megabytes: float
+    up: float
+    per_site: float
+    seconds: float
+    joules: float
+    channel: str
+
+
+# ---------------------------------------------------------------- cells
+@dataclass(frozen=True)
+class Job:
+    """A training that is asked for.
+
+    Attributes:
+        method, seed, rounds, megabytes, enough: As of `Training`.
+        until: Round up to which it is trained now.
+        fold: The fold it trains on, judged by the rows that are left out; None trains on all, judged by test rows.
+        priced: True if its cost is asked for, and how unseen clients do.
+        without: Sites that take no part, and whose results as newcomers are asked for.
+    """
+
+    method: Method
+    seed: int
+    rounds: int
+    until: int
+    fold: int | None = None
+    megabytes: float | None = None
+    enough: float | None = None
+    priced: bool = False
+    without: tuple[ClientId, ...] = ()
+
+    def cell(self) -> Cell:
+        """The cell; those that differ in `until` alone go on from each other."""
+        table = {**vars(self), "method": as_json(self.method), "without": list(self.without)}
+        home = hashlib.sha256(json.dumps({**table, "until": None, "priced": None}, sort_keys=True).encode())
+        return Cell({"do": "score", **table}, home.hexdigest())
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a training has come to.
+
+    Attributes:
+        at, begun: Rounds done, and begun.
+        sent: Bytes sent.
+        within: True if it sent no more than it may.
+        ended: Why it goes no further before its last round; empty if it does.
+        why: Why it could not be trained; empty if it could.
+        scores: Its scores; None if it could not be trained.
+        groups: Groups of the last round, as the method reports them.
+        cost: Its cost, and `newcomers` how unseen clients do, (as served, after adapting), where they were asked for.
+    """
+
+    at: int
+    begun: int
+    sent: int = 0
+    within: bool = True
+    ended: str = ""
+    why: str = ""
+    scores: Scores | None = None
+    groups: Groups = ()
+    cost: TrainingCost | None = None
+    newcomers: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome of a cell."""
+        return {
+            **vars(self),
+            "scores": None if self.scores is None else self.scores.to_json(),
+            "cost": None if self.cost is None else asdict(self.cost),
+            "newcomers": [[k, list(of)] for k, of in self.newcomers.items()],
+        }
+
+    @classmethod
+    def of_json(cls, table: Mapping[str, Any]) -> "Trained":
+        """What `to_json` wrote."""
+        known = {
+            "scores": table["scores"] and Scores.of_json(table["scores"]),
+            "groups": tuple(tuple(g) for g in table["groups"]),
+            "cost": table["cost"] and TrainingCost(**table["cost"]),
+            "newcomers": {k: tuple(of) for k, of in table["newcomers"]},
+        }
+        return cls(**{**table, **known})
+
+
+def trained(sites: Sites, jobs: Sequence[Job]) -> Generator[Sequence[Cell], Sequence[Outcome], list[Trained]]:
+    """Ask for trainings, as a part of a plan.
+
+    Raises:
+        OutOfTime: If there was no time for one of them.
+    """
+    cells = [job.cell() for job in jobs]
+    outcomes = yield cells
+    results = [Trained.of_json(outcome) for outcome in outcomes if outcome is not None]
+    if len(results) < len(cells):
+        sites.clock.cut = True
+        raise OutOfTime
+    for cell, result in zip(cells, results, strict=True):
+        sites.clock.counted[cell.home] = result.begun
+    return results
+
+
+def as_json(method: Method) -> list[Any]:
+    """A method as a cell has it."""
+    return [method.name, dict(method.options), method.label]
+
+
+@dataclass(eq=False)
+class TrainingWork:
+    """A worker's work: trainings that it has begun, by the home of their cells.
+
+    Attributes:
+        sites: The sites.
+        threads: Threads of each, which sums depend on; by default those of this process.
+    """
+
+    sites: Sites
+    threads: int = field(default_factory=torch.get_num_threads)
+    trainings: dict[str, Training] = field(default_factory=dict)
+
+    def keep(self, homes: Collection[str]) -> None:
+        """Drop other trainings."""
+        self.trainings = {home: training for home, training in self.trainings.items() if home in homes}
+
+    def train(self, asked: Mapping[str, Any]) -> Outcome:
+        """Train up to a round and score; None if there was no time to."""
+        with threads(self.threads):
+            try:
+                return self.score(Job(**{k: v for k, v in asked.items() if k != "do"}))
+            except OutOfTime:
+                return None
+
+    def method(self, table: Sequence[Any]) -> Method:
+        """The method of a cell: one of the experiment's, which may be a value, or one by its name."""
+        name, options, label = table
+        own = (m for m in self.sites.experiment.methods if (m.name, m.options) == (name, options))
+        return next((replace(m, label=label) for m in own), None) or config.method(name, options, label)
+
+    def score(self, asked: Job) -> Outcome:
+        """The outcome of a training."""
+        job = replace(asked, method=self.method(asked.method), without=tuple(asked.without))  # type: ignore[arg-type]
+        home = job.cell().home
+        began: Training | None = self.trainings.pop(home, None)
+        try:
+            training = began = began or self.begin(job)
+            training.go_on(job.until)
+            groups, parts = training.groups, training.fed.clients
+            rows = parts.test if job.fold is None else parts.val
+            scores = None if job.without else training.scores(rows)
+            newcomers = training.newcomers() if training.fed.unseen is not None and (job.priced or job.without) else {}
+            cost = training.cost if job.priced else None
+        except Impossible as error:
+            at, begun = (0, 0) if began is None else (began.at, began.begun)
+            return Trained(at, begun, why=str(error)).to_json()
+        if job.until < job.rounds:  # else nothing goes on from it
+            self.trainings[home] = training
+        of = (training.at, training.begun, training.sent, training.within, training.ended)
+        return Trained(*of, "", scores, groups, cost, newcomers).to_json()
+
+    def begin(self, job: Job) -> Training:
+        """A training at its beginning."""
+        sites, fed, method = self.sites, self.sites.fed, job.method
+        if job.fold is not None:
+            fed = sites.folds[job.fold]
+        if job.without:
+            stay = [c for c in range(fed.num_clients) if c not in job.without]
+            fed = replace(_part(fed, stay), unseen=_part(fed, job.without))
+            per_round = sites.experiment.clients_per_round
+            fewer = None if per_round is None else min(per_round, len(stay))
+            sites = replace(sites, experiment=replace(sites.experiment, clients_per_round=fewer))
+            method = _renumbered(method, stay)
+        return Training(method, sites, job.rounds, job.seed, fed, job.megabytes, job.enough)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Train with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _part(fed: FederatedData, clients: Sequence[int]) -> FederatedData:
+    """Some of the clients."""
+    some = fed.clients.take(np.array(clients, np.int64))
+    return replace(fed, clients=some, sha256=some.sha256, unseen=None)
+
+
+def _renumbered(method: Method, stay: Sequence[int]) -> Method:
+    """The same method for the clients that stay, which are numbered anew: groups that it was given name them."""
+    if "groups" not in method.options or not isinstance(method.options["groups"], list):
+        return method
+    number = {c: i for i, c in enumerate(stay)}
+    groups: Any = [[number[c] for c in g if c in number] for g in method.options["groups"]]
+    return config.method(method.name, {**method.options, "groups": [g for g in groups if g]}, method.label)

@@ -1,0 +1,152 @@
+"""Tuning: every method gets the same budget over its own search space, judged on validation rows of the clients.
+
+space.py    what is searched: ranges that stand beside hyperparameters, and the local learning rate
+search.py   trials, proposed and pruned by Optuna: a plan, and a worker's side
+result.py   tuned against default settings on test rows, under fresh seeds; the experiment that follows
+page.py     the page
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unskew import api
+from unskew.data.patients import PatientIds
+from unskew.data.preprocess import Preprocess
+from unskew.data.split import Split
+from unskew.decide.cells import queue, run
+from unskew.decide.crew import crew
+from unskew.decide.identity import about
+from unskew.decide.sites import sites_of
+from unskew.decide.tuning.page import PAGE, write_tuning
+from unskew.decide.tuning.result import SEEDS, Tuning, compared, corrected
+from unskew.decide.tuning.search import Budget, Pruner, TuningWork, judging_fold, optuna_module, search
+from unskew.decide.tuning.space import ranges_of
+from unskew.errors import ConfigError, RunError
+from unskew.experiment.config import Experiment, TaskConfig
+from unskew.files import user_path
+from unskew.local.ray import RAY
+from unskew.protocol import SgdConfig
+from unskew.run.folder import require_own
+from unskew.run.progress import watching
+from unskew.run.setup import InMemoryInputs
+from unskew.tasks.kind import Loss
+
+TRIALS = "trials.sqlite"
+
+
+def tune(
+    methods: object,
+    *,
+    out: str | Path,
+    data: object = ...,
+    model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
+    target: str | Sequence[str] | None = None,
+    client: str | None = None,
+    patient: str | None = None,
+    patient_ids: PatientIds | None = None,
+    test: object = None,
+    preprocess: Preprocess | bool | None = None,
+    split: Split | None = None,
+    local: SgdConfig | None = None,
+    task: TaskConfig | str | None = None,
+    loss: str | Loss | None = None,
+    rounds: int = 20,
+    trials: int | None = None,
+    seconds: float | None = None,
+    pruner: Pruner = "median",
+    workers: int | None = None,
+    ray: str | None = None,
+    final_seeds: int = SEEDS,
+    progress: bool = True,
+    **settings: Any,
+) -> Tuning:
+    """Tune methods at equal budgets, on validation rows of the clients that train.
+
+    Test rows, and clients that are set aside to come later, are read by no choice: they stand in the comparison of
+    tuned and default settings that follows, under fresh seeds.
+
+    Args:
+        methods, data, model, target, client, patient, patient_ids, test, preprocess, split, local, task, loss, rounds:
+            As in `simulate`.
+        out: The folder; with the trials of a search that was interrupted it goes on from them.  It gets the page,
+            tuning.html, and the tuned experiment, tuned.toml.
+        trials, seconds: Budget of each method: a number of trials, 20 if neither is given, or a time.
+        pruner: Trials that go badly end early: by "median", "hyperband", or "none".
+        workers: Processes that train trials side by side, 1 if none are given; the trials are the same with any number.
+        ray: Address of a Ray cluster whose cores train trials, "auto", "local" or HOST:PORT; `workers` is then the
+            number of its actors, by default one a core.  If neither is given it is that of the runtime, where its
+            executor is "ray".
+        final_seeds: Number of fresh seeds of the comparison.
+        progress: Say on stderr how far it is.
+        settings: Further settings of the experiment, such as clients_per_round or val_fraction.
+
+    Raises:
+        ConfigError, DataError: If the experiment or the budget is impossible.
+        RunError: If `out` cannot be written or has files of something else, or Optuna (extra unskew[tune]) is missing.
+        WorkerError: If a worker is lost, or there is no cluster at the address.
+    """
+    api.require_settings(settings, "tune")
+    with api.torch_left_alone(), watching(not progress) as watcher:
+        experiment, inputs = api.described(
+            methods, {"name": "tuning", "rounds": rounds, **settings}, data=data, model=model, target=target,
+            client=client, patient=patient, patient_ids=patient_ids, test=test,
+            preprocess=preprocess, split=split, local=local,
+            task=task, loss=loss,
+        )  # fmt: skip
+        budget = Budget(trials, seconds, pruner)
+        return tune_experiment(
+            experiment, user_path(out), budget, final_seeds, watcher.note, inputs=inputs, workers=workers, ray=ray
+        )
+
+
+def tune_experiment(
+    experiment: Experiment,
+    folder: Path,
+    budget: Budget,
+    final_seeds: int = SEEDS,
+    note: Callable[[str], None] = lambda text: None,
+    *,
+    inputs: InMemoryInputs = InMemoryInputs(),
+    workers: int | None = None,
+    ray: str | None = None,
+) -> Tuning:
+    """Tune the methods of an experiment, compare them with what they were, and write all to a folder.
+
+    Raises:
+        ConfigError, DataError, RunError, WorkerError: As in `tune`.
+    """
+    if final_seeds < 1:
+        raise ConfigError(f"final_seeds must be at least 1, got {final_seeds}")
+    experiment.check_choice("unskew tune")
+    require_own(folder, "tuning", (TRIALS, PAGE))
+    chosen = [(m, ranges_of(m)) for m in experiment.methods]
+    if not any(ranges for _, ranges in chosen):
+        raise ConfigError("no method of the experiment has anything to tune, a learning rate or a range of its own")
+    optuna_module()
+    if ray is None and workers is None and experiment.runtime.executor == RAY.name:  # its cluster trains the trials
+        ray, workers = experiment.runtime.executor_options.get("address", "local"), experiment.runtime.workers
+    sites = sites_of(experiment, inputs, minimum=1)
+    judging_fold(sites)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another folder") from error
+    first = max(experiment.seeds) + 1
+    fresh = tuple(range(first, first + final_seeds))
+    with (
+        queue(folder / TRIALS, about(sites, folder / TRIALS)) as kept,
+        crew(TuningWork(sites), workers, ray) as at_work,
+    ):
+        if kept.others and kept.fresh:
+            note("the trials there are of other data, code or settings, so that the search begins anew")
+        searches = run([search(sites, m, ranges, budget, note) for m, ranges in chosen], kept, at_work)
+        worth = run([compared(sites, s, fresh, note) for s in searches], kept, at_work)
+    tuning = corrected(sites, searches, worth, budget, fresh)
+    write_tuning(tuning, folder)
+    return tuning
+
+
+__all__ = ["Budget", "Tuning", "tune", "tune_experiment"]
