@@ -44,7 +44,7 @@ def advise(
     [dim]unskew advise my.toml --minutes 10 --max-megabytes 50[/]
     """
     from unskew.decide.advice import advise_experiment
-    from unskew.decide.advice.page import own_folder, require_place, write_advice
+    from unskew.decide.advice.page import require_place, write_advice
     from unskew.run.progress import watching
 
     chosen = load_own(experiment, located(settings, data_dir))
@@ -54,7 +54,7 @@ def advise(
         limit = math.inf if minutes is None else minutes
         advice = advise_experiment(
             chosen, limit, max_rounds, max_megabytes, callback.note, fresh_seeds=fresh_seeds,
-            folder=own_folder(folder), workers=workers, ray=ray,
+            folder=folder, workers=workers, ray=ray,
         )  # fmt: skip
     files = write_advice(advice, folder)
     if as_json:

@@ -25,11 +25,12 @@ from unskew.data.split import Split
 from unskew.decide.advice.answer import Advice
 from unskew.decide.advice.check import MOST_LEFT_OUT, SEEDS, check, newcomers
 from unskew.decide.advice.measure import AdviceWork, measure
-from unskew.decide.advice.page import CELLS, own_folder, require_place, write_advice
+from unskew.decide.advice.page import CELLS, require_place, write_advice
 from unskew.decide.advice.race import FOLDS, local_of, race
 from unskew.decide.cells import Cell, Outcome, queue, run
 from unskew.decide.crew import crew
 from unskew.decide.identity import about
+from unskew.decide.pages import own_folder
 from unskew.decide.sites import Clock, Constraints, Sites, sites_of
 from unskew.errors import ConfigError
 from unskew.experiment import config
@@ -119,7 +120,7 @@ def advise(
             require_place(user_path(out), experiment, inputs.dataset)
         advice = advise_experiment(
             experiment, minutes, max_rounds, max_megabytes, watcher.note, fresh_seeds=fresh_seeds, inputs=inputs,
-            folder=None if out is None else own_folder(user_path(out)), workers=workers, ray=ray,
+            folder=None if out is None else user_path(out), workers=workers, ray=ray,
         )  # fmt: skip
     if out is not None:
         write_advice(advice, user_path(out))
@@ -168,7 +169,10 @@ def advise_experiment(
     sites = replace(sites_of(experiment, inputs), clock=clock)
     trainings = OF_A_FOLD * folds + OF_A_SEED * fresh_seeds + min(sites.fed.num_clients, MOST_LEFT_OUT)
     clock.planned = trainings * min(experiment.rounds, max_rounds or experiment.rounds)
-    file = None if folder is None else folder / CELLS
+    file = None
+    if folder is not None:
+        with own_folder(folder):
+            file = folder / CELLS
     with queue(file, "" if file is None else about(sites, file)) as kept, crew(AdviceWork(sites), workers, ray) as team:
         (advice,) = run([_plan(sites, limits, say, folds, fresh_seeds)], kept, team)
     return advice

@@ -16,6 +16,7 @@ from unskew.decide.advice.check import CONFIDENCE_OF_TWO, Check, Newcomer
 from unskew.decide.advice.measure import SiteDisagreement, inside_and_across
 from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Race, at_edge
 from unskew.decide.follow_up import under_fresh_seeds
+from unskew.decide.pages import reading
 from unskew.decide.sites import Constraints, Sites
 from unskew.decide.training import ASKED, Groups
 from unskew.errors import shown
@@ -370,7 +371,9 @@ class Advice:
             many = len(self.of_one_class) > 1
             parts.append(f"{beginning(one_class_alone(self._named(self.of_one_class), many=many))}.")
         if too_few := {c for c, g in self.by_site.items() if g.low is None}:
-            parts.append(f"No interval, as there are too few {self.sites.drawn}: {self._named(too_few)}.")
+            without = m.by_row is None and not m.of_rows
+            why = f"{m.label} has none of a site" if without else f"there are too few {self.sites.drawn}"
+            parts.append(f"No interval, as {why}: {self._named(too_few)}.")
         return " ".join(filter(None, (*parts, no_verdict(self.unjudged, m))))
 
     def _named(self, clients: Collection[ClientId]) -> str:
@@ -397,9 +400,8 @@ class Advice:
         elif inside is not None:
             mean = (cosines.sum(1) - 1) / max(len(names) - 1, 1)
             least = int(mean.argmin())
-            text += (
-                f" Mean cosine of two sites' updates {_cosine(inside)}, least {_cosine(mean[least])} ({names[least]})."
-            )
+            text += f" Mean cosine of two sites' updates {_cosine(inside)}"
+            text += f", least of {names[least]} ({_cosine(mean[least])})."
         return text.strip()
 
     def _with_what(self) -> str:
@@ -497,8 +499,11 @@ class Advice:
         what = self._over(gain)
         if self.verdict != "undecided":
             return f"more {what}: they make the interval wide"
-        # For *join* the lower side must not reach zero, for *alone* the upper side not the margin: the nearer counts.
-        wide = min(_times_too_wide(gain.low, gain.mean, 0.0), _times_too_wide(gain.high, gain.mean, self.margin))
+        # For *join* the lower side must not reach zero, for *alone* no upper side the margin: the nearer counts.
+        join = (_times_too_wide(gain.low, gain.mean, 0.0), gain)
+        upper = [(_times_too_wide(g.high, g.mean, self.margin), g) for g in (gain, self.check.gains.get(FEDAVG, gain))]
+        wide, gain = min(join, max(upper, key=lambda of: of[0]), key=lambda of: of[0])
+        what = self._over(gain)
         # Of the squared width of a side this part shrinks with more of it, the rest stays as it is.
         left = wide**-2 - (1 - gain.part)
         n = {self.sites.drawn: self._tested, "sites": len(self.by_site), "seeds": len(self.check.seeds)}[what]
@@ -623,11 +628,6 @@ class Advice:
         if advised.baseline is not None and len(advised.compared) > 1:  # what a rule for adding seeds compares
             advised = dataclasses.replace(advised, until=asked.until)
         return under_fresh_seeds(advised, max(seeds) + 1, MORE_SEEDS)
-
-
-def reading(gain: Gain | None) -> str:
-    """A gain's verdict in words; empty without a gain."""
-    return "" if gain is None else {"gains": "better off", "loses": "worse off", "open": "open"}[gain.verdict]
 
 
 def advised_name(asked: Experiment) -> str:

@@ -10,17 +10,18 @@ from markupsafe import Markup
 from unskew.api import DATA_FILE
 from unskew.data.dataset import Dataset
 from unskew.data.saved import saved_sha256
-from unskew.decide.advice.answer import Advice, advised_name, reading
+from unskew.decide.advice.answer import Advice, advised_name
 from unskew.decide.advice.race import FEDAVG, Candidate
 from unskew.decide.follow_up import division, write_experiment
+from unskew.decide.pages import gains, own_folder, reading, table
 from unskew.decide.scores import Scores
 from unskew.decide.training import ASKED
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.references import IN_PYTHON
 from unskew.report import figures, html
-from unskew.report.gain import Floats, Gain, ranked
-from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.report.gain import Floats, ranked
+from unskew.report.section import Chart, Section, TableRow
 from unskew.report.worth import bracket
 from unskew.run.folder import require_own
 from unskew.run.progress import duration
@@ -66,30 +67,14 @@ def require_place(folder: Path, experiment: Experiment, given: Dataset | None = 
         raise RunError(f"{at} is advice on other data, those in {kept}; choose another --out")
 
 
-def own_folder(folder: Path) -> Path:
-    """The folder, made if it is missing.
-
-    Raises:
-        RunError: If it cannot be.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another --out") from error
-    return folder
-
-
 def write_advice(advice: Advice, folder: Path) -> Files:
     """Write page, experiment, and what the experiment needs: the sites of data that have none of their own, and data.
 
     Raises:
         RunError: If they cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with own_folder(folder):
         text = write_experiment(advice.sites, advice.experiment(), folder / EXPERIMENT, SITES)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another --out") from error
     page = html.write(html.page("advice.html", view(advice, text)), folder / PAGE)
     return Files(page, folder / EXPERIMENT)
 
@@ -98,92 +83,53 @@ def view(advice: Advice, text: str) -> dict[str, object]:
     """Collect the variables of the template."""
     first, *others = advice.sentences()
     sections = (_worth(advice), _for_whom(advice), _with_whom(advice), _race(advice), _newcomers(advice))
-    in_python = advice.sites.experiment.task.model.startswith(IN_PYTHON)
+    sites, race, limits = advice.sites, advice.race, advice.limits
+    what = (
+        f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}",
+        f"{sites.experiment.task.model}, {sites.setup.parameters:,} parameters",
+        f"{race.rounds} rounds",
+        f"{limits.rounds} rounds at most" if limits.rounds else "",
+        f"{limits.megabytes:g} MB at most" if limits.megabytes else "",
+        f"found by {sites.clock.rounds:,} rounds of training in {duration(advice.seconds)}",
+    )
+    in_python = sites.experiment.task.model.startswith(IN_PYTHON)
     return {
         "advice": advice,
         "version": __version__,
-        "name": advice.sites.experiment.name,
-        "what": _what(advice),
+        "name": sites.experiment.name,
+        "what": ", ".join(filter(None, what)),
         "lead": first[1],
         "answers": others,
         "sections": [s for s in sections if s is not None],
         "toml": text,
         "file": EXPERIMENT,
-        "division": division(advice.sites, SITES),
+        "division": division(sites, SITES),
         "note": "Its model is a value of Python, which no file can hold: run it from Python." if in_python else "",
     }
 
 
-def _what(advice: Advice) -> str:
-    sites, race = advice.sites, advice.race
-    limits = [f"{advice.limits.rounds} rounds at most"] if advice.limits.rounds else []
-    limits += [f"{advice.limits.megabytes:g} MB at most"] if advice.limits.megabytes else []
-    return ", ".join(
-        [
-            f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}",
-            f"{sites.experiment.task.model}, {sites.setup.parameters:,} parameters",
-            f"{race.rounds} rounds",
-            *limits,
-            f"found by {sites.clock.rounds:,} rounds of training in {duration(advice.seconds)}",
-        ]
-    )
-
-
 # ---------------------------------------------------------------- sections
 def _worth(advice: Advice) -> Section | None:
-    gains, m = advice.check.gains, advice.sites.measure
-    if not gains:
+    of, m, asked = advice.check.gains, advice.sites.measure, advice.sites.setup.task.measures[ASKED:]
+    if not of:
         return None
-    rows = [(label, gain) for label, gain in gains.items()]
-    unit = f", {m.points}" if m.points else ""
-    chart = Chart(
-        "Gain over local training, mean over sites",
-        f"Marker: mean; bar: 95 % interval{_wider(advice)}. A bar clear of zero is a difference.",
-        _gains_chart("worth", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice)),
-    )
-    entries = []
-    asked = advice.sites.setup.task.measures[ASKED:]
-    for label, scores in advice.check.results.items():
-        values = [s.mean for s in scores]
+    wider = "" if advice.check.set_aside is None else f", that of FedAvg {100 * advice.confidence:g} %"
+
+    def row(label: str, scores: Sequence[Scores]) -> TableRow:
+        values, gain = [s.mean for s in scores], of.get(label)
         spread = f"{m.show(min(values))} to {m.show(max(values))}"
-        of = gains.get(label)
-        below = _part(label, advice)
-        entries.append(
-            TableRow(
-                label,
-                (
-                    m.show(float(np.mean(values))),
-                    spread,
-                    *(_mean_of(measure, scores) for measure in asked),
-                    bracket(of, m),
-                    bracket(of and of.per_row, m),
-                    reading(of),
-                ),
-                below=below,
-            )
-        )
-    head = (
-        ("Training", ""),
-        (beginning(m.label), "mean over sites" + (", %" if m.percent else "")),
-        ("Seeds", "lowest to highest"),
-        *((beginning(measure.label), "mean over sites" + (", %" if measure.percent else "")) for measure in asked),
-        ("Gain over alone", m.points),
-        ("Per test row", m.points),
-        ("Reading", ""),
-    )
-    caption = f"On test rows of the sites, {len(advice.check.seeds)} fresh seeds{_wider(advice)}"
-    table = Table(caption, head, tuple(entries), text=frozenset((len(head) - 1,)))
-    return Section("Is it worth it?", "", (chart,), (table,))
+        others = (other.show(float(np.mean([s.asked[other.name] for s in scores]))) for other in asked)
+        shown = (bracket(gain, m), bracket(gain and gain.per_row, m), reading(gain))
+        return TableRow(label, (m.show(float(np.mean(values))), spread, *others, *shown), below=_part(label, advice))
 
-
-def _mean_of(measure: Measure, scores: Sequence[Scores]) -> str:
-    """The mean over seeds of a metric that `evaluate` asks for."""
-    return measure.show(float(np.mean([s.asked[measure.name] for s in scores]))) if scores else "–"
-
-
-def _wider(advice: Advice) -> str:
-    """Name the interval that is not of 95 %; empty where all are."""
-    return "" if advice.check.set_aside is None else f", that of FedAvg {100 * advice.confidence:g} %"
+    caption = f"Marker: mean; bar: 95 % interval{wider}. A bar clear of zero is a difference."
+    chart = Chart("Gain over local training, mean over sites", caption, gains("worth", [*of.items()], m))
+    means = [f"{beginning(x.label)} | mean over sites{', %' * x.percent}" for x in (m, *asked)]
+    head = ["Training", means[0], "Seeds | lowest to highest", *means[1:], f"Gain over alone | {m.points}",
+            f"Per test row | {m.points}", "Reading"]  # fmt: skip
+    rows = [row(label, scores) for label, scores in advice.check.results.items() if scores]
+    caption = f"On test rows of the sites, {len(advice.check.seeds)} fresh seeds{wider}"
+    return Section("Is it worth it?", "", (chart,), (table(caption, head, rows, words=[-1]),))
 
 
 def _part(label: str, advice: Advice) -> str:
@@ -195,51 +141,38 @@ def _part(label: str, advice: Advice) -> str:
 
 
 def _for_whom(advice: Advice) -> Section | None:
-    m, names = advice.sites.measure, advice.sites.names
-    if not advice.by_site:
+    m, names, order, note = advice.sites.measure, advice.sites.names, ranked(advice.by_site), ""
+    if not order:
         return None
-    order = ranked(advice.by_site)
-    left = len(order) - MOST_LISTED
-    note = ""
-    if left > 0:
+    if (left := len(order) - MOST_LISTED) > 0:
         order = [*order[: MOST_LISTED // 2], *order[-MOST_LISTED // 2 :]]
         note = f"Those shown to gain come first, those shown to lose last; {left:,} between them are in --json."
-    rows = [(names[c], advice.by_site[c]) for c in order]
-    entries = [TableRow(names[c], advice.site_row(c)) for c in order]
-    percent = "%" if m.percent else ""
-    head = (
-        ("Site", ""),
-        ("Rows", "to train on"),
-        ("Rows", "tested"),
-        ("Alone", percent),
-        ("With the others", percent),
-        ("Gain", m.points),
-        ("Reading", ""),
-    )
     charts: tuple[Chart, ...] = ()
-    if len(rows) <= MOST_DRAWN:
-        unit = f", {m.points}" if m.points else ""
-        svg = _gains_chart("sites", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice))
+    if len(order) <= MOST_DRAWN:
         caption = f"With {advice.check.chosen} against local training; bar: 95 % interval."
+        svg = gains("sites", [(names[c], advice.by_site[c]) for c in order], m)
         charts = (Chart("Gain of each site", caption, svg),)
-    table = Table(f"Each site alone and with {advice.check.chosen}", head, tuple(entries), note, frozenset((6,)))
-    return Section("Which sites benefit?", "", charts, (table,))
+    percent = "%" if m.percent else ""
+    head = ["Site", "Rows | to train on", "Rows | tested", f"Alone | {percent}", f"With the others | {percent}",
+            f"Gain | {m.points}", "Reading"]  # fmt: skip
+    rows = [TableRow(names[c], advice.site_row(c)) for c in order]
+    caption = f"Each site alone and with {advice.check.chosen}"
+    return Section("Which sites benefit?", "", charts, (table(caption, head, rows, note, [-1]),))
 
 
 def _with_whom(advice: Advice) -> Section | None:
     measured, names = advice.measured, advice.sites.names
-    entries = [
+    rows = [
         TableRow(d.name, (f"{d.value:.3g}", f"{d.chance:.3g}", "–" if d.p is None else f"{d.p:.2g}", d.meaning))
         for d in measured.numbers
     ]
-    head = (("Sites differ in", ""), ("Number", ""), ("Alike sites", "would have"), ("p", ""), ("In words", ""))
-    tables = (Table("Disagreement of the sites' data", head, tuple(entries), text=frozenset((4,))),) if entries else ()
+    head = ["Sites differ in", "Number", "Alike sites | would have", "p", "In words"]
+    tables = (table("Disagreement of the sites' data", head, rows, words=[-1]),) if rows else ()
     charts: tuple[Chart, ...] = ()
     if measured.cosines is not None and len(names) <= MOST_DRAWN:
         order = [c for g in (advice.groups or (tuple(range(len(names))),)) for c in g]
         caption = "Cosine of what training changes of a common model at two sites: 1 is one direction, −1 the opposite."
-        if advice.groups:
-            caption += " Sites of a group stand together."
+        caption += " Sites of a group stand together." if advice.groups else ""
         svg = _cosines_chart(measured.cosines[np.ix_(order, order)], [names[c] for c in order])
         charts = (Chart("Directions of training", caption, svg),)
     return Section("Who should train with whom?", "", charts, tables) if charts or tables else None
@@ -255,60 +188,29 @@ def _race(advice: Advice) -> Section:
         what = "chosen" if entry is race.chosen else "as good" if entry.method.label in race.close else entry.out
         return TableRow(entry.method.label, (*cells, what or "reached the end"))
 
-    head = (("Method", ""), *((f"Round {t}", "%" if m.percent else "") for t in rounds), ("", ""))
     locals_of = {label: e.method.options.get("local", {}) for label, e in race.bounds.items()}
     rates = ", ".join(f"{label} {local['lr']:g}" for label, local in locals_of.items() if "lr" in local)
-    in_time = "" if advice.sites.fed.dataset.when is None else ", and so was whatever is later"
-    left_out = "A fold" if race.folds == 1 else f"Each of {race.folds} folds"
     note = (
-        f"{left_out} of the training rows was left out of training to decide{in_time}. The better half goes on for "
-        "twice as long. Chosen is the best, but FedAvg unless that is better by two standard errors. "
-        f"Local rates: {rates}; methods with one model take FedAvg's, others that of sites "
-        "alone."
+        f"Judged by rows that training left out, in {race.folds} folds. The better half goes on for twice as long. "
+        f"Chosen is the best, but FedAvg unless that is better by two standard errors. Local rates: {rates}."
     )
+    head = ["Method", *(f"Round {t} | {'%' * m.percent}" for t in rounds), ""]
     caption = f"{beginning(m.label)} on validation rows, mean over sites"
-    table = Table(caption, head, tuple(map(row, race.entries)), note, text=frozenset((len(rounds) + 1,)))
-    return Section("Which method and settings?", "", (), (table,))
+    rows = [row(entry) for entry in race.entries]
+    return Section("Which method and settings?", "", (), (table(caption, head, rows, note, [-1]),))
 
 
 def _newcomers(advice: Advice) -> Section | None:
-    m = advice.sites.measure
+    m: Measure = advice.sites.measure
     if not advice.newcomers:
         return None
-    percent = "%" if m.percent else ""
-
-    def show(value: float | None) -> str:
-        return "–" if value is None else m.show(value)
-
-    entries = tuple(
-        TableRow(n.name, (show(n.alone), show(n.served), show(n.adapted), show(n.joined))) for n in advice.newcomers
-    )
-    head = (("Site", ""), *((t, percent) for t in ("Alone", "As served", "After adapting", "As a member")))
+    rows = [
+        TableRow(n.name, tuple("–" if v is None else m.show(v) for v in (n.alone, n.served, n.adapted, n.joined)))
+        for n in advice.newcomers
+    ]
+    head = ["Site", *(f"{of} | {'%' * m.percent}" for of in ("Alone", "As served", "After adapting", "As a member"))]
     note = "They take no part in training, and come when it has ended. One seed: no intervals."
-    return Section("What about a new site?", "", (), (Table("Sites that took no part", head, entries, note),))
-
-
-def _alt(rows: Sequence[tuple[str, Gain]], advice: Advice) -> str:
-    m = advice.sites.measure
-    return "; ".join(f"{name} {bracket(gain, m)}" for name, gain in rows)
-
-
-# ---------------------------------------------------------------- figures
-def _gains_chart(name: str, rows: Sequence[tuple[str, Gain]], axis: str, scale: float, alt: str) -> Markup:
-    """A gain in each row: its marker, and its interval."""
-    with figures.style(name):
-        figure, axes = figures.chart(54 + 24 * len(rows), 430)
-        axes.axvline(0, color=figures.INK, linewidth=0.9)
-        for i, (_, gain) in enumerate(rows):
-            look = figures.looks([False] * 3)[{"gains": 2, "loses": 1, "open": 0}[gain.verdict]]
-            if gain.low is not None and gain.high is not None:
-                axes.plot([scale * gain.low, scale * gain.high], [i, i], color=look.colour, linewidth=2.2)
-            axes.plot([scale * gain.mean], [i], **{**figures.drawn(look), "markersize": 8})
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        names = [label if len(label) <= 28 else f"{label[:27]}…" for label, _ in rows]
-        axes.set_yticks(range(len(rows)), names, fontsize=9)
-        axes.set_xlabel(axis)
-        return figures.markup(figure, name, alt)
+    return Section("What about a new site?", "", (), (table("Sites that took no part", head, rows, note),))
 
 
 def _cosines_chart(cosines: Floats, names: Sequence[str]) -> Markup:

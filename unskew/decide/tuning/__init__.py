@@ -19,12 +19,13 @@ from unskew.data.split import Split
 from unskew.decide.cells import queue, run
 from unskew.decide.crew import crew
 from unskew.decide.identity import about
+from unskew.decide.pages import own_folder
 from unskew.decide.sites import sites_of
 from unskew.decide.tuning.page import PAGE, write_tuning
 from unskew.decide.tuning.result import SEEDS, Tuning, compared, corrected
 from unskew.decide.tuning.search import Budget, Pruner, TuningWork, judging_fold, optuna_module, search
 from unskew.decide.tuning.space import ranges_of
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment, TaskConfig
 from unskew.files import user_path
 from unskew.local.ray import RAY
@@ -130,16 +131,11 @@ def tune_experiment(
         ray, workers = experiment.runtime.executor_options.get("address", "local"), experiment.runtime.workers
     sites = sites_of(experiment, inputs, minimum=1)
     judging_fold(sites)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another folder") from error
+    with own_folder(folder):
+        file = folder / TRIALS
     first = max(experiment.seeds) + 1
     fresh = tuple(range(first, first + final_seeds))
-    with (
-        queue(folder / TRIALS, about(sites, folder / TRIALS)) as kept,
-        crew(TuningWork(sites), workers, ray) as at_work,
-    ):
+    with queue(file, about(sites, file)) as kept, crew(TuningWork(sites), workers, ray) as at_work:
         if kept.others and kept.fresh:
             note("the trials there are of other data, code or settings, so that the search begins anew")
         searches = run([search(sites, m, ranges, budget, note) for m, ranges in chosen], kept, at_work)

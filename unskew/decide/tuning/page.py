@@ -8,9 +8,9 @@ import numpy as np
 from markupsafe import Markup
 
 from unskew.decide.follow_up import division, write_experiment
+from unskew.decide.pages import own_folder, table
 from unskew.decide.tuning.result import Tuning
 from unskew.decide.tuning.search import Searched
-from unskew.errors import RunError
 from unskew.files import write_atomically
 from unskew.report import figures, html
 from unskew.report.section import Chart, Section, Table, TableRow
@@ -29,12 +29,9 @@ def write_tuning(tuning: Tuning, folder: Path) -> Path:
     Raises:
         RunError: If they cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with own_folder(folder):
         write_experiment(tuning.sites, tuning.experiment, folder / EXPERIMENT, CLIENTS)
         write_atomically(folder / SUMMARY, json.dumps(tuning.to_json(), indent=1))
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another folder") from error
     return html.write(html.page("tuning.html", view(tuning)), folder / PAGE)
 
 
@@ -74,16 +71,19 @@ def _worth(tuning: Tuning) -> Section:
             else READING.get(worth.verdict, "")
         )
         entries.append(TableRow(s.method.label, (before, after, gain, reading, values)))
-    percent = "%" if m.percent else ""
-    head = (
-        ("Method", ""), ("Default", percent), ("Tuned", percent), ("Gain", m.points), ("Reading", ""), ("Values", ""),
-    )  # fmt: skip
+    head = [
+        "Method",
+        *(f"{of} | {'%' * m.percent}" for of in ("Default", "Tuned")),
+        f"Gain | {m.points}",
+        "Reading",
+        "Values",
+    ]
     seeds = ", ".join(map(str, tuning.seeds))
     caption = (
         f"{beginning(m.label)} on test rows, mean over clients, seeds {seeds}: {tuning.over}, each its own; "
         f"readings are corrected for the number of methods (Holm)"
     )
-    return Section("What was it worth?", "", (), (Table(caption, head, tuple(entries), text=frozenset((4, 5))),))
+    return Section("What was it worth?", "", (), (table(caption, head, entries, words=[4, 5]),))
 
 
 def _sensitivity(searched: Searched, m: Measure, number: int) -> Section:
@@ -101,7 +101,7 @@ def _sensitivity(searched: Searched, m: Measure, number: int) -> Section:
 
 def _trials(searched: Searched, m: Measure) -> Table:
     """Return a row for each trial."""
-    rows = tuple(
+    rows = [
         TableRow(
             str(i + 1),
             (
@@ -113,12 +113,10 @@ def _trials(searched: Searched, m: Measure) -> Table:
             ),
         )
         for i, t in enumerate(searched.trials)
-    )
-    unit = f"{'% ' if m.percent else ''}on validation rows"
-    ranges = ((name, "") for name in searched.ranges)
-    head = (("Trial", ""), *ranges, (beginning(m.label), unit), ("Rounds", ""), ("Time", "s"), ("", ""))
+    ]
+    score = f"{beginning(m.label)} | {'% ' * m.percent}on validation rows"
     caption = f"Trials of {searched.method.label}; the first has the settings as they were"
-    return Table(caption, head, rows, text=frozenset((len(head) - 1,)))
+    return table(caption, ["Trial", *searched.ranges, score, "Rounds", "Time | s", ""], rows, words=[-1])
 
 
 def sensitivity(searched: Searched, m: Measure) -> str:
