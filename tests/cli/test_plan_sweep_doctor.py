@@ -222,7 +222,7 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     assert said.code == 0
     told = said.err.splitlines()
     assert told[0] == "tiny: 2 points in out, 1 of them in shard 2/2"
-    assert told[2] == "[1/1] 002-mu=1.0: was done already"
+    assert told[1] == "[1/1] 002-mu=1.0: was done already"
     said = unskew("sweep", "s.toml", "--out", "new", "--shard", "3/3", "--json")
     assert (said.code, json.loads(said.out)["rows"]) == (0, [])
     assert said.err.endswith("2 points of other shards not done yet; the last shard to end writes the page of all\n")

@@ -436,7 +436,7 @@ def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(t
     )
     assert "mean over clients, one fresh seed, without intervals, " in dataclasses.replace(kept, seeds=(4,)).lead
     assert said("lost").startswith(
-        "Tuning cannot be compared for lost, which diverged with default settings under 1 of 2"
+        "Tuning cannot be compared for lost, which diverged under 1 (default) and 0 (tuned) of 2"
     )
     assert said("gains", "open", "lost").count("; ") == 2
 
@@ -456,17 +456,9 @@ def test_settings_that_were_kept_gain_nothing_in_every_seed(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("diverging", "rate", "fate"),
     [
-        ({0.2: 1}, 0.1, "which diverged with tuned settings under 1 of 2 fresh seeds, so that the default is kept: "),
-        (
-            {0.1: 2},
-            0.2,
-            "which diverged with default settings under 2 of 2 fresh seeds, so that the tuned ones are taken: ",
-        ),
-        (
-            {0.1: 1, 0.2: 1},
-            0.2,
-            "which diverged with default settings under 1 and tuned settings under 1 of 2 fresh seeds, so that ",
-        ),
+        ({0.2: 1}, 0.1, "which diverged under 0 (default) and 1 (tuned) of 2 fresh seeds: "),
+        ({0.1: 2}, 0.2, "which diverged under 2 (default) and 0 (tuned) of 2 fresh seeds: "),
+        ({0.1: 1, 0.2: 1}, 0.2, "which diverged under 1 (default) and 1 (tuned) of 2 fresh seeds: "),
     ],
 )
 def test_settings_that_diverge_under_a_fresh_seed_are_named_and_the_safer_ones_taken(

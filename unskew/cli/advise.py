@@ -44,7 +44,7 @@ def advise(
     [dim]unskew advise my.toml --minutes 10 --max-megabytes 50[/]
     """
     from unskew.decide.advice import advise_experiment
-    from unskew.decide.advice.page import require_place, write_advice
+    from unskew.decide.advice.page import EXPERIMENT, require_place, write_advice
     from unskew.run.progress import watching
 
     chosen = load_own(experiment, located(settings, data_dir))
@@ -56,7 +56,7 @@ def advise(
             chosen, limit, max_rounds, max_megabytes, callback.note, fresh_seeds=fresh_seeds,
             folder=folder, workers=workers, ray=ray,
         )  # fmt: skip
-    files = write_advice(advice, folder)
+    page = write_advice(advice, folder)
     if as_json:
         print(json.dumps(advice.to_json()))
     else:
@@ -65,5 +65,5 @@ def advise(
             console.print(f"[bold]{question}[/]", highlight=False)
             console.print(answer, markup=False, highlight=False)
     remarks = Console(stderr=True)
-    remarks.print(f"page: {files.page}", markup=False, highlight=False, soft_wrap=True)
-    remarks.print(f"recommended: unskew run {files.experiment}", markup=False, highlight=False, soft_wrap=True)
+    remarks.print(f"page: {page}", markup=False, highlight=False, soft_wrap=True)
+    remarks.print(f"recommended: unskew run {folder / EXPERIMENT}", markup=False, highlight=False, soft_wrap=True)

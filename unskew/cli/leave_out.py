@@ -25,6 +25,7 @@ def leave_one_out(
     settings: Settings = None,
     clients: Annotated[list[str] | None, typer.Option("--client", help="Leave this client out; repeat.")] = None,
     out: Annotated[Path | None, typer.Option(help="The runs' folder; default runs/NAME-leave-one-out.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")] = 1,
     plan: Annotated[bool, typer.Option("--plan", help="Say what it costs and run nothing.")] = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
@@ -55,7 +56,7 @@ def leave_one_out(
     folder = out or Path("runs") / f"{as_file(chosen.name)}-leave-one-out"
     print(f"{chosen.name}: {len(left_out)} runs in {folder}", file=sys.stderr)
     with watching(quiet) as callback:
-        run(left_out, folder, callback)
+        run(left_out, folder, callback, jobs)
     records = {each.client: read(folder / each.folder) for each in left_out}
     whole = records[None]
     of = contributions(whole, {client: record for client, record in records.items() if client is not None})

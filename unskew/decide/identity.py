@@ -10,20 +10,10 @@ import functools
 import hashlib
 import json
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    CodeType,
-    FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    MethodType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import Any
 
 import torch
@@ -37,7 +27,12 @@ from unskew.references import is_installed
 from unskew.run.documents import frozen_sha256, weights_sha256
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
-DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType)
+DESCRIPTORS = (
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)
 
 
 def about(sites: Sites, file: Path) -> str:
@@ -98,16 +93,16 @@ class _Reader:
         return [type(value).__qualname__, *self._parts(value)]
 
     def _parts(self, value: Any) -> Iterator[Any]:
-        if isinstance(value, FunctionType):
+        if isinstance(value, types.FunctionType):
             yield from self._of_function(value)
         elif isinstance(value, type):
             yield from self._of_class(value)
-        elif isinstance(value, ModuleType):
+        elif isinstance(value, types.ModuleType):
             yield value.__name__
-        elif isinstance(value, BuiltinFunctionType):
+        elif isinstance(value, types.BuiltinFunctionType):
             yield value.__qualname__
             yield self.read(value.__self__)
-        elif isinstance(value, MethodType | staticmethod | classmethod):
+        elif isinstance(value, types.MethodType | staticmethod | classmethod):
             yield self.read(value.__func__)
             yield self.read(getattr(value, "__self__", None))
         elif isinstance(value, property):
@@ -122,7 +117,7 @@ class _Reader:
             yield self.read(type(value))
             yield from self._of_object(value)
 
-    def _of_function(self, function: FunctionType) -> Iterator[Any]:
+    def _of_function(self, function: types.FunctionType) -> Iterator[Any]:
         yield f"{function.__module__}:{function.__qualname__}"
         yield self.read((function.__defaults__, function.__kwdefaults__))
         yield self.read(tuple(cell.cell_contents for cell in function.__closure__ or ()))
@@ -133,12 +128,12 @@ class _Reader:
         for name in sorted(name for name, is_global in names if is_global and name in function.__globals__):
             value = function.__globals__[name]
             yield [name, self.read(value)]
-            if isinstance(value, ModuleType) and not _of_package(value.__name__):
+            if isinstance(value, types.ModuleType) and not _of_package(value.__name__):
                 parts = sorted({of for of, is_global in names if not is_global and hasattr(value, of)})
                 yield [[of, self.read(getattr(value, of))] for of in parts]
 
-    def _code(self, code: CodeType) -> list[Any]:
-        constants = [self._code(c) if isinstance(c, CodeType) else self.read(c) for c in code.co_consts]
+    def _code(self, code: types.CodeType) -> list[Any]:
+        constants = [self._code(c) if isinstance(c, types.CodeType) else self.read(c) for c in code.co_consts]
         return [code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars]
 
     def _of_class(self, of: type) -> Iterator[Any]:
@@ -147,11 +142,11 @@ class _Reader:
             return
         yield self.read(of.__bases__)
         for name, value in vars(of).items():
-            of_dataclass = isinstance(value, FunctionType) and value.__code__.co_filename == "<string>"
+            of_dataclass = isinstance(value, types.FunctionType) and value.__code__.co_filename == "<string>"
             if (
                 not of_dataclass
                 and name != "_abc_impl"
-                and (isinstance(value, FunctionType) or not name.startswith("__"))
+                and (isinstance(value, types.FunctionType) or not name.startswith("__"))
             ):
                 yield [name, self.read(value)]
 
@@ -174,7 +169,7 @@ def _listed(part: Any) -> Any:
     return list(part) if isinstance(part, Iterator) else dict(part) if isinstance(part, Mapping) else part
 
 
-def _names(code: CodeType) -> Iterator[tuple[str, bool]]:
+def _names(code: types.CodeType) -> Iterator[tuple[str, bool]]:
     """Names that code reads, and the code within it; true for globals, false for attributes and what it imports."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
@@ -182,7 +177,7 @@ def _names(code: CodeType) -> Iterator[tuple[str, bool]]:
         elif instruction.opcode in dis.hasname:
             yield instruction.argval, False
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):
+        if isinstance(constant, types.CodeType):
             yield from _names(constant)
 
 

@@ -44,8 +44,6 @@ MORE_SEEDS = 5
 SITE_COLUMNS = ("rows to train on", "rows tested", "alone", "with the others", "gain", "reading")
 SITES_SHOWN = 10
 """Sites from the top, and from the bottom, in a notebook."""
-MOST_OF_BOTH = 10
-"""Times as many rows, or sites, and seeds up to which more of both are suggested."""
 MOST_TIMES = 100
 """Times as many rows, sites or seeds up to which more of one alone is suggested."""
 
@@ -190,13 +188,6 @@ class Advice:
         """The groups that the recommended method trains, by site number; empty where all train together or alone."""
         return self.check.groups if self.family == "groups" else ()
 
-    @property
-    def apart(self) -> tuple[str, ...]:
-        """Sites that are to train by themselves while others train together."""
-        if not any(len(g) > 1 for g in self.groups):
-            return ()
-        return tuple(self.sites.names[g[0]] for g in self.groups if len(g) == 1)
-
     @cached_property
     def by_site(self) -> dict[ClientId, Gain]:
         """Each site's gain with the chosen method."""
@@ -307,7 +298,9 @@ class Advice:
         levels = ", ".join(f"{label} {m.with_unit(value)}" for label, value in means.items())
         text = " ".join(filter(None, (self.headline, self._set_aside())))
         text += f" Mean over sites on test rows: {levels}." if levels else ""
-        text += "".join(f" {sentence(line)}" for line in (*self._asked(), self._on_purpose()) if line)
+        text += "".join(
+            f" {sentence(line)}" for line in (*self._asked(), weighted_accuracy(self.sites.experiment.task, m)) if line
+        )
         pooled = self.check.over_pooled
         if pooled is not None:
             verdict = {"gains": "better than", "loses": "worse than", "open": "not to be told apart from"}[
@@ -326,10 +319,6 @@ class Advice:
             ]
             if levels:
                 yield f"{beginning(measure.label)}: {', '.join(levels)}"
-
-    def _on_purpose(self) -> str:
-        """Say that class weights lower the accuracy that is compared; empty if they do not."""
-        return weighted_accuracy(self.sites.experiment.task, self.sites.measure)
 
     def _set_aside(self) -> str:
         """Say why the answer is about FedAvg and not about the race's choice, and with what interval; may be empty."""
@@ -389,7 +378,8 @@ class Advice:
         if self.groups:
             of_each = "; ".join(f"{i}: {listed([names[c] for c in g])}" for i, g in enumerate(together, 1))
             text = f"In {counted(len(together), 'group')}: {of_each}." if together else ""
-            text += f" {listed(self.apart)} on {'its' if len(self.apart) == 1 else 'their'} own." if self.apart else ""
+            lone = [names[g[0]] for g in self.groups if len(g) == 1 and together]
+            text += f" {listed(lone)} on {'its' if len(lone) == 1 else 'their'} own." if lone else ""
         if text and self.verdict == "undecided" and self.family != "alone":
             text = f"Whether with anybody is undecided; if so: {text[:1].lower()}{text[1:]}"
         if cosines is None:
@@ -405,37 +395,30 @@ class Advice:
         return text.strip()
 
     def _with_what(self) -> str:
-        method, race = self.method, self.race
+        method, race, cost = self.method, self.race, self.check.cost
         if race.chosen is None and self.verdict == "undecided":
             return ""
         local = method.options.get("local", {})
-        settings = [f"local rate {local['lr']:g}"] if "lr" in local else []
-        if "local_epochs" in local:
-            settings.append(counted(local["local_epochs"], "local epoch"))
-        cost = self.check.cost
-        rounds = (
-            self.sites.experiment.rounds if self.family == "alone" else race.rounds if cost is None else cost.rounds
+        rounds = race.rounds if cost is None else cost.rounds
+        settings = (
+            f"local rate {local['lr']:g}" if "lr" in local else "",
+            counted(local["local_epochs"], "local epoch") if "local_epochs" in local else "",
+            counted(self.sites.experiment.rounds if self.family == "alone" else rounds, "round"),
         )
-        settings.append(counted(rounds, "round"))
-        text = f"{method.label} ({', '.join(settings)})."
-        tried = sum(bool(e.scores) for e in race.entries)
+        text = f"{method.label} ({', '.join(filter(None, settings))})."
         if race.chosen is None:
             return text
-        text += f" {tried} methods were tried on validation rows"
+        text += f" {sum(bool(e.scores) for e in race.entries)} methods were tried on validation rows"
         if self.check.set_aside is not None:
-            text += f"; {self.check.set_aside.label}, which was chosen there, is set aside"
-        elif race.close:
-            verb = "does" if len(race.close) == 1 else "do"
-            text += f"; {listed(race.close)} {verb} as well there, within a standard error"
-        return f"{text}."
+            return f"{text}; {self.check.set_aside.label}, which was chosen there, is set aside."
+        return f"{text}{'; as good there: ' * bool(race.close)}{listed(race.close)}."
 
     def _cost(self) -> str:
         cost = self.check.cost
         if cost is None:
             return ""
-        on_air = ""
-        if cost.channel != "paper":  # the default, which is nobody's wish
-            on_air = f"; over the radio link {_amount(cost.seconds)} s of air time and {_amount(cost.joules)} J"
+        # The paper's cell is the default, and nobody's wish.
+        on_air = f"; {_amount(cost.seconds)} s of air time and {_amount(cost.joules)} J" * (cost.channel != "paper")
         text = (
             f"{self.check.chosen} sends {_amount(cost.megabytes)} MB in total; a site uploads "
             f"{_amount(1000 * cost.per_site)} kB per round{on_air}."
@@ -457,26 +440,21 @@ class Advice:
         )
 
     def _sure(self) -> str:
+        lost = [f"{label} is left out: {why}." for label, why in self.check.lost.items()]
         if self.gain is None:
-            return self._left_out
-        n = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site)
-        seeds = len(self.check.seeds)
-        fresh = counted(seeds, "fresh seed")
+            return " ".join(lost)
+        n, fresh = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site), len(self.check.seeds)
         of = "" if self.sites.fed.dataset.patients is None else f" of {self._tested:,} patients"
-        rows = f"{n:,} test rows{of} that no choice has seen"
         named = sum(g.low is not None for g in self.by_site.values())
-        if self.sites.measure.of_rows:
-            text = f"95 % intervals over {fresh} and {rows}, both together."
-        else:
-            text = f"On {rows}: of the mean 95 % intervals over {fresh} and over sites together"
-            text += ", of a site over seeds and its test rows." if named else "."
+        over = f"95 % intervals over {counted(fresh, 'fresh seed')} and"
+        parts = [f"{over} {n:,} test rows{of} that no choice has seen, both together."]
+        if not self.sites.measure.of_rows:
+            of_site = ", of a site over seeds and its test rows" * bool(named)
+            rows = f"On {n:,} test rows{of} that no choice has seen"
+            parts = [f"{rows}: of the mean {over} over sites together{of_site}."]
         if named > 1:
-            text += f" Of {named} sites about {0.05 * named:.2g} would be reported to gain or lose by chance alone."
-        return f"{text} {self._left_out}".strip()
-
-    @property
-    def _left_out(self) -> str:
-        return " ".join(f"{label} is left out: {why}." for label, why in self.check.lost.items())
+            parts.append(f"Of {named} sites about {0.05 * named:.2g} would be called better or worse by chance alone.")
+        return " ".join((*parts, *lost))
 
     def _surer(self) -> str:
         gain, task = self.gain, self.sites.experiment.task
@@ -509,10 +487,7 @@ class Advice:
         n = {self.sites.drawn: self._tested, "sites": len(self.by_site), "seeds": len(self.check.seeds)}[what]
         if left > 0 and (times := gain.part / left) <= MOST_TIMES:
             return f"more {what}: about {max(math.ceil(times * n), n + 1):,} instead of {n:,}"
-        if wide**2 < MOST_OF_BOTH:
-            other = self._beside_seeds if what == "seeds" else "seeds"
-            return f"more {what} and more {other}: about {max(wide**2, 1.1):.2g} times as many of each"
-        return f"many times more {what}, or none: what it brings may be too little to matter"
+        return f"many times more {what}, and of what else is drawn, or none: it may be too little to matter"
 
     def _settings(self) -> list[str]:
         """Say where the best local rate is the last that was tried, and where a curve still rises."""
@@ -565,18 +540,12 @@ class Advice:
             f"<dt><b>{html.escape(question)}</b></dt><dd>{html.escape(answer)}</dd>"
             for question, answer in self.sentences()
         )
-        return f"<dl>{answers}</dl>{self._sites_as_html()}"
-
-    def _sites_as_html(self) -> str:
-        if not self.by_site:
-            return ""
-        order = ranked(self.by_site)
-        left = len(order) - 2 * SITES_SHOWN
-        order = [*order[:SITES_SHOWN], *order[-SITES_SHOWN:]] if left > 0 else order
+        order, most = ranked(self.by_site), 2 * SITES_SHOWN
+        shown = order if len(order) <= most else [*order[:SITES_SHOWN], *order[-SITES_SHOWN:]]
         title = f"Each site alone and with {self.check.chosen}, {self.sites.measure.axis}"
-        title += f"; {left:,} in the middle are left out" if left > 0 else ""
-        rows = [(self.sites.names[c], *self.site_row(c)) for c in order]
-        return html_table(title, [("site", *SITE_COLUMNS), *rows])
+        title += f"; {len(order) - most:,} in the middle are left out" * (len(order) > most)
+        rows = [(self.sites.names[c], *self.site_row(c)) for c in shown]
+        return f"<dl>{answers}</dl>{html_table(title, [('site', *SITE_COLUMNS), *rows]) if rows else ''}"
 
     def site_row(self, c: ClientId) -> tuple[str, ...]:
         """A site's row in a table: a cell for each of `SITE_COLUMNS`."""

@@ -1,7 +1,6 @@
 """The page of an advice, and the files beside it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,14 +37,6 @@ MOST_LISTED = 100
 PAGE, EXPERIMENT, SITES, CELLS = "advice.html", "advised.toml", "sites.json", "cells.sqlite"
 
 
-@dataclass(frozen=True)
-class Files:
-    """Files that advice writes: the page, and the experiment that it recommends."""
-
-    page: Path
-    experiment: Path
-
-
 def require_place(folder: Path, experiment: Experiment, given: Dataset | None = None) -> None:
     """Refuse a folder with files of something else, or with advice on another experiment or other data.
 
@@ -67,16 +58,18 @@ def require_place(folder: Path, experiment: Experiment, given: Dataset | None = 
         raise RunError(f"{at} is advice on other data, those in {kept}; choose another --out")
 
 
-def write_advice(advice: Advice, folder: Path) -> Files:
-    """Write page, experiment, and what the experiment needs: the sites of data that have none of their own, and data.
+def write_advice(advice: Advice, folder: Path) -> Path:
+    """Write the page, and the experiment with what it needs: the sites of data that have none of their own, and data.
+
+    Returns:
+        The page.
 
     Raises:
         RunError: If they cannot be written.
     """
     with own_folder(folder):
         text = write_experiment(advice.sites, advice.experiment(), folder / EXPERIMENT, SITES)
-    page = html.write(html.page("advice.html", view(advice, text)), folder / PAGE)
-    return Files(page, folder / EXPERIMENT)
+    return html.write(html.page("advice.html", view(advice, text)), folder / PAGE)
 
 
 def view(advice: Advice, text: str) -> dict[str, object]:

@@ -10,7 +10,7 @@ Energy is not predicted: nothing here measures power.
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -154,11 +154,10 @@ def forecast(
         lost, of = abandoned.get(method.label, (0, 0))
         abandoned[method.label] = lost + driven.abandoned, of + len(driven.rounds)
         totals.add(method, driven, models[method.label], prepared.pooled, preparing_s)
-    for (lost, of), labels in _alike(abandoned).items():
+    for label, (lost, of) in abandoned.items():
         if lost:
             notes.append(
-                f"{', '.join(labels)}: {lost} of {of} rounds have too few replies for a result and leave the model as "
-                "it was"
+                f"{label}: {lost} of {of} rounds have too few replies for a result and leave the model as it was"
             )
     clients = next(iter(feds.values())).num_clients
     for method in experiment.methods:
@@ -173,8 +172,6 @@ def forecast(
     timed = [c.seconds for c in costs if c.seconds is not None]
     around = [totals.around_s(m, timer) for m in experiment.methods]
     complete = len(timed) == len(costs)
-    if setup.executor_kind.apart:
-        notes += totals.limits(timer)
     if setup.executor_kind.together:
         notes.append(f"training was timed one client at a time; the {setup.executor} executor trains several at once")
     if experiment.stop != Stop():
@@ -197,14 +194,6 @@ def forecast(
     # The memory shown is that of the method that needs most: one that does not fit comes first.
     of_each = [dataclasses.replace(run, parts=p) for p in parts]
     return max(of_each, key=lambda f: (too_large(f) is not None, f.peak_of("device"), f.everything), default=run)
-
-
-def _alike(by_method: Mapping[str, tuple[int, int]]) -> dict[tuple[int, int], list[str]]:
-    """Methods by what they have in common."""
-    methods: dict[tuple[int, int], list[str]] = {}
-    for label, value in by_method.items():
-        methods.setdefault(value, []).append(label)
-    return methods
 
 
 def _drive(
@@ -295,13 +284,6 @@ class _Totals:
             float(np.mean(server)) if timed else None,
             evaluation if timed else None,
         )
-
-    def limits(self, timer: Timer) -> Iterator[str]:
-        """The number of actors that the process in the middle keeps busy, a line for each method."""
-        for label, driven in self._driven.items():
-            most = timer.most_workers([r for d in driven for r in d.rounds], self._pooled[label])
-            if most is not None:
-                yield f"{label}: the process that runs unskew keeps about {most:,} actors busy; more would wait for it"
 
     def around_s(self, method: Method, timer: Timer) -> float:
         """Seconds outside the rounds: preparing, evaluating the initial model, hashing the final state."""

@@ -4,7 +4,7 @@ dry run saw them asked for.
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
@@ -166,12 +166,6 @@ class Timer:
         if not kind.processes:
             return 0.0
         return sum(requests.jobs.values()) * (kind.handover_s + 4 * model_bytes(self._setup) / COPY_BYTES_PER_S)
-
-    def most_workers(self, rounds: Sequence[RoundRequests], pooled: bool) -> int | None:
-        """The number of workers beyond which some would wait for the main process; None if nothing is handed over."""
-        handing = sum(self.handover(b) for b in rounds)
-        working = sum(self._seconds(kind, n, pooled) * times for b in rounds for (kind, n), times in b.jobs.items())
-        return max(1, int(working / handing)) if handing and working else None
 
     def _seconds(self, kind: JobKind, n: int, pooled: bool) -> float:
         if kind in self._timings:

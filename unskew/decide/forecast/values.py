@@ -134,36 +134,21 @@ class Forecast:
 
 def to_json(forecast: Forecast) -> dict[str, Any]:
     """The forecast as plan.json and `unskew plan --json` show it; bytes and seconds."""
+
+    def some(of: object, *names: str) -> dict[str, Any]:
+        return {name: getattr(of, name) for name in names}
+
+    own = ("method", "traffic", "rounds_driven", "seconds", "training_s", "server_s", "evaluation_s")
+    costs = [{**some(c, *own), "bytes": None if c.bytes is None else dict(c.bytes)} for c in forecast.costs]
     return {
         "schema": SCHEMA,
-        "run": forecast.run,
-        "seeds": forecast.seeds,
-        "rounds": forecast.rounds,
-        "executor": forecast.executor,
-        "workers": forecast.workers,
-        "nodes": forecast.nodes,
-        "methods": [
-            {
-                "method": c.method,
-                "traffic": c.traffic,
-                "rounds_driven": c.rounds_driven,
-                "bytes": None if c.bytes is None else dict(c.bytes),
-                "seconds": c.seconds,
-                "training_s": c.training_s,
-                "server_s": c.server_s,
-                "evaluation_s": c.evaluation_s,
-            }
-            for c in forecast.costs
-        ],
-        "seconds": forecast.seconds,
-        **({} if forecast.least is None else {"least": forecast.least, "least_seconds": forecast.least_seconds}),
+        **some(forecast, "run", "seeds", "rounds", "executor", "workers", "nodes", "seconds"),
+        **({} if forecast.least is None else some(forecast, "least", "least_seconds")),
+        "methods": costs,
         "memory": {
-            "peak": forecast.peak,
-            "everything": forecast.everything,
-            "limit": forecast.limit,
+            **some(forecast, "peak", "everything", "limit", "device_limit"),
             "device": forecast.peak_of("device"),
-            "device_limit": forecast.device_limit,
-            "parts": [dataclasses.asdict(s) for s in forecast.parts],
+            "parts": [dataclasses.asdict(part) for part in forecast.parts],
         },
         "energy_j": None,
         "notes": [*forecast.notes, "energy is not predicted: nothing here measures power"],

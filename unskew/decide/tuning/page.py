@@ -1,7 +1,6 @@
 """The page of a tuning, and the tuned experiment beside it."""
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +95,7 @@ def _sensitivity(searched: Searched, m: Measure, number: int) -> Section:
         )
         for k, name in enumerate(searched.ranges)
     )
-    return Section(searched.method.label, sensitivity(searched, m), charts)
+    return Section(searched.method.label, "", charts)
 
 
 def _trials(searched: Searched, m: Measure) -> Table:
@@ -117,26 +116,6 @@ def _trials(searched: Searched, m: Measure) -> Table:
     score = f"{beginning(m.label)} | {'% ' * m.percent}on validation rows"
     caption = f"Trials of {searched.method.label}; the first has the settings as they were"
     return table(caption, ["Trial", *searched.ranges, score, "Rounds", "Time | s", ""], rows, words=[-1])
-
-
-def sensitivity(searched: Searched, m: Measure) -> str:
-    """Return a sentence on how the score goes with each hyperparameter: rank correlations over complete trials."""
-    from scipy import stats
-
-    complete = [t for t in searched.trials if t.complete and t.score is not None]
-    if len(complete) < 4:
-        return f"{len(complete)} complete trials: too few to say what matters."
-    parts = []
-    for name in searched.ranges:
-        tried = [t for t in complete if name in t.values]  # all but the first, if no range holds its value
-        rho = float(stats.spearmanr([t.values[name] for t in tried], [t.score for t in tried]).statistic)
-        parts.append(f"{name} {'–' if math.isnan(rho) else f'{rho:+.2f}'.replace('-', '−')}")
-    spread = [t.score for t in complete if t.score is not None]
-    ends = f"{m.show(min(spread))} to {m.show(max(spread))}{' %' if m.percent else ''}"
-    return (
-        f"From {ends} over {len(complete)} complete trials. Rank correlation "
-        f"of {m.label} with {', '.join(parts)}; a best in the middle of a range is seen in the figure only."
-    )
 
 
 def _chart(searched: Searched, name: str, m: Measure, figure_name: str) -> Markup:

@@ -55,15 +55,10 @@ class TuningGain:
         return self.kept or self.falls_back
 
     def fate(self, seeds: int) -> str:
-        """Say which settings diverged, as the end of a sentence about the method."""
+        """Say how often which settings diverged, as the end of a sentence about the method."""
         default, tuned = self.diverged
-        if self.kept:
-            return f"whose settings, which are kept, diverged under {default} of {counted(seeds, 'fresh seed')}"
-        each = [f"{of} settings under {n}" for of, n in (("default", default), ("tuned", tuned)) if n]
-        return (
-            f"which diverged with {listed(each)} of {counted(seeds, 'fresh seed')}, so that "
-            f"{'the default is kept' if self.falls_back else 'the tuned ones are taken'}"
-        )
+        each = f"{default}" if self.kept else f"{default} (default) and {tuned} (tuned)"
+        return f"which diverged under {each} of {counted(seeds, 'fresh seed')}"
 
     @property
     def verdict(self) -> str:
@@ -100,19 +95,18 @@ class Tuning:
     @property
     def lead(self) -> str:
         """A sentence on what tuning was worth."""
-        m = self.sites.measure
-        gains = {label: w.gain for label, w in self.worth.items() if w.gain is not None}
-        verdicts = {label: w.verdict for label, w in self.worth.items()}
-        better = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if verdicts[label] == "gains"]
-        worse = [f"{label} ({bracket(g, m)})" for label, g in gains.items() if verdicts[label] == "loses"]
-        parts = [f"is better for {', '.join(better)}"] if better else []
-        parts += [f"is worse for {', '.join(worse)}"] if worse else []
-        alike = [label for label in gains if verdicts[label] == "open" and not self.worth[label].kept]
-        parts += [f"cannot be told apart from default settings for {', '.join(alike)}"] if alike else []
-        kept = [label for label in gains if self.worth[label].kept]
-        parts += [f"keeps the default settings of {', '.join(kept)}"] if kept else []
-        lost = [(label, w.fate(len(self.seeds))) for label, w in self.worth.items() if w.gain is None]
-        parts += [f"cannot be compared for {label}, {fate}" for label, fate in lost]
+        m, groups = self.sites.measure, dict[str, list[str]]()
+        for label, w in self.worth.items():
+            if w.gain is None:
+                groups.setdefault("cannot be compared for", []).append(f"{label}, {w.fate(len(self.seeds))}")
+            elif w.kept:
+                groups.setdefault("keeps the default settings of", []).append(label)
+            elif w.verdict == "open":
+                groups.setdefault("cannot be told apart from default settings for", []).append(label)
+            else:
+                what = "is better for" if w.verdict == "gains" else "is worse for"
+                groups.setdefault(what, []).append(f"{label} ({bracket(w.gain, m)})")
+        parts = [f"{what} {', '.join(labels)}" for what, labels in groups.items()]
         how = f"{self.over}, verdicts corrected for the number of methods"
         return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {how}."
 
