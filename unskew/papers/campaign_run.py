@@ -257,9 +257,12 @@ def run(
                         yield [arm_cell(arm, seed) for arm in claim.arms]
             say(f"{number}/{len(campaign.claims)}: {_outcome_of(claim, kept)}")
 
+        def ended(cell: Cell, outcome: Any) -> None:
+            write_status(campaign, kept, folder)
+
         write_status(campaign, kept, folder)
         plans = [decided(i, claim) for i, claim in enumerate(campaign.claims, start=1)]
-        cells.run(plans, kept, at_work, ended=lambda *_: write_status(campaign, kept, folder) and None)
+        cells.run(plans, kept, at_work, ended=ended)
         return write_status(campaign, kept, folder)
 
 

@@ -181,7 +181,8 @@ def advise_experiment(
 def _plan(
     sites: Sites, limits: Constraints, say: Callable[[str], None], folds: int, fresh_seeds: int
 ) -> Generator[Sequence[Cell], Sequence[Outcome], Advice]:
-    say(f"{sites.experiment.name}: {sites.fed.num_clients} sites of {sites.setup.dataset.name}; how they differ")
+    which = f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}"
+    say(f"{sites.experiment.name}: {which}; measuring how they differ")
     measured = yield from measure(sites, local_of(sites))
     raced = yield from race(sites, measured, limits, say, folds)
     if raced.chosen is not None:
