@@ -67,7 +67,6 @@ class DryRun:
         sample_jobs: One optimisation of each kind, to be timed.
         timings: Times of folds and local code, which really ran.
         reused: True if a result of another client's or seed's local code was used for lack of time.
-        checkpoint_bytes: Bytes of a checkpoint at the end.
         abandoned: Number of the rounds that have too few replies for a result.
     """
 
@@ -80,5 +79,4 @@ class DryRun:
     sample_jobs: dict[JobKind, Sgd]
     timings: dict[JobKind, CodeTiming]
     reused: bool
-    checkpoint_bytes: int
     abandoned: int

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unskew import machine, wire
+from unskew import machine
 from unskew.data.federated import FederatedData
 from unskew.decide.forecast.counts import DryRun, RoundRequests
 from unskew.decide.forecast.mock_executor import CodeResults, DryRunExecutor, Mock, size
@@ -136,7 +136,6 @@ def dry_run(
         executor.sample_jobs,
         prepared.code.timings,
         executor.reused,
-        wire.nbytes(state) + sum(map(wire.nbytes, remembered.values())),
         abandoned,
     )
 

@@ -286,10 +286,8 @@ class _Totals:
         )
 
     def around_s(self, method: Method, timer: Timer) -> float:
-        """Seconds outside the rounds: preparing, evaluating the initial model, hashing the final state."""
-        sizes = [r.checkpoint_bytes for r in self._driven.get(method.label, ())]
-        preparing = self._preparing_s.get(method.label, 0.0)
-        return preparing + self._evaluation_s(method, timer) + timer.hashing * (float(np.mean(sizes)) if sizes else 0.0)
+        """Seconds outside the rounds: preparing, and evaluating the initial model."""
+        return self._preparing_s.get(method.label, 0.0) + self._evaluation_s(method, timer)
 
     def _evaluation_s(self, method: Method, timer: Timer) -> float:
         requests = self._evaluations.get(method.label)

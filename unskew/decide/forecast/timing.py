@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew import wire
 from unskew.decide.forecast import prior_trial
 from unskew.decide.forecast.counts import CodeTiming, DryRun, JobKind, RoundRequests
 from unskew.decide.forecast.dry_run import PreparedMethod
@@ -22,9 +21,7 @@ from unskew.keys import Key
 from unskew.local.data import steps_of_job
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Sgd, SgdConfig
-from unskew.run import checkpoint
 from unskew.run.setup import Setup
-from unskew.tree import Params
 
 COPY_BYTES_PER_S = 2e9
 
@@ -49,7 +46,6 @@ class Timer:
         self._lines: dict[JobKind, tuple[float, float]] = {}
         self._refused: set[JobKind] = set()  # a note says why there is no time of these
         self.evaluation: tuple[float, float] | None = None
-        self.hashing = 0.0
         self.workers = workers
         self.notes: list[str] = []
 
@@ -62,7 +58,6 @@ class Timer:
         try:
             if self.evaluation is None:
                 self.evaluation = evaluation_seconds(prepared.trainer, prepared.population.initial, self._budget)
-                self.hashing = hashing_seconds(prepared.population.initial)
             fresh = [(k, job) for k, job in observed.sample_jobs.items() if (k, prepared.pooled) not in self._curves]
             largest = _most_asked(observed)
             asked = [(k, n) for k, n in largest.items() if k not in self._lines]
@@ -225,10 +220,3 @@ def evaluation_seconds(trainer: LocalTrainer, params: Mapping[str, Tensor], budg
         trainer.evaluate(dict(params), "test", torch.arange(n, device=trainer.device))[0].sum().item()
 
     return affine(once, min(trainer.size("test"), LocalTrainer.CHUNK), budget_s)
-
-
-def hashing_seconds(params: Params) -> float:
-    """Seconds per byte of laying out and hashing what a checkpoint holds."""
-    began = time.perf_counter()
-    checkpoint.digest(checkpoint.encode_state(params, {}))
-    return (time.perf_counter() - began) / max(wire.nbytes(params), 1)
