@@ -115,6 +115,7 @@ with queue(Path("queue.sqlite"), "sums") as kept, crew(Adding("log", 0.1), int(s
 """
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_runner_that_is_killed_in_mid_queue_goes_on_to_the_same_results(
     workers: int, expected: tuple[list[int], ...], tmp_path: Path
