@@ -68,8 +68,10 @@ def advice(data: object, rounds: int = 2, seeds: int = 2, **limits: Any) -> Advi
 
 
 def played(plan: Any, sites: Sites) -> Any:
-    """What a part of the plan of an advice comes to."""
+    """What a part of the plan of an advice comes to; its rounds do not count among those of the sites' advice."""
+    counted = dict(sites.clock.counted)
     (result,) = run([plan], Queue(), Here(AdviceWork(sites)))
+    sites.clock.counted = counted
     return result
 
 
@@ -1158,7 +1160,7 @@ def test_sites_that_come_later_are_the_newcomers_and_take_no_part() -> None:
     of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=1, folds=1)
     assert [(n.name, n.alone, n.joined) for n in of.newcomers] == [("site B", None, None)]
     assert {of.sites.names[c] for c in of.by_site} == {"site A", "site C"}
-    assert "site B, which comes later," in dict(of.sentences())["What about a new site?"]
+    assert "1 site to come later: as served" in dict(of.sentences())["What about a new site?"]
 
 
 def test_labels_that_are_one_but_for_case_are_asked_about(simple: Advice) -> None:
@@ -1301,6 +1303,7 @@ def test_models_that_are_worse_than_the_mean_make_no_site_better_off() -> None:
         task=us.TaskConfig(kind="regression", target_scale=False),
     )
     of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=2, folds=1)
+    label = of.check.chosen or ""
     gains, by_site = {label: Gain(900.0, 800.0, 1000.0, "seeds")}, dict.fromkeys((0, 1), Gain(900.0, 800.0, 1000.0, ""))
     of = dataclasses.replace(of, check=dataclasses.replace(of.check, gains=gains, by_site={label: by_site}))
     assert of.verdict == "undecided"

@@ -783,7 +783,7 @@ def test_predicted_and_actual_agree_within_a_factor_of_two(name: str, tmp_path: 
     file.write_text({"digits": DIGITS.read_text(), "fashion": FASHION, "cnn": CNN}[name])
     overrides = ["seeds=[0, 1]"] if name == "digits" else [f'task.data_dir="{DATA}"']
     if name != "digits" and not (DATA / "fashion_mnist").is_dir():
-        pytest.skip(f"{SHARED / 'fashion_mnist'} is not here")
+        pytest.skip(f"{DATA / 'fashion_mnist'} is not here")
     experiment = config.load(file, overrides)
     apart: list[str] = []
     for attempt in range(3):
